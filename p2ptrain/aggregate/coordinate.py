@@ -12,8 +12,10 @@ from typing import Protocol
 
 import torch
 
+from p2ptrain import jit
 from p2ptrain.aggregate.base import Rows
 from p2ptrain.aggregate.columns import Work, new_vector, parts, sweep, width_for
+from p2ptrain.aggregate.compiled import MeanOfMiddle
 from p2ptrain.aggregate.networks import Program
 from p2ptrain.aggregate.rule import Rule
 
@@ -60,6 +62,7 @@ class Network:
     """The sieve that a network of minima and maxima makes."""
 
     def __init__(self, program: Program) -> None:
+        self.program = program
         self.kept = program.left
         self.scratch = program.scratch
         self._steps = [(OPERATIONS[each.kind], each.of, program.n + each.out) for each in program.steps]
@@ -79,20 +82,14 @@ def average(rows: Rows, sieve: Sieve) -> torch.Tensor:
     cut = parts(0, rows.d, width)
     sum_p = out_d.new_zeros(len(cut))
     sums = sum_p.unbind(0)
+    averager = _averager(rows, sieve, out_d, width)
 
     def worker() -> Work:
-        scratch_rc = out_d.new_empty(sieve.scratch, width)
-        # A matrix-vector product reads all rows in one go, which neither torch.sum nor a chain of additions does. Its
-        # weights are 1, or the inverse of a power of two, which rounds nothing either.
-        is_power = sieve.kept.bit_count() == 1
-        weight_k = out_d.new_full((sieve.kept,), 1 / sieve.kept if is_power else 1.0)
+        average_columns = averager()
 
         def work(part: slice) -> None:
             out_c = out_d[part]
-            kept_kc = sieve(rows.read(part), scratch_rc[:, : len(out_c)])
-            torch.mv(kept_kc.T, weight_k, out=out_c)
-            if not is_power:
-                out_c.div_(sieve.kept)
+            average_columns(rows.read(part), out_c)
             torch.sum(out_c, dim=0, out=sums[part.start // width])
 
         return work
@@ -101,6 +98,37 @@ def average(rows: Rows, sieve: Sieve) -> torch.Tensor:
     strange = (~torch.isfinite(sum_p)).nonzero().flatten().tolist()
     sweep(rows, [cut[index] for index in strange], lambda: _careful(rows, sieve, out_d, width), out_d.device)
     return out_d
+
+
+Averager = Callable[[torch.Tensor, torch.Tensor], None]
+"""Writes the means of what is left of the columns of (n, c) to (c,)."""
+
+
+def _averager(rows: Rows, sieve: Sieve, out_d: torch.Tensor, width: int) -> Callable[[], Averager]:
+    """One for each thread: compiled, where there is a compiler and enough to do, or else by torch's operations."""
+    if isinstance(sieve, Network) and out_d.device.type == "cpu" and rows.n * rows.d >= jit.WORTH and jit.available():
+        program = sieve.program
+        return lambda: MeanOfMiddle(program)
+    return lambda: Operations(sieve, out_d, width)
+
+
+class Operations:
+    """An averager that lets torch do one operation of the sieve after the other."""
+
+    def __init__(self, sieve: Sieve, out_d: torch.Tensor, width: int) -> None:
+        self._sieve = sieve
+        self._scratch_rc = out_d.new_empty(sieve.scratch, width)
+        # A matrix-vector product reads all rows in one go, which neither torch.sum nor a chain of additions does. Its
+        # weights are 1, or the inverse of a power of two, which rounds nothing either.
+        self._is_power = sieve.kept.bit_count() == 1
+        self._weight_k = out_d.new_full((sieve.kept,), 1 / sieve.kept if self._is_power else 1.0)
+
+    def __call__(self, x_nc: torch.Tensor, out_c: torch.Tensor) -> None:
+        """See Averager."""
+        kept_kc = self._sieve(x_nc, self._scratch_rc[:, : len(out_c)])
+        torch.mv(kept_kc.T, self._weight_k, out=out_c)
+        if not self._is_power:
+            out_c.div_(self._sieve.kept)
 
 
 def _careful(rows: Rows, sieve: Sieve, out_d: torch.Tensor, width: int) -> Work:
