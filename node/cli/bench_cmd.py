@@ -205,7 +205,7 @@ def _swarm_command(name: str) -> Callable[..., None]:
             int | None, typer.Option(help="Steps taken between publishing and a round's end.")
         ] = None,
         task: options.TaskName = None,
-        size: Annotated[str | None, typer.Option(help="Of byte-lm: nano, micro, small, base.")] = None,
+        size: Annotated[str | None, typer.Option(help="Of byte-lm: pico, nano, micro, small, base.")] = None,
         data: options.Data = None,
         partition: Annotated[
             str | None, typer.Option(metavar="A,B", help="How digits are dealt out: iid, dirichlet, label.")

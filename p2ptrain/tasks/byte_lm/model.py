@@ -33,6 +33,7 @@ class GPTSize:
 
 
 SIZES = {
+    "pico": GPTSize(width=32, layers=2, heads=1, context=64),  # 33k parameters: hundreds of runs, to compare methods
     "nano": GPTSize(width=96, layers=4, heads=3, context=64),  # 0.47M parameters: a step takes tens of ms on one core
     "micro": GPTSize(width=256, layers=4, heads=8, context=64),  # 3.2M: a few cores
     "small": GPTSize(width=512, layers=8, heads=8, context=256),  # 25M: any GPU
