@@ -6,6 +6,7 @@ does. A cell is held against the clean run under the plain mean: what nodes reac
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 HOLDS, FALLS = 0.03, 0.10
 """Of the reference: accuracy lost (loss gained). Three points are some ten of the 359 held-out digits; ten points are
 more than any use could be made of."""
+DARKEST = 0.15
+"""Lost: half as much again as what counts as fallen."""
+WIDTH_INCHES, LINE_INCHES, HEAD_LINES = 11.0, 0.22, 5
+"""Of a picture: its width, and the height of a table's lines, some of which its title and the attacks' names take."""
 STYLES = {"holds": "green", "hurt": "yellow", "falls": "bold red"}
 IN_A_TABLE = ("train.seed", "sync.aggregator", "attack.name", "byzantine")
 """Settings that differ within one table."""
@@ -73,18 +78,22 @@ class Robust:
         return [_summary(title, table, notes) for title, table in found]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """See Benchmark: the same tables as maps of colours."""
+        """See Benchmark: the same tables, coloured by what was lost."""
         tables = _tables(rows, self.averaged)
-        for number, (title, table) in enumerate(tables.items(), start=1):
-            axes = figure.add_subplot(len(tables), 1, number)
-            cells = [[table.value(name, attack) for attack in table.attacks] for name in table.aggregators]
-            known = [[float("nan") if value is None else value for value in line] for line in cells]
-            colours = "RdYlGn" if table.scale.higher_is_better else "RdYlGn_r"
-            image = axes.imshow(known, aspect="auto", cmap=colours)
-            axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=30, ha="right", fontsize="small")
+        sizes = [len(table.aggregators) + HEAD_LINES for table in tables.values()]
+        figure.set_size_inches(WIDTH_INCHES, LINE_INCHES * sum(sizes))
+        places = figure.add_gridspec(len(tables), 1, height_ratios=sizes)
+        for number, (title, table) in enumerate(tables.items()):
+            axes = figure.add_subplot(places[number, 0])
+            found = [[min(table.lost(name, attack), 1.0) for attack in table.attacks] for name in table.aggregators]
+            image = axes.imshow(found, aspect="auto", cmap="RdYlGn_r", vmin=0, vmax=DARKEST, alpha=0.7)
+            for line, name in enumerate(table.aggregators):
+                for column, attack in enumerate(table.attacks):
+                    axes.text(column, line, table.shown(name, attack), ha="center", va="center", fontsize="x-small")
+            axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=20, ha="right", fontsize="small")
             axes.set_yticks(range(len(table.aggregators)), table.aggregators, fontsize="small")
-            axes.set_title(title, fontsize="small")
-            figure.colorbar(image, ax=axes, label=table.scale.unit)
+            axes.set_title(f"{title} ({table.scale.unit})", fontsize="small")
+            figure.colorbar(image, ax=axes, label="lost", extend="max")
 
 
 class _Grid:
@@ -110,14 +119,31 @@ class _Grid:
         clean = {name: self.value(name, NO_ATTACK) for name in self.aggregators}
         return clean.get("mean") or self.scale.best([value for value in clean.values() if value is not None])
 
+    def lost(self, aggregator: str, attack: str) -> float:
+        """Against the reference; infinite where a run diverged, NaN where there is none."""
+        if not self.cell(aggregator, attack):
+            return math.nan
+        return _lost(self.value(aggregator, attack), self.reference(), higher_is_better=self.scale.higher_is_better)
+
+    def shown(self, aggregator: str, attack: str) -> str:
+        """The value, as a table has it."""
+        if not self.cell(aggregator, attack):
+            return ""
+        value = self.value(aggregator, attack)
+        return "-" if value is None else f"{value:.3f}"
+
+
+def _lost(value: float | None, reference: float | None, *, higher_is_better: bool) -> float:
+    if value is None:
+        return math.inf
+    if reference is None:
+        return 0.0
+    return reference - value if higher_is_better else value / reference - 1
+
 
 def verdict(value: float | None, reference: float | None, *, higher_is_better: bool) -> str:
     """`holds`, `hurt` or `falls`. A run that diverged fell; without a reference nothing that has a value is judged."""
-    if value is None:
-        return "falls"
-    if reference is None:
-        return "holds"
-    lost = reference - value if higher_is_better else value / reference - 1
+    lost = _lost(value, reference, higher_is_better=higher_is_better)
     return "holds" if lost <= HOLDS else "falls" if lost > FALLS else "hurt"
 
 
@@ -165,6 +191,6 @@ def _line(name: str, table: _Grid, reference: float | None) -> dict[str, object]
         judged = verdict(value, reference, higher_is_better=table.scale.higher_is_better)
         fell += [attack] if judged == "falls" else []
         promised = min(values(cell, "robust_share"), default=1.0) >= 1.0
-        shown = "-" if value is None else f"{value:.3f}"
+        shown = table.shown(name, attack)
         line[attack] = Text(shown if promised else f"{shown}*", style=STYLES[judged])
     return {**line, "falls to": ", ".join(fell) or "nothing"}

@@ -1,8 +1,8 @@
 """A network of minima and maxima as one compiled loop: all steps for a column's values while they are in registers.
 
-The loop is written as source for one `Program`, since only straight code is kept in registers. Blocks of columns are
-first copied side by side: the compiler then knows that rows do not overlap, and uses the processor's vectors. NaN
-becomes +infinity on the way, so nothing is done twice.
+The loop is written as source for one `Program`, since only straight code is kept in registers. The compiler uses the
+processor's vectors where it can tell that the result overlaps no input: of a few rows by comparing addresses, of more
+only if blocks of them are first copied side by side. NaN becomes +infinity on the way, so nothing is done twice.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,18 @@ Loop = Callable[[Floats, int, Floats, Floats], None]
 BLOCK = 256
 """Columns side by side: 64 rows of them take 64 KiB, well within a core's second cache."""
 
-SOURCE = """
+FEW = 8
+"""Rows whose addresses LLVM still compares with the result's."""
+
+OF_FEW = """
+def loop(x_f, stride, block_f, out_c):
+    width = len(out_c)
+    {rows}
+    for c in range(width):
+        {steps}
+        out_c[c] = ({kept}) / COUNT
+"""
+OF_MANY = """
 def loop(x_f, stride, block_f, out_c):
     for start in range(0, len(out_c), {block}):
         width = min({block}, len(out_c) - start)
@@ -61,18 +72,20 @@ class MeanOfMiddle:
 
 @lru_cache(maxsize=64)
 def _compile(program: Program) -> Loop:
-    values = {row: f"x{row}" for row in range(program.n)}
-    lines = [f"x{row} = block_f[{row * BLOCK} + c]" for row in range(program.n)]
+    n, few = program.n, program.n <= FEW
+    values = {row: f"x{row}" for row in range(n)}
+    lines = [
+        f"x{row} = " + (f"min(INFINITY, row{row}[c])" if few else f"block_f[{row * BLOCK} + c]") for row in range(n)
+    ]
     for number, step in enumerate(program.steps):
         lines.append(f"y{number} = {_expression(step, values)}")
-        values[program.n + step.out] = f"y{number}"
-    kept = [values[program.n + row] for row in range(program.left)]
-    steps = "\n            ".join(lines)
-    source = SOURCE.format(n=program.n, block=BLOCK, steps=steps, kept=" + ".join(kept))
+        values[n + step.out] = f"y{number}"
+    kept = " + ".join(values[n + row] for row in range(program.left))
+    rows = "\n    ".join(f"row{row} = x_f[{row} * stride : {row} * stride + width]" for row in range(n))
+    steps = ("\n        " if few else "\n            ").join(lines)
+    source = (OF_FEW if few else OF_MANY).format(n=n, block=BLOCK, rows=rows, steps=steps, kept=kept)
     names = {"INFINITY": np.float32(np.inf), "COUNT": np.float32(program.left)}
-    exec(
-        compile(source, f"<{program.n} values, {program.left} kept>", "exec"), names
-    )  # our own text, numbers filled in
+    exec(compile(source, f"<{n} values, {program.left} kept>", "exec"), names)  # our own text, numbers filled in
     return compiled(cast(Loop, names["loop"]))
 
 

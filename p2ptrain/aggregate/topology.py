@@ -7,9 +7,14 @@ that for each the other looks like liars (Gaucher, Dieuleveut and Hendrikx, 2410
 
 Taking a vertex away lowers mu_2 by 1 at most (Fiedler, 1973). So mu_2 of the whole graph less the number of liars is a
 safe bound for the honest part, of which nobody knows which it is.
+
+A full mesh, where mu_2 = n, is the one graph that a node knows for itself (`known_connectivity`), and there that bound
+is too strict. Liars part a graph by telling its halves different things, and who publishes one signed chain cannot. In
+a full mesh all hear the same vectors: n counts liars and honest alike, and mu_2 > 2f says what trimming says, n > 2f.
 """
 
 import math
+from collections.abc import Collection
 
 import torch
 
@@ -46,6 +51,19 @@ def robust_margin(degree: int, f: int, mu_2: float, *, needed: int) -> int:
         raise ValueError(f"no neighbourhood has degree {degree}, f {f}, mu_2 {mu_2} and {needed} needed members")
     members = degree + 1 - needed
     return members if math.isinf(mu_2) else min(members, math.ceil(mu_2 - 2 * f - ROUNDING) - 1)
+
+
+def known_connectivity(neighbours: int, theirs: Collection[int], peers: int) -> float:
+    """mu_2 as far as one node can tell: n where it seems to be in a full mesh, infinity where the graph is not known
+    and only members can be counted.
+
+    neighbours: how many the node has; theirs: how many each of them says it has; peers: how many others the node has
+    heard of. In a full mesh each has as many as the node itself, and nobody has heard of anybody else.
+    """
+    if len(theirs) != neighbours:
+        raise ValueError(f"{neighbours} neighbours cannot have told {len(theirs)} numbers")
+    full = neighbours > 0 and peers <= neighbours and all(each == neighbours for each in theirs)
+    return neighbours + 1.0 if full else math.inf
 
 
 ROUNDING = 1e-9

@@ -22,7 +22,7 @@ from p2ptrain.compress.int4 import Int4
 from p2ptrain.compress.int8 import Int8
 from p2ptrain.compress.q2 import LloydMax2Bit
 from p2ptrain.compress.sign1 import ScaledSign
-from p2ptrain.compress.stage import cut_header
+from p2ptrain.compress.stage import Stage, cut_header
 from p2ptrain.compress.topk import TopK
 
 CODES: tuple[type[Compressor], ...] = (Dense, Fp16, Bf16, Int8, Int4, LloydMax2Bit, ScaledSign, TopK)
@@ -46,6 +46,12 @@ class Rung:
     def code(self) -> int:
         """What stands for the member in a payload. ValueError when nothing does."""
         return CODES.index(self.member)
+
+    @property
+    def label(self) -> str:
+        """For the eye: `int4`, `topk 1/32`."""
+        ratio = self.options.get("ratio")
+        return self.codec.name + (f" 1/{1 / ratio:g}" if isinstance(ratio, float) else "")
 
 
 LADDER = (
@@ -91,6 +97,11 @@ class Adaptive:
         """That of the rung last used."""
         return self.ladder[self._rung].codec.gamma
 
+    @property
+    def rung(self) -> str:
+        """The label of the rung last used; before that, of the finest."""
+        return self.ladder[self._rung].label
+
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """Payloads from now on may weigh what the link carries in that time. ValueError unless both are above 0."""
         room = bytes_per_s * seconds
@@ -118,3 +129,10 @@ class Adaptive:
         if code[0] >= len(CODES):
             raise PayloadError("malformed", f"no member has the code {code[0]}")
         return CODES[code[0]]().decode(rest, numel)
+
+
+def adaptive_in(codec: Compressor) -> Adaptive | None:
+    """The adaptive member at the bottom of a composition, such as `lossless+adaptive`; None where another one is."""
+    while isinstance(codec, Stage):
+        codec = codec.inner
+    return codec if isinstance(codec, Adaptive) else None

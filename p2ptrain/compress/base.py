@@ -42,7 +42,7 @@ class Compressor(Protocol):
 
     @property
     def gamma(self) -> float:
-        """The consensus step size that goes with this compressor: measured (docs/benchmarks.md), or `gamma_for`."""
+        """The consensus step that goes with the contraction: `gamma_for` it, unless there are reasons."""
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """The byte form of an fp32 vector of shape (d,)."""
@@ -66,11 +66,13 @@ class Stateful(Protocol):
 
 
 def gamma_for(contraction: float) -> float:
-    """A consensus step for a compressor without a measured one: delta times max(0.35, 1.4 delta), 1 at most.
+    """The consensus step for a contraction: delta times max(0.35, 1.4 delta), 1 at most.
 
     Theory wants a step that falls with the contraction (CHOCO-Gossip, 1902.00340), and proves far smaller ones than
     are stable. This one is fitted: 8 nodes, 4 neighbours each, whose models drift apart at random; for contractions
     from 0.06 to 1 half of it and twice it keep them no closer together, or hardly (test_compress_gamma.py repeats it).
+    What all nodes learn alike fills their messages too, and makes the best step smaller still: so never take a larger
+    one because single rounds look stable. docs/benchmarks.md has training runs.
     """
     if not 0 < contraction <= 1:
         raise ValueError(f"a contraction lies in (0, 1], not {contraction}")

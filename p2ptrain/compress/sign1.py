@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from p2ptrain.compress.base import gamma_for
 from p2ptrain.compress.blocks import BlockCodec, Bytes, Floats
 from p2ptrain.compress.rows import look_up, row_sums, scratch
 
@@ -21,7 +22,7 @@ class ScaledSign(BlockCodec):
 
     name = "sign1"
     contraction = 0.63
-    gamma = 0.8
+    gamma = gamma_for(contraction)
 
     def body_bytes(self, width: int) -> int:
         """Eight parameters a byte."""

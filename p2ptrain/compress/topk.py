@@ -39,8 +39,6 @@ CHUNK = 4096
 HEADER_BYTES = 2
 K_BITS = 13
 DEFAULT_RATIO = 0.1
-MEASURED_GAMMA = 0.6
-"""The consensus step that does best with the default ratio (docs/benchmarks.md)."""
 KEPT_SHARE = 0.955
 """Of what the largest hold, what arrives at least: with 2 bits 0.989 does at a ratio of 0.1, more at smaller ones."""
 
@@ -63,7 +61,7 @@ class TopK:
             raise ValueError(f"topk: value_bits must be {MIN_BITS} to {WHOLE_BITS}, not {value_bits}")
         self._rows = _Rows(max(1, round(ratio * CHUNK)), value_bits)
         self.contraction = round(KEPT_SHARE * kept_of_gaussian(self._rows.k / CHUNK), 6)
-        self.gamma = MEASURED_GAMMA if ratio == DEFAULT_RATIO else gamma_for(self.contraction)
+        self.gamma = gamma_for(self.contraction)
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """See Compressor.encode."""

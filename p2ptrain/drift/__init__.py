@@ -2,6 +2,7 @@
 
 from p2ptrain.drift.base import DriftCorrection
 from p2ptrain.drift.fedprox import FedProx
+from p2ptrain.drift.momentum_tracking import MomentumTracking
 from p2ptrain.drift.none import NoCorrection
 from p2ptrain.drift.qgm import QuasiGlobalMomentum
 from p2ptrain.drift.scaffold import Scaffold
@@ -10,7 +11,7 @@ from p2ptrain.registry import Registry
 __all__ = ["DRIFT", "DriftCorrection", "get", "names"]
 
 DRIFT: Registry[DriftCorrection] = Registry("drift_corrections")
-for _member in (FedProx, NoCorrection, QuasiGlobalMomentum, Scaffold):
+for _member in (FedProx, MomentumTracking, NoCorrection, QuasiGlobalMomentum, Scaffold):
     DRIFT.register(_member.name)(_member)
 
 

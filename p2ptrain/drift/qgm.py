@@ -6,8 +6,8 @@
 The anchor's movement is a mean over the neighbourhood, so that m hardly sees the own data. It takes the place of the
 inner momentum: use `sgd` with momentum 0, where one step a round makes this the paper's QG-DSGDm. A steady gradient is
 amplified 1 / (1 - b) times, so on top of AdamW's own momentum the learning rate has to be that much smaller; and that
-takes some 1 / (1 - b)^2 rounds to build up, so a run needs hundreds of rounds at 0.9. Momentum tracking (2209.15505)
-has the stronger theory, but sends a second vector every round.
+takes some 1 / (1 - b)^2 rounds to build up, so a run needs hundreds of rounds at 0.9. Momentum Tracking has the
+stronger theory (momentum_tracking.py): unlike data do not slow it down.
 
 State: three vectors. Cost: one pass over one of them a step, and over all of them a round.
 """

@@ -32,7 +32,7 @@ class Scaffold:
 
     def __init__(self, *, strength: float = 0.5) -> None:
         if not 0 < strength <= 1:
-            raise ValueError(f"scaffold: strength must be in (0, 1], not {strength}")
+            raise ValueError(f"{self.name}: strength must be in (0, 1], not {strength}")
         self.strength = strength
         self.buffers: dict[str, torch.Tensor] = {}
 

@@ -56,7 +56,7 @@ class Assembled:
         self._parts = parts
         self._genesis_d = self.anchor_d
         self._known = Estimates(self._genesis_d, self.voice.decoder)
-        self._council = Council(config.aggregator, config.f)
+        self._council = Council(config.aggregator, config.f, config.rule_options())
         self._outers = self._fresh_outers()
 
     @property
@@ -130,6 +130,15 @@ class Assembled:
         adopted_d = rule.reduce(rows)
         self._restart_at(adopted_d)
         return adopted_d.clone()
+
+    def budget(self, bytes_per_s: float, seconds: float) -> None:
+        """See SyncStrategy."""
+        self.voice.budget(bytes_per_s, seconds)
+
+    @property
+    def rung(self) -> str:
+        """See SyncStrategy."""
+        return self.voice.rung
 
     def snapshot(self) -> bytes:
         """See SyncStrategy: fp32 little-endian."""

@@ -84,6 +84,14 @@ class SyncStrategy(Protocol):
         """A late joiner's model: the robust aggregate of the neighbours' estimates. It becomes own anchor and own
         public estimate, which is to be announced as a new base. ValueError when there is no neighbour."""
 
+    def budget(self, bytes_per_s: float, seconds: float) -> None:
+        """What the link carries in the time that a message may take: `adaptive` compressors keep to it from the next
+        message on, others take no notice. ValueError unless both are above 0."""
+
+    @property
+    def rung(self) -> str:
+        """What an `adaptive` compressor made the newest message with; "" where there is none."""
+
     def snapshot(self) -> bytes:
         """Own public estimate, exact (what `track` takes at the other side)."""
 
@@ -108,6 +116,13 @@ class Voice(Protocol):
 
     def commit(self, message: Message) -> None:
         """Advance by the last draft, as receivers will. PayloadError, with nothing changed, if they would refuse it."""
+
+    def budget(self, bytes_per_s: float, seconds: float) -> None:
+        """See SyncStrategy."""
+
+    @property
+    def rung(self) -> str:
+        """See SyncStrategy."""
 
     def fork(self) -> "Voice":
         """A voice that says on from here, without the other's knowledge."""

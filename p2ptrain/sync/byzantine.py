@@ -110,6 +110,16 @@ class Byzantine:
         self._begin_anew()
         return adopted_d
 
+    def budget(self, bytes_per_s: float, seconds: float) -> None:
+        """As the honest strategy, for the lies as well: they travel over the same link."""
+        self._inner.budget(bytes_per_s, seconds)
+        self._voice.budget(bytes_per_s, seconds)
+
+    @property
+    def rung(self) -> str:
+        """That of the lie: it is what travels."""
+        return self._voice.rung
+
     def snapshot(self) -> bytes:
         """The lie told so far, exact: what `track` takes at the other side."""
         return to_bytes(self._voice.public_d)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from p2ptrain import compress
+from p2ptrain.compress.adaptive import adaptive_in
 
 if TYPE_CHECKING:
     from p2ptrain.sync.config import SyncConfig
@@ -55,4 +56,7 @@ def check_no_gamma(config: "SyncConfig") -> None:
 
 
 def _is_coarse(config: "SyncConfig") -> bool:
-    return compress.get(config.compressor, **config.codec_options()).contraction < CALM_CONTRACTION
+    codec = compress.get(config.compressor, **config.codec_options())
+    adaptive = adaptive_in(codec)
+    codecs = [codec] if adaptive is None else [rung.codec for rung in adaptive.ladder]  # a slow link may take any
+    return min(each.contraction for each in codecs) < CALM_CONTRACTION

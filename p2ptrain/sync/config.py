@@ -38,12 +38,16 @@ class SyncConfig:
     """Share of the parameters that travel in a round; None: the strategy's, or the compressor's own. Only for topk."""
     value_bits: int | None = None
     """Bits of each value that travels; None: the strategy's, or the compressor's own. Only for topk."""
+    format: str | None = None
+    """Levels of each value that travels: nf4, uniform or e3m0; None: the strategy's, or nf4. Only for int4."""
     gamma: float | None = None
     """Consensus step size in (0, 1]; None: the compressor's own. An exact round takes the whole step."""
     aggregator: str = _OWN
     """Or a composition, as `nnm+trimmed_mean`."""
     f: int = _OWN
     """Liars among a node's neighbours that the aggregate must withstand."""
+    tau: float | None = None
+    """How far a clipping aggregator follows a vector; None: its own, adaptive choice. Only for one that takes it."""
     outer: str = _OWN
     alpha: float | None = None
     """The outer optimizer's momentum; None: its own default. Only for one that takes it."""
@@ -69,7 +73,7 @@ class SyncConfig:
         self._take_defaults(method)
         _check_own(self)
         compress.get(self.compressor, **self.codec_options())
-        aggregate.get(self.aggregator, f=self.f)
+        aggregate.get(self.aggregator, f=self.f, **self.rule_options())
         OUTER.get(self.outer, **self.outer_options())  # it checks its options itself
         method.check(self)
 
@@ -78,11 +82,15 @@ class SyncConfig:
         options = {"alpha": self.alpha, "beta": self.beta, "every": self.every}
         return {name: value for name, value in options.items() if value is not None}
 
+    def rule_options(self) -> dict[str, object]:
+        """What the aggregator is built with beside f."""
+        return {} if self.tau is None else {"tau": self.tau}
+
     def codec_options(self) -> dict[str, object]:
         """What the compressor is built with: what is set, and the strategy's own where the last part is its own."""
         method, part = _method(self.strategy), _last_part(self.compressor)
         own = method.codec_options if part == _last_part(method.compressor) else {}
-        told = {"ratio": self.ratio, "value_bits": self.value_bits}
+        told = {"ratio": self.ratio, "value_bits": self.value_bits, "format": self.format}
         options = {**own, **{name: value for name, value in told.items() if value is not None}}
         return {f"{part}.{name}": value for name, value in options.items()}
 

@@ -7,6 +7,8 @@ alone with its victim, at f = 0. Such a round aggregates nothing; the node keeps
 when there are enough. docs/decisions/0010 has the reasons.
 """
 
+from collections.abc import Mapping
+
 from p2ptrain import aggregate
 from p2ptrain.aggregate import Aggregator
 
@@ -14,9 +16,10 @@ from p2ptrain.aggregate import Aggregator
 class Council:
     """Finds the round's aggregator. State: `held`, the largest f with which a round was aggregated."""
 
-    def __init__(self, aggregator: str, f: int) -> None:
+    def __init__(self, aggregator: str, f: int, options: Mapping[str, object] | None = None) -> None:
         self.aggregator = aggregator
         self.f = f
+        self._options = options or {}
         self.held = 0
         self._rules: dict[int, Aggregator] = {}
         """By f. Kept from round to round: some draw lots, and must not draw the same ones again."""
@@ -39,5 +42,5 @@ class Council:
 
     def _with(self, f: int) -> Aggregator:
         if f not in self._rules:
-            self._rules[f] = aggregate.get(self.aggregator, f=f)
+            self._rules[f] = aggregate.get(self.aggregator, f=f, **self._options)
         return self._rules[f]

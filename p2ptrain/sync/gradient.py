@@ -44,7 +44,7 @@ class Gradient:
         self.name = config.strategy
         self.own = own
         self._codec = ErrorFeedback(compress.get(config.compressor, **config.codec_options()))
-        self._rule = aggregate.get(config.aggregator, f=config.f)
+        self._rule = aggregate.get(config.aggregator, f=config.f, **config.rule_options())
         self._decoder = Decoder(genesis_d.numel())
         self._zero_d = torch.zeros_like(genesis_d)
         self._told: dict[str, torch.Tensor] = {}

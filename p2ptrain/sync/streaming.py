@@ -4,7 +4,8 @@
     theta <- theta + (1 - mixing) (phi - theta) on that fragment
 
 Source: Streaming DiLoCo (2501.18512): strided fragments, each with its own offset in the rounds and its own outer
-momentum over the P rounds since its last turn; 4 bits an outer gradient (the paper's are E3M0, ours int4); mixing 0.5,
+momentum over the P rounds since its last turn; 4 bits an outer gradient, in E3M0 as the paper's: a sign and powers of
+two (int4's format `e3m0`; other strategies' int4 is nf4, which loses less of a Gaussian: `sync.format`); mixing 0.5,
 which keeps half of what the local fragment has over the averaged one. With overlap the paper mixes the parameters as
 they are tau steps later, and so takes back half of these steps too; here the correction is added to the moving
 parameters, which keep them. The paper evaluates the outer parameters: `RoundResult.anchor_d` here, in which P - 1
@@ -33,6 +34,7 @@ def method() -> Method:
         name="streaming",
         models=_build,
         compressor="int4",
+        codec_options={"format": "e3m0"},
         aggregator="mean",
         f=0,
         outer="nesterov",

@@ -22,6 +22,7 @@ from typing import Protocol, Self
 import torch
 
 from p2ptrain import compress
+from p2ptrain.compress.adaptive import adaptive_in
 from p2ptrain.compress.base import Compressor, State, load_state, reset, state_of
 from p2ptrain.compress.compose import MAX_NAME
 from p2ptrain.sync.base import Message, Voice
@@ -94,6 +95,14 @@ class _Speaker:
         self.programme = programme
         self.decoder = Decoder(genesis_d.numel())
         self.public_d = genesis_d.clone()
+        self.rung = ""
+        """See Voice."""
+
+    def budget(self, bytes_per_s: float, seconds: float) -> None:
+        """See Voice."""
+        for codec in self.programme.codecs:
+            if (adaptive := adaptive_in(codec)) is not None:
+                adaptive.budget(bytes_per_s, seconds)
 
     def gamma(self, round: int) -> float:
         """See OwnVoice."""
@@ -122,7 +131,10 @@ class _Speaker:
 
     def _message(self, wish_p: torch.Tensor, round: int) -> Message:
         codec = self.programme.codec(round)
-        return Message(self.programme.part(round).prefix + codec.name, codec.encode(wish_p))
+        message = Message(self.programme.part(round).prefix + codec.name, codec.encode(wish_p))
+        adaptive = adaptive_in(codec)
+        self.rung = "" if adaptive is None else adaptive.rung
+        return message
 
     def _advanced(self, message: Message) -> torch.Tensor:
         return self.decoder.advance(self.public_d, message.codec, message.payload)

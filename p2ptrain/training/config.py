@@ -47,7 +47,8 @@ class TrainConfig:
     nesterov: bool | None = None
     """Of sgd and muon; None: the optimizer's own, no and yes."""
     drift: str = "none"
-    """What keeps nodes with unlike data together between rounds: none, fedprox, scaffold, qgm, or a plug-in."""
+    """What keeps nodes with unlike data together between rounds: none, fedprox, scaffold, momentum_tracking, qgm, or
+    a plug-in."""
     drift_strength: float | None = None
     """Its one number; None: its own default."""
     clip_norm: float = 1.0

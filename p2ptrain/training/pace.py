@@ -6,6 +6,9 @@ Pure functions of what was measured; the runtime calls them between rounds. Time
 import math
 from fractions import Fraction
 
+WORTH_A_CHANGE = 0.9
+"""A tenth: the seconds of a step waver by less on an idle machine."""
+
 MAX_INNER_STEPS = 500
 """DiLoCo's H (2311.08105), and the largest that is worth its loss: a link that needs more is too slow for the model."""
 
@@ -76,6 +79,14 @@ def auto_h(
         reached = utilization(middle, step_seconds=step_seconds, exchange_s=exchange_s, overlap_steps=overlap_steps)
         low, high = (low, middle) if reached >= wanted_utilization else (middle + 1, high)
     return low
+
+
+def steady(current: int, wanted: int) -> int:
+    """The next round's number of steps: `wanted`, but a little fewer is not worth a change. More is at once: too few
+    steps leave the link unhidden, some too many cost little. Measurements that waver leave the number where it is."""
+    _check_count("current", current)
+    _check_count("wanted", wanted)
+    return current if WORTH_A_CHANGE * current < wanted < current else wanted
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -99,7 +99,15 @@ def test_an_option_that_it_does_not_have_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "strength"),
-    [("fedprox", -1), ("fedprox", float("nan")), ("scaffold", 0), ("scaffold", 1.5), ("qgm", 1), ("qgm", -0.1)],
+    [
+        ("fedprox", -1),
+        ("fedprox", float("nan")),
+        ("scaffold", 0),
+        ("scaffold", 1.5),
+        ("momentum_tracking", 0),
+        ("qgm", 1),
+        ("qgm", -0.1),
+    ],
 )
 def test_a_strength_that_cannot_be_is_refused(name: str, strength: float) -> None:
     with pytest.raises(ValueError, match=f"{name}: strength"):

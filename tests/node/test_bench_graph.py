@@ -51,9 +51,20 @@ def test_liars_do_not_stand_in_a_row_for_every_seed():
 @given(st.integers(2, 20))
 def test_a_dumbbell_is_two_halves_and_one_edge(half):
     found = graph.build("dumbbell", 2 * half, 0, 0)
-    across = {(node, other) for node, each in enumerate(found) for other in each if (node < half) != (other < half)}
-    assert across == {(half - 1, half), (half, half - 1)}
-    assert all(len(each) == half - 1 + (node in (half - 1, half)) for node, each in enumerate(found))
+    across = {(node, other) for node, each in enumerate(found) for other in each if node % 2 != other % 2}
+    assert across == {(0, 1), (1, 0)}
+    assert all(len(each) == half - 1 + (node < 2) for node, each in enumerate(found))
+
+
+@given(st.integers(2, 10), st.integers(1, 5))
+def test_liars_stand_at_the_ends_of_the_bridge(half, liars):
+    honest = 2 * half
+    found = graph.build("dumbbell", honest + liars, 0, 0, liars)
+    known = [each & set(range(honest)) for each in found]
+    assert known[:honest] == graph.build("dumbbell", honest, 0, 0)
+    assert known[honest:] == [{node % 2} for node in range(honest, honest + liars)]
+    assert all(node in found[other] for node, each in enumerate(found) for other in each)
+    assert sum(map(len, found[honest:])) == liars  # no liar needs another one
 
 
 def test_small_swarms():
@@ -71,6 +82,8 @@ def test_small_swarms():
         (("regular", 7, 3, 0), "must be even"),
         (("dumbbell", 7, 0, 0), "even number"),
         (("dumbbell", 2, 0, 0), "4 or more"),
+        (("dumbbell", 8, 0, 0, 1), "even number of honest nodes"),
+        (("dumbbell", 8, 0, 0, 6), "4 or more"),
     ],
 )
 def test_graphs_that_cannot_be(arguments, said):

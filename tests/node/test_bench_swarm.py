@@ -155,6 +155,18 @@ def test_a_liar_learns_wrong_labels(digits):
     assert torch.equal(told[3], 9 - told[0])
 
 
+def test_liars_know_each_other(digits):
+    swarm = Swarm(recipe(attack="scaled", byzantine="2", nodes=5, aggregator="trimmed_mean"), digits)
+    for _ in range(3):
+        begun = {node.name: node.anchor_d.clone() for node in swarm.liars}
+        swarm.round()
+        told = swarm.honest[0].sync.estimates | {"node00": swarm.honest[0].sync.public_d}
+        honest_d = torch.stack([told[node.name] for node in swarm.honest]).mean(0)
+        for name, anchor_d in begun.items():
+            lie_d = -3 / 2 * (honest_d - anchor_d)  # -(h/f) times the mean: two liars for three honest ones
+            torch.testing.assert_close(told[name] - anchor_d, lie_d, rtol=1e-3, atol=1e-5)
+
+
 def test_each_victim_is_told_something_else(digits):
     swarm = Swarm(recipe(attack="dissensus", byzantine="1", rounds=2), digits)
     swarm.round()

@@ -94,3 +94,30 @@ def qgm(grads, start, w, *, rate, steps, rounds, beta):
         x = mixed
         path.append(x)
     return path
+
+
+def momentum_tracking(grads, start, w, *, rate, rounds, beta):
+    """Momentum Tracking (2209.15505), algorithm 1: the model and c - u are mixed, one step a round."""
+    n = len(grads)
+    x = np.tile(np.array(start, dtype=np.float64), (n, 1))
+    u, c, path = np.zeros_like(x), np.zeros_like(x), []
+    for _ in range(rounds):
+        u = beta * u + np.array([grads[i](x[i]) for i in range(n)])
+        x, c = w @ (x - rate * (u - c)), w @ (c - u) + u
+        path.append(x)
+    return path
+
+
+def momentum_d_squared(grads, start, w, *, rate, rounds, beta):
+    """D^2 (1803.07068) with momentum in the gradients' place."""
+    n = len(grads)
+    u = [np.zeros(len(start)) for _ in range(n)]
+
+    def step(i):
+        def momentum(x):
+            u[i] = beta * u[i] + grads[i](x)
+            return u[i]
+
+        return momentum
+
+    return d_squared([step(i) for i in range(n)], start, w, rate=rate, rounds=rounds)

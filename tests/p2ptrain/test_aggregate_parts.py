@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from p2ptrain import aggregate
 from p2ptrain.aggregate import Rows, columns
 from p2ptrain.aggregate.networks import Program, middle, ordered
-from p2ptrain.aggregate.topology import algebraic_connectivity, honest_connectivity, robust_margin
+from p2ptrain.aggregate.topology import algebraic_connectivity, honest_connectivity, known_connectivity, robust_margin
 from p2ptrain.registry import BadOptionError, UnknownMemberError
 
 torch.set_num_threads(1)
@@ -294,3 +294,31 @@ def test_as_many_may_leave_a_complete_graph_as_the_margin_says() -> None:
 def test_margins_of_nothing_are_refused(degree: int, f: int, mu_2: float, needed: int) -> None:
     with pytest.raises(ValueError, match="neighbourhood"):
         robust_margin(degree, f, mu_2, needed=needed)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_a_full_mesh_is_known_from_what_neighbours_say(n: int) -> None:
+    assert known_connectivity(n - 1, [n - 1] * (n - 1), n - 1) == pytest.approx(algebraic_connectivity(complete(n)))
+    assert known_connectivity(n - 1, [n - 1] * (n - 1), n - 2) == n, "an address that was not told is no other node"
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "theirs", "peers"),
+    [(0, [], 0), (2, [2, 1], 2), (2, [2, 3], 2), (2, [2, 2], 3), (2, [0, 0], 2)],
+)
+def test_where_a_full_mesh_is_not_certain_members_are_counted(neighbours: int, theirs: list[int], peers: int) -> None:
+    assert known_connectivity(neighbours, theirs, peers) == math.inf
+
+
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 neighbours"):
+        known_connectivity(2, [2], 2)
+
+
+@pytest.mark.parametrize("f", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["trimmed_mean", "krum", "bucketing+trimmed_mean", "clipped_gossip", "ios"])
+def test_in_a_full_mesh_the_graph_asks_no_more_than_the_rule(name: str, f: int) -> None:
+    needed = aggregate.get(name, f=f).minimum()
+    for n in range(1, 12):
+        by_graph = robust_margin(n - 1, f, float(n), needed=needed)
+        assert by_graph == robust_margin(n - 1, f, math.inf, needed=needed) == n - needed

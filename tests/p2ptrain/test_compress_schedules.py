@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from p2ptrain import compress
+from p2ptrain import attacks, compress
 from p2ptrain.compress import PayloadError, Stateful
-from p2ptrain.compress.adaptive import CODES, LADDER, Adaptive, Rung
+from p2ptrain.compress.adaptive import CODES, LADDER, Adaptive, Rung, adaptive_in
 from p2ptrain.compress.int8 import Int8
 from p2ptrain.compress.sign1 import ScaledSign
 from p2ptrain.compress.topk import TopK
 from p2ptrain.compress.warmup import Warmup
+from p2ptrain.sync import Byzantine, SyncConfig, build
 
 torch.set_num_threads(1)
 
@@ -156,3 +157,46 @@ def test_a_ladder_is_checked() -> None:
         Adaptive(ladder=[])
     with pytest.raises(ValueError, match="not in tuple"):
         Adaptive(ladder=[Rung(Adaptive)])
+
+
+def test_rungs_have_names_for_the_eye() -> None:
+    assert [rung.label for rung in LADDER] == ["int8", "int4", "q2", "sign1", "topk 1/32", "topk 1/128"]
+    codec = Adaptive()
+    assert codec.rung == "int8"
+    codec.budget(1.0, 1.0)
+    codec.encode(vector(5000))
+    assert codec.rung == "topk 1/128"
+
+
+@pytest.mark.parametrize("name", ["adaptive", "lossless+adaptive", "warmup+lossless+adaptive"])
+def test_it_is_found_within_stages(name: str) -> None:
+    assert adaptive_in(compress.get(name)) is not None
+    assert adaptive_in(compress.get(name.replace("adaptive", "q2"))) is None
+
+
+@pytest.mark.parametrize("strategy", ["tracked_gossip", "sparse_loco", "streaming", "async"])
+def test_a_strategy_passes_its_budget_on(strategy: str) -> None:
+    outer = {"outer": "average"} if strategy == "async" else {}
+    config = SyncConfig(strategy=strategy, compressor="adaptive", **outer)  # type: ignore[arg-type]
+    lying = Byzantine(build(config, vector(9000), "own"), attacks.get("sign_flip"))
+    for node in (build(config, vector(9000), "own"), lying):
+        sizes = {"": 0}
+        for round, (speed, rung) in enumerate([(1e9, "int8"), (20.0, "topk 1/128"), (1e9, "int8")]):
+            node.budget(speed, 2.0)
+            sizes[node.rung] = len(node.encode(vector(9000, seed=round + 1), round=round).payload)
+            assert node.rung == rung
+        assert sizes["topk 1/128"] < sizes["int8"] / 10
+        with pytest.raises(ValueError, match="above 0"):
+            node.budget(0.0, 1.0)
+
+
+def test_other_compressors_take_no_notice_of_a_budget() -> None:
+    node = build(SyncConfig(), vector(5000), "own")
+    node.budget(1.0, 1.0)
+    assert node.encode(vector(5000, seed=1), round=0).codec == "q2"
+    assert node.rung == ""
+
+
+def test_a_swinging_outer_step_is_refused_what_may_become_coarse() -> None:
+    with pytest.raises(ValueError, match="adaptive loses"):
+        SyncConfig(strategy="diloco", compressor="adaptive")

@@ -6,6 +6,8 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from p2ptrain import compress
+from p2ptrain.compress.int4 import FORMATS
 from p2ptrain.registry import build as call
 from p2ptrain.sync import SYNC_STRATEGIES, Assembled, Method, SyncConfig, averages_gradients, build
 
@@ -43,6 +45,8 @@ torch.set_num_threads(1)
         ({"strategy": "sparse_loco", "ratio": 2.0}, "ratio must be"),
         ({"strategy": "sparse_loco", "value_bits": 1}, "value_bits must be"),
         ({"ratio": 0.1}, "q2.ratio"),
+        ({"tau": 1.0}, "no part takes the option 'tau'"),
+        ({"aggregator": "clipped_gossip", "tau": -1.0}, "tau must be a positive number"),
         ({"strategy": "sparse_loco", "decay": float("nan")}, "decay must be"),
     ],
 )
@@ -137,9 +141,42 @@ def test_pydantic_takes_it_and_refuses_unknown_keys() -> None:
             adapter.validate_python(wrong)
 
 
+@pytest.mark.parametrize(
+    ("options", "format"),
+    [
+        ({"strategy": "streaming"}, "e3m0"),
+        ({"strategy": "streaming", "compressor": "lossless+int4"}, "e3m0"),
+        ({"strategy": "streaming", "format": "nf4"}, "nf4"),
+        ({"strategy": "diloco", "compressor": "int4"}, "nf4"),
+        ({"strategy": "diloco", "compressor": "int4", "format": "uniform"}, "uniform"),
+        ({"strategy": "async"}, "nf4"),
+    ],
+)
+def test_streamings_four_bits_are_the_papers(options: dict[str, Any], format: str) -> None:
+    genesis_d = torch.randn(3000, generator=torch.Generator().manual_seed(0))
+    node = build(SyncConfig(**options), genesis_d, "own")
+    codec, payload = node.encode(1.5 * genesis_d, round=0)
+    assert payload["lossless" in codec] == FORMATS.index(format), "after lossless's byte: it did not pay"
+    other = build(SyncConfig(), genesis_d, "other")  # whatever it would say itself
+    other.track("own", None)
+    other.apply("own", codec, payload)
+    assert other.estimates["own"].numpy().tobytes() == node.snapshot()  # type: ignore[attr-defined]
+
+
+def test_formats_are_int4s_alone() -> None:
+    with pytest.raises(ValueError, match="format"):
+        SyncConfig(format="e3m0")
+    with pytest.raises(ValueError, match="format must be one of nf4, uniform, e3m0"):
+        SyncConfig(compressor="int4", format="e2m1")
+    assert SyncConfig(strategy="streaming", compressor="int8").codec_options() == {}
+
+
 def test_gamma_is_the_compressors_unless_set() -> None:
     genesis_d = torch.zeros(10)
-    for config, moved in [(SyncConfig(compressor="sign1"), 0.8), (SyncConfig(compressor="sign1", gamma=0.5), 0.5)]:
+    for config, moved in [
+        (SyncConfig(compressor="sign1"), compress.get("sign1").gamma),
+        (SyncConfig(compressor="sign1", gamma=0.5), 0.5),
+    ]:
         strategy = build(config, genesis_d)
         strategy.track("a", torch.full((10,), 2.0).numpy().tobytes())
         result = strategy.aggregate(genesis_d, {"a": 0}, round=0)
@@ -195,6 +232,7 @@ def disagreement(rounds: int, **options: Any) -> float:
     ("options", "together"),
     [
         ({"compressor": "int4"}, True),
+        ({"compressor": "int4", "format": "e3m0"}, True),
         ({"compressor": "q2", "alpha": 0.5}, True),
         ({"compressor": "q2", "alpha": 0.9}, False),
         ({"compressor": "sign1", "alpha": 0.9}, False),
@@ -211,3 +249,17 @@ def test_what_momentum_makes_of_what_a_codec_loses(
 
 def test_sparse_loco_stays_together_under_any_codec_and_momentum() -> None:
     assert disagreement(12, strategy="sparse_loco", compressor="sign1", outer="nesterov") < 1e-3
+
+
+def test_tau_reaches_the_aggregator() -> None:
+    """A neighbour 10 away is followed by its weight times tau, and not by less, as the adaptive choice would have it."""
+    genesis_d = torch.zeros(4)
+    config = SyncConfig(compressor="none", aggregator="clipped_gossip", f=1, tau=2.0, staleness_exponent=0.0, gamma=1.0)
+    node = build(config, genesis_d, own="a")
+    for peer in "bcd":
+        message = build(config, genesis_d, own=peer).encode(torch.tensor([10.0, 0.0, 0.0, 0.0]), round=1)
+        node.track(peer, None)
+        node.apply(peer, message.codec, message.payload)
+    node.encode(genesis_d, round=1)
+    node.aggregate(genesis_d, dict.fromkeys("bcd", 0), round=1)
+    torch.testing.assert_close(node.anchor_d, torch.tensor([1.5, 0.0, 0.0, 0.0]))

@@ -104,6 +104,58 @@ def test_qgm_is_qgm(size, steps, rate, beta):
     same_paths(Swarm("qgm", grads, w, rate=rate, steps=steps, strength=beta), path)
 
 
+class Heavy:
+    """A node's gradients with momentum, as sgd steps by them."""
+
+    def __init__(self, grad, beta):
+        self.grad, self.beta, self.u = grad, beta, 0.0
+
+    def __call__(self, x):
+        self.u = self.beta * self.u + self.grad(x)
+        return self.u.copy()
+
+
+@settings(deadline=None, max_examples=30)
+@given(sizes, st.floats(0.001, 0.03), st.floats(0, 0.95))
+def test_momentum_tracking_is_the_papers_where_averaging_is_exact(size, rate, beta):
+    nodes, seed = size
+    grads, _ = references.quadratics(nodes, D, seed)
+    w = mean_of_all(nodes)
+    path = references.momentum_tracking(grads, np.zeros(D), w, rate=rate, rounds=ROUNDS, beta=beta)
+    heavy = [Heavy(grad, beta) for grad in grads]
+    same_paths(Swarm("momentum_tracking", heavy, w, rate=rate, steps=1, strength=1.0), path)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.tuples(st.integers(3, 8), st.integers(0, 50)), st.floats(0.001, 0.02), st.floats(0, 0.95))
+def test_momentum_tracking_on_a_graph_is_d_squared_of_momentum(size, rate, beta):
+    nodes, seed = size
+    grads, _ = references.quadratics(nodes, D, seed)
+    w = references.ring(nodes, own=0.5)
+    path = references.momentum_d_squared(grads, np.zeros(D), w, rate=rate, rounds=ROUNDS, beta=beta)
+    heavy = [Heavy(grad, beta) for grad in grads]
+    same_paths(Swarm("momentum_tracking", heavy, w, rate=rate, steps=1, strength=1.0), path)
+
+
+@pytest.mark.parametrize(
+    ("own", "steps", "late", "strength"),  # exact averaging at every step has no drift
+    [(0.5, 1, 0, 1.0), (0.5, 10, 0, 0.5), (0.5, 10, 10, 0.5), (None, 10, 0, 0.5), (None, 10, 10, 0.5)],
+)
+def test_momentum_stops_short_on_unlike_data_and_tracked_it_does_not(own, steps, late, strength):
+    grads, optimum = references.quadratics(5, D, seed=3)
+    w = mean_of_all(5) if own is None else references.ring(5, own)
+    off = {}
+    for name in ("none", "momentum_tracking"):
+        heavy = [Heavy(grad, 0.9) for grad in grads]
+        options = {} if name == "none" else {"strength": strength}
+        swarm = Swarm(name, heavy, w, rate=0.005, steps=steps, late=late, **options)
+        for _ in range(4000 // steps):
+            anchors = swarm.round()
+        off[name] = float(np.linalg.norm(anchors - optimum))
+    assert off["none"] > 0.02
+    assert off["momentum_tracking"] < 1e-5
+
+
 def distance_after(name, rounds, *, strength=None, late=0, nodes=5, own=None):
     """How far the mean of the anchors is from the optimum of the mean loss, over 10 steps a round."""
     grads, optimum = references.quadratics(nodes, D, seed=3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2ptrain.training.pace import auto_h, dylu_steps, exchange_seconds, utilization
+from p2ptrain.training.pace import auto_h, dylu_steps, exchange_seconds, steady, utilization
 
 MAXIMUM = 60
 ROUNDING = 1e-12
@@ -113,3 +113,17 @@ def test_a_measurement_that_cannot_be_is_named(changes, name):
 def test_a_speed_that_cannot_be_is_named(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         dylu_steps(**({"inner_steps": 20, "speed": 1, "fastest": 1} | changes))
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000))
+def test_a_plan_goes_up_at_once_and_down_by_a_tenth_or_more(current, wanted):
+    found = steady(current, wanted)
+    assert found in {current, wanted}
+    assert (found == wanted) == (wanted >= current or 10 * wanted <= 9 * current)
+    assert steady(found, wanted) == found, "one look is as good as two"
+
+
+def test_plans_are_counts():
+    for current, wanted in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="at least 1"):
+            steady(current, wanted)

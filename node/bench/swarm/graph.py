@@ -4,7 +4,8 @@
     as in an exponential graph (2110.13363), few hops lead anywhere. The nodes stand on the circle in an order drawn
     from the seed, so that liars, who are the last of them, are not each other's neighbours by construction.
 `dumbbell`: two full halves and one edge between them, the least that still connects them: the hard case of He,
-    Karimireddy and Jaggi (2202.01545).
+    Karimireddy and Jaggi (2202.01545). Even nodes are one half, odd ones the other; nodes 0 and 1 are the bridge. Liars
+    know nobody but the end of the bridge on their side, where they do most harm.
 """
 
 import random
@@ -14,10 +15,10 @@ GRAPHS = ("regular", "dumbbell")
 Neighbours = list[frozenset[int]]
 
 
-def build(graph: str, nodes: int, degree: int, seed: int) -> Neighbours:
-    """The neighbours of each node. ValueError on a graph that cannot be."""
+def build(graph: str, nodes: int, degree: int, seed: int, liars: int = 0) -> Neighbours:
+    """The neighbours of each node; the last `liars` of them are liars. ValueError on a graph that cannot be."""
     if graph == "dumbbell":
-        return _dumbbell(nodes)
+        return _dumbbell(nodes, liars)
     if graph == "regular":
         return _regular(nodes, degree, seed)
     raise ValueError(f"unknown graph {graph!r}; there are: {', '.join(GRAPHS)}")
@@ -51,12 +52,12 @@ def _steps(nodes: int, degree: int) -> set[int]:
     return chosen | ({nodes // 2} if degree % 2 else set())
 
 
-def _dumbbell(nodes: int) -> Neighbours:
-    if nodes < 4 or nodes % 2:
-        raise ValueError(f"a dumbbell takes an even number of nodes, 4 or more, not {nodes}")
-    half = nodes // 2
-    sides = [set(range(half)), set(range(half, nodes))]
-    found = [sides[node >= half] - {node} for node in range(nodes)]
-    found[half - 1].add(half)
-    found[half].add(half - 1)
+def _dumbbell(nodes: int, liars: int) -> Neighbours:
+    honest = nodes - liars
+    if honest < 4 or honest % 2:
+        raise ValueError(f"a dumbbell takes an even number of honest nodes, 4 or more, not {honest}")
+    sides = [set(range(side, honest, 2)) for side in range(2)]
+    found = [sides[node % 2] - {node} for node in range(honest)] + [{node % 2} for node in range(honest, nodes)]
+    for bridge in range(2):
+        found[bridge] |= {1 - bridge, *range(honest + bridge, nodes, 2)}
     return [frozenset(each) for each in found]

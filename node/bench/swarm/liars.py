@@ -50,6 +50,8 @@ class Conspiracy:
         attack = self._find()
         if not isinstance(attack, VectorAttack | ModelAttack):
             return sync
+        if isinstance(attack, VectorAttack):
+            attack = Colluding(attack, self._recipe, index)
         generator = torch.Generator().manual_seed(LIAR_SEED + self._recipe.config.train.seed + index)
         return Byzantine(sync, attack, generator=generator)
 
@@ -68,6 +70,26 @@ class Conspiracy:
         if hasattr(attack, "defence") and "defence" not in options:  # the liar knows what it is up against
             attack = attacks.find(section.name, **options, defence=self._recipe.config.sync.aggregator)
         return attack
+
+
+class Colluding:
+    """One liar's part of an attack on vectors that all liars carry out together.
+
+    A `Byzantine` takes other liars for honest, as a node that is alone with its lie must. Here they know each other:
+    the attack is given the honest neighbours' movements alone, and how many lie.
+    """
+
+    def __init__(self, attack: VectorAttack, recipe: Recipe, index: int) -> None:
+        self.name = attack.name
+        self._attack = attack
+        self._liars = recipe.shape.byzantine
+        honest = recipe.shape.nodes - self._liars
+        self._part = index - honest
+        self._known = sum(peer < honest for peer in recipe.neighbours[index])
+
+    def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
+        """See VectorAttack. Rows are in the order of the nodes' names: liars, and the own model, come last."""
+        return self._attack(honest_nd[: self._known], self._liars, generator)[self._part : self._part + 1]
 
 
 class Whispers:

@@ -41,7 +41,7 @@ class Shape:
             raise ValueError(f"nodes must be between 1 and 64, not {self.nodes}")
         if not 0 <= self.byzantine < self.nodes:
             raise ValueError(f"byzantine must be between 0 and {self.nodes - 1}, not {self.byzantine}")
-        graph.build(self.graph, self.nodes, self.degree, 0)
+        graph.build(self.graph, self.nodes, self.degree, 0, self.byzantine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,8 @@ class Recipe:
     @property
     def neighbours(self) -> graph.Neighbours:
         """Each node's."""
-        return graph.build(self.shape.graph, self.shape.nodes, self.shape.degree, self.config.train.seed)
+        shape = self.shape
+        return graph.build(shape.graph, shape.nodes, shape.degree, self.config.train.seed, shape.byzantine)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,9 @@ MAX_CONTEXT = 8192
 class ByteLM:
     """A GPT on bytes.
 
-    Options: `size` (pico, nano, micro, small, base), `data` (a file, a folder, or None for the text of Python's own standard
-    library) and `context` (bytes that the model sees; None takes the size's own). TaskError on any that cannot be.
+    Options: `size` (pico, nano, micro, small, base), `data` (a file, a folder, or None for the text of Python's own
+    standard library) and `context` (bytes that the model sees; None takes the size's own). TaskError on any that
+    cannot be.
     """
 
     name = "byte-lm"
