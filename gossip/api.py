@@ -68,13 +68,23 @@ class RoundView:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourStatus:
-    """A neighbour for the eye: newest announced round, staleness and score (100 is a ban), whether it is tracked."""
+    """A neighbour for the eye: newest announced round, staleness and score (100 is a ban), whether it is tracked, and
+    how many neighbours it has, as its newest hello says."""
 
     round: int
     staleness: int
     score: float
     tracked: bool
     address: str
+    neighbours: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSpeed:
+    """Bytes a second that blobs travel at, to a neighbour and from it, as measured of late; None: none has yet."""
+
+    sent: float | None
+    received: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ class GossipConfig:
     """Multiaddrs to dial first, and again for as long as it takes."""
     peers_file: Path | None = None
     """A file of multiaddrs, one a line, `#` comments; read again while running, so that it may be written late."""
+    address_book: Path | None = None
+    """Where to keep the addresses of peers over a restart; None: nowhere."""
     degree: int = 8
     """Neighbours at most. Trimmed mean needs 2f+1 inputs; 8 allows f=3 and is gossipsub's usual mesh plus two."""
     quorum: float = 2 / 3

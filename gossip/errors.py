@@ -28,6 +28,7 @@ class Reason(StrEnum):
     UNAVAILABLE = "unavailable"
     BANNED = "banned"
     PROTOCOL = "protocol"
+    FLOODED = "flooded"
 
 
 class GossipError(Exception):

@@ -15,6 +15,7 @@ from gossip.api import (
     GossipEvent,
     GossipStats,
     Head,
+    LinkSpeed,
     NeighbourStatus,
     Observer,
     QueueName,
@@ -33,6 +34,7 @@ from gossip.protocol.limits import KIB
 from gossip.protocol.messages import GoodbyeRequest
 from gossip.protocol.outs import Disconnect, Follow, Out, Tell, Unfollow, Wake
 from gossip.running.announcer import Announcer
+from gossip.running.book_file import BookKeeper
 from gossip.running.closer import Closer
 from gossip.running.context import Context, Pulse
 from gossip.running.dialler import Dialler
@@ -89,6 +91,7 @@ class GossipService:
         )
         self._server = Server(self._context, self._snapshots(snapshot_source))
         self._dialler = Dialler(self._context, rng)
+        self._book = BookKeeper(self._context)
         self._announcer = Announcer(self._context)
         self._closer = Closer(self._context)
         self._followers: dict[PeerId, Follower] = {}
@@ -107,6 +110,8 @@ class GossipService:
             self._nursery = nursery
             # The wall clock only orders our own records across restarts; nothing else depends on it.
             nursery.start_soon(self._announcer.run, time.time_ns() // 1_000_000)
+            self._book.load()
+            nursery.start_soon(self._book.run)
             nursery.start_soon(self._dialler.run)
             task_status.started()
             try:
@@ -170,6 +175,11 @@ class GossipService:
             for peer, it in engine.neighbours.items()
         }
 
+    def link_speeds(self) -> dict[PeerId, LinkSpeed]:
+        """How fast updates go to each neighbour and come from it."""
+        now = trio.current_time()
+        return {peer: self._engine.traffic.speeds.of(peer, now) for peer in self._engine.neighbours}
+
     @property
     def peers_known(self) -> int:
         """How many peers' records are held, neighbours or not."""
@@ -187,6 +197,10 @@ class GossipService:
             "pulls": sum(it.pulling for it in followers),
             "serving": self._server.serving,
         }
+
+    def drops(self) -> dict[str, int]:
+        """What the transport refused, let go or survived, by kind (see transport/drops.py)."""
+        return dict(self._context.transport.drops)
 
     def proofs(self) -> dict[PeerId, tuple[bytes, bytes]]:
         """Two contradicting signed envelopes of each peer that was caught with two histories."""

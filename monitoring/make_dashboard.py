@@ -83,6 +83,24 @@ ROWS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
         ),
         ("Compression ratio", "none", [(f"p2ptrain_compression_ratio{NODES}", BY_NODE)]),
         (
+            "Slowest link of a quorum, and what an update takes",
+            "bytes",
+            [
+                (f"p2ptrain_link_bytes_per_second{NODES}", f"{BY_NODE} link, a second"),
+                (f"p2ptrain_payload_bytes{NODES}", f"{BY_NODE} update"),
+            ],
+        ),
+        (
+            "Steps of the next round",
+            "none",
+            [(f"p2ptrain_inner_steps{NODES}", BY_NODE)],
+        ),
+        (
+            "Rung of the adaptive compressor (nodes)",
+            "none",
+            [(f"sum by (rung) (p2ptrain_rung{NODES})", "{{rung}}")],
+        ),
+        (
             "Round and closing time (median)",
             "s",
             [

@@ -24,8 +24,9 @@ from node.inner_loop import InnerLoop
 from node.journal import Emit, Journal
 from node.lanes import Lane
 from node.node import Node
+from node.pace import Pace
 from p2ptrain import aggregate, tasks
-from p2ptrain.sync import SyncStrategy, build
+from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer, vector_bytes
 
@@ -53,6 +54,15 @@ class Surroundings:
     rng: random.Random
     checkpoints: CheckpointStore
     epoch_file: Path
+
+
+def check_runnable(config: Config) -> None:
+    """UsageError on what is right for a simulation and no node can do: said before anything is written or started."""
+    if averages_gradients(config.sync.strategy):
+        message = f"no node can run the strategy {config.sync.strategy}: training would wait for it at every step"
+        hint = "use tracked_gossip with train.inner_steps=1 (every strategy: `p2ptrain bench strategies`)"
+        raise UsageError(message, hint)
+    hostile.attack_of(config.attack)
 
 
 def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | None]:
@@ -87,6 +97,13 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
         service=service,
         checkpoints=around.checkpoints,
         journal=journal,
+        pace=Pace(
+            config.node.pace,
+            config.train.inner_steps,
+            f=config.sync.f,
+            own=around.identity.peer_id,
+            clock=around.clock,
+        ),
         next_epoch=lambda: advance_epoch(around.epoch_file, around.unix_time()),
         peer_id=around.identity.peer_id,
         needed_members=rule.minimum(),

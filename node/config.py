@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gossip.config import GossipConfig
 from gossip.errors import LocalError
 from gossip.protocol.attempts import peer_in
+from gossip.transport.places import LOCAL_NETWORKS, Bounds
 from node import config_errors
 from node.config_source import Raw, drop_options_of_other_names, merge, parse_set, read_file
 from node.errors import UsageError
@@ -75,6 +76,25 @@ class NetworkConfig(GossipConfig):
     """Multiaddrs to listen on; port 0 is any free one."""
     announce: tuple[str, ...] = ()
     """Multiaddrs to tell others instead (a router forwards a port to this machine); empty: what `listen` came to."""
+    max_connections: Annotated[int, Field(ge=1)] = 256
+    """Inbound connections; a newcomer gets the place of whoever idles longest, never that of a neighbour."""
+    max_connections_of_network: Annotated[int, Field(ge=1)] = 32
+    """The same of one network: a /24 of IPv4, a /48 of IPv6."""
+    unbounded_networks: tuple[str, ...] = LOCAL_NETWORKS
+    """Networks whose callers are bounded by `max_connections` alone: one's own, or that of a proxy before the node."""
+
+    def __post_init__(self) -> None:
+        """LocalError when settings contradict each other."""
+        super().__post_init__()
+        self.bounds()
+
+    def bounds(self) -> Bounds:
+        """How many connections there may be."""
+        return Bounds(
+            inbound=self.max_connections,
+            of_network=self.max_connections_of_network,
+            unbounded_networks=self.unbounded_networks,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +109,9 @@ class NodeConfig:
     """Where training runs. `inline` shares the event loop's thread: for tests and simulations."""
     overlap_steps: Annotated[int, Field(ge=0)] = 0
     """tau: how many steps late a closed round may be applied; 0: as many as `train.inner_steps`."""
+    pace: Literal["fixed", "dylu", "auto"] = "fixed"
+    """Steps in a round: train.inner_steps (fixed); fewer on a slower machine, so that all end together (dylu); as few
+    as the measured links hide, at most train.inner_steps (auto). All members should have the same."""
     catch_up_rounds: Annotated[int, Field(ge=1)] = 2
     """A node this many rounds behind its neighbours does shorter rounds until it is level."""
     checkpoint_every: Annotated[int, Field(ge=0)] = 10
@@ -162,8 +185,15 @@ def from_raw(raw: Raw) -> Config:
     except LocalError as error:  # of GossipConfig, whose package does not know pydantic
         raise UsageError(f"[network]: {error}") from None
     _check_addresses(config.network)
+    _check_pace(config)
     config.attack.find()
     return config
+
+
+def _check_pace(config: Config) -> None:
+    if config.node.pace == "auto" and "adaptive" in config.sync.compressor.split("+"):
+        message = "node.pace=auto and sync.compressor=adaptive both follow the link, each the other downwards"
+        raise UsageError(message, "choose the steps (node.pace) or the bits (sync.compressor) yourself")
 
 
 def _check_addresses(network: NetworkConfig) -> None:
@@ -206,6 +236,7 @@ MACHINE_KEYS = ("train.device=", "train.threads=", "train.precision=", "task.dat
 def join_command(config: Config, address: str) -> str:
     """What another machine runs to join: the peer to dial, and every setting that members must agree on."""
     agreed = [text for text in changed(config, ("task", "train", "sync")) if not text.startswith(MACHINE_KEYS)]
+    agreed += [text for text in changed(config, ("node",)) if text.startswith("node.pace=")]
     if config.network.swarm != Config().network.swarm:
         agreed.append(f"network.swarm={_toml_value(config.network.swarm)}")
     words = ["p2ptrain", "node", "--peer", address]

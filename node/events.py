@@ -14,7 +14,9 @@ what else ends in `_s` is seconds of this round; `round` counts the rounds close
                      fresh closed_by staleness (by peer, rounds) weights (by peer) payload_bytes_sent
                      payload_bytes_received snapshot_bytes_sent snapshot_bytes_received compression_ratio accepted
                      rejected rejected_by_reason consensus_distance robust_margin round_s close_s step_s compute_s
-                     late_steps utilization rss_bytes
+                     late_steps utilization rss_bytes payload_bytes (of this round's update) rung (of `adaptive`)
+                     inner_steps (planned for the next round)
+                     link_bytes_per_s (to the slowest neighbour that a quorum waits for; null: not measured yet)
     rejected         peer reason detail; thinned out in a flood: a round's rejected_by_reason has them all
     banned           peer reason detail       equivocation    peer reason detail
     resumed          round checkpoint         joined          round donors

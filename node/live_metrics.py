@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import get_args
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gossip.api import Durations, QueueName, Reachability
+from gossip.transport.drops import DROPS
 
 REACHABILITY: tuple[str, ...] = get_args(Reachability)
 
@@ -29,6 +30,7 @@ class Readings:
     reachability: str = "unknown"
     queues: Mapping[str, int] = field(default_factory=dict)
     blob_seconds: Durations = field(default_factory=Durations)
+    drops: Mapping[str, int] = field(default_factory=dict)
 
 
 class LiveMetrics(Collector):
@@ -48,6 +50,7 @@ class LiveMetrics(Collector):
         yield _reachability(readings.reachability)
         yield _queues(readings.queues)
         yield self._blobs(readings.blob_seconds)
+        yield _drops(readings.drops)
 
     def _blobs(self, durations: Durations) -> Metric:
         name = "p2ptrain_blob_seconds"
@@ -73,4 +76,12 @@ def _queues(depths: Mapping[str, int]) -> Metric:
     family = GaugeMetricFamily("p2ptrain_queue_depth", "What waits or is under way now.", labels=["queue"])
     for name in QUEUES:
         family.add_metric([name], depths.get(name, 0))
+    return family
+
+
+def _drops(counts: Mapping[str, int]) -> Metric:
+    text = "What the transport refused, let go or survived: connections, handshakes, streams, frames, broadcasts."
+    family = CounterMetricFamily("p2ptrain_drops", text, labels=["kind"])
+    for kind in DROPS:
+        family.add_metric([kind], counts.get(kind, 0))
     return family

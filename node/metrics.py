@@ -38,6 +38,8 @@ _GAUGES = {
     "members": "Models in the newest aggregate, own included.",
     "compression_ratio": "Dense fp32 bytes over payload bytes sent, for as many updates.",
     "robust_margin": "Members that may leave before the promise about f liars is lost; negative: it is lost.",
+    "payload_bytes": "Bytes of the newest update.",
+    "inner_steps": "Steps that the next round is to have.",
     "peers_known": "Peers in the address book.",
     "rss_bytes": "Resident memory of the process.",
 }
@@ -111,6 +113,10 @@ class Metrics:
         self._parameters = self._gauge("parameters", "Parameters of the model.")
         self._staleness = self._gauge("staleness_rounds", "Rounds by which the most stale neighbour lags.")
         self._peer_weight = self._gauge("peer_weight", "What a member counts for by its staleness; 1: fresh.", "peer")
+        self._rung = self._gauge("rung", "1 for what the compressor `adaptive` made the newest update with.", "rung")
+        self._link = self._gauge(
+            "link_bytes_per_second", "Speed of updates to the slowest neighbour that a quorum waits for."
+        )
         self._checkpoint_age = self._gauge(
             "checkpoint_age_seconds", "Seconds since the newest checkpoint; -1: none yet."
         )
@@ -169,6 +175,10 @@ class Metrics:
         self._exchanged(event)
         self._seconds(event)
         self._members(event)
+        self._link.set(event.get("link_bytes_per_s") or 0)
+        self._rung.clear()
+        if event.get("rung"):
+            self._rung.labels(rung=event["rung"]).set(1)
 
     def _exchanged(self, event: Event) -> None:
         """Bytes and updates since the process started."""

@@ -13,6 +13,8 @@ from node.config import Config
 from node.inner_loop import InnerLoop
 from node.journal import Journal
 from node.lanes import Lane
+from node.pace import Pace
+from p2ptrain.aggregate import topology
 from p2ptrain.sync.base import SyncStrategy
 
 CATCH_UP_FACTOR = 0.5
@@ -31,6 +33,7 @@ class Node:
     service: GossipService
     checkpoints: CheckpointStore
     journal: Journal
+    pace: Pace
     next_epoch: Callable[[], int]
     """A chain epoch above every one used before, already on disk."""
     peer_id: str
@@ -49,12 +52,16 @@ class Node:
     """The neighbours' median round, as of `look_around`."""
     neighbours: int = 0
     """As of the last closed round."""
+    link_speed: float | None = None
+    """Bytes a second to the slowest neighbour that a quorum waits for, as of the newest message (links.py)."""
     _margin_holds: bool = True
     _told_of_skipped: bool = False
     _closing: bool = False
     _lap: float = 0.0
     _published: int = 0
     _published_bytes: int = 0
+    newest_payload: int = 0
+    """Bytes of the newest message."""
 
     @property
     def finished(self) -> bool:
@@ -90,8 +97,14 @@ class Node:
 
     def robust_margin(self, members: int) -> int:
         """How many members may leave before the promise about f liars fails; below 0 it has failed, or is not one that
-        the aggregator makes at all."""
-        return members - self.needed_members if self.promises else -1
+        the aggregator makes at all. By the graph where it is known, else by the members' number (topology.py)."""
+        if not self.promises:
+            return -1
+        theirs = [it.neighbours for it in self.service.neighbours().values()]
+        mu_2 = topology.known_connectivity(len(theirs), theirs, self.service.peers_known)
+        # Of the members: who is too stale to be one has no say in this round's mesh.
+        mu_2 = mu_2 if math.isinf(mu_2) else float(members)
+        return topology.robust_margin(members - 1, self.config.sync.f, mu_2, needed=self.needed_members)
 
     def watch_margin(self, members: int) -> None:
         """Say so when the promise about f liars stops or begins to hold. Nothing to say where none was asked for."""
@@ -127,13 +140,18 @@ class Node:
             return False
         lag = self.behind
         share = CATCH_UP_FACTOR**lag if lag >= self.config.node.catch_up_rounds else 1.0
-        return steps >= math.ceil(share * self.config.train.inner_steps)
+        return steps >= math.ceil(share * self.pace.steps)
 
     def schedule_step(self, steps: int) -> int:
         """The learning rate's place in the schedule after so many steps of a phase: it follows the swarm's rounds, so
-        that a node that does fewer steps a round ends at the same rate."""
+        that a node that does fewer steps a round has the same rate as the others, and ends at the same one."""
         inner_steps = self.config.train.inner_steps
-        return (self.round + self._closing) * inner_steps + min(steps, inner_steps - 1)
+        return (self.round + self._closing) * inner_steps + min(steps * inner_steps // self.pace.steps, inner_steps - 1)
+
+    @property
+    def overlap_steps(self) -> int:
+        """tau: how many steps late a closed round may be applied."""
+        return self.config.node.overlap_steps or self.pace.steps
 
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint is written once the current round is closed."""
@@ -151,6 +169,7 @@ class Node:
 
     def note_payload(self, size: int) -> None:
         """Count a published payload of `size` bytes."""
+        self.newest_payload = size
         self._published += 1
         self._published_bytes += size
 

@@ -16,12 +16,16 @@ _COPIED = (
     "neighbours",
     "members",
     "closed_by",
+    "payload_bytes",
     "payload_bytes_sent",
     "payload_bytes_received",
     "accepted",
     "rejected",
     "consensus_distance",
     "utilization",
+    "rung",
+    "link_bytes_per_s",
+    "inner_steps",
 )
 """Fields of a `round` event that are simply the newest state."""
 
@@ -69,6 +73,8 @@ class NodeProgress:
     neighbours: int = 0
     members: int = 0
     closed_by: str = ""
+    payload_bytes: int = 0
+    """Of the newest update."""
     payload_bytes_sent: int = 0
     payload_bytes_received: int = 0
     accepted: int = 0
@@ -76,6 +82,12 @@ class NodeProgress:
     rejected_by: dict[str, int] = field(default_factory=dict)
     consensus_distance: float | None = None
     utilization: float | None = None
+    rung: str = ""
+    """What the compressor `adaptive` made the newest update with."""
+    link_bytes_per_s: float | None = None
+    """Of updates to the slowest neighbour that a quorum waits for."""
+    inner_steps: int = 0
+    """Steps that the next round is to have."""
     checkpoint: str | None = None
     checkpoint_round: int | None = None
     warnings: list[str] = field(default_factory=list)

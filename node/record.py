@@ -106,7 +106,12 @@ def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
 def readings(node: Node) -> Readings:
     """What a scrape wants to know of this moment."""
     service = node.service
-    return Readings(reachability=service.reachability(), queues=node.queues(), blob_seconds=service.stats.blob_seconds)
+    return Readings(
+        reachability=service.reachability(),
+        queues=node.queues(),
+        blob_seconds=service.stats.blob_seconds,
+        drops=service.drops(),
+    )
 
 
 def _round_fields(
@@ -119,12 +124,14 @@ def _round_fields(
         "rounds": node.config.train.rounds,
         "train_loss": phase.loss,
         "steps": phase.steps,
+        "inner_steps": node.pace.steps,
         "tokens": node.inner.trainer.tokens,
         "tokens_per_s": phase.tokens / round_seconds if round_seconds else 0.0,
         "neighbours": view.neighbours,
         "members": result.members,
         "fresh": view.fresh,
         "closed_by": view.closed_by,
+        "payload_bytes": node.newest_payload,
         "payload_bytes_sent": stats.payload_bytes_sent,
         "compression_ratio": BYTES_PER_PARAMETER * node.inner.trainer.numel / node.mean_payload,
         "payload_bytes_received": stats.payload_bytes_received,
@@ -132,6 +139,8 @@ def _round_fields(
         "rejected": sum(stats.rejected_by_reason.values()),
         "consensus_distance": result.consensus_distance,
         "robust_margin": node.robust_margin(result.members),
+        "link_bytes_per_s": node.link_speed,
+        "rung": node.strategy.rung,
         "round_s": round_seconds,
         "close_s": close_seconds,
         "step_s": phase.step_seconds,

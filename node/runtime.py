@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from node.lanes import LANES
 from node.metrics import Metrics
 from node.node import Node
 from node.progress import NodeProgress
-from node.run_dir import CHECKPOINTS, EPOCH, IDENTITY, SUMMARY
+from node.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, IDENTITY, SUMMARY
 from node.status_server import StatusServer
 from node.summary import NodeSummary, read_node_summary, to_json, write_atomic
 from node.sync_loop import follow, synchronize, train
@@ -57,9 +58,17 @@ async def _run(config: Config, node_dir: Path, emit: EventLog) -> int:
 
     identity = Identity.load_or_create(node_dir / IDENTITY)
     transport = Libp2pTransport(
-        Libp2pConfig(listen=config.network.listen, announce=config.network.announce, swarm=config.network.swarm),
+        Libp2pConfig(
+            listen=config.network.listen,
+            announce=config.network.announce,
+            swarm=config.network.swarm,
+            bounds=config.network.bounds(),
+        ),
         identity.seed,
     )
+    if config.network.address_book is None:
+        kept = replace(config.network, address_book=node_dir / ADDRESSES)
+        config = config.model_copy(update={"network": kept})
     metrics, progress = Metrics(), NodeProgress(config.node.name)
     emit.add_sink(metrics.observe)
     emit.add_sink(progress.observe)

@@ -14,6 +14,7 @@ from gossip.errors import Reason
 from node.entry import rejoin
 from node.errors import RunError
 from node.inner_loop import Phase
+from node.links import give_budget, plan_phase
 from node.node import Node
 from node.record import record_round
 from p2ptrain.compress.base import PayloadError
@@ -32,6 +33,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
                 node.inner.phase(enough=node.enough, keep_state=node.checkpoint_due, schedule_step=node.schedule_step)
             )
             node.begin_closing()
+            plan_phase(node, phase.step_seconds)
             await phases.send(phase)
 
 
@@ -54,7 +56,9 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
 async def announce(node: Node, phase: Phase) -> None:
     """Compress this round's parameters against the tracked estimate, and publish what came of it."""
     async with node.strategy_lock:
-        message = await node.lane.offload(lambda: _encode(node, phase))
+        give_budget(node, phase.step_seconds)
+        with node.pace.work():
+            message = await node.lane.offload(lambda: _encode(node, phase))
         await node.service.publish(
             round=node.round,
             codec=message.codec,
@@ -63,6 +67,7 @@ async def announce(node: Node, phase: Phase) -> None:
             tokens=phase.tokens,
         )
     node.note_payload(len(message.payload))
+    node.pace.took(node.peer_id, phase.steps)
 
 
 def _encode(node: Node, phase: Phase) -> Message:
@@ -83,7 +88,8 @@ async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
         for peer in node.departed - staleness.keys():
             node.strategy.forget(peer)
             node.departed.discard(peer)
-        return await node.lane.offload(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
+        with node.pace.work():
+            return await node.lane.offload(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
 
 
 async def follow(node: Node) -> None:
@@ -92,23 +98,24 @@ async def follow(node: Node) -> None:
         strategy, peer, payload = node.strategy, str(update.peer), update.payload
         try:
             async with node.strategy_lock:
-                if update.kind == "delta":
-                    assert payload is not None, "a delta always has a payload"
-                    await node.lane.offload(lambda: strategy.apply(peer, update.codec, payload))  # noqa: B023
-                else:
-                    await node.lane.offload(lambda: strategy.track(peer, payload))  # noqa: B023
+                with node.pace.work():
+                    if update.kind == "delta":
+                        assert payload is not None, "a delta always has a payload"
+                        await node.lane.offload(lambda: strategy.apply(peer, update.codec, payload))  # noqa: B023
+                    else:
+                        await node.lane.offload(lambda: strategy.track(peer, payload))  # noqa: B023
         except PayloadError as offence:
             node.service.rejected(update, Reason(offence.reason))
         except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours
             node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")
         else:
             node.service.accepted(update)
+            node.pace.took(peer, update.steps if update.kind == "delta" else None)
             node.look_around()
 
 
 def patience(node: Node, phase: Phase, began: float) -> float:
     """How long closing may take at most: the time of tau steps, so that no correction is older than that."""
     if node.last_round:
-        return FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.config.train.inner_steps)
-    tau = node.config.node.overlap_steps or node.config.train.inner_steps
-    return max(0.0, tau * phase.step_seconds - (trio.current_time() - began))
+        return FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.pace.steps)
+    return max(0.0, node.overlap_steps * phase.step_seconds - (trio.current_time() - began))

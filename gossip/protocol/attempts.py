@@ -60,9 +60,11 @@ def peer_in(address: str) -> PeerId:
     return PeerId(name)
 
 
-def endpoint_of(address: str) -> str:
-    """Where a multiaddr leads, whoever is expected there: all before the last `/p2p/`."""
-    return address.rpartition("/p2p/")[0]
+def host_of(address: str) -> str:
+    """Which machine a multiaddr leads to, whoever is expected there and at whichever port. All names are one machine:
+    one wildcard in somebody's DNS makes a million names of the same."""
+    protocol, _, rest = address.removeprefix("/").partition("/")
+    return "dns" if protocol.startswith("dns") else f"{protocol}/{rest.partition('/')[0]}"
 
 
 def addresses_in(path: Path) -> list[str]:

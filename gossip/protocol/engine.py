@@ -26,6 +26,7 @@ from gossip.protocol.neighbour import Neighbour, Work
 from gossip.protocol.outs import Disconnect, Out, Outbox, Wake
 from gossip.protocol.publisher import Publisher
 from gossip.protocol.quota import Quota
+from gossip.protocol.rates import Rates
 from gossip.protocol.rounds import Standing, standing, swarm_round
 from gossip.protocol.seen import Seen
 from gossip.protocol.statements import (
@@ -64,6 +65,7 @@ class Engine:
         self._run = run
         self._rng = rng
         self._seen = Seen(MAX_SEEN)
+        self._rates = Rates()
         self._hellos = Quota(burst=HELLO_BURST, per_s=HELLO_PER_S)
         self._hearsay = Hearsay(self.book, self.scope, self.members.dialable)
         self._record = b""
@@ -80,15 +82,31 @@ class Engine:
         if self.court.scores.banned(forwarder, now):
             return False
         name = digest_of(data)
-        if name in self._seen:
-            return self._seen.passes_again(name, now)
+        signer = self._seen.signer(name)
+        if signer is not None:
+            return self._listens(forwarder, signer, now) and self._seen.passes_again(name, now)
         try:
             link = self._check_link(parse_link(open_envelope(data, self.scope)))
         except RemoteError as error:
             self.offence(forwarder, error, now)
             return False
-        self._seen.add(name, now)
-        return self._on_broadcast_link(forwarder, link, now)
+        self._seen.add(name, link.peer, now)
+        return self._listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
+
+    def _listens(self, forwarder: PeerId, signer: PeerId, now: float) -> bool:
+        """Whether a link of `signer` is looked into: not of a banned one, and not more than its share. Too many are
+        charged to whoever sends them of itself."""
+        if self.court.scores.banned(signer, now):
+            self.court.refuse(signer, RemoteError(Reason.BANNED, "a link of a banned signer"))
+            return False
+        if self._rates.takes(forwarder, signer, now):
+            return True
+        flood = RemoteError(Reason.FLOODED, f"more announcements of {signer} than anybody needs")
+        if forwarder == signer:
+            self.offence(signer, flood, now)
+        else:
+            self.court.refuse(forwarder, flood)
+        return False
 
     def _on_broadcast_link(self, forwarder: PeerId, link: Link, now: float) -> bool:
         if link.peer == self.me:
@@ -148,6 +166,7 @@ class Engine:
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
         """A peer's hello; returns ours in answer. Raises RemoteError."""
         if not self._hellos.take(peer, now):
+            self.offence(peer, RemoteError(Reason.FLOODED, "too many hellos"), now)
             raise RemoteError(Reason.UNAVAILABLE, "too many hellos")
         hello = self._parse_hello(peer, raw, now)
         if hello.admitted:

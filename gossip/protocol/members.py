@@ -48,6 +48,11 @@ class Members:
             return False
         return len(self.table) < self._degree or (peer in self.anchors and not self.anchors.issuperset(self.table))
 
+    @property
+    def has_places(self) -> bool:
+        """Whether there are fewer neighbours than there may be."""
+        return not self.leaving and len(self.table) < self._degree
+
     def admit(self, peer: PeerId, its_neighbours: int, now: float) -> None:
         """Take `peer` in if there is room, if it is an anchor, or if it is lonely and one of ours can go."""
         if peer in self.table or self.leaving or self._scores.banned(peer, now):

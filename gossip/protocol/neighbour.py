@@ -88,6 +88,7 @@ class Neighbour:
             score=score,
             tracked=self.tracked,
             address=address,
+            neighbours=self.neighbours,
         )
 
     def next_work(self, now: float) -> Work | None:

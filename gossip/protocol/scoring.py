@@ -38,6 +38,7 @@ POINTS: Final[dict[Reason, float]] = {
     Reason.REPLAYED: 2.0,  # a network reorders
     Reason.STALE: 0.5,
     Reason.UNAVAILABLE: 0.5,
+    Reason.FLOODED: 0.25,  # each beyond the rate; a node that wakes up finds some hundreds waiting: see rates.py
     Reason.BANNED: 0.0,  # it has its ban
 }
 

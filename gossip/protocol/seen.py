@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
-from gossip.ids import Digest
+from gossip.ids import Digest, PeerId
 
 REPEAT_S: Final = 0.5
 """A link that was passed on less than this ago is not passed on again: its signer repeats it every two seconds, and
@@ -11,23 +11,27 @@ anybody else could flood the swarm with it, since a repeated broadcast is a new 
 
 
 class Seen:
-    """The newest `most` of them, by digest, and when each was last passed on."""
+    """The newest `most` of them, by digest: who signed each, and when it was last passed on."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._passed_at: OrderedDict[Digest, float] = OrderedDict()
-
-    def __contains__(self, name: Digest) -> bool:
-        return name in self._passed_at
+        self._signers: dict[Digest, PeerId] = {}
 
     def __len__(self) -> int:
         return len(self._passed_at)
 
-    def add(self, name: Digest, now: float) -> None:
+    def signer(self, name: Digest) -> PeerId | None:
+        """Who signed it; None when it is not known."""
+        return self._signers.get(name)
+
+    def add(self, name: Digest, signer: PeerId, now: float) -> None:
         """A new one."""
         self._passed_at[name] = now
+        self._signers[name] = signer
         while len(self._passed_at) > self._most:
-            self._passed_at.popitem(last=False)
+            oldest, _ = self._passed_at.popitem(last=False)
+            del self._signers[oldest]
 
     def passes_again(self, name: Digest, now: float) -> bool:
         """Whether to pass on a known one; if so, it has been."""

@@ -1,4 +1,4 @@
-"""Counts the bytes of payloads that come and go, and knows who has been sent our newest one."""
+"""Counts the bytes of payloads that come and go, times them, and knows who has been sent our newest one."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,6 +6,7 @@ from gossip.api import GossipStats
 from gossip.ids import Digest, PeerId
 from gossip.protocol.neighbour import Neighbour
 from gossip.protocol.publisher import Publisher
+from gossip.protocol.speeds import Speeds
 
 
 class Traffic:
@@ -15,6 +16,7 @@ class Traffic:
         self._stats = stats
         self._publisher = publisher
         self._neighbours = neighbours
+        self.speeds = Speeds(neighbours)
 
     def received(self, *, snapshot: bool) -> Callable[[int], None]:
         """A meter for verified bytes that come in."""

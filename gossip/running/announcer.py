@@ -1,7 +1,13 @@
-"""Tells the swarm of our newest link, at once and then again and again: broadcasts get lost, and newcomers come."""
+"""Tells the swarm of our newest link, at once and then again and again: broadcasts get lost, and newcomers come.
+
+At once, but for a node whose rounds end faster than anybody follows: it keeps to the rate that others take of it
+(rates.py), and names the newest link when its turn comes.
+"""
 
 import trio
 
+from gossip.protocol.quota import Quota
+from gossip.protocol.rates import ANNOUNCE_BURST, ANNOUNCE_PER_S
 from gossip.running.context import Context
 
 
@@ -12,19 +18,29 @@ class Announcer:
         self._context = context
         self._addresses: tuple[str, ...] = ()
         self._version = 0
+        self._quota = Quota(burst=ANNOUNCE_BURST, per_s=ANNOUNCE_PER_S)
+        self._owed = trio.Event()
 
     async def announce(self) -> None:
-        """Broadcast the newest link, if there is any."""
+        """Broadcast the newest link, if there is any; a little later when there were many of late."""
         newest = self._context.engine.publisher.newest
-        if newest is not None:
+        if newest is None:
+            return
+        if self._quota.take("", trio.current_time()):
             await self._context.transport.publish(newest.raw)
+        else:
+            self._owed.set()
 
     async def run(self, epoch: int) -> None:
         """Until cancelled. `epoch` orders this incarnation's address records after those of earlier ones."""
         while True:
             self._keep_record(epoch)
             await self.announce()
-            await trio.sleep(self._context.config.reannounce_s * self._context.engine.jitter())
+            with trio.move_on_after(self._context.config.reannounce_s * self._context.engine.jitter()):
+                await self._owed.wait()
+            if self._owed.is_set():
+                self._owed = trio.Event()
+                await trio.sleep(1 / ANNOUNCE_PER_S)
 
     def _keep_record(self, epoch: int) -> None:
         addresses = tuple(self._context.transport.addresses)

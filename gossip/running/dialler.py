@@ -1,8 +1,13 @@
 """Finds neighbours: dials bootstrap and learned addresses, and greets whoever is connected.
 
-While there are fewer neighbours than the degree, every address that is due is tried: those of the config and of the
-peers file for as long as it takes, those from peer records until they have failed a few times. A connection is made a
-neighbour by a hello, which is tried again as well: the far end may be full, or not ready yet.
+While there are fewer neighbours than the degree, every address that is due is tried: the operator's, then those of
+peers that we have reached before, then what others told us. All have a back-off with jitter. The operator's are tried
+for as long as it takes; a learned record is dropped when it has failed a few times, but not while nobody at all is
+connected: then the fault is ours, and the book is the way back. A connection is made a neighbour by a hello, which is
+tried again as well: the far end may be full, or not ready yet.
+
+What others told us may be a victim's address, told to a thousand nodes at once. So such addresses are dialled one at a
+time of a host, and a host or a peer that did not answer more and more rarely, whatever is told of it.
 """
 
 import random
@@ -12,16 +17,26 @@ import trio
 
 from gossip.errors import GossipError, LocalError
 from gossip.ids import PeerId
-from gossip.protocol.attempts import Attempts, addresses_in, endpoint_of, peer_in
+from gossip.protocol.attempts import Attempts, addresses_in, host_of, peer_in
+from gossip.protocol.book import Standing
 from gossip.running.context import Context, Pulse
 from gossip.running.greeting import say_hello
+from gossip.running.prober import Prober
 
 MAX_DIALS: Final = 4
 """Dials under way: half the default degree, so that a start overshoots it seldom. Hellos do not count, or a few
 connected peers that never answer them would keep us from dialling anybody."""
 
+MAX_DIALS_ALONE: Final = 16
+"""The same while nobody is connected: after an outage much of the book may be gone, and each takes its time."""
+
 FORGET_AFTER: Final = 6
-"""Failed dials after which a learned record is dropped (a minute of back-off); others may tell us again."""
+"""Failed dials of each address (of all together, where it is hearsay) after which a learned record is dropped: a minute
+of back-off; others may tell us again."""
+
+RUMOUR_MAX_S: Final = 3600.0
+"""Longest back-off of a peer or host that we know by hearsay and that did not answer. With a doubling pause that is
+a dozen dials in the first hour and one in each later one, so that a victim has little of a thousand nodes' dials."""
 
 MAX_FILE_PEERS: Final = 256
 """Lines of the peers file that are used: as many as records are kept."""
@@ -38,8 +53,10 @@ class Dialler:
         self._operators = frozenset(self._configured)
         self._dials = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
         self._hellos = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
-        # By endpoint, for learned addresses: many peers may claim to live where none does.
-        self._endpoints = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
+        self._rumours = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
+        self._hosts = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
+        self._asks = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
+        self._prober = Prober(context, Attempts(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng), self._hosts)
         self._dialling: dict[PeerId, str] = {}
         self._greeting: set[PeerId] = set()
         self._complained: set[str] = set()
@@ -56,6 +73,8 @@ class Dialler:
             while True:
                 self._greet_some(nursery)
                 self._dial_some(nursery)
+                self._ask_some(nursery)
+                self._prober.start_some(nursery)
                 with trio.move_on_after(self._context.config.redial_min_s * self._rng.uniform(0.75, 1.25)):
                     await self._woken.wait()
 
@@ -71,24 +90,42 @@ class Dialler:
     def _dial_some(self, nursery: trio.Nursery) -> None:
         members, now = self._context.engine.members, trio.current_time()
         due = [(address, peer) for address, peer in self._due() if members.has_room_for(peer, now)]
-        for address, peer in due[: MAX_DIALS - len(self._dialling)]:
-            self._dialling[peer] = endpoint_of(address)
+        most = MAX_DIALS if self._context.transport.peers else MAX_DIALS_ALONE
+        for address, peer in due[: max(0, most - len(self._dialling))]:
+            self._dialling[peer] = host_of(address)
             nursery.start_soon(self._dial, address, peer)
 
+    def _ask_some(self, nursery: trio.Nursery) -> None:
+        """With places left and nobody to dial: ask a neighbour for more addresses, before its next heartbeat does."""
+        members, now = self._context.engine.members, trio.current_time()
+        due = [peer for peer in members.table if self._asks.due(peer, now) and peer not in self._greeting]
+        if due and members.has_places and not self._dialling:
+            peer = self._rng.choice(due)
+            self._asks.failed(peer, now)  # each time more rarely
+            self._greeting.add(peer)
+            nursery.start_soon(self._greet, peer)
+
     def _due(self) -> list[tuple[str, PeerId]]:
-        """Addresses to try now, one a peer, the operator's own first, then those that we have from the peer itself."""
+        """Addresses to try now, one a peer, the operator's own first, then those that we have reached before."""
         now, connected = trio.current_time(), self._context.transport.peers
         chosen: dict[PeerId, str] = {}
-        endpoints = set(self._dialling.values())
+        hosts = set(self._dialling.values())
         mine = self._bootstrap()
         for address, peer in (*mine, *self._learned()):
-            endpoint = endpoint_of(address)
             free = peer not in connected and peer not in self._dialling and peer not in chosen
-            ours = (address, peer) in mine or (endpoint not in endpoints and self._endpoints.due(endpoint, now))
-            if free and ours and self._context.engine.members.dialable(peer, now) and self._dials.due(address, now):
+            if not free or not self._context.engine.members.dialable(peer, now) or not self._dials.due(address, now):
+                continue
+            if (address, peer) in mine or self._trusted(peer) or self._rumour_due(address, peer, hosts, now):
                 chosen[peer] = address
-                endpoints.add(endpoint)
+                hosts.add(host_of(address))
         return [(address, peer) for peer, address in chosen.items()]
+
+    def _trusted(self, peer: PeerId) -> bool:
+        return self._context.engine.book.standing(peer) >= Standing.KEPT
+
+    def _rumour_due(self, address: str, peer: PeerId, hosts: set[str], now: float) -> bool:
+        host = host_of(address)
+        return host not in hosts and self._hosts.due(host, now) and self._rumours.due(peer, now)
 
     def _bootstrap(self) -> list[tuple[str, PeerId]]:
         """The operator's addresses in a random order, so that not all nodes hit the first of the list."""
@@ -106,7 +143,8 @@ class Dialler:
     def _learned(self) -> list[tuple[str, PeerId]]:
         book = self._context.engine.book
         pairs = self._shuffled([(address, record.peer) for record in book.known() for address in record.addresses])
-        return sorted(pairs, key=lambda pair: not book.vouched(pair[1]))
+        # Of a peer's addresses the one that failed least: each gets its turn, however many there are.
+        return sorted(pairs, key=lambda pair: (-book.standing(pair[1]), self._dials.failures(pair[0])))
 
     def _shuffled(self, pairs: list[tuple[str, PeerId]]) -> list[tuple[str, PeerId]]:
         self._rng.shuffle(pairs)
@@ -123,8 +161,10 @@ class Dialler:
             with trio.move_on_after(self._context.config.dial_timeout_s) as scope:
                 await self._context.transport.dial(address)
             if not scope.cancelled_caught:
+                self._context.engine.book.reached(peer, address)
                 self._dials.succeeded(address)
-                self._endpoints.succeeded(endpoint_of(address))
+                self._rumours.succeeded(peer)
+                self._hosts.succeeded(host_of(address))
                 self._woken.beat()
                 return
         except GossipError as error:
@@ -136,13 +176,20 @@ class Dialler:
     def _failed(self, address: str, peer: PeerId, why: str) -> None:
         engine, now = self._context.engine, trio.current_time()
         self._dials.failed(address, now)
-        self._endpoints.failed(endpoint_of(address), now)
-        failures = self._dials.failures(address)
-        if failures == 1 and address in self._operators:  # it may be mistyped
+        if self._dials.failures(address) == 1 and address in self._operators:  # it may be mistyped
             engine.dial_failed(peer, f"{address}: {why}")
             self._context.perform()
-        if failures >= FORGET_AFTER and address in engine.book.addresses(peer):
-            engine.book.forget(peer)
+        if self._context.transport.peers and address in engine.book.addresses(peer):
+            self._missed(address, peer, now)
+
+    def _missed(self, address: str, peer: PeerId, now: float) -> None:
+        """A learned address does not answer, and it is not we who are cut off."""
+        book = self._context.engine.book
+        self._rumours.failed(peer, now)
+        self._hosts.failed(host_of(address), now)
+        patience = FORGET_AFTER * (len(book.addresses(peer)) if self._trusted(peer) else 1)
+        if self._rumours.failures(peer) >= patience:
+            book.forget(peer)
 
     async def _greet(self, peer: PeerId) -> None:
         try:

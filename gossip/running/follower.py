@@ -161,14 +161,15 @@ class Follower:
         return offer, await self._pull(session, offer.address, offer.size, snapshot=True)
 
     async def _pull(self, session: Session, address: Digest, size: int, *, snapshot: bool) -> bytes:
-        began = trio.current_time()
+        traffic, data = self._engine.traffic, None
+        transfer = traffic.speeds.begin(self._peer, "received", size, trio.current_time())
         self._pulling = True
         try:
-            meter = self._engine.traffic.received(snapshot=snapshot)
-            data = await pull(session, address, size, self._context.hasher, meter)
+            data = await pull(session, address, size, self._context.hasher, traffic.received(snapshot=snapshot))
         finally:
             self._pulling = False
-        self._engine.court.stats.blob_seconds.add(trio.current_time() - began)
+            traffic.speeds.end(transfer, trio.current_time(), whole=data is not None)
+        self._engine.court.stats.blob_seconds.add(trio.current_time() - transfer.began)
         return data
 
     async def _deliver(self, what: Link | Offer, payload: bytes | None) -> None:

@@ -6,6 +6,7 @@ occupy us alone: at most MAX_STREAMS_PER_PEER streams of one are served, and the
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 import trio
@@ -26,6 +27,7 @@ from gossip.protocol.messages import (
     parse_request,
 )
 from gossip.protocol.quota import Quota
+from gossip.protocol.speeds import Transfer
 from gossip.running.context import Context
 from gossip.running.session import serve
 from gossip.running.snapshots import Snapshots
@@ -35,6 +37,15 @@ REQUESTS_BURST: Final = 40
 REQUESTS_PER_S: Final = 40.0
 """Requests of a peer that are answered at once, but for chunks, which the link paces: twice the updates that anyone
 takes of us. Each costs 0.5 ms, and one stream of them would take a core's half."""
+
+
+@dataclass
+class _Conversation:
+    """A stream that is served, and the blob that goes out over it, if any. It is over when the peer closes the stream:
+    our own end would only know when the network took the bytes from us."""
+
+    peer: PeerId
+    upload: Transfer | None = None
 
 
 class Server:
@@ -60,8 +71,10 @@ class Server:
             await stream.reset()
             return
         self._streams[peer] += 1
+        talk, orderly = _Conversation(peer), False
         try:
-            await serve(stream, lambda raw: self._answer(peer, raw), self._context.config.request_timeout_s)
+            await serve(stream, lambda raw: self._answer(talk, raw), self._context.config.request_timeout_s)
+            orderly = True
         except RemoteError as error:
             if error.reason is not Reason.TIMEOUT:  # a puller that pauses, or is gone, harms nobody
                 self._context.offence(peer, error)
@@ -69,18 +82,19 @@ class Server:
         except TransportError:
             await stream.reset()
         finally:
+            self._uploaded(talk, whole=orderly)
             self._streams[peer] -= 1
             self._streams += Counter()  # drops the zeros
             self._context.changed.beat()
 
-    async def _answer(self, peer: PeerId, raw: bytes) -> bytes:
-        request = parse_request(raw)
+    async def _answer(self, talk: _Conversation, raw: bytes) -> bytes:
+        request, peer = parse_request(raw), talk.peer
         now = trio.current_time()
         self._engine.heard(peer, now)
         if not isinstance(request, ChunkRequest):
             await trio.sleep(self._pace.reserve(peer, now))
         try:
-            return await self._grant(peer, request)
+            return await self._grant(talk, request)
         except RemoteError as error:
             if error.reason is not Reason.UNAVAILABLE:
                 self._context.offence(peer, error)
@@ -88,7 +102,8 @@ class Server:
         finally:
             self._context.perform()
 
-    async def _grant(self, peer: PeerId, request: Request) -> bytes:
+    async def _grant(self, talk: _Conversation, request: Request) -> bytes:
+        peer = talk.peer
         match request:
             case HelloRequest(hello=hello):
                 answer = self._engine.on_hello(peer, hello, trio.current_time())
@@ -105,7 +120,7 @@ class Server:
             case SnapshotRequest(epoch=epoch, seq=seq):
                 return await self._offer(epoch, seq)
             case ManifestRequest(address=address):
-                return self._manifest(peer, address)
+                return self._manifest(talk, address)
             case ChunkRequest(address=address, index=index):
                 return encode_answer(self._chunk(peer, address, index))
             case _:
@@ -116,10 +131,17 @@ class Server:
         self._engine.court.stats.snapshots_served += 1
         return encode_answer(offer.raw)
 
-    def _manifest(self, peer: PeerId, address: Digest) -> bytes:
+    def _manifest(self, talk: _Conversation, address: Digest) -> bytes:
         manifest = self._engine.publisher.blobs.manifest(address)
-        only = self._chunk(peer, address, 0) if len(manifest.chunks) == 1 else b""
+        self._uploaded(talk, whole=False)
+        talk.upload = self._engine.traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
+        only = self._chunk(talk.peer, address, 0) if len(manifest.chunks) == 1 else b""
         return encode_answer(manifest.encode(), only)
+
+    def _uploaded(self, talk: _Conversation, *, whole: bool) -> None:
+        if talk.upload is not None:
+            self._engine.traffic.speeds.end(talk.upload, trio.current_time(), whole=whole)
+            talk.upload = None
 
     def _chunk(self, peer: PeerId, address: Digest, index: int) -> memoryview:
         chunk = self._engine.publisher.blobs.chunk(address, index)

@@ -5,7 +5,7 @@ gossipsub). Both pass the suite in `tests/contracts/test_transport.py`. Nothing 
 it runs on. Peer ids are authenticated: a stream's or a message's `PeerId` is the key that the far end proved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -72,6 +72,10 @@ class Transport(Protocol):
     def peers(self) -> frozenset[PeerId]:
         """Peers with at least one live connection."""
 
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """What was refused, let go or survived since the start, by kind (see drops.py)."""
+
     def dialled_us(self, peer: PeerId) -> bool:
         """Whether a live connection to `peer` is one that it dialled: it has reached our listening address."""
 
@@ -82,6 +86,10 @@ class Transport(Protocol):
 
     async def dial(self, address: str) -> PeerId:
         """Connect to a multiaddr that ends in `/p2p/<peer id>`; idempotent. Raises TransportError or LocalError."""
+
+    async def probe(self, address: str) -> None:
+        """Whether the peer that the multiaddr names answers there, over a connection of its own that is closed at once,
+        connected or not. Raises TransportError or LocalError when it does not."""
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
         """A new stream to a connected peer. Raises TransportError."""

@@ -12,7 +12,7 @@ closed properly (a goodbye, sockets freed) within `SHUTDOWN_S`; only then are th
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import libp2p.network.connection.swarm_connection as swarm_connection
@@ -22,6 +22,7 @@ from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicat
 from gossip.errors import LocalError
 from gossip.ids import PeerId
 from gossip.transport.base import Stream, TransportError, TransportHandlers
+from gossip.transport.drops import counted
 from gossip.transport.libp2p_address import dialable, parse_dial, parse_listen, parse_peer
 from gossip.transport.libp2p_errors import translated
 from gossip.transport.libp2p_guard import Faults, GuardedManager
@@ -29,6 +30,7 @@ from gossip.transport.libp2p_host import BoundedSwarm, build_host
 from gossip.transport.libp2p_pubsub import MAX_MESSAGE_BYTES, GuardedPubsub
 from gossip.transport.libp2p_stream import Libp2pStream
 from gossip.transport.libp2p_yamux import MAX_STREAMS, MuxSettings
+from gossip.transport.places import Bounds
 
 SHUTDOWN_S: Final = 1.0
 """For goodbyes at the end; sockets that are not closed by then are closed hard. Cancelling takes less than 2 s."""
@@ -60,11 +62,8 @@ class Libp2pConfig:
     """A connection that is silent for about heartbeat_s * missed_beats = 20 s is closed: a Wi-Fi roam takes less."""
     stall_s: float = 120.0
     """How long a sender waits for a reader that does not read: a checkpoint or a GPU step takes less."""
-    max_connections: int = 256
-    """Inbound: thirty times the degree of 8. When all are taken, a newcomer gets the place of the longest standing
-    stranger."""
-    max_connections_per_peer: int = 4
-    """Both ends may dial at once, and one dead connection may linger beside its successor."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """How many connections, by peer, by network and in all."""
 
     def __post_init__(self) -> None:
         """Raises LocalError for what cannot work."""
@@ -88,8 +87,7 @@ class Libp2pTransport:
             stall_s=config.stall_s,
             faults=self._faults,
         )
-        limits = (config.max_connections, config.max_connections_per_peer)
-        self._host = build_host(seed, self._serve, settings, limits)
+        self._host = build_host(seed, self._serve, settings, config.bounds)
         self._swarm: BoundedSwarm = self._host.get_network()
         self._peer_id = PeerId(str(self._host.get_id()))
         self._dialling: dict[PeerId, trio.Lock] = {}
@@ -119,8 +117,13 @@ class Libp2pTransport:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """What remotes did that was caught or refused: kind -> times. For metrics."""
+        """What remotes did that was caught or refused: kind -> times."""
         return self._faults.counts
+
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """The same, of every kind that there is. For metrics."""
+        return counted(self._faults.counts)
 
     async def run(
         self, handlers: TransportHandlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -131,7 +134,7 @@ class Libp2pTransport:
         self._swarm.on_peer = self._peer_changed
         self._swarm.keeps = handlers.keeps
         topic = f"/p2ptrain/1/{self._config.swarm}"
-        self._pubsub = GuardedPubsub(self._host, topic, handlers.handle_message, self._faults)
+        self._pubsub = GuardedPubsub(self._host, topic, handlers, self._faults)
         with _unwrapped():
             async with trio.open_nursery() as nursery:
                 services = trio.CancelScope(shield=True)
@@ -159,6 +162,13 @@ class Libp2pTransport:
                 if not self._dialling[peer].statistics().tasks_waiting:
                     del self._dialling[peer]
         return peer
+
+    async def probe(self, address: str) -> None:
+        """Whether the peer of the address proves its key there. Raises TransportError or LocalError."""
+        parsed, peer = parse_dial(address)
+        self._check_running()
+        with translated(f"probing {address}"), trio.fail_after(self._config.dial_timeout_s):
+            await self._swarm.probe(parsed, parse_peer(peer))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
         """A new stream to a connected peer. Raises TransportError."""
@@ -232,11 +242,14 @@ class Libp2pTransport:
         if all(len(connection.muxed_conn.streams) >= MAX_STREAMS for connection in connections):
             raise TransportError(f"{MAX_STREAMS} streams to {peer} are open already")
         with trio.CancelScope(shield=True):
-            return await self._swarm.new_stream(peer_id)
+            net = await self._swarm.new_stream(peer_id)
+        self._swarm.used(net.muxed_conn)
+        return net
 
     async def _serve(self, protocol: str, net_stream: Any) -> None:
         """Run the handler on an inbound stream and finish the stream after it."""
         assert self._handlers is not None
+        self._swarm.used(net_stream.muxed_conn)
         stream = Libp2pStream(net_stream, PeerId(str(net_stream.muxed_conn.peer_id)), self._spawn)
         try:
             await self._handlers.handle_stream(protocol, stream)

@@ -1,8 +1,8 @@
 """What pubsub may cost in a second: by peer, and by all of them together.
 
 A check of a broadcast costs about 0.7 ms (two signatures, and passing it on), and the keys that sign are free. So the
-sum is bounded, not only each peer's part; and when strangers use up the sum, each peer still has a small share of its
-own, so that a neighbour's announcements of itself, about one a second, are heard in any flood.
+sum is bounded, not only each peer's part; and when others use up the sum, each peer still has a share for what it says
+of itself: a small one, and a neighbour all that an honest node announces, so that it is heard in any flood.
 """
 
 from collections import Counter
@@ -17,7 +17,11 @@ MAX_TOTAL_PER_SECOND: Final = 300
 """The same, of all peers together: a fifth of a core."""
 
 SHARE_PER_SECOND: Final = 2
-"""Such messages of a peer that are taken whatever the others send; 256 connections make a third of a core of it."""
+"""Messages that a peer has written itself and that are taken whatever the others send; 256 connections make a third of
+a core of it."""
+
+NEIGHBOUR_SHARE_PER_SECOND: Final = 20
+"""The same of a neighbour: what an honest announcer keeps to (protocol/rates.py). Eight make a ninth of a core."""
 
 FRAMES_PER_SECOND: Final = 200
 """Frames of one peer before it has to wait for the next second: its messages one by one, and a few of control."""
@@ -34,6 +38,7 @@ class Budget:
         self._frames: Counter[ID] = Counter()
         self._bytes: Counter[ID] = Counter()
         self._messages: Counter[ID] = Counter()
+        self._own: Counter[ID] = Counter()
 
     def pause_for(self, peer: ID, size: int, now: float) -> float:
         """A frame of `size` bytes has come: how long (seconds) to wait before it is looked at."""
@@ -44,18 +49,19 @@ class Budget:
             return 0.0
         return self._second + 1 - now
 
-    def admits(self, peer: ID, now: float) -> bool:
-        """Whether one more new message of `peer` may be checked; counts it if so."""
+    def admits(self, peer: ID, now: float, *, own: bool, neighbour: bool) -> bool:
+        """Whether one more new message that `peer` sends may be checked; counts it if so. `own`: it is by `peer`."""
         self._turn(now)
-        mine = self._messages[peer]
-        fits = mine < MAX_PER_SECOND and self._messages.total() < MAX_TOTAL_PER_SECOND
-        if not fits and mine >= SHARE_PER_SECOND:
+        fits = self._messages[peer] < MAX_PER_SECOND and self._messages.total() < MAX_TOTAL_PER_SECOND
+        share = NEIGHBOUR_SHARE_PER_SECOND if neighbour else SHARE_PER_SECOND
+        if not fits and not (own and self._own[peer] < share):
             return False
         self._messages[peer] += 1
+        self._own[peer] += own
         return True
 
     def _turn(self, now: float) -> None:
         if int(now) != self._second:
             self._second = int(now)
-            for counter in (self._frames, self._bytes, self._messages):
+            for counter in (self._frames, self._bytes, self._messages, self._own):
                 counter.clear()

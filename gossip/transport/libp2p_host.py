@@ -32,23 +32,17 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_ID
 from libp2p.transport.upgrader import TransportUpgrader
 
 from gossip.ids import PeerId
+from gossip.protocol.quota import Quota
 from gossip.transport.libp2p_guard import Faults
 from gossip.transport.libp2p_tcp import OwnPortTcp
 from gossip.transport.libp2p_yamux import MuxSettings, SteadyMuxer, SteadyYamux
+from gossip.transport.places import Bounds, Handshakes, Networks, Places
 
 PROTOCOL: Final = "/p2ptrain/1"
 """Streams of this protocol, and of those below it, go to the handlers; the rest is libp2p's own."""
 
-MAX_PENDING: Final = 64
-"""Handshakes under way at once. One more ends the oldest: a full house of silent sockets, which cost nothing to open,
-would else keep everybody out. An honest handshake takes a second at most, the longest before us 64 newer ones."""
-
-OUTBOUND_ROOM: Final = 32
-"""Connections that we may dial beyond the bound of the inbound ones, or strangers would decide whether we can: four
-times the default degree."""
-
-UPGRADE_S: Final = 10.0
-"""A handshake is three messages; libp2p's default."""
+BURST_S: Final = 4.0
+"""Seconds' worth of handshakes that may begin at once: a small swarm that is started together."""
 
 StreamHandler = Callable[[str, Any], Awaitable[None]]
 
@@ -69,18 +63,25 @@ class _IdleConnector(AutoConnector):  # type: ignore[misc]
 class BoundedSwarm(Swarm):  # type: ignore[misc]
     """A swarm that dials only when told, and bounds connections by those that live."""
 
-    def __init__(self, peer_id: ID, upgrader: TransportUpgrader, config: ConnectionConfig, faults: Faults) -> None:
-        self._most_inbound = config.max_connections - OUTBOUND_ROOM
+    def __init__(
+        self, peer_id: ID, upgrader: TransportUpgrader, config: ConnectionConfig, bounds: Bounds, faults: Faults
+    ) -> None:
         peerstore = PeerStore()
         retry_never = RetryConfig(max_retries=0)
         super().__init__(peer_id, peerstore, upgrader, [OwnPortTcp()], retry_never, config)
+        self._bounds = bounds
         self._faults = faults
-        # Both in the order of their arrival.
-        self._pending: dict[trio.CancelScope, None] = {}
-        self._inbound: dict[SteadyYamux, None] = {}
+        self._networks = Networks(bounds.unbounded_networks)
+        self._handshakes: Handshakes[trio.CancelScope] = Handshakes(bounds.handshakes, bounds.handshakes_of_network)
+        self._pace = Quota(burst=BURST_S * bounds.handshakes_per_s, per_s=bounds.handshakes_per_s)
+        self._inbound: Places[Any] = Places(bounds.inbound, bounds.of_network, self._kept)
+        self._dialled: Places[Any] = Places(bounds.dialled, bounds.dialled, self._kept)
         self._joining: Counter[ID] = Counter()
         self.on_peer: Callable[[PeerId, bool], None] = lambda peer, up: None
         self.keeps: Callable[[PeerId], bool] = lambda peer: True
+
+    def _kept(self, peer: PeerId) -> bool:
+        return self.keeps(peer)
 
     def _init_connection_management(self) -> None:
         super()._init_connection_management()
@@ -91,58 +92,72 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         """Refused: libp2p's parts would dial whatever address a peer once claimed (traps 8 and 14)."""
         raise SwarmException(f"not connected to {peer_id}")
 
+    async def probe(self, address: Any, peer_id: ID) -> None:
+        """A whole handshake with `peer_id` at `address`, and the end: what the far end takes for a short visit."""
+        raw = await OwnPortTcp().dial(address)
+        try:
+            secured = await self.upgrader.upgrade_security(raw, True, peer_id)
+            await self.upgrader.upgrade_connection(secured, peer_id)
+        finally:
+            with trio.CancelScope(shield=True), suppress(Exception):
+                await raw.close()
+
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
         """Upgrade, then hold the socket while the connection lives.
 
         Stock code holds it, and one of 250 tokens, until shutdown (trap 3: swarm.py:2060).
         """
-        if len(self._inbound) >= self._most_inbound and self._least_wanted() is None:
-            self._faults.note("too_many_connections")
+        network = self._networks.of((read_write_closer.get_remote_address() or (None,))[0])
+        refusal = self._inbound.refusal(network)
+        if refusal is not None:
+            self._faults.note(refusal)
             return  # returning closes the socket
-        muxed = await self._upgraded(read_write_closer, maddr)
+        muxed = await self._upgraded(read_write_closer, maddr, network)
         if muxed is None:
             return
-        self._inbound[muxed] = None
         try:
             # Only now: a bare socket must not cost anybody a place.
-            await self._make_room()
+            await self._make_room(self._inbound.take(muxed, PeerId(str(muxed.peer_id)), network))
             await muxed.event_closed.wait()
         finally:
-            self._inbound.pop(muxed, None)
+            self._inbound.leave(muxed)
 
-    async def _make_room(self) -> None:
-        while len(self._inbound) > self._most_inbound and (muxed := self._least_wanted()) is not None:
-            del self._inbound[muxed]
+    async def _make_room(self, muxed: SteadyYamux | None) -> None:
+        if muxed is not None:
             self._faults.note("made_room")
             with suppress(Exception):
                 await muxed.secured_conn.close()
 
-    def _least_wanted(self) -> SteadyYamux | None:
-        """The longest standing connection that nobody wants kept: who came for something has had the time."""
-        return next((muxed for muxed in self._inbound if not self.keeps(PeerId(str(muxed.peer_id)))), None)
-
-    async def _upgraded(self, read_write_closer: Any, maddr: Any) -> SteadyYamux | None:
-        if len(self._pending) >= MAX_PENDING:
-            self._faults.note("handshake_cut_short")
-            oldest = next(iter(self._pending))
-            del self._pending[oldest]
-            oldest.cancel()
+    async def _upgraded(self, read_write_closer: Any, maddr: Any, network: str | None) -> SteadyYamux | None:
         with trio.CancelScope() as scope:
-            self._pending[scope] = None
+            loser = self._handshakes.begin(scope, network)
+            if loser is not None:
+                self._faults.note("handshake_cut_short")
+                loser.cancel()
             try:
-                raw = RawConnection(read_write_closer, False)
-                muxed: SteadyYamux = await self.upgrade_inbound_raw_conn(raw, maddr)
+                with trio.fail_after(self._bounds.handshake_s):
+                    await self._turn()
+                    raw = RawConnection(read_write_closer, False)
+                    muxed: SteadyYamux = await self.upgrade_inbound_raw_conn(raw, maddr)
                 return muxed
+            except trio.TooSlowError:
+                self._faults.note("handshake_timeout")
             except Exception as error:  # garbage, no common security, a bad signature, a limit: all the remote's
                 self._faults.note("handshake", error)
             finally:
-                self._pending.pop(scope, None)
+                self._handshakes.end(scope)
         return None
 
+    async def _turn(self) -> None:
+        """Wait until another handshake may begin. Whoever asks at the right moment gets it, so that who waits longest,
+        as a flood of sockets does, has no claim over who has just come."""
+        while not self._pace.take("", trio.current_time()):  # noqa: ASYNC110  # nothing but time brings a token
+            await trio.sleep(1 / self._bounds.handshakes_per_s)
+
     async def add_conn(self, muxed_conn: Any, direction: str = "unknown") -> Any:
-        """Register a connection, at most `max_connections_per_peer` a peer. Raises SwarmException."""
+        """Register a connection, at most `of_peer` a peer. Raises SwarmException."""
         peer_id = muxed_conn.peer_id
-        if self.count(peer_id) + self._joining[peer_id] >= self.connection_config.max_connections_per_peer:
+        if self.count(peer_id) + self._joining[peer_id] >= self._bounds.of_peer:
             self._faults.note("too_many_connections_of_peer")
             await muxed_conn.close()
             raise SwarmException(f"enough connections to {peer_id}")
@@ -153,6 +168,10 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         finally:
             self._joining[peer_id] -= 1
             self._joining += Counter()  # drops the zeros
+        if direction == "outbound":
+            loser = self._dialled.take(muxed_conn, PeerId(str(peer_id)), None)
+            if loser is not muxed_conn:  # what we have just dialled ourselves stays
+                await self._make_room(loser)
         if was_new and self.count(peer_id):
             self.on_peer(PeerId(str(peer_id)), True)
         return connection
@@ -161,11 +180,17 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         """Forget a connection; with the last one, all that libp2p remembers of the peer."""
         peer_id = swarm_conn.muxed_conn.peer_id
         before = self.count(peer_id)
+        self._dialled.leave(swarm_conn.muxed_conn)
         super().remove_conn(swarm_conn)
         if before and not self.count(peer_id):
             with suppress(PeerStoreError):  # raised when nothing was remembered
                 self.peerstore.clear_peerdata(peer_id)
             self.on_peer(PeerId(str(peer_id)), False)
+
+    def used(self, muxed: Any) -> None:
+        """A stream of ours goes over this connection: others are let go before it."""
+        self._inbound.used(muxed)
+        self._dialled.used(muxed)
 
     def count(self, peer_id: ID) -> int:
         """Connections registered for a peer."""
@@ -229,26 +254,23 @@ class GuardedHost(BasicHost):  # type: ignore[misc]
         """Never push: our addresses travel in signed records of our own."""
 
 
-def build_host(seed: bytes, serve: StreamHandler, settings: MuxSettings, connections: tuple[int, int]) -> GuardedHost:
-    """A host for the Ed25519 key of `seed` (32 bytes): Noise alone (trap 9), yamux alone, TCP alone.
-
-    `connections`: at most how many inbound ones, and how many a peer.
-    """
-    inbound, per_peer = connections
-    total = inbound + OUTBOUND_ROOM
+def build_host(seed: bytes, serve: StreamHandler, settings: MuxSettings, bounds: Bounds) -> GuardedHost:
+    """A host for the Ed25519 key of `seed` (32 bytes): Noise alone (trap 9), yamux alone, TCP alone."""
+    # libp2p's own limits are out of reach: at them it would refuse, or prune, whomever it likes.
+    total = 2 * (bounds.inbound + bounds.dialled + bounds.handshakes)
     config = ConnectionConfig(
         max_connections=total,
-        max_connections_per_peer=per_peer,
+        max_connections_per_peer=bounds.of_peer + 1,
         min_connections=0,
         low_watermark=0,
-        high_watermark=total,  # above which libp2p prunes: never, as `total` refuses first
-        inbound_upgrade_timeout=UPGRADE_S,
-        outbound_upgrade_timeout=UPGRADE_S,
+        high_watermark=total,
+        inbound_upgrade_timeout=bounds.handshake_s + 1,
+        outbound_upgrade_timeout=bounds.handshake_s,
     )
     key_pair = create_new_key_pair(seed)
     noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
     upgrader = TransportUpgrader({NOISE_ID: noise}, {YAMUX_ID: SteadyYamux})
     upgrader.muxer_multistream = SteadyMuxer(YAMUX_ID, settings)
-    swarm = BoundedSwarm(ID.from_pubkey(key_pair.public_key), upgrader, config, settings.faults)
+    swarm = BoundedSwarm(ID.from_pubkey(key_pair.public_key), upgrader, config, bounds, settings.faults)
     swarm.peerstore.add_key_pair(swarm.get_peer_id(), key_pair)
     return GuardedHost(swarm, serve, settings.faults)

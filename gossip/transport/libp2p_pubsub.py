@@ -8,7 +8,6 @@ a restarted node does not reuse those of its last run, which others would drop a
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Final
 
 import trio
@@ -22,6 +21,7 @@ from libp2p.pubsub.pubsub import Pubsub
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from gossip.ids import PeerId
+from gossip.transport.base import TransportHandlers
 from gossip.transport.libp2p_budget import Budget
 from gossip.transport.libp2p_guard import Faults
 
@@ -102,12 +102,12 @@ class TopicRouter(GossipSub):  # type: ignore[misc]
 
 
 class GuardedPubsub(Pubsub):  # type: ignore[misc]
-    """Pubsub for one topic whose messages go to `handle` and whose faults stay with the message."""
+    """Pubsub for one topic whose messages go to `handlers` and whose faults stay with the message."""
 
-    def __init__(self, host: Any, topic: str, handle: Callable[[PeerId, bytes], bool], faults: Faults) -> None:
+    def __init__(self, host: Any, topic: str, handlers: TransportHandlers, faults: Faults) -> None:
         super().__init__(host, TopicRouter(topic), max_inbound_rpc_size=MAX_RPC_BYTES, allowed_topics={topic})
         self._topic = topic
-        self._handle = handle
+        self._handlers = handlers
         self._faults = faults
         self._last_seqno = 0
         self._budget = Budget()
@@ -198,7 +198,8 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
             return False
         if self._is_msg_seen(msg):
             return False  # the usual case in a mesh, and cheap
-        if not self._budget.admits(forwarder, trio.current_time()):
+        own, neighbour = msg.from_id == forwarder.to_bytes(), self._handlers.keeps(PeerId(str(forwarder)))
+        if not self._budget.admits(forwarder, trio.current_time(), own=own, neighbour=neighbour):
             self._faults.note("pubsub_flood")
             return False
         return True
@@ -208,7 +209,7 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
         if forwarder == self.my_id:
             return True
         try:
-            return self._handle(PeerId(str(forwarder)), bytes(msg.data))
+            return self._handlers.handle_message(PeerId(str(forwarder)), bytes(msg.data))
         except Exception as error:
             self._faults.note("handler", error)
             return False

@@ -9,7 +9,7 @@ connection stays, nothing passes: a stopped process); see memory_links.py.
 import itertools
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -19,6 +19,7 @@ import trio
 from gossip.errors import LocalError
 from gossip.ids import PeerId
 from gossip.transport.base import Stream, TransportError, TransportHandlers
+from gossip.transport.drops import counted
 from gossip.transport.memory_links import LinkQuality, Links
 from gossip.transport.memory_pipe import MemoryStream, Pipe
 
@@ -91,6 +92,7 @@ class MemoryTransport:
         self._nursery: trio.Nursery | None = None
         self._inbox_in, self._inbox = trio.open_memory_channel[tuple[PeerId, _Broadcast]](MAX_INBOX)
         self._seen: OrderedDict[int, None] = OrderedDict()
+        self._overflowed = 0
 
     @property
     def peer_id(self) -> PeerId:
@@ -106,6 +108,11 @@ class MemoryTransport:
     def peers(self) -> frozenset[PeerId]:
         """Peers with a live connection."""
         return frozenset(self._connections)
+
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """Broadcasts that were lost because too many waited, and what handlers let out."""
+        return counted({"pubsub_flood": self._overflowed, "handler": len(self.handler_errors)})
 
     def dialled_us(self, peer: PeerId) -> bool:
         """Whether the connection to `peer` is one that it dialled."""
@@ -132,6 +139,19 @@ class MemoryTransport:
 
     async def dial(self, address: str) -> PeerId:
         """Connect to an address of this network."""
+        node = await self._found(address)
+        peer = node.peer_id
+        if peer not in self._connections:
+            connection = _Connection((self, node))
+            node.take(self._peer, connection)
+            self.take(peer, connection)
+        return peer
+
+    async def probe(self, address: str) -> None:
+        """Whether somebody answers there."""
+        await self._found(address)
+
+    async def _found(self, address: str) -> "MemoryTransport":
         peer = PeerId(address.rpartition("/p2p/")[2])
         if not address.startswith("/memory/") or not peer:
             raise LocalError(f"{address!r} is no address of this network")
@@ -139,11 +159,7 @@ class MemoryTransport:
         node = self._network.find(address)
         if node is None or node is self or self._nursery is None or not self._network.reachable(self._peer, peer):
             raise TransportError(f"nobody answers at {address}")
-        if peer not in self._connections:
-            connection = _Connection((self, node))
-            node.take(self._peer, connection)
-            self.take(peer, connection)
-        return peer
+        return node
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
         """A new stream to a connected peer."""
@@ -207,7 +223,7 @@ class MemoryTransport:
         try:
             self._inbox_in.send_nowait((forwarder, message))
         except trio.WouldBlock:
-            return
+            self._overflowed += 1
 
     def wake(self) -> None:
         """Links may have changed."""

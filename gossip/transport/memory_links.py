@@ -1,4 +1,7 @@
-"""The links of the in-memory network: loss, latency, cuts, partitions, stalls. Draws only from the given `rng`."""
+"""The links of the in-memory network: loss, latency, bandwidth, cuts, partitions, stalls.
+
+Draws only from the given `rng`.
+"""
 
 import math
 import random
@@ -12,10 +15,12 @@ from gossip.ids import PeerId
 
 @dataclass(frozen=True, kw_only=True)
 class LinkQuality:
-    """What a link does to its traffic: share of broadcasts lost, and seconds one way."""
+    """What a link does to its traffic: share of broadcasts lost, seconds one way, and bytes a second that each stream
+    gets, each way."""
 
     loss: float = 0.0
     latency_s: float = 0.0
+    bytes_per_s: float = math.inf
 
 
 class Links:
@@ -66,11 +71,12 @@ class Links:
         together = any(one in group and other in group for group in self._groups)
         return (together or not grouped) and frozenset((one, other)) not in self._cut
 
-    def delay(self, one: PeerId, other: PeerId) -> float:
-        """Seconds one way; infinite while either end is stalled."""
+    def delay(self, one: PeerId, other: PeerId, size: int = 0) -> float:
+        """Seconds one way for `size` bytes; infinite while either end is stalled."""
         if one in self._stalled or other in self._stalled:
             return math.inf
-        return self._quality(one, other).latency_s
+        quality = self._quality(one, other)
+        return quality.latency_s + size / quality.bytes_per_s
 
     async def until_it_flows(self, one: PeerId, other: PeerId) -> float:
         """Wait while the link is stalled; its delay then."""

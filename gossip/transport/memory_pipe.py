@@ -14,9 +14,9 @@ WINDOW_BYTES: Final = 256 * 1024
 
 
 class Pipe:
-    """One direction. `delay`: seconds that a piece takes now; infinite while the link is stalled."""
+    """One direction. `delay`: seconds that a piece of so many bytes takes now; infinite while the link is stalled."""
 
-    def __init__(self, delay: Callable[[], float]) -> None:
+    def __init__(self, delay: Callable[[int], float]) -> None:
         self._delay = delay
         self._buffer = bytearray()
         self._ended = False
@@ -29,8 +29,8 @@ class Pipe:
         view = memoryview(data).cast("B")
         while len(view):
             await self._wait_while(lambda: len(self._buffer) >= WINDOW_BYTES)
-            await self._travel()
             piece = view[: max(0, WINDOW_BYTES - len(self._buffer))]
+            await self._travel(len(piece))
             self._buffer += piece
             view = view[len(piece) :]
             self._beat()
@@ -64,8 +64,8 @@ class Pipe:
         if not self._ended:
             self.break_off()
 
-    async def _travel(self) -> None:
-        while math.isinf(delay := self._delay()):
+    async def _travel(self, size: int) -> None:
+        while math.isinf(delay := self._delay(size)):
             await self._next_change()
         if delay:
             await trio.sleep(delay)

@@ -12,7 +12,7 @@ from node.cli.waiting import Waiting
 if TYPE_CHECKING:
     from node.bench.base import Benchmark, Row
 
-app = typer.Typer(help="Measure codecs, aggregators and learning rules on this machine.")
+app = typer.Typer(help="Measure codecs, aggregators, learning rules and the network on this machine.")
 
 Json = options.Json
 FULL_NUMEL, QUICK_NUMEL = 25_000_000, 1 << 22
@@ -22,6 +22,11 @@ QUICK_TURNS, TURNS = 5, 15
 """Odd, so that the median is one of them; fifteen hold it within a few percent."""
 COMPOSED = "all,nnm+krum,nnm+trimmed_mean,bucketing+trimmed_mean,clipping+nnm+trimmed_mean"
 """All rules, and some with a stage before them."""
+
+FULL_BLOB_MIB, FULL_TENSOR_MIB, QUICK_MIB = 256, 64, 16
+"""MiB: a snapshot of a 64M-parameter model, byte-lm `small` in fp32, and enough that the first round trips are few."""
+REPETITIONS, QUICK_REPETITIONS = 5, 3
+"""Odd, so that the median is one of them."""
 
 Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw a picture (needs matplotlib).")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: under a minute.")]
@@ -36,7 +41,8 @@ Seed = Annotated[int, typer.Option(min=0, help="Of the random vectors.")]
 
 @app.callback(invoke_without_command=True)
 def every(context: typer.Context, json: Json = False) -> None:
-    """Measure codecs, aggregators and learning rules. Without a name: each at small sizes, in about two minutes."""
+    """Measure codecs, aggregators, learning rules and the network. Without a name: each at small sizes, in some three
+    minutes."""
     if context.invoked_subcommand is None:
         from node.bench.timing import cores
 
@@ -44,6 +50,8 @@ def every(context: typer.Context, json: Json = False) -> None:
         aggregators(quick=True, json=json)
         for name in SWARM_HELP:
             _study(name, {}, quick=True, json=json, jobs=cores())
+        blob(quick=True, json=json)
+        average(quick=True, json=json)
 
 
 @app.command()
@@ -105,6 +113,63 @@ def aggregators(
         device=device,
         seed=seed,
         rounds=turns or (QUICK_TURNS if quick else TURNS),
+    )
+    _carry_out(benchmark, json=json, plot=plot)
+
+
+Repetitions = Annotated[int | None, typer.Option(min=1, max=1000, help="Times it is done. (default: 5; quick: 3)")]
+
+
+@app.command()
+def blob(
+    mib: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="MiB of random bytes. (default: 256; quick: 16)")
+    ] = None,
+    repetitions: Repetitions = None,
+    seed: Seed = 0,
+    plot: Plot = None,
+    quick: Quick = False,
+    json: Json = False,
+) -> None:
+    """A blob from one process to another, by gossip over libp2p; against bare noise+yamux, and TCP."""
+    from node.bench import BENCHMARKS
+
+    benchmark = BENCHMARKS.get(
+        "blob",
+        mib=mib or (QUICK_MIB if quick else FULL_BLOB_MIB),
+        repetitions=repetitions or (QUICK_REPETITIONS if quick else REPETITIONS),
+        seed=seed,
+    )
+    _carry_out(benchmark, json=json, plot=plot)
+
+
+@app.command()
+def average(
+    peers: Annotated[int, typer.Option(min=2, max=16, help="Processes that average.")] = 4,
+    mib: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="MiB of fp32 a peer. (default: 64; quick: 16)")
+    ] = None,
+    codec: Annotated[str, typer.Option(help="How tensors travel: none (fp32) or q2.")] = "none",
+    hivemind: Annotated[
+        Path | None, typer.Option(metavar="PYTHON", help="One that has hivemind, to average in turns with.")
+    ] = None,
+    repetitions: Repetitions = None,
+    seed: Seed = 0,
+    plot: Plot = None,
+    quick: Quick = False,
+    json: Json = False,
+) -> None:
+    """Peers average a tensor each, by gossip over libp2p, a process each; against hivemind where it is installed."""
+    from node.bench import BENCHMARKS
+
+    benchmark = BENCHMARKS.get(
+        "average",
+        peers=peers,
+        mib=mib or (QUICK_MIB if quick else FULL_TENSOR_MIB),
+        codec=codec,
+        hivemind=hivemind,
+        repetitions=repetitions or (QUICK_REPETITIONS if quick else REPETITIONS),
+        seed=seed,
     )
     _carry_out(benchmark, json=json, plot=plot)
 

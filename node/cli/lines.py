@@ -69,6 +69,7 @@ def _round(event: Event) -> list[Text]:
                 f"  {text.amount(get('tokens_per_s'))} tokens/s",
                 f"  {text.plural(int(get('neighbours') or 0), 'neighbour')}",
                 f"  sent {text.size(get('payload_bytes_sent'))}",
+                f" ({get('rung')})" if get("rung") else "",
                 f"  received {text.size(get('payload_bytes_received'))}",
                 (f"  refused {get('rejected')}" if get("rejected") else "", "yellow"),
             ),

@@ -54,6 +54,7 @@ def node(
 
     Give --run-dir to be able to go on later: the same folder resumes from its newest checkpoint.
     """
+    from node.assembly import check_runnable
     from node.config import load
 
     given = options.flags(
@@ -67,6 +68,7 @@ def node(
         name=name,
     )
     settings = _awaiting_peers(load(config or (), set_ or (), given))
+    check_runnable(settings)
     folder = folders.make_node_dir(run_dir or folders.fresh_run_dir(datetime.now()), settings.node.name)
     if with_parent:
         _end_with_parent()

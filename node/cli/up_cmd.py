@@ -62,7 +62,7 @@ def _up(config: "Config", run_dir: Path | None, *, nodes: int, byzantine: int, j
 
     folder = run_dir or folders.fresh_run_dir(datetime.now())
     plan = make_plan(config, run_dir=folder, nodes=nodes, byzantine=byzantine, cores=_cores())
-    _check_task(config)
+    _check_task(plan)
     folders.make_dir(folder)
     with folders.locked(folder):
         return _watched(plan, json=json)
@@ -117,12 +117,16 @@ def _require_finished(plan: "Plan", outcome: "Outcome") -> None:
     raise kind(f"no honest node finished; {told.plan.name}: {why}", f"see {told.folder / folders.STDERR}")
 
 
-def _check_task(config: "Config") -> None:
-    """Build the task here first: missing data is one clear line, and the nodes find it prepared. The device as well."""
+def _check_task(plan: "Plan") -> None:
+    """Build the task here first: missing data, or an attack that the task has no place for, is one clear line, and the
+    nodes find the data prepared. The device as well."""
+    from node.hostile import attack_of, poisoned
     from p2ptrain import tasks
     from p2ptrain.training.trainer import pick_device
 
-    tasks.get(config.task.name, **config.task.options)
+    config = plan.nodes[-1].config  # of the liars, where there are any
+    task = tasks.get(config.task.name, **config.task.options)
+    poisoned(task, attack_of(config.attack))
     pick_device(config.train.device)
 
 
@@ -137,10 +141,11 @@ def _opening(plan: "Plan") -> str:
     from node.cli.text import plural
 
     config = plan.nodes[0].config
+    steps = f"{'' if config.node.pace == 'fixed' else 'at most '}{config.train.inner_steps}"
     liars = f", {plan.byzantine} of them lying ({plan.nodes[-1].config.attack.name})" if plan.byzantine else ""
     return (
         f"{plural(len(plan.nodes), 'node')}{liars} learn {config.task.name}: {config.train.rounds} rounds of "
-        f"{config.train.inner_steps} steps, {config.sync.compressor}, {config.sync.aggregator}. Files in {plan.run_dir}"
+        f"{steps} steps, {config.sync.compressor}, {config.sync.aggregator}. Files in {plan.run_dir}"
     )
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from node.assembly import check_runnable
 from node.config import AttackSection, Config
 from node.errors import UsageError
-from node.hostile import attack_of
 from node.run_dir import PEERS
 
 MAX_NODES = 64
@@ -52,7 +52,7 @@ def make_plan(config: Config, *, run_dir: Path, nodes: int, byzantine: int, core
         raise UsageError(f"--byzantine must be between 0 and {nodes - 1}, not {byzantine}", "one node must be honest")
     if config.attack.name != "none" and byzantine == 0:
         raise UsageError(f"the attack {config.attack.name} needs nodes that carry it out", "add --byzantine 1")
-    attack_of(config.attack)  # one that no node can carry out is refused now
+    check_runnable(config)
     threads = config.train.threads or max(1, cores // nodes)
     plans = (
         _node(config, run_dir, index, nodes, threads, byzantine=index >= nodes - byzantine) for index in range(nodes)

@@ -288,6 +288,24 @@ async def test_dialling_nobody_fails(attach):
         assert stranger not in other.transport.peers
 
 
+async def test_a_probe_tells_who_answers_and_leaves_no_connection(attach):
+    async with running(attach, 2) as (one, other):
+        address = other.transport.addresses[0]
+        with trio.fail_after(PATIENCE_S):
+            await one.transport.probe(address)
+        await until(lambda: not (one.transport.peers or other.transport.peers))
+        await connect(one, other)
+        with trio.fail_after(PATIENCE_S):
+            await one.transport.probe(address)
+            await other.transport.probe(one.transport.addresses[0])
+        with trio.fail_after(PATIENCE_S), pytest.raises(GossipError):
+            await one.transport.probe(address.replace(other.peer, Identity(b"\x09" * 32).peer_id))
+        assert one.transport.peers == {other.peer}
+        assert other.transport.peers == {one.peer}
+        with pytest.raises(LocalError):
+            await one.transport.probe("nonsense")
+
+
 async def test_no_stream_without_a_connection(attach):
     async with running(attach, 2) as (one, other):
         with trio.fail_after(PATIENCE_S), pytest.raises(TransportError):

@@ -25,6 +25,7 @@ from gossip.protocol.messages import HelloRequest, LinksRequest, Request, encode
 from gossip.protocol.outs import Outbox
 from gossip.protocol.publisher import Publisher
 from gossip.protocol.quota import MAX_NAMES, Quota
+from gossip.protocol.rates import ANNOUNCE_PER_S
 from gossip.protocol.scoring import Scores
 from gossip.running.follower import UPDATES_BURST, UPDATES_PER_S
 from gossip.running.hashing import Hasher
@@ -34,6 +35,7 @@ from gossip.transport.libp2p_budget import (
     BYTES_PER_SECOND,
     MAX_PER_SECOND,
     MAX_TOTAL_PER_SECOND,
+    NEIGHBOUR_SHARE_PER_SECOND,
     SHARE_PER_SECOND,
     Budget,
 )
@@ -315,13 +317,29 @@ def test_a_frame_larger_than_a_window_is_refused_before_its_body() -> None:
 PEERS = [ID(b"%d" % n) for n in range(300)]
 
 
+def admitted(it: Budget, peer: ID, times: int, now: float, *, own: bool = True, neighbour: bool = False) -> int:
+    return sum(it.admits(peer, now, own=own, neighbour=neighbour) for _ in range(times))
+
+
 def test_broadcasts_are_bounded_by_peer_and_in_all_and_everybody_keeps_a_share() -> None:
     it = Budget()
-    assert sum(it.admits(PEERS[0], 1.0) for _ in range(1000)) == MAX_PER_SECOND
-    others = sum(it.admits(peer, 1.5) for peer in PEERS[1:101] for _ in range(100))
+    assert admitted(it, PEERS[0], 1000, 1.0) == MAX_PER_SECOND
+    others = sum(admitted(it, peer, 100, 1.5) for peer in PEERS[1:101])
     assert others + MAX_PER_SECOND <= MAX_TOTAL_PER_SECOND + 100 * SHARE_PER_SECOND
-    assert all(it.admits(peer, 1.9) for peer in PEERS[200:])
-    assert it.admits(PEERS[0], 2.0)
+    assert all(admitted(it, peer, 1, 1.9) for peer in PEERS[200:])
+    assert admitted(it, PEERS[0], 1, 2.0) == 1
+
+
+def test_what_a_neighbour_says_of_itself_is_heard_in_any_flood() -> None:
+    """A share of two a second lost half of the updates of quarter-second rounds; and what neighbours pass on of the
+    flood used it up."""
+    it = Budget()
+    for peer in PEERS[:10]:
+        admitted(it, peer, 1000, 1.0, own=False)
+    assert admitted(it, PEERS[50], 100, 1.1, own=False, neighbour=True) == 0
+    assert admitted(it, PEERS[50], 100, 1.2, neighbour=True) == NEIGHBOUR_SHARE_PER_SECOND
+    assert admitted(it, PEERS[51], 100, 1.2) == SHARE_PER_SECOND
+    assert NEIGHBOUR_SHARE_PER_SECOND >= ANNOUNCE_PER_S
 
 
 def test_frames_wait_for_the_next_second() -> None:

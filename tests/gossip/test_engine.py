@@ -17,6 +17,7 @@ from gossip.protocol.hearsay import RECORDS_PER_S
 from gossip.protocol.members import SWAP_EVERY_S
 from gossip.protocol.messages import Hello, parse_hello
 from gossip.protocol.outs import Disconnect, Follow, Tell, Unfollow, Wake
+from gossip.protocol.rates import LINKS_BURST
 from gossip.protocol.seen import REPEAT_S
 
 ME = Identity(b"\x63" * 32)
@@ -81,12 +82,14 @@ def test_hellos_that_are_refused(changes, reason):
     assert caught.value.reason is reason
 
 
-def test_records_of_others_are_kept_and_those_at_first_hand_passed_on():
+def test_records_of_others_are_kept_and_those_of_peers_that_were_reached_passed_on():
     it = engine()
     it.on_hello(A, hello(records=(record(by=BOB), record(by=ME))), 0.0)
     assert {entry.peer for entry in it.book.known()} == {A, B}
     assert record(by=BOB) not in parse_hello(it.hello_for(C, 0.0)).records
     it.on_hello(B, hello(BOB), 0.0)
+    assert record(by=BOB) not in parse_hello(it.hello_for(C, 0.0)).records
+    it.book.reached(B, it.book.addresses(B)[0])
     assert record(by=BOB) in parse_hello(it.hello_for(C, 0.0)).records
 
 
@@ -197,8 +200,9 @@ def test_a_flood_is_counted_fully_and_told_sparsely(it):
     it.drain()
     for seq in range(1000):
         it.on_message(B, link(epoch=4, round=seq).raw, 0.0)
-    assert it.court.stats.rejected[B, Reason.REPLAYED] == 1000
-    assert len(events(it)) < 30
+    assert it.court.stats.rejected[B, Reason.REPLAYED] == LINKS_BURST
+    assert it.court.stats.rejected[B, Reason.FLOODED] == 1000 - LINKS_BURST
+    assert len(events(it)) < 60
 
 
 def test_repeated_offences_ban_and_a_banned_forwarder_is_not_even_read(it):
@@ -262,6 +266,6 @@ def test_another_node_with_our_key_is_noticed_once(it):
 
 def test_what_was_seen_is_bounded(it):
     for n in range(MAX_SEEN + 50):
-        it._seen.add(digest_of(b"%d" % n), 0.0)
+        it._seen.add(digest_of(b"%d" % n), A, 0.0)
     it.on_message(A, link().raw, 0.0)
     assert len(it._seen) == MAX_SEEN

@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 from gossip_samples import SCOPE, record
@@ -10,7 +11,7 @@ from gossip.errors import LocalError, Reason
 from gossip.identity import Identity
 from gossip.ids import PeerId
 from gossip.protocol.attempts import MAX_TARGETS, Attempts, addresses_in, peer_in
-from gossip.protocol.book import MAX_RECORDS, Book
+from gossip.protocol.book import MAX_RECORDS, Book, Standing
 from gossip.protocol.envelope import open_envelope
 from gossip.protocol.limits import MAX_HELLO_RECORDS
 from gossip.protocol.scoring import BAN_AT, BAN_S, HALF_LIFE_S, MAX_SCORED_PEERS, POINTS, Scores
@@ -86,21 +87,42 @@ def test_the_newest_record_holds():
     assert it.learn(newer, first_hand=True)
     assert not it.learn(opened(record(by=one, version=1)), first_hand=True)
     assert it.addresses(one.peer_id) == newer.addresses
+    assert it.standing(one.peer_id) is Standing.FIRST_HAND
     assert it.learn(opened(record(by=one, epoch=2, version=1)), first_hand=False)
-    assert it.vouched(one.peer_id)
+    assert it.standing(one.peer_id) is Standing.HEARSAY
     it.forget(one.peer_id)
     assert it.addresses(one.peer_id) == ()
-    assert not it.vouched(one.peer_id)
 
 
 def made_up(name: str) -> PeerRecord:
-    return PeerRecord(peer=PeerId(name), epoch=1, version=1, addresses=(), raw=name.encode())
+    addresses = (f"/memory/{name}/p2p/{name}",)
+    return PeerRecord(peer=PeerId(name), epoch=1, version=1, addresses=addresses, raw=name.encode())
+
+
+def verified(it: Book, name: str) -> None:
+    it.learn(made_up(name), first_hand=True)
+    it.reached(PeerId(name), f"/memory/{name}/p2p/{name}")
+
+
+def test_a_record_is_handed_on_only_when_its_signer_answered_where_it_says():
+    """Anybody may sign any address, for a whole swarm to dial."""
+    it, peer, anybody = Book(), PeerId("a"), random.Random(1)
+    it.learn(made_up("a"), first_hand=True)
+    assert it.sample(anybody, without=PeerId("")) == ()
+    it.reached(peer, "/memory/elsewhere/p2p/a")
+    assert it.sample(anybody, without=PeerId("")) == ()
+    it.reached(peer, "/memory/a/p2p/a")
+    assert it.standing(peer) is Standing.VERIFIED
+    assert it.sample(anybody, without=PeerId("")) == (b"a",)
+    moved = replace(made_up("a"), version=2, addresses=("/memory/victim/p2p/a",))
+    it.learn(moved, first_hand=True)
+    assert it.sample(anybody, without=PeerId("")) == ()
 
 
 def test_the_book_and_what_it_hands_on_are_bounded():
     it = Book()
     for n in range(MAX_RECORDS + 20):
-        it.learn(made_up(str(n)), first_hand=True)
+        verified(it, str(n))
     assert len(it) == MAX_RECORDS
     sample = it.sample(random.Random(1), without=PeerId("100"))
     assert len(set(sample)) == MAX_HELLO_RECORDS
@@ -110,7 +132,7 @@ def test_the_book_and_what_it_hands_on_are_bounded():
 def test_hearsay_is_not_handed_on_and_pushes_nobody_out():
     it = Book()
     for n in range(20):
-        it.learn(made_up(f"known {n}"), first_hand=True)
+        verified(it, f"known {n}")
     for n in range(2 * MAX_RECORDS):
         it.learn(made_up(f"told {n}"), first_hand=False)
     assert len(it) == MAX_RECORDS

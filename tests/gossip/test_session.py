@@ -16,7 +16,7 @@ ONE, OTHER = identity(1).peer_id, identity(2).peer_id
 
 
 def pair() -> tuple[MemoryStream, MemoryStream]:
-    there, back = Pipe(lambda: 0.0), Pipe(lambda: 0.0)
+    there, back = Pipe(lambda size: 0.0), Pipe(lambda size: 0.0)
     return MemoryStream(OTHER, back, there), MemoryStream(ONE, there, back)
 
 

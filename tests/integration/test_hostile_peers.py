@@ -50,7 +50,7 @@ from gossip.transport.base import Stream
 from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
 from gossip.transport.libp2p_budget import MAX_TOTAL_PER_SECOND, SHARE_PER_SECOND
 from gossip.transport.libp2p_frames import LIGHT_PER_SECOND
-from gossip.transport.libp2p_host import MAX_PENDING
+from gossip.transport.places import Bounds
 
 LAG_S = 3.0
 """The longest that the event loop may stand still during an attack; the attackers work in it too."""
@@ -114,7 +114,7 @@ async def test_silent_sockets_shut_nobody_out() -> None:
     """64 sockets that said nothing were all it took, and six new ones a second, to keep every newcomer out for good."""
     victim = Node()
     async with running(victim):
-        silent = [await tcp(victim.address) for _ in range(MAX_PENDING + 20)]
+        silent = [await tcp(victim.address) for _ in range(Bounds().handshakes + 20)]
         await until(lambda: victim.transport.faults.get("handshake_cut_short", 0) >= 20)
         await assert_serves(victim, topic_too=False)
         for stream in silent:
@@ -135,7 +135,7 @@ class Choosy(Node):
 
 async def test_idle_strangers_shut_nobody_out_and_push_no_neighbour_out() -> None:
     """Connections that did nothing held their places for ever; when all were taken we could not even dial."""
-    victim, friend, other = Choosy(max_connections=8), Node(), Node()
+    victim, friend, other = Choosy(bounds=Bounds(inbound=8)), Node(), Node()
     async with running(victim, friend, other):
         victim.kept = friend.peer_id
         await friend.transport.dial(victim.address)
@@ -151,7 +151,7 @@ async def test_idle_strangers_shut_nobody_out_and_push_no_neighbour_out() -> Non
 
 
 async def test_bare_sockets_cost_nobody_a_place() -> None:
-    victim = Choosy(max_connections=4)
+    victim = Choosy(bounds=Bounds(inbound=4))
     async with running(victim):
         idle = [(await upgraded(victim.address, upgrader_with()))[1] for _ in range(4)]
         await until(lambda: len(victim.transport.peers) == 4)
@@ -377,6 +377,7 @@ async def swarm_of(*members: Member | Sybil) -> AsyncIterator[None]:
 async def test_lonely_sybils_take_half_of_the_places_and_never_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """They pushed out one honest neighbour every 30 s, until a node had none: here the clock is helped along."""
     monkeypatch.setattr("gossip.protocol.members.SWAP_EVERY_S", 0.05)
+    monkeypatch.setattr("gossip.protocol.engine.HELLO_PER_S", 10.0)  # heartbeats come thirty times as often
     friend = Member(heartbeat_s=0.3)
     async with swarm_of(friend):
         honest = [friend, *(Member(friend.address, heartbeat_s=0.3) for _ in range(3))]

@@ -228,6 +228,8 @@ def test_all_are_benchmarks():
         "aggregators": {"aggregators": ["mean"], "numel": 10, "vectors": [2], "f": [0], "threads": 1},
         "strategies": {"study": None},
         "robust": {"study": None},
+        "blob": {"mib": 1, "repetitions": 1},
+        "average": {"peers": 2, "mib": 1, "codec": "none", "repetitions": 1},
     }
     assert BENCHMARKS.names() == sorted(options)
     for name, each in options.items():

@@ -36,6 +36,11 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["up", "--nodes", "0"], "--nodes must be between"),
         (["up", "--nodes", "3", "--byzantine", "3"], "--byzantine must be between 0 and 2"),
         (["up", "--attack", "sign_flip"], "add --byzantine 1"),
+        (["up", "--set", "sync.strategy=gradient"], "no node can run the strategy gradient"),
+        (["node", "--set", "sync.strategy=gradient"], "no node can run the strategy gradient"),
+        (["up", "--attack", "dissensus", "--byzantine", "1"], "it is for simulations"),
+        (["node", "--set", "attack.name=spectral"], "it is for simulations"),
+        (["up", "--set", "node.pace=auto", "--set", "sync.compressor=adaptive"], "both follow the link"),
         (["up", "--data", "/no/such/text"], "/no/such/text"),
         (["up", "--task", "no_module:make"], "no_module"),
         (["up", "--task", "digits", "--data", "x"], "data"),
@@ -54,6 +59,30 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, ar
     assert err.count("\n") == 1
     assert said.lower() in err.lower()
     assert list(tmp_path.iterdir()) == []
+
+
+REGRESSION = """
+import torch
+class Regression:
+    name, metric = "regression", "error"
+    def build_model(self): ...
+    def train_batch(self, step, *, seed, shard, size): ...
+    def loss(self, model, batch): ...
+    def tokens(self, batch): ...
+    def eval_batches(self, size):
+        return [(torch.zeros(4, 2), torch.zeros(4))]
+"""
+
+
+def test_an_attack_that_the_task_has_no_place_for_is_refused_before_anything_starts(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "regression.py").write_text(REGRESSION)
+    task = ["--task", "regression:Regression", "--attack", "label_flip", "--byzantine", "1"]
+    code, out, err = run(capsys, "up", *task)
+    assert (code, out) == (2, "")
+    assert "label_flip needs class labels" in err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_debug_shows_where_it_came_from(capsys):

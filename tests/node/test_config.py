@@ -204,3 +204,18 @@ def test_only_what_differs_counts_as_changed():
 def test_any_string_survives_the_join_command(text):
     given_ = changed(load([], [], {"task": {"data": text}}), ["task"])
     assert load([], given_).task.options == {"data": text}
+
+
+def test_the_join_command_carries_the_pace_and_none_by_default():
+    address = "/ip4/10.0.0.1/tcp/4001/p2p/12D3"
+    assert "node.pace=dylu" in shlex.split(join_command(load([], ["node.pace=dylu"]), address))
+    assert "pace" not in join_command(load(), address)
+
+
+def test_steps_and_bits_may_not_both_follow_the_link():
+    for compressor in ("adaptive", "lossless+adaptive"):
+        with pytest.raises(UsageError, match="both follow the link"):
+            load([], ["node.pace=auto", f"sync.compressor={compressor}"])
+    assert load([], ["node.pace=dylu", "sync.compressor=adaptive"]).node.pace == "dylu"
+    with pytest.raises(UsageError, match=r"node\.pace"):
+        load([], ["node.pace=fast"])

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gossip.api import Durations
+from gossip.transport.drops import DROPS, counted
 from node.gpu_metrics import register_gpu
 from node.live_metrics import QUEUES, REACHABILITY, Readings
 from node.metrics import Metrics
@@ -25,6 +26,17 @@ def test_before_there_is_a_node_nothing_is_known_and_nothing_missing():
     assert seen["queue_depth"] == dict.fromkeys(QUEUES, 0)
     assert seen["blob_seconds_count"] == {"": 0}
     assert seen["blob_seconds_sum"] == {"": 0}
+    assert seen["drops_total"] == dict.fromkeys(DROPS, 0)
+
+
+def test_drops_are_read_by_kind():
+    metrics = Metrics()
+    metrics.live.watch(lambda: Readings(drops={"made_room": 3}))
+    assert scrape(metrics)["drops_total"] == dict.fromkeys(DROPS, 0) | {"made_room": 3}
+
+
+def test_a_kind_without_a_name_is_counted_as_another():
+    assert counted({"handshake": 2, "new": 1, "newer": 1}) == dict.fromkeys(DROPS, 0) | {"handshake": 2, "other": 2}
 
 
 @pytest.mark.parametrize("state", REACHABILITY)

@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 from gossip.api import EventName
+from gossip.transport.drops import DROPS
 from node import run_dir
 from node.cli.node_cmd import LOG
 from node.config import Config
@@ -68,6 +69,18 @@ def test_the_table_of_metrics_has_their_types():
         assert types[family.name] == family.type, family.name
 
 
+def test_the_table_of_drops_has_every_kind_and_no_other():
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section("Metrics").partition("### What is dropped")[2], re.MULTILINE)
+    assert dict(rows) == DROPS
+
+
+def test_every_kind_that_the_transport_counts_has_a_name():
+    folder = ROOT / "gossip" / "transport"
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("libp2p*.py")))
+    counted = set(re.findall(r"(?:\.note|violated)\(\"(\w+)\"", code))
+    assert counted <= DROPS.keys()
+
+
 def test_the_table_of_events_has_every_event_and_no_other():
     emitted = emitted_events()
     assert {"started", "round", "failed", "checkpoint"} <= emitted
@@ -94,7 +107,7 @@ def test_every_file_of_a_run_is_described():
     files = section("What lies in a run folder")
     for name in (
         *(run_dir.LOCK, run_dir.IDENTITY, run_dir.EVENTS, run_dir.SUMMARY, run_dir.CONFIG, run_dir.CHECKPOINTS),
-        *(run_dir.EPOCH, run_dir.STDERR, run_dir.PEERS, run_dir.TARGETS, LOG),
+        *(run_dir.EPOCH, run_dir.ADDRESSES, run_dir.STDERR, run_dir.PEERS, run_dir.TARGETS, LOG),
     ):
         assert re.search(rf"[`/]{re.escape(name)}[`/]", files), name
 

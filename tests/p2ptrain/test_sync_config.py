@@ -252,7 +252,7 @@ def test_sparse_loco_stays_together_under_any_codec_and_momentum() -> None:
 
 
 def test_tau_reaches_the_aggregator() -> None:
-    """A neighbour 10 away is followed by its weight times tau, and not by less, as the adaptive choice would have it."""
+    """A neighbour 10 away is followed by its weight times tau, no more and no less."""
     genesis_d = torch.zeros(4)
     config = SyncConfig(compressor="none", aggregator="clipped_gossip", f=1, tau=2.0, staleness_exponent=0.0, gamma=1.0)
     node = build(config, genesis_d, own="a")

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from gossip.identity import Identity
-from gossip.transport.memory import MemoryNetwork, MemoryTransport
+from gossip.transport.memory import LinkQuality, MemoryNetwork, MemoryTransport
 from node.assembly import Surroundings, make_node
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, from_raw
@@ -70,8 +70,10 @@ class _Gone(CheckpointStore):
 class Swarm:
     """Starts members in a nursery of its own; all know all others' addresses from the first on."""
 
-    def __init__(self, folder: Path, nursery: trio.Nursery, *, seed: int = 1) -> None:
-        self.network = MemoryNetwork(random.Random(seed))
+    def __init__(
+        self, folder: Path, nursery: trio.Nursery, *, seed: int = 1, link: LinkQuality = LinkQuality()
+    ) -> None:
+        self.network = MemoryNetwork(random.Random(seed), link)
         self.members: dict[str, Member] = {}
         self._folder = folder
         self._nursery = nursery
@@ -145,8 +147,8 @@ class Swarm:
 
 
 @asynccontextmanager
-async def swarm(folder: Path, *, seed: int = 1) -> AsyncIterator[Swarm]:
+async def swarm(folder: Path, *, seed: int = 1, link: LinkQuality = LinkQuality()) -> AsyncIterator[Swarm]:
     """A swarm whose nodes end with the block."""
     async with trio.open_nursery() as nursery:
-        yield Swarm(folder, nursery, seed=seed)
+        yield Swarm(folder, nursery, seed=seed, link=link)
         nursery.cancel_scope.cancel()

@@ -1,0 +1,85 @@
+"""The address book on disk: read at the start, written now and then when it has changed, and at the end.
+
+Written beside and renamed, so that a crash leaves the old file or the new one. It is not synced: what a power cut takes
+is found again. A damaged file is said to be damaged, and the node starts with an empty book.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from gossip.errors import LocalError
+from gossip.protocol.book import MAX_DUMP_BYTES, Book
+from gossip.protocol.envelope import Scope
+from gossip.running.context import Context
+
+SAVE_EVERY_S: Final = 30.0
+"""A book changes within seconds while a swarm gathers; who is killed then knows its bootstrap peers still."""
+
+
+def load_book(path: Path, book: Book, scope: Scope) -> None:
+    """Take up the file, if there is one. Raises LocalError, which says what is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_DUMP_BYTES + 1)
+        book.recall(data, scope)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LocalError(
+            f"cannot read the address book {path}: {error.strerror}; starting with an empty one"
+        ) from error
+    except LocalError as error:
+        raise LocalError(f"the address book {path} cannot be used: {error}; starting with an empty one") from error
+
+
+def save_book(path: Path, book: Book) -> None:
+    """Write the file whole or not at all. Raises LocalError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(book.dump())
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise LocalError(f"cannot write the address book {path}: {error.strerror}") from error
+
+
+class BookKeeper:
+    """Keeps the file true while the node runs."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._path = context.config.address_book
+        self._complained = False
+
+    def load(self) -> None:
+        """Once, before anybody is dialled."""
+        if self._path is not None:
+            try:
+                load_book(self._path, self._context.engine.book, self._context.engine.scope)
+            except LocalError as error:
+                self._context.warn(str(error))
+
+    async def run(self) -> None:
+        """Until cancelled; saves once more then."""
+        try:
+            while True:
+                await trio.sleep(SAVE_EVERY_S)
+                self._save()
+        finally:
+            self._save()
+
+    def _save(self) -> None:
+        book = self._context.engine.book
+        if self._path is None or not book.changed:
+            return
+        try:
+            save_book(self._path, book)
+        except LocalError as error:
+            if not self._complained:  # a full disk stays full for a while
+                self._context.warn(str(error))
+            self._complained = True

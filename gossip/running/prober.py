@@ -1,0 +1,75 @@
+"""Finds out whether peers can be dialled where they say, before anybody else is told of it.
+
+A peer that we dialled has shown it. One that dialled us has not: its record is probed, address by address, until one
+answers. A probe is a dial at a stranger's word, so there are few of them: of a peer, of a host, and at once.
+"""
+
+from typing import Final
+
+import trio
+
+from gossip.errors import GossipError
+from gossip.ids import PeerId
+from gossip.protocol.attempts import Attempts, host_of
+from gossip.protocol.book import Standing
+from gossip.protocol.quota import Quota
+from gossip.protocol.statements import PeerRecord
+from gossip.running.context import Context
+
+MAX_PROBES: Final = 4
+"""Under way at once."""
+
+PROBES_BURST: Final = 8
+PROBES_PER_S: Final = 1 / 30
+"""Of a peer: each address of its record once, and two a minute when it changes them all the time."""
+
+
+class Prober:
+    """Starts probes in the dialler's nursery. `hosts`: back-off by host, shared with dials at others' word."""
+
+    def __init__(self, context: Context, attempts: Attempts, hosts: Attempts) -> None:
+        self._context = context
+        self._attempts = attempts
+        self._hosts = hosts
+        self._quota = Quota(burst=PROBES_BURST, per_s=PROBES_PER_S)
+        self._probing: dict[PeerId, str] = {}
+
+    def start_some(self, nursery: trio.Nursery) -> None:
+        """Probe whoever is connected and has not been reached where its record says."""
+        now = trio.current_time()
+        for record in self._context.engine.book.of_standing(Standing.FIRST_HAND):
+            if len(self._probing) >= MAX_PROBES:
+                return
+            address = self._next(record, now)
+            if address is not None and self._quota.take(record.peer, now):
+                self._probing[record.peer] = host_of(address)
+                nursery.start_soon(self._probe, record.peer, address)
+
+    def _next(self, record: PeerRecord, now: float) -> str | None:
+        if record.peer in self._probing or record.peer not in self._context.transport.peers:
+            return None
+        busy = self._probing.values()
+        return next(
+            (
+                address
+                for address in record.addresses
+                if self._attempts.due(address, now)
+                and self._hosts.due(host_of(address), now)
+                and host_of(address) not in busy
+            ),
+            None,
+        )
+
+    async def _probe(self, peer: PeerId, address: str) -> None:
+        try:
+            with trio.fail_after(self._context.config.dial_timeout_s):
+                await self._context.transport.probe(address)
+        except (GossipError, trio.TooSlowError):
+            self._attempts.failed(address, trio.current_time())
+            self._hosts.failed(host_of(address), trio.current_time())
+        else:
+            self._attempts.succeeded(address)
+            self._hosts.succeeded(host_of(address))
+            self._context.engine.book.reached(peer, address)
+        finally:
+            del self._probing[peer]

@@ -1,0 +1,40 @@
+"""What a transport refuses, lets go or survives, by kind: a closed set, so that metrics can begin at 0 with each."""
+
+from collections.abc import Mapping
+from typing import Final
+
+DROPS: Final[Mapping[str, str]] = {
+    "too_many_connections": "callers, while every place was a neighbour's",
+    "too_many_of_network": "callers of a network (a /24, a /48) whose every place was a neighbour's",
+    "too_many_connections_of_peer": "connections of a peer beyond its bound",
+    "made_room": "idle strangers that were let go for a newcomer",
+    "handshake": "handshakes that failed: garbage, another protocol, another key than expected, hung up",
+    "handshake_timeout": "handshakes that took too long, also a byte at a time",
+    "handshake_cut_short": "the oldest handshake of the most crowded network, when too many were under way",
+    "silent_peer": "connections over which nothing came for some heartbeats",
+    "connection_write": "connections that broke while we sent",
+    "control_flood": "connections of a peer that asks (pings, streams) and does not read",
+    "frame_flood": "connections with a flood of frames that carry nothing",
+    "unknown_frame": "connections with a frame of no known kind",
+    "frame_too_large": "connections with a frame beyond its bound",
+    "window_overrun": "connections of a peer that sent more than its window",
+    "too_many_streams": "streams of a connection beyond its bound",
+    "stream": "streams with bytes that no protocol allows",
+    "too_many_pubsub_streams": "gossipsub streams of a peer beyond its bound",
+    "pubsub_malformed": "broadcasts on another topic, or too long",
+    "pubsub_message": "broadcasts with a bad signature or key, or another malformed field",
+    "pubsub_flood": "broadcasts beyond a peer's rate, or that of all peers",
+    "publish": "broadcasts of our own that the library could not send",
+    "task": "tasks of the library that raised",
+    "handler": "our own handlers that raised: a bug of ours",
+    "other": "what has no name of its own",
+}
+"""Kind -> of what. docs/operations.md has the same table."""
+
+
+def counted(counts: Mapping[str, int]) -> dict[str, int]:
+    """Every kind, at 0 where nothing was counted; what is not of the set is added up as `other`."""
+    found = dict.fromkeys(DROPS, 0)
+    for kind, times in counts.items():
+        found[kind if kind in DROPS else "other"] += times
+    return found

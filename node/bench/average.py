@@ -1,0 +1,172 @@
+"""`p2ptrain bench average`: peers average a tensor each, by gossip, as separate processes over loopback.
+
+Everyone publishes its tensor and pulls everyone else's: the full mesh that a swarm of up to eight is. Measured from the
+first peer's start until the last holds the mean: encoding, hashing, the announcement, the exchange, decoding and the
+mean itself. That the mean is exact is checked after each repetition, by every peer, and all must hold the same bits.
+hivemind averages as much in turns with it, where it is installed. A first turn of both warms up and is not told.
+"""
+
+import importlib.util
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from node.bench.base import Column, Row, Summary
+from node.bench.blob import LEAST_MIB_S, PATIENCE_S, draw_speeds, with_medians
+from node.bench.network import rival
+from node.bench.network.crew import Child, Crew
+from node.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_PEERS: Final = 16
+"""A full mesh of processes on one machine: 120 connections, and 16 times 16 tensors in memory."""
+MAX_MIB: Final = 1024
+MIB: Final = 1 << 20
+CODECS: Final = ("none", "q2")
+
+COLUMNS: Final = (
+    Column(key="repetition", title="repetition"),
+    Column(key="seconds", title="time", unit="s", digits=3),
+    Column(key="mib_s", title="averaged", unit="MiB/s", digits=1),
+    Column(key="publish_seconds", title="publish", unit="s", digits=3),
+    Column(key="payload_mib", title="payload", unit="MiB", digits=2),
+    Column(key="rounding", title="error", unit="of rounding", digits=2),
+    Column(key="hivemind_mib_s", title="hivemind", unit="MiB/s", digits=1),
+    Column(key="of_hivemind", title="of its time", unit="times", digits=2),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average:
+    """`peers` processes, a tensor of `mib` MiB each, so many times. `hivemind`: a Python that has it; None: this one,
+    where it does. `notes` is filled by `run`: why there is nothing to compare with."""
+
+    peers: int
+    mib: int
+    codec: str
+    repetitions: int
+    seed: int = 0
+    hivemind: Path | None = None
+    name: str = "average"
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.peers <= MAX_PEERS:
+            raise ValueError(f"2 to {MAX_PEERS} peers can average, not {self.peers}")
+        if not 1 <= self.mib <= MAX_MIB:
+            raise ValueError(f"a tensor has 1 to {MAX_MIB} MiB, not {self.mib}")
+        if self.codec not in CODECS:
+            raise UsageError(f"--codec: there is no {self.codec!r} here", f"there are: {', '.join(CODECS)}")
+        if self.repetitions < 1:
+            raise ValueError("needs at least one repetition")
+        if self.hivemind is not None and not self.hivemind.is_file():
+            hint = "name the bin/python of an environment that has hivemind"
+            raise UsageError(f"--hivemind: there is no file {self.hivemind}", hint)
+
+    def run(self) -> Iterator[Row]:
+        """See Benchmark: a row a repetition."""
+        patience_s = PATIENCE_S + self.peers**2 * self.mib / LEAST_MIB_S
+        with Crew(patience_s) as crew, Crew(PATIENCE_S + rival.STEP_S) as theirs:
+            other = self._hire_rival(theirs)
+            peers, met = self._gather(crew)
+            for repetition in range(self.repetitions + 1):
+                own = self._repeat(crew, peers, repetition)
+                against: Row = {"hivemind_absent": self.notes[-1]} if self.notes else {}
+                if other is not None:
+                    against = self._against(theirs, other, own["seconds"])
+                    other = None if self.notes else other
+                if repetition:
+                    settings = {"peers": self.peers, "mib": self.mib, "codec": self.codec}
+                    yield {"repetition": repetition, **settings, **own, **against, "meeting_seconds": met}
+
+    def _gather(self, crew: Crew) -> tuple[list[Child], float]:
+        """The peers, each a neighbour of all. All but the first know the first, and find the others through it."""
+        peers = [crew.hire(f"peer {index}", "averager") for index in range(self.peers)]
+        swarm = f"bench-{secrets.token_hex(8)}"
+        join: list[str] = []
+        for index, peer in enumerate(peers):
+            crew.tell(
+                peer,
+                "start",
+                index=index,
+                peers=self.peers,
+                mib=self.mib,
+                codec=self.codec,
+                seed=self.seed,
+                swarm=swarm,
+                join=join,
+            )
+            if index == 0:
+                join = [crew.hear(peer, "listening")["address"]]
+        crew.hear_all(peers[1:], "listening")
+        crew.tell_all(peers, "meet")
+        return peers, round(max(float(message["seconds"]) for message in crew.hear_all(peers, "met")), 3)
+
+    def _repeat(self, crew: Crew, peers: Sequence[Child], repetition: int) -> dict[str, float]:
+        crew.tell_all(peers, "prepare", repetition=repetition)
+        crew.hear_all(peers, "prepared")
+        crew.tell_all(peers, "average")
+        told = crew.hear_all(peers, "averaged")
+        crew.tell_all(peers, "check")
+        checked = crew.hear_all(peers, "checked")
+        if len({message["digest"] for message in checked}) > 1:
+            raise RunError("the peers came to different means")
+        seconds = max(message["ended"] for message in told) - min(message["began"] for message in told)
+        return {
+            "seconds": round(seconds, 4),
+            "mib_s": round(self.peers * self.mib / seconds, 1),
+            "publish_seconds": round(max(message["published"] - message["began"] for message in told), 4),
+            "payload_mib": round(told[0]["payload_bytes"] / MIB, 3),
+            "rounding": round(max(message["rounding"] for message in checked), 3),
+        }
+
+    def _hire_rival(self, crew: Crew) -> Child | None:
+        if self.hivemind is None and importlib.util.find_spec("hivemind") is None:
+            self.notes.append("hivemind is not installed here, and not measured: --hivemind names a Python that has it")
+            return None
+        # Not resolved: a link to Python is what makes it the one of its environment.
+        command = [str(self.hivemind or sys.executable), rival.__file__, str(self.peers), str(self.mib)]
+        child = crew.hire_command("hivemind", command)
+        try:
+            crew.hear(child, "ready")
+        except RunError as error:
+            self._without(error)
+            return None
+        return child
+
+    def _against(self, crew: Crew, child: Child, own: float) -> Row:
+        try:
+            crew.tell(child, "average")
+            averaged = crew.hear(child, "averaged")
+        except RunError as error:
+            self._without(error)
+            return {"hivemind_absent": self.notes[-1]}
+        return {
+            "hivemind_seconds": round(averaged["seconds"], 4),
+            "hivemind_mib_s": round(self.peers * self.mib / averaged["seconds"], 1),
+            "hivemind_error": averaged["error"],
+            "of_hivemind": round(own / averaged["seconds"], 3),
+        }
+
+    def _without(self, error: RunError) -> None:
+        self.notes.append(f"hivemind is not measured: {error.line()}")
+
+    def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
+        """See Benchmark."""
+        notes = [
+            "time: from the first peer's start until the last holds the mean; MiB/s: of all tensors together",
+            "error: the largest, over what rounding in fp32 allows; all peers hold the same bits",
+            *self.notes,
+        ]
+        shown = [column for column in COLUMNS if any(row.get(column.key) is not None for row in rows)]
+        title = f"{self.peers} peers average {self.mib} MiB each, {self.codec}"
+        return [Summary(title=title, columns=shown, rows=with_medians(rows), notes=notes)]
+
+    def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
+        """See Benchmark."""
+        draw_speeds(rows, figure, {"mib_s": f"gossip, {self.codec}", "hivemind_mib_s": "hivemind"})

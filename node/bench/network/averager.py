@@ -1,0 +1,120 @@
+"""A peer of `p2ptrain bench average`: publishes its tensor, takes everybody's, and averages; then the mean is checked.
+
+The mean is the product's own aggregator over tensors in the order of their peers' names, so that all peers must come
+to the same bits. What it should be, each peer computes from the seeds alone, in double precision: nothing that came
+over the network takes part in that.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import torch
+import trio
+
+from node.bench.network.child import Order, Orders, now, say
+from node.bench.network.member import Member, joined
+from node.errors import RunError
+from p2ptrain import aggregate, compress
+from p2ptrain.aggregate.base import Rows
+from p2ptrain.compress import Compressor
+from p2ptrain.training.flat import vector_bytes
+
+MIB: Final = 1 << 20
+FP32_BYTES: Final = 4
+SLACK_BYTES: Final = 1 << 16
+"""For scales and headers, as a node has it."""
+PART: Final = 1 << 20
+"""Values that are checked at a time."""
+ROUNDING: Final = 2.0**-24
+"""Unit roundoff of fp32: one operation is off by at most so much of its result."""
+
+
+async def averager(orders: Orders) -> None:
+    """`start`, `meet`, then `prepare`, `average` and `check` by turns."""
+    start = await orders.expect("start")
+    torch.set_num_threads(1)
+    codec = compress.get(start["codec"])
+    others = start["peers"] - 1
+    most_bytes = start["mib"] * MIB + SLACK_BYTES
+    async with joined(start["swarm"], start["join"], others, most_bytes) as member:
+        say("listening", address=member.address)
+        await orders.expect("meet")
+        say("met", seconds=await member.meet(others))
+        while True:
+            order = await orders.expect("prepare")
+            own_d = await _in_thread(tensor, start, start["index"], order["repetition"])
+            say("prepared")
+            await orders.expect("average")
+            mean_d, told = await _average(member, codec, own_d, order["repetition"] + 1, others)
+            say("averaged", **told)
+            await orders.expect("check")
+            rounding = await _in_thread(_check, mean_d, codec, start, order["repetition"])
+            say("checked", rounding=rounding, digest=hashlib.blake2b(vector_bytes(mean_d)).hexdigest())
+            del own_d, mean_d
+
+
+async def _average(
+    member: Member, codec: Compressor, own_d: torch.Tensor, round_: int, others: int
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The mean, and what it took. The own tensor counts as the others see it, as in training."""
+    numel = own_d.numel()
+    began = now()
+    payload = await _in_thread(codec.encode, own_d)
+    await member.service.publish(round=round_, codec=codec.name, payload=payload, steps=1, tokens=0)
+    published = now()
+    vectors = {str(member.peer_id): await _in_thread(codec.decode, payload, numel)}
+    while len(vectors) <= others:
+        update = (await member.arrivals.receive()).update
+        if update.round != round_ or update.payload is None:
+            raise RunError(f"{update.peer} sent round {update.round} in round {round_}")
+        vectors[str(update.peer)] = await _in_thread(codec.decode, update.payload, numel)
+        del update
+    mean_d = await _in_thread(_mean, [vectors[name] for name in sorted(vectors)])
+    return mean_d, {"began": began, "published": published, "ended": now(), "payload_bytes": len(payload)}
+
+
+def _mean(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+    def read(part: slice) -> torch.Tensor:
+        return torch.stack([vector_d[part] for vector_d in vectors])
+
+    return aggregate.get("mean", f=0).reduce(Rows(len(vectors), vectors[0].numel(), read))
+
+
+def tensor(start: Order, index: int, repetition: int) -> torch.Tensor:
+    """The tensor of peer `index`: (MiB * 2^18,), Gaussian, of the seed, the peer and the repetition alone."""
+    name = f"{start['seed']}|{index}|{repetition}".encode()
+    seed = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
+    return torch.randn(start["mib"] * MIB // FP32_BYTES, generator=torch.Generator().manual_seed(seed))
+
+
+def _check(mean_d: torch.Tensor, codec: Compressor, start: Order, repetition: int) -> float:
+    """The largest error, in units of the rounding that n additions and a multiplication may leave: at most 1.
+
+    Raises RunError when it is larger, or nothing at all was averaged.
+    """
+    vectors = [_as_received(codec, tensor(start, index, repetition)) for index in range(start["peers"])]
+    worst = 0.0
+    for part in _parts(mean_d.numel()):
+        exact_d, size_d = torch.zeros(2, mean_d[part].numel(), dtype=torch.float64)
+        for vector_d in vectors:
+            exact_d += vector_d[part]
+            size_d += vector_d[part].abs()
+        allowed_d = (len(vectors) + 1) * ROUNDING * size_d / len(vectors)
+        error_d = (mean_d[part] - exact_d / len(vectors)).abs()
+        found = float((error_d / allowed_d.clamp_min(torch.finfo(torch.float32).tiny)).max())
+        if not found <= 1.0:  # also when it is NaN
+            raise RunError(f"the mean is wrong: {found:.3g} times as far off as rounding explains")
+        worst = max(worst, found)
+    return worst
+
+
+def _as_received(codec: Compressor, x_d: torch.Tensor) -> torch.Tensor:
+    return codec.decode(codec.encode(x_d), x_d.numel())
+
+
+def _parts(numel: int) -> Iterator[slice]:
+    return (slice(start, min(start + PART, numel)) for start in range(0, numel, PART))
+
+
+_in_thread = trio.to_thread.run_sync

@@ -1,0 +1,167 @@
+"""How many steps a phase has: `train.inner_steps`, or fewer where `node.pace` says so. Changed between phases only.
+
+    fixed   train.inner_steps
+    dylu    its share of them that own speed is of the fastest's, so that unequal machines end their rounds together
+    auto    as few as the measured links hide, and as many as keep the round as long as the neighbours' are
+
+What is known of the others is on the wire anyway: each update says how many steps it is of, and the time between two of
+them is the time that these took, for training never waits. None of it is believed further than it must be. For `dylu`
+the `sync.f` fastest neighbours count for nothing, and no plan is below LEAST_SHARE of train.inner_steps. For `auto` the
+low median of the neighbours decides how long rounds are; who claims to be slow can keep them as long as they are, and
+no plan is above train.inner_steps: that is what `fixed` has anyway. docs/decisions/0012 has the reasons.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median, median_low
+from typing import Final
+
+from p2ptrain.training.pace import auto_h, dylu_steps, steady
+
+WINDOW: Final = 5
+"""Updates of a neighbour that are remembered: four rounds, so that one late update hardly shows."""
+
+LEAST_SHARE: Final = 1 / 16
+"""A neighbour that claims to be faster than 16 times us is not followed beyond that; who really is that much slower
+does its least and is helped by the shorter rounds of those that lag (node.py)."""
+
+SLACK: Final = 1.05
+"""Measured speeds waver: a share of 1.97 steps is 2, not 1."""
+
+STRIDE: Final = 1.5
+"""An `auto` round is at most so many times as long, or as short, as the one before and as the neighbours': nodes with
+unlike links stay within reach of each other, and all together come down from 20 steps to 2 in six strides."""
+
+
+class Pulse:
+    """A node's newest updates: when they came, and of how many steps each is."""
+
+    def __init__(self) -> None:
+        self._updates: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+
+    def update(self, steps: int, now: float) -> None:
+        """One more."""
+        self._updates.append((now, steps))
+
+    @property
+    def speed(self) -> float | None:
+        """Steps a second; None when too little is known, or nothing was done."""
+        if len(self._updates) < 2:
+            return None
+        seconds = self._updates[-1][0] - self._updates[0][0]
+        steps = sum(count for _, count in list(self._updates)[1:])
+        return steps / seconds if seconds > 0 and steps > 0 else None
+
+    @property
+    def round_seconds(self) -> float | None:
+        """From one update to the next, as of late."""
+        gaps = [later - sooner for (sooner, _), (later, _) in pairwise(self._updates)]
+        return median(gaps) if gaps else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What a round's exchange is made of. `bytes_per_s`: of the slowest link that the quorum waits for, by the slower
+    direction; None before it was measured. `overlap_steps`: None for as many as the round has."""
+
+    bytes_per_s: float | None
+    payload_bytes: int
+    overlap_steps: int | None
+
+
+class Pace:
+    """The plan for the phase under way, and what it is made from. All on the event loop, but for `steps`."""
+
+    def __init__(self, mode: str, inner_steps: int, *, f: int, own: str, clock: Callable[[], float]) -> None:
+        self.steps = inner_steps
+        """Of the phase under way; read by the training thread."""
+        self._mode = mode
+        self._most = inner_steps
+        self._f = f
+        self._own = own
+        self._clock = clock
+        self._pulses: dict[str, Pulse] = {own: Pulse()}
+        self._work_seconds = 0.0
+
+    def took(self, peer: str, steps: int | None) -> None:
+        """An update of `peer`, which may be ourselves, of so many steps is there. None: `peer` begins a new chain or
+        was caught up with by a snapshot, and the time since its last update says nothing."""
+        if steps is None:
+            self._pulses.pop(peer, None)
+        else:
+            self._pulses.setdefault(peer, Pulse()).update(steps, self._clock())
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Around encoding, decoding and aggregating, which lengthen an exchange as a slow link does."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._work_seconds += self._clock() - began
+
+    def plan(self, neighbours: Collection[str], step_seconds: float, link: Link) -> None:
+        """Settle the next phase's steps. `step_seconds`: own mean, of the phase before."""
+        work_seconds, self._work_seconds = self._work_seconds, 0.0
+        self._pulses = {peer: it for peer, it in self._pulses.items() if peer in neighbours or peer == self._own}
+        if self._mode == "dylu":
+            self.steps = steady(self.steps, self._dylu())
+        elif self._mode == "auto" and step_seconds > 0:
+            self.steps = steady(self.steps, self._auto(step_seconds, work_seconds, link))
+
+    def _dylu(self) -> int:
+        own, others = self._own_speed, self._speeds()
+        fastest = others[-1 - self._f] if len(others) > self._f else None
+        if own is None or fastest is None:
+            return self.steps
+        wanted = dylu_steps(self._most, speed=SLACK * own, fastest=max(own, fastest))
+        return max(math.ceil(LEAST_SHARE * self._most), wanted)
+
+    def _auto(self, step_seconds: float, work_seconds: float, link: Link) -> int:
+        if link.bytes_per_s is None or link.payload_bytes == 0:
+            return self._most
+        hidden = auto_h(
+            step_seconds=step_seconds,
+            link_bytes_per_s=link.bytes_per_s,
+            payload_bytes=link.payload_bytes,
+            latency_s=work_seconds,
+            overlap_steps=link.overlap_steps,
+            maximum=self._most,
+        )
+        a_step = 1 / self._own_speed if self._own_speed else step_seconds
+        wanted = max(hidden, self._slowest_step(a_step))
+        if (around := self._neighbours_round()) is not None:
+            wanted = _within(wanted, around / a_step)
+        return min(self._most, _within(wanted, self.steps))
+
+    def _slowest_step(self, a_step: float) -> int:
+        """Own steps in the time of the slowest neighbour's step: nobody can do less than one a round."""
+        others = self._speeds()
+        return max(1, math.ceil(1 / (SLACK * others[0]) / a_step)) if others else 1
+
+    def _neighbours_round(self) -> float | None:
+        """Seconds: the low median, which no minority moves."""
+        lengths = [it.round_seconds for peer, it in self._pulses.items() if peer != self._own]
+        known = [seconds for seconds in lengths if seconds]
+        return median_low(known) if known else None
+
+    @property
+    def _own_speed(self) -> float | None:
+        own = self._pulses.get(self._own)
+        return own.speed if own else None
+
+    def _speeds(self) -> list[float]:
+        """The neighbours', as far as they are known, the slowest first."""
+        speeds = (it.speed for peer, it in self._pulses.items() if peer != self._own)
+        return sorted(speed for speed in speeds if speed is not None)
+
+
+def _within(wanted: int, around: float) -> int:
+    """`wanted`, but no more than a stride from `around`. A step is always one, or small numbers would be stuck."""
+    most = max(math.floor(around * STRIDE + 1e-9), math.floor(around) + 1)
+    least = min(math.ceil(around / STRIDE - 1e-9), round(around) - 1)
+    return max(1, least, min(wanted, most))

@@ -1,0 +1,110 @@
+"""Real nodes that plan rounds by what they measure: unlike machines, slow links. Loss and utilization as `fixed`."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+import trio
+import trio.testing
+from sim_swarm import Member, swarm
+
+from gossip.transport.memory import LinkQuality
+
+torch.set_num_threads(1)
+
+
+def play(
+    pace: str, step_seconds: Sequence[float], *, rounds: int, inner_steps: int, link: LinkQuality = LinkQuality()
+) -> list[Member]:
+    """A whole run: one node for each of the times that a step takes."""
+
+    async def main(folder: Path) -> list[Member]:
+        async with swarm(folder, link=link) as members:
+            for number, seconds in enumerate(step_seconds):
+                await members.start(
+                    f"n{number}",
+                    wait_for=len(step_seconds) - 1,
+                    step_seconds=seconds,
+                    sync={"aggregator": "mean", "f": 0},
+                    train={"rounds": rounds, "inner_steps": inner_steps, "eval_every": rounds},
+                    node={
+                        "pace": pace,
+                        "checkpoint_every": 0,
+                        "shard_index": number,
+                        "shard_count": len(step_seconds),
+                        "linger_s": 5.0,
+                    },
+                )
+            await members.finished()
+            return list(members.members.values())
+
+    with tempfile.TemporaryDirectory() as folder:
+        return trio.run(main, Path(folder), clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def ended(member: Member) -> float:
+    at: float = member.told("round")[-1]["at"] - member.told("round")[0]["at"]
+    return at
+
+
+def plans(member: Member) -> list[int]:
+    return [fields["inner_steps"] for fields in member.told("round")]
+
+
+def told(members: list[Member], field: str) -> list[Any]:
+    return [member.told("round")[-1][field] for member in members]
+
+
+def test_dylu_lets_a_slow_machine_end_with_the_others_at_the_same_loss() -> None:
+    speeds = (0.05, 0.05, 0.05, 0.2)
+    fixed = play("fixed", speeds, rounds=24, inner_steps=8)
+    dylu = play("dylu", speeds, rounds=24, inner_steps=8)
+    assert ended(fixed[-1]) > 1.2 * ended(fixed[0]), "it works off what it lags once the others are gone"
+    assert ended(dylu[-1]) < 1.15 * ended(dylu[0])
+    for fast in dylu[:-1]:
+        assert set(plans(fast)) == {8}
+    assert set(plans(dylu[-1])[4:]) == {2}, "a quarter of the speed, a quarter of the steps"
+    for run in (fixed, dylu):
+        assert min(told(run, "utilization")) > 0.97
+        assert not any(member.told("joined") for member in run)
+    losses = [fmean(member.eval_loss for member in run) for run in (fixed, dylu)]
+    assert losses[1] < 1.05 * losses[0]
+
+
+def test_auto_takes_as_few_steps_as_the_link_hides_and_learns_more_from_as_many() -> None:
+    link = LinkQuality(bytes_per_s=20_000.0)
+    fixed = play("fixed", (0.05,) * 4, rounds=9, inner_steps=20, link=link)
+    auto = play("auto", (0.05,) * 4, rounds=24, inner_steps=20, link=link)
+    for member in auto:
+        seconds = member.node.newest_payload / link.bytes_per_s  # and some for the frames around it
+        assert plans(member)[-4:] == [3] * 4
+        assert 2 * 0.05 < seconds < 3 * 0.05
+        assert plans(member) == sorted(plans(member), reverse=True)
+        assert {fields["closed_by"] for fields in member.told("round")} == {"quorum"}
+    steps = [fmean(member.node.inner.steps for member in run) for run in (fixed, auto)]
+    assert 0.9 * steps[0] < steps[1] < 1.1 * steps[0]
+    losses = [fmean(member.eval_loss for member in run) for run in (fixed, auto)]
+    assert losses[1] < 0.8 * losses[0], "averaging more often gains more than anything else"
+    assert min(told(auto, "utilization")) > 0.97
+    assert min(told(auto, "utilization")) > min(told(fixed, "utilization")) - 0.01
+
+
+def test_auto_keeps_machines_of_unlike_speed_together() -> None:
+    auto = play("auto", (0.05, 0.05, 0.05, 0.2), rounds=24, inner_steps=8)
+    for fast in auto[:-1]:
+        assert set(plans(fast)[8:]) == {4}, "the time of the slow one's step"
+    assert set(plans(auto[-1])[8:]) == {1}
+    assert ended(auto[-1]) < 1.15 * ended(auto[0])
+    assert not any(member.told("joined") for member in auto)
+
+
+def test_the_learning_rate_follows_the_rounds_whatever_the_steps_are() -> None:
+    (alone,) = play("fixed", (0.05,), rounds=2, inner_steps=10)
+    node = alone.node
+    node.round, node.pace.steps = 1, 4
+    assert [node.schedule_step(steps) for steps in range(6)] == [10, 12, 15, 17, 19, 19]
+    node.pace.steps = 10
+    assert [node.schedule_step(steps) for steps in (0, 3, 9, 12)] == [10, 13, 19, 19]
