@@ -1,18 +1,22 @@
-"""Pulls one blob over one stream: the manifest, then a chunk at a time, each verified before the next is asked for.
+"""Pulls one blob over one stream: the manifest, then its chunks, each verified as it comes.
 
-The pull is the credit. A chunk is asked for when there is room for it and then drained at once, so that the writer at
-the other end never sees a window stay shut (yamux resets a stream after five seconds of that).
+The pull is the credit. A few chunks are asked for ahead, so that neither end waits for the other's turn, and no more
+than those are ever under way; while one is being verified, the next comes in.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from gossip.errors import Reason, RemoteError
 from gossip.ids import Digest
-from gossip.protocol.blobs import Assembler, Manifest, parse_manifest
+from gossip.protocol.blobs import Assembler, parse_manifest
 from gossip.protocol.messages import ChunkRequest, ManifestRequest, parse_bytes_answer, parse_manifest_answer
 from gossip.running.hashing import Hasher
 from gossip.running.session import Session
+
+AHEAD: Final = 4
+"""Chunks asked for and not yet verified: 4 MiB, one stream's largest window (335 Mbit/s at a round trip of 100 ms)."""
 
 Meter = Callable[[int], None]
 """Told of verified bytes as they come in."""
@@ -25,14 +29,16 @@ async def pull(session: Session, address: Digest, size: int, hasher: Hasher, met
     if manifest.size != size:
         raise RemoteError(Reason.PROTOCOL, f"a blob of {manifest.size} bytes where {size} were announced")
     assembler = Assembler(manifest)
+    asked = 1 if first else 0
     while (index := assembler.wanted) is not None:
-        chunk = first if index == 0 and first else await _ask(session, address, manifest, index)
+        while asked < min(len(manifest.chunks), index + AHEAD):
+            await session.request(ChunkRequest(address=address, index=asked))
+            asked += 1
+        if index or not first:
+            chunk = parse_bytes_answer(await session.response(), manifest.chunk_size(index))
+        else:
+            chunk = first
         await hasher.run(len(chunk), partial(assembler.check, index, chunk))
         assembler.add(chunk)
         meter(len(chunk))
-    return assembler.finish()
-
-
-async def _ask(session: Session, address: Digest, manifest: Manifest, index: int) -> bytes:
-    raw = await session.ask(ChunkRequest(address=address, index=index))
-    return parse_bytes_answer(raw, manifest.chunk_size(index))
+    return await hasher.run(size, assembler.finish)

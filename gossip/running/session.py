@@ -22,8 +22,8 @@ from gossip.transport.base import Stream, Transport
 MIN_RATE: Final = 16 * KIB
 """Bytes a second below which a transfer is given up: a 1 MiB chunk within a minute; ISDN did half of it."""
 
-READ_BYTES: Final = 64 * KIB
-"""Asked of the stream at once: a full yamux window's quarter, so that the writer is always kept going."""
+READ_BYTES: Final = 256 * KIB
+"""Asked of the stream at once: a full yamux window; what is there is taken in one piece."""
 
 IDLE_S: Final = 30.0
 """A server waits so long for the next request on an open stream; a puller asks again within milliseconds."""
@@ -61,7 +61,7 @@ class FrameStream:
         return body
 
     async def _exactly(self, size: int, deadline: float, may_end: bool = False) -> bytes | None:
-        data = bytearray()
+        data = bytearray()  # not a list of pieces: of two bytes each they would take twenty times their length
         while len(data) < size:
             with trio.move_on_at(deadline + len(data) / MIN_RATE) as scope:
                 piece = await self._stream.receive_some(min(READ_BYTES, size - len(data)))
@@ -83,7 +83,15 @@ class Session:
 
     async def ask(self, request: Request, most: int = MAX_RESPONSE_BYTES) -> bytes:
         """Send a request; the raw response of at most `most` bytes. Raises RemoteError or TransportError."""
+        await self.request(request)
+        return await self.response(most)
+
+    async def request(self, request: Request) -> None:
+        """Send a request without waiting: answers come in the order of the requests. Raises as `ask` does."""
         await self._frames.send(encode_request(request))
+
+    async def response(self, most: int = MAX_RESPONSE_BYTES) -> bytes:
+        """The raw response to the oldest request that has none yet. Raises as `ask` does."""
         answer = await self._frames.receive(most)
         if answer is None:
             raise RemoteError(Reason.UNAVAILABLE, "the stream was closed without an answer")
