@@ -5,6 +5,7 @@ step, over a ring. All do the same number of inner steps a node. Bits are those 
 inner step: `sent` counts a payload for every neighbour that takes it, `published` once.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -121,6 +122,7 @@ def _scatter(axes: "Axes", each: Sequence[Sequence[Row]]) -> None:
     strategies = list(dict.fromkeys(str(group[0]["strategy"]) for group in each))
     compressors = list(dict.fromkeys(str(group[0]["compressor"]) for group in each))
     named: set[str] = set()
+    is_crowded = len(each) > ANNOTATED
     for group in each:
         strategy, compressor = str(group[0]["strategy"]), str(group[0]["compressor"])
         bits, loss = mean(group, "sent_bits"), mean(group, "eval_loss")
@@ -131,5 +133,7 @@ def _scatter(axes: "Axes", each: Sequence[Sequence[Row]]) -> None:
         label = strategy if strategy not in named else None
         named.add(strategy)
         axes.errorbar(bits, loss, yerr=spread(group, "eval_loss"), color=colour, marker=marker, label=label, capsize=2)
-        if len(each) <= ANNOTATED and strategy != "synchronous":
+        if not is_crowded and strategy != "synchronous":
             axes.annotate(compressor, (bits, loss), textcoords="offset points", xytext=(4, 4), fontsize="x-small")
+    for marker, compressor in zip(itertools.cycle(MARKERS), compressors if is_crowded else (), strict=False):
+        axes.plot([], [], color="grey", marker=marker, linestyle="none", label=compressor)
