@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gossip.errors import LocalError
 from gossip.protocol.limits import MAX_BLOB_BYTES, MAX_LINKS
+
+MIN_HEARTBEAT_S: Final = 2.0
+"""Neighbours look at a hello so often, and charge who sends more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,9 @@ class GossipConfig:
             "max_staleness must not be negative": self.max_staleness >= 0,
             f"history must lie in 1..{MAX_LINKS}": 1 <= self.history <= MAX_LINKS,
             f"max_payload_bytes must lie in 1..{MAX_BLOB_BYTES}": 1 <= self.max_payload_bytes <= MAX_BLOB_BYTES,
+            f"heartbeat_s must be {MIN_HEARTBEAT_S:g} or more: neighbours charge who says hello more often": (
+                self.heartbeat_s >= MIN_HEARTBEAT_S
+            ),
             "every interval must be positive": min(self._intervals()) > 0,
             "min_deadline_s must not exceed initial_deadline_s": self.min_deadline_s <= self.initial_deadline_s,
             "redial_min_s must not exceed redial_max_s": self.redial_min_s <= self.redial_max_s,

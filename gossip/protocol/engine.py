@@ -10,7 +10,7 @@ import random
 from typing import Final
 
 from gossip.api import RunInfo
-from gossip.config import GossipConfig
+from gossip.config import MIN_HEARTBEAT_S, GossipConfig
 from gossip.errors import Reason, RemoteError
 from gossip.identity import Identity
 from gossip.ids import PeerId
@@ -43,7 +43,7 @@ MAX_SEEN: Final = 4096
 """Broadcasts remembered by digest: 20 s of 100 peers that announce twice a second. 128 KiB."""
 
 HELLO_BURST: Final = 8
-HELLO_PER_S: Final = 0.5
+HELLO_PER_S: Final = 1 / MIN_HEARTBEAT_S
 """Hellos of a peer that are looked at: five times what heartbeats need. One with 32 new records costs 4 ms."""
 
 

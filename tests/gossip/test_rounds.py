@@ -107,6 +107,7 @@ def test_a_deadline_set_too_low_grows_until_the_slow_are_heard():
         {"reannounce_s": 0.0},
         {"min_deadline_s": 31.0},
         {"redial_min_s": 61.0},
+        {"heartbeat_s": 1.9},
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(wrong):

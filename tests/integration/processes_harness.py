@@ -30,6 +30,11 @@ STEP_S = 0.02
 Event = dict[str, Any]
 
 
+def _heed_ctrl_c() -> None:
+    """As at a terminal. What a shell starts in the background ignores it, and so would the programs of a test there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Program:
     """`python -m p2ptrain WORDS`, leading a process group of its own as a shell starts it. Kills whatever is left of
     it, nodes of an `up` included, when the block ends."""
@@ -44,6 +49,7 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
+                preexec_fn=_heed_ctrl_c,
                 cwd=HERE,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )

@@ -40,7 +40,8 @@ def test_the_one_that_was_dialled_is_reachable_and_pulls_are_timed(tmp_path: Pat
             for each in (dialled, dialling):
                 each.hear("round", members=2, count=ROUNDS)
             assert reachability(dialled) == "reached"
-            assert reachability(dialling) == "outbound"
+            # Nobody had to dial it. But its address is probed before others hear of it, and a hello may fall on that.
+            assert reachability(dialling) in {"outbound", "reached"}
             for each in (dialled, dialling):
                 seen = scrape(each)
                 assert seen["blob_seconds_count"][""] >= ROUNDS
