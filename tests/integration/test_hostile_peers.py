@@ -35,7 +35,7 @@ from libp2p_harness import (
 from multiaddr import Multiaddr
 
 from gossip.api import GossipEvent, Head, RunInfo
-from gossip.config import GossipConfig
+from gossip.config import MIN_HEARTBEAT_S, GossipConfig
 from gossip.identity import Identity
 from gossip.ids import PeerId, RunId
 from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
@@ -378,10 +378,10 @@ async def test_lonely_sybils_take_half_of_the_places_and_never_the_operators(mon
     """They pushed out one honest neighbour every 30 s, until a node had none: here the clock is helped along."""
     monkeypatch.setattr("gossip.protocol.members.SWAP_EVERY_S", 0.05)
     monkeypatch.setattr("gossip.protocol.engine.HELLO_PER_S", 10.0)  # heartbeats come thirty times as often
-    friend = Member(heartbeat_s=0.3)
+    friend = Member(heartbeat_s=MIN_HEARTBEAT_S)
     async with swarm_of(friend):
-        honest = [friend, *(Member(friend.address, heartbeat_s=0.3) for _ in range(3))]
-        victim = Member(friend.address, degree=4, heartbeat_s=0.3)
+        honest = [friend, *(Member(friend.address, heartbeat_s=MIN_HEARTBEAT_S) for _ in range(3))]
+        victim = Member(friend.address, degree=4, heartbeat_s=MIN_HEARTBEAT_S)
         async with swarm_of(*honest[1:], victim):
             await until(lambda: sum(it.tracked for it in victim.service.neighbours().values()) == 4, 60.0)
             await until(lambda: all(it.neighbours > 2 for it in victim.service._engine.neighbours.values()), 60.0)
