@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +26,7 @@ DIGITS = ("--task", "digits", "--set", "train.threads=1", "--set", "train.warmup
 PACED = (*DIGITS[2:], "--task", "paced_digits:create", "--inner-steps", "20", "--set", "train.learning_rate=2e-4")
 """Rounds of 0.4 s, in which a core is mostly idle, and a loss that still falls in the sixtieth."""
 STEP_S = 0.02
+P2PTRAIN = ("-m", "p2ptrain")
 
 Event = dict[str, Any]
 
@@ -37,14 +38,17 @@ def _heed_ctrl_c() -> None:
 
 class Program:
     """`python -m p2ptrain WORDS`, leading a process group of its own as a shell starts it. Kills whatever is left of
-    it, nodes of an `up` included, when the block ends."""
+    it, nodes of an `up` included, when the block ends. `before`: words of a command that becomes ours (`nice`).
+    `run`: what Python is to run instead of p2ptrain, a script that prints events as well."""
 
-    def __init__(self, folder: Path, *words: object) -> None:
+    def __init__(
+        self, folder: Path, *words: object, before: tuple[str, ...] = (), run: Sequence[object] = P2PTRAIN
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._stderr = folder / f"stderr-{len(list(folder.glob('stderr-*')))}"
         with self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "p2ptrain", *map(str, words)],
+                [*before, sys.executable, *map(str, run), *map(str, words)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -68,6 +72,7 @@ class Program:
     ) -> None:
         for pid in living([self.process.pid, *self.pids()]):
             os.kill(pid, signal.SIGKILL)
+        self.process.kill()  # a script is not named p2ptrain
         self.process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
 

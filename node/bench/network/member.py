@@ -68,10 +68,18 @@ class Member:
 
 
 @asynccontextmanager
-async def joined(swarm: str, join: Sequence[str], others: int, most_bytes: int) -> AsyncIterator[Member]:
+async def joined(
+    swarm: str,
+    join: Sequence[str],
+    others: int,
+    most_bytes: int,
+    *,
+    listen: str = LOOPBACK,
+    announce: Sequence[str] = (),
+) -> AsyncIterator[Member]:
     """A member of `swarm` while the block lasts, of which payloads of at most `most_bytes` are asked."""
     identity = Identity.generate()
-    transport = Libp2pTransport(Libp2pConfig(listen=(LOOPBACK,), swarm=swarm), identity.seed)
+    transport = Libp2pTransport(Libp2pConfig(listen=(listen,), announce=tuple(announce), swarm=swarm), identity.seed)
     config = GossipConfig(
         swarm=swarm,
         peers=tuple(join),
