@@ -18,13 +18,14 @@ from gossip.ids import Digest, RunId
 from gossip.transport.base import Transport
 from node import hostile
 from node.checkpoint import Checkpoint, CheckpointStore
-from node.config import Config, NetworkConfig
+from node.config import Config
 from node.errors import RunError, UsageError
 from node.inner_loop import InnerLoop
 from node.journal import Emit, Journal
 from node.lanes import Lane
 from node.node import Node
 from node.pace import Pace
+from node.sections import NetworkConfig
 from p2ptrain import aggregate, tasks
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.tasks import Shard
@@ -72,12 +73,13 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
     shard, data_seed = own_data(config, around.identity.peer_id)
     trainer = Trainer(task, config.train, shard, data_seed=data_seed)
     genesis_d = trainer.vector()
-    strategy = hostile.lying(build(config.sync, genesis_d, around.identity.peer_id), attack, config.train.seed)
+    honest = build(config.sync, genesis_d, around.identity.peer_id, judge=trainer.judge)
+    strategy = hostile.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
     lock = trio.Lock()
     departed: set[str] = set()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
-    rule = aggregate.get(config.sync.aggregator, f=config.sync.f)
+    rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
     service = hostile.service_type(attack)(
         identity=around.identity,
         transport=around.transport,

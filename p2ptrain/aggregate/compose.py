@@ -108,6 +108,11 @@ class Compositions(Registry[Aggregator]):
         """UnknownMemberError unless `name` is a rule or a composition that can be. Builds nothing."""
         self._parts(name)
 
+    def takes(self, name: str, option: str) -> bool:
+        """Whether a part of `name` takes this option. UnknownMemberError for a name that cannot be."""
+        stages, (last, make_rule) = self._parts(name)
+        return any(option in inspect.signature(make).parameters for make in {**stages, last: make_rule}.values())
+
     def _parts(
         self, name: str
     ) -> tuple[dict[str, Callable[..., PreAggregator]], tuple[str, Callable[..., Aggregator]]]:

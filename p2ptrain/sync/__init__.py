@@ -33,6 +33,7 @@ from p2ptrain.sync.base import GradientStrategy, Message, RoundResult, SyncStrat
 from p2ptrain.sync.byzantine import Byzantine
 from p2ptrain.sync.config import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.sync.method import Method
+from p2ptrain.sync.trial import Judge, Judged
 from p2ptrain.sync.vectors import check_model
 
 __all__ = [
@@ -70,10 +71,12 @@ def averages_gradients(strategy: str) -> bool:
     return SYNC_STRATEGIES.get(strategy).models is None
 
 
-def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "") -> SyncStrategy:
+def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: Judge | None = None) -> SyncStrategy:
     """The configured strategy of the node `own`, for a model that starts as `genesis_d`, fp32 (d,) on the CPU.
 
-    ValueError if it is not such, and for a strategy that averages gradients: a node cannot run it.
+    `judge` is the loss of a model on the node's own data, for an aggregator that tries models (zeno).
+    ValueError if the model is not such, where an aggregator needs a judge and there is none, and for a strategy that
+    averages gradients: a node cannot run it.
     """
     check_model(genesis_d)
     method = SYNC_STRATEGIES.get(config.strategy)
@@ -82,7 +85,12 @@ def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "") -> SyncStr
             f"{method.name} averages at every step, for which a node's training would wait: "
             "use tracked_gossip with train.inner_steps = 1, or `p2ptrain bench strategies` to measure it"
         )
-    return method.models(config, genesis_d, own)
+    strategy = method.models(config, genesis_d, own)
+    if config.needs_judge:
+        if judge is None or not isinstance(strategy, Judged):
+            raise ValueError(f"{config.aggregator} tries models on local data: {method.name} was given no judge")
+        strategy.judge_by(judge)
+    return strategy
 
 
 def build_gradient(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> GradientStrategy:

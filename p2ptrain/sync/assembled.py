@@ -25,6 +25,7 @@ from p2ptrain.sync.company import EVERYONE, Company
 from p2ptrain.sync.config import SyncConfig
 from p2ptrain.sync.council import Council
 from p2ptrain.sync.decoding import Estimates
+from p2ptrain.sync.trial import Judge, Trial
 from p2ptrain.sync.vectors import check_model, to_bytes
 from p2ptrain.sync.voice import OwnVoice
 
@@ -56,7 +57,8 @@ class Assembled:
         self._parts = parts
         self._genesis_d = self.anchor_d
         self._known = Estimates(self._genesis_d, self.voice.decoder)
-        self._council = Council(config.aggregator, config.f, config.rule_options())
+        self._trial = Trial(self._genesis_d.numel())
+        self._council = Council(config.aggregator, config.f, config.rule_options(self._trial.score))
         self._outers = self._fresh_outers()
 
     @property
@@ -105,6 +107,7 @@ class Assembled:
         if rule is None or not members:
             target_p = theta_p.clone()
         else:
+            self._trial.begin(theta_d, part, round)
             target_p = self._parts.blend(self._table(theta_p, anchor_p, members, staleness, round), rule)
         phi_p = self._outers[part.index].step(anchor_p, target_p)
         correction_p = (phi_p - theta_p).mul_(1 - self._parts.mixing)
@@ -130,6 +133,10 @@ class Assembled:
         adopted_d = rule.reduce(rows)
         self._restart_at(adopted_d)
         return adopted_d.clone()
+
+    def judge_by(self, judge: Judge) -> None:
+        """See Judged."""
+        self._trial.judge = judge
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """See SyncStrategy."""
@@ -190,6 +197,7 @@ class Assembled:
             public_p=part.of(self.public_d),
             others=[part.of(self.estimates[peer]) for peer in members],
             weights=[self._weight(staleness[peer]) for peer in members],
+            trial=self._trial,
             gamma=self.voice.gamma(round) if own_gamma is None or programme.is_exact(round) else own_gamma,
         )
 

@@ -18,6 +18,7 @@ import torch
 
 from p2ptrain.aggregate import Aggregator
 from p2ptrain.aggregate.base import Rows
+from p2ptrain.sync.trial import Trial
 
 CHUNK_NUMEL = 1 << 16
 """Coordinates stacked at a time: 256 KiB a member."""
@@ -35,6 +36,8 @@ class Table:
     weights: Sequence[float]
     """Theirs, by staleness."""
     gamma: float
+    trial: Trial
+    """Asked by an aggregator that tries models; begins at theta."""
 
 
 Blend = Callable[[Table, Aggregator], torch.Tensor]
@@ -69,9 +72,9 @@ def clipped(table: Table, rule: Aggregator) -> torch.Tensor:
             torch.sub(x_p[part], anchor_c, out=row_c).mul_(scale).sub_(own_c).mul_(weight)
         return moved_nc
 
-    target_p = rule.reduce(Rows(len(vectors), table.public_p.numel(), read))
-    own_p = torch.sub(table.public_p, table.anchor_p).mul_(scales[0])
-    return own_p.add_(target_p).add_(table.anchor_p)
+    own_p = torch.sub(table.public_p, table.anchor_p).mul_(scales[0]).add_(table.anchor_p)
+    table.trial.start_from(own_p)
+    return own_p + rule.reduce(Rows(len(vectors), table.public_p.numel(), read))
 
 
 def distance(x_d: torch.Tensor, y_d: torch.Tensor) -> float:

@@ -4,7 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import torch
+
 from p2ptrain import aggregate, compress
+from p2ptrain.aggregate.zeno import Score
 from p2ptrain.outer import OUTER
 from p2ptrain.registry import Registry, UnknownMemberError
 from p2ptrain.sync.fragments import MAX_FRAGMENTS
@@ -82,9 +85,16 @@ class SyncConfig:
         options = {"alpha": self.alpha, "beta": self.beta, "every": self.every}
         return {name: value for name, value in options.items() if value is not None}
 
-    def rule_options(self) -> dict[str, object]:
-        """What the aggregator is built with beside f."""
-        return {} if self.tau is None else {"tau": self.tau}
+    @property
+    def needs_judge(self) -> bool:
+        """Whether the aggregator tries models on local data, and `build` so needs a judge."""
+        return aggregate.AGGREGATORS.takes(self.aggregator, "score")
+
+    def rule_options(self, score: Score | None = None) -> dict[str, object]:
+        """What the aggregator is built with beside f. Without `score` one that needs it can be asked what it needs and
+        what it withstands, and nothing else."""
+        options: dict[str, object] = {} if self.tau is None else {"tau": self.tau}
+        return options | ({"score": score or _unscored} if self.needs_judge else {})
 
     def codec_options(self) -> dict[str, object]:
         """What the compressor is built with: what is set, and the strategy's own where the last part is its own."""
@@ -120,6 +130,10 @@ def _method(name: str) -> Method:
 
 def _last_part(compressor: str) -> str:
     return compressor.split("+")[-1]
+
+
+def _unscored(x_d: torch.Tensor) -> float:
+    raise ValueError("the aggregator tries models, and was given nothing to try them on")
 
 
 def _check_own(config: SyncConfig) -> None:

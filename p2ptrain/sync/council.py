@@ -29,7 +29,7 @@ class Council:
 
         None: there are too few, and nobody is to be listened to.
         """
-        for f in range(min(self.f, (members - 1) // 2), self.held - 1, -1):
+        for f in range(min(self.f, members - 1), self.held - 1, -1):
             rule = self._with(f)
             if members >= rule.minimum():
                 self.held = max(self.held, rule.f)

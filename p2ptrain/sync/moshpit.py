@@ -31,7 +31,10 @@ def method() -> Method:
 
 def _check(config: SyncConfig) -> None:
     check_momentum(config)
-    needed, group = aggregate.get(config.aggregator, f=config.f).minimum(), int(config.option("group"))
+    needed, group = (
+        aggregate.get(config.aggregator, f=config.f, **config.rule_options()).minimum(),
+        int(config.option("group")),
+    )
     if group < needed:
         rule = f"{config.aggregator} with f = {config.f}"
         raise ValueError(f"{rule} needs {needed} members, and a group has {group}: set group to {needed}")

@@ -1,4 +1,4 @@
-"""Held-out loss of any vector of parameters, on a model of its own: beside a step, and touching nothing live."""
+"""Loss of any vector of parameters, on a model of its own: beside a step, and touching nothing live."""
 
 import threading
 from collections.abc import Callable
@@ -20,15 +20,19 @@ class Evaluator:
         self._model: nn.Module | None = None
         self._batches: list[Batch] | None = None
 
-    def loss(self, x_d: torch.Tensor) -> float:
-        """Mean loss of the model `x_d` (d,), weighed by predictions. ValueError on another shape."""
+    def loss(self, x_d: torch.Tensor, batches: list[Batch] | None = None) -> float:
+        """Mean loss of the model `x_d` (d,) over `batches`, by default the held-out ones, weighed by predictions.
+        ValueError on another shape."""
         with self._lock, torch.no_grad():
             self._machine.pin_threads()
             if self._model is None:
                 self._model = self._copy_model()
-            if self._batches is None:
-                self._batches = self._task.eval_batches(self._examples)
-            return self._mean(lend(x_d, self._model), self._batches)
+            return self._mean(lend(x_d, self._model), self._held_out() if batches is None else batches)
+
+    def _held_out(self) -> list[Batch]:
+        if self._batches is None:
+            self._batches = self._task.eval_batches(self._examples)
+        return self._batches
 
     def _mean(self, model: nn.Module, batches: list[Batch]) -> float:
         total, count = 0.0, 0

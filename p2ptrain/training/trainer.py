@@ -27,6 +27,8 @@ from p2ptrain.training.machine import pick_device as pick_device
 from p2ptrain.training.model import build_model, lend
 
 DRIFT_PREFIX = "drift."
+JUDGED = 0x1D
+"""Turned in the data's seed for what models are judged by: another order of the same shard."""
 
 
 class Trainer:
@@ -134,6 +136,13 @@ class Trainer:
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:
         """Mean loss on the held-out examples of the model `x_d` (d,), or of the live one. Safe beside `step`."""
         return self._evaluator.loss(self.vector() if x_d is None else x_d)
+
+    def judge(self, x_d: torch.Tensor, round: int) -> float:
+        """Mean loss of the model `x_d` (d,) on a batch of own data: the same one in a round, another in the next, and
+        drawn apart from those that are trained on. Safe beside `step`."""
+        size = self.config.batch_size
+        batch = self.task.train_batch(round, seed=self.data_seed ^ JUDGED, shard=self.shard, size=size)
+        return self._evaluator.loss(x_d, [batch])
 
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
         """A model of its own in eval mode, with the parameters `x_d` (d,) or the live ones: to generate from."""

@@ -99,7 +99,7 @@ class Swarm:
         lies = index >= shape.nodes - shape.byzantine
         shard = Shard(index=index, count=shape.nodes)
         trainer = Trainer(self._conspiracy.task(task) if lies else task, self.recipe.config.train, shard)
-        sync = build(self.recipe.config.sync, trainer.vector(), own=name)
+        sync = build(self.recipe.config.sync, trainer.vector(), own=name, judge=trainer.judge)
         return Node(name, trainer, self._conspiracy.member(sync, index) if lies else sync, trainer.vector())
 
     def _steps(self, count: int) -> None:
