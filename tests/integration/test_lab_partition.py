@@ -28,7 +28,7 @@ FAR_APART = 1.5
 
 
 def start(lab: Lab, folder: Path, host: int, joining: tuple[str, ...], *words: object) -> Program:
-    return lab.node(host, folder / f"host-{host}", *words, *PACED, *joining)
+    return lab.node(host, folder / f"host-{host}", *PACED, *words, *joining)
 
 
 def all_of(nodes: list[Program], found: Callable[[Program], bool], within_s: float, what: str) -> None:
@@ -84,19 +84,21 @@ def refusals(nodes: list[Program]) -> list[Event]:
 CHURN_NODES = 12
 CHURN_S = 300.0
 EVERY_S = 5.0
+SLOWLY = ("--set", "train.learning_rate=2e-5")
+"""Six minutes of the paced digits would else be over before the churn is."""
 
 
 def test_churn_harms_nobody(tmp_path: Path) -> None:
     """One of twelve is killed or one joins, every five seconds for five minutes."""
     rng = random.Random(1)
     with Lab(CHURN_NODES, None) as lab, ExitStack() as stack:
-        first = stack.enter_context(start(lab, tmp_path, 0, (), "--rounds", 5000))
+        first = stack.enter_context(start(lab, tmp_path, 0, (), "--rounds", 5000, *SLOWLY))
         joining = ("--peer", first.hear("started")["addresses"][0])
         started: list[Program] = [first]
 
         def join(host: int) -> Program:
             folder = tmp_path / f"start-{len(started)}"
-            started.append(stack.enter_context(start(lab, folder, host, joining, "--rounds", 5000)))
+            started.append(stack.enter_context(start(lab, folder, host, joining, "--rounds", 5000, *SLOWLY)))
             return started[-1]
 
         living = {host: join(host) for host in list(lab.hosts)[1:]}
