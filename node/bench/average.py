@@ -1,8 +1,9 @@
 """`p2ptrain bench average`: peers average a tensor each, by gossip, as separate processes over loopback.
 
-Everyone publishes its tensor and pulls everyone else's: the full mesh that a swarm of up to eight is. Measured from the
-first peer's start until the last holds the mean: encoding, hashing, the announcement, the exchange, decoding and the
-mean itself. That the mean is exact is checked after each repetition, by every peer, and all must hold the same bits.
+Everyone publishes its tensor and pulls everyone else's, the full mesh that a swarm of up to eight is; or, where that
+moves fewer bytes, everyone averages one part of all tensors and gives it to the others (network/averaging.py). Measured
+from the first peer's start until the last holds the mean: encoding, hashing, announcements, the exchange, decoding and
+the mean itself. That it is exact is checked after each repetition, by every peer, and all must hold the same bits.
 hivemind averages as much in turns with it, where it is installed. A first turn of both warms up and is not told.
 """
 
@@ -14,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from node.bench.base import Column, Row, Summary
+from node.bench.base import Column, Row, Summary, filled, within
 from node.bench.blob import LEAST_MIB_S, PATIENCE_S, draw_speeds, with_medians
 from node.bench.network import rival
+from node.bench.network.averaging import Way, way_for
 from node.bench.network.crew import Child, Crew
 from node.errors import RunError, UsageError
 
@@ -56,17 +58,19 @@ class Average:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not 2 <= self.peers <= MAX_PEERS:
-            raise ValueError(f"2 to {MAX_PEERS} peers can average, not {self.peers}")
-        if not 1 <= self.mib <= MAX_MIB:
-            raise ValueError(f"a tensor has 1 to {MAX_MIB} MiB, not {self.mib}")
+        within("peers", self.peers, 2, MAX_PEERS)
+        within("mib", self.mib, 1, MAX_MIB)
+        within("repetitions", self.repetitions, 1)
         if self.codec not in CODECS:
             raise UsageError(f"--codec: there is no {self.codec!r} here", f"there are: {', '.join(CODECS)}")
-        if self.repetitions < 1:
-            raise ValueError("needs at least one repetition")
         if self.hivemind is not None and not self.hivemind.is_file():
             hint = "name the bin/python of an environment that has hivemind"
             raise UsageError(f"--hivemind: there is no file {self.hivemind}", hint)
+
+    @property
+    def way(self) -> Way:
+        """How the tensors travel."""
+        return way_for(self.codec, self.mib * MIB, self.peers)
 
     def run(self) -> Iterator[Row]:
         """See Benchmark: a row a repetition."""
@@ -81,7 +85,7 @@ class Average:
                     against = self._against(theirs, other, own["seconds"])
                     other = None if self.notes else other
                 if repetition:
-                    settings = {"peers": self.peers, "mib": self.mib, "codec": self.codec}
+                    settings = {"peers": self.peers, "mib": self.mib, "codec": self.codec, "way": self.way}
                     yield {"repetition": repetition, **settings, **own, **against, "meeting_seconds": met}
 
     def _gather(self, crew: Crew) -> tuple[list[Child], float]:
@@ -97,6 +101,7 @@ class Average:
                 peers=self.peers,
                 mib=self.mib,
                 codec=self.codec,
+                way=self.way,
                 seed=self.seed,
                 swarm=swarm,
                 join=join,
@@ -163,8 +168,8 @@ class Average:
             "error: the largest, over what rounding in fp32 allows; all peers hold the same bits",
             *self.notes,
         ]
-        shown = [column for column in COLUMNS if any(row.get(column.key) is not None for row in rows)]
-        title = f"{self.peers} peers average {self.mib} MiB each, {self.codec}"
+        shown = filled(COLUMNS, rows)
+        title = f"{self.peers} peers average {self.mib} MiB each, {self.codec}, by {self.way}"
         return [Summary(title=title, columns=shown, rows=with_medians(rows), notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:

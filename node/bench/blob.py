@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from node.bench.base import Column, Row, Summary
+from node.bench.base import Column, Row, Summary, within
 from node.bench.network.crew import Child, Crew
 from node.errors import RunError
 
@@ -48,10 +48,8 @@ class Blob:
     name: str = "blob"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.mib <= MAX_MIB:
-            raise ValueError(f"a blob has 1 to {MAX_MIB} MiB, not {self.mib}")
-        if self.repetitions < 1:
-            raise ValueError("needs at least one repetition")
+        within("mib", self.mib, 1, MAX_MIB)
+        within("repetitions", self.repetitions, 1)
 
     def run(self) -> Iterator[Row]:
         """See Benchmark: a row a repetition."""
