@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Two processes share the test files: most of them know a virtual clock or none, the rest a real one that a process of
+# its own core keeps. Tests of several real processes are marked `alone`: they run one after another, beside nothing.
+SHARED := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup up test lint check format bench soak constraints clean
+.PHONY: help setup up test lint check format bench soak interop constraints clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,8 +21,13 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 up: $(STAMP) ## a live swarm of four nodes on this machine, for about three minutes
 	@$(BIN)/p2ptrain up --config configs/local.toml $(ARGS)
 
-test: $(STAMP) ## the tests
+test: $(STAMP) ## the tests (or those that ARGS names, one after another)
+ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
+else
+	@$(SHARED) -m 'not soak and not alone'
+	@$(BIN)/python -m pytest -m 'alone and not soak' tests/integration
+endif
 
 lint: $(STAMP) ## format, lint, types, import contracts
 	@$(BIN)/ruff format --check .
@@ -28,7 +36,7 @@ lint: $(STAMP) ## format, lint, types, import contracts
 	@$(BIN)/lint-imports --no-cache
 
 check: lint ## lint, and the fast tests
-	@$(BIN)/python -m pytest --ignore=tests/integration $(ARGS)
+	@$(SHARED) --ignore=tests/integration $(ARGS)
 
 format: $(STAMP) ## rewrite the files as the formatter and the linter want them
 	@$(BIN)/ruff format .
@@ -40,8 +48,12 @@ bench: $(STAMP) ## measure codecs, aggregators and learning rules at small sizes
 soak: $(STAMP) ## the long tests
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
+interop: ## what the tests with js-libp2p need, where Node.js is (tests/interop/)
+	@npm ci --prefix tests/interop --ignore-scripts --no-audit --no-fund
+
 constraints: $(STAMP) ## pin what is installed now
 	@sh scripts/pin.sh $(BIN) > constraints.new && mv constraints.new constraints.txt
 
 clean: ## remove what was built, but no run
-	@rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache \
+		tests/interop/node_modules

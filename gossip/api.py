@@ -9,12 +9,17 @@ from gossip.errors import Reason
 from gossip.ids import Digest, PeerId, RunId
 
 UpdateKind = Literal["genesis", "snapshot", "delta"]
+Fetch = Literal["updates", "models", "nothing"]
+"""What is fetched of the neighbours: every update; a snapshot of each, and another when it has become old; or nothing
+but their announcements, by which rounds are then counted."""
 Reachability = Literal["unknown", "outbound", "reached"]
 """Whether others can dial us. `reached`: a peer of our run did of late. `outbound`: hellos of late, but only over
 connections that we dialled, which says neither yes nor no. `unknown`: no hello of late."""
 QueueName = Literal["updates", "pulls", "serving"]
 """Where work waits: updates that the runtime has not answered, blobs being pulled, streams of others being served."""
-EventName = Literal["neighbour_up", "neighbour_lost", "rejected", "banned", "equivocation", "dial_failed", "warning"]
+EventName = Literal[
+    "neighbour_up", "neighbour_lost", "rejected", "banned", "equivocation", "dial_failed", "reachability", "warning"
+]
 
 
 @dataclass(frozen=True, kw_only=True)

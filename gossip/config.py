@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from gossip.errors import LocalError
-from gossip.protocol.limits import MAX_BLOB_BYTES, MAX_LINKS
+from gossip.protocol.limits import MAX_BLOB_BYTES, MAX_LINKS, MIN_RATE
+from gossip.protocol.quiet import parse_all
 
 MIN_HEARTBEAT_S: Final = 2.0
 """Neighbours look at a hello so often, and charge who sends more."""
@@ -23,6 +24,9 @@ class GossipConfig:
     """A file of multiaddrs, one a line, `#` comments; read again while running, so that it may be written late."""
     address_book: Path | None = None
     """Where to keep the addresses of peers over a restart; None: nowhere."""
+    mdns: bool = False
+    """Look for members on the local network, and tell it of us. Off: a laptop in a library would tell everybody there
+    that it trains, and where; who trains on a network of one's own turns it on."""
     degree: int = 8
     """Neighbours at most. Trimmed mean needs 2f+1 inputs; 8 allows f=3 and is gossipsub's usual mesh plus two."""
     quorum: float = 2 / 3
@@ -52,6 +56,19 @@ class GossipConfig:
     """Hellos to each neighbour: they carry the newest head and peer records, and show that it lives."""
     silence_s: float = 45.0
     """A neighbour unheard of for so long is dropped; four heartbeats, more than a stopped laptop lid's 20-30 s."""
+    relay: bool = False
+    """Whether to carry what two neighbours that nobody can dial say to each other. Not unasked: it costs twice what it
+    carries, of a link that may be metered."""
+    relay_bytes_per_s: float = 1024.0 * 1024.0
+    """What all of that may take together: a tenth of a line of 100 Mbit/s, and four rounds a minute of a model whose
+    updates have 16 MB."""
+    up_bytes_per_s: float | None = None
+    """The most that is sent to peers, announcements aside; None: as fast as the link takes it."""
+    down_bytes_per_s: float | None = None
+    """The most that is taken from peers."""
+    quiet_hours: tuple[str, ...] = ()
+    """Local times as "22:00-07:00" in which no update or model is sent or fetched. Training and the small talk with
+    neighbours go on, as in an outage; what is under way is finished."""
     hash_in_thread_above: int = 256 * 1024
     """Bytes; hashing more than this (0.3 ms) goes to a worker thread. Tests on a virtual clock set it out of reach."""
 
@@ -65,13 +82,20 @@ class GossipConfig:
             f"heartbeat_s must be {MIN_HEARTBEAT_S:g} or more: neighbours charge who says hello more often": (
                 self.heartbeat_s >= MIN_HEARTBEAT_S
             ),
+            "relay_bytes_per_s must be positive": self.relay_bytes_per_s > 0,
+            f"up_bytes_per_s and down_bytes_per_s must leave {MIN_RATE} bytes a second for each of {self.degree} "
+            "neighbours (degree), or their transfers are given up": self._least_rate() >= MIN_RATE * self.degree,
             "every interval must be positive": min(self._intervals()) > 0,
             "min_deadline_s must not exceed initial_deadline_s": self.min_deadline_s <= self.initial_deadline_s,
             "redial_min_s must not exceed redial_max_s": self.redial_min_s <= self.redial_max_s,
         }
+        parse_all(self.quiet_hours)
         for complaint, fine in checks.items():
             if not fine:
                 raise LocalError(complaint)
+
+    def _least_rate(self) -> float:
+        return min(rate for rate in (self.up_bytes_per_s, self.down_bytes_per_s, float("inf")) if rate is not None)
 
     def _intervals(self) -> tuple[float, ...]:
         return (

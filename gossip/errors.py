@@ -46,3 +46,11 @@ class RemoteError(GossipError):
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
         self.reason = reason
         self.detail = detail
+
+
+def lone_local_error(group: BaseExceptionGroup) -> BaseException:
+    """The user's mistake out of the nurseries' wrapping, when it is all that there is; else the group as it was."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, LocalError) else group

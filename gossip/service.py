@@ -7,11 +7,13 @@ neighbour's in chain order), answers each with `accepted` or `rejected`, publish
 
 import random
 import time
+from collections.abc import Callable, Collection
 from functools import partial
 
 import trio
 
 from gossip.api import (
+    Fetch,
     GossipEvent,
     GossipStats,
     Head,
@@ -26,36 +28,38 @@ from gossip.api import (
     Update,
 )
 from gossip.config import GossipConfig
-from gossip.errors import GossipError, LocalError, Reason, RemoteError
+from gossip.errors import GossipError, LocalError, Reason, RemoteError, lone_local_error
 from gossip.identity import Identity
 from gossip.ids import PeerId
+from gossip.protocol.dialback import DIALBACK_PROTOCOL
 from gossip.protocol.engine import Engine
+from gossip.protocol.exchange import Group, ReducedPart
 from gossip.protocol.limits import KIB
 from gossip.protocol.messages import GoodbyeRequest
 from gossip.protocol.outs import Disconnect, Follow, Out, Tell, Unfollow, Wake
+from gossip.protocol.relaying import RELAY_PROTOCOL
 from gossip.running.announcer import Announcer
 from gossip.running.book_file import BookKeeper
 from gossip.running.closer import Closer
 from gossip.running.context import Context, Pulse
+from gossip.running.dialback import DialBacks
 from gossip.running.dialler import Dialler
+from gossip.running.exchange import Exchanger, ReduceFunction
 from gossip.running.follower import Follower
 from gossip.running.hashing import Hasher
+from gossip.running.mdns import mdns_for
+from gossip.running.quiet import local_minute, quiet_by
+from gossip.running.reacher import Reacher
+from gossip.running.relay import Relay
 from gossip.running.server import Server
 from gossip.running.session import ask_once
 from gossip.running.snapshots import Snapshots
 from gossip.transport.base import Stream, Transport
+from gossip.transport.paced import within
 
 
 def _ignore(event: GossipEvent) -> None:
     """The observer of those who want none."""
-
-
-def _lone_local_error(group: BaseExceptionGroup) -> BaseException:
-    """The user's mistake out of the nurseries' wrapping, when it is all that there is; else the group as it was."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error if isinstance(error, LocalError) else group
 
 
 class GossipService:
@@ -71,6 +75,7 @@ class GossipService:
         rng: random.Random,
         snapshot_source: SnapshotSource,
         observer: Observer = _ignore,
+        minute_of_day: Callable[[], int] = local_minute,
     ) -> None:
         """Raises LocalError when an address in the config is none."""
         if transport.peer_id != identity.peer_id:
@@ -83,14 +88,18 @@ class GossipService:
         self._observer = observer
         self._context = Context(
             engine=self._engine,
-            transport=transport,
+            transport=within(transport, up=config.up_bytes_per_s, down=config.down_bytes_per_s),
             config=config,
             hasher=Hasher(config.hash_in_thread_above),
             perform=self._perform,
             changed=Pulse(),
+            quiet=quiet_by(config.quiet_hours, minute_of_day),
         )
-        self._server = Server(self._context, self._snapshots(snapshot_source))
+        self._exchanger = Exchanger(self._context, identity)
+        self._server = Server(self._context, self._snapshots(snapshot_source), self._exchanger)
         self._dialler = Dialler(self._context, rng)
+        self._relay = Relay(self._context)
+        self._dialbacks = DialBacks(transport, config.request_timeout_s, self._context.offence)
         self._book = BookKeeper(self._context)
         self._announcer = Announcer(self._context)
         self._closer = Closer(self._context)
@@ -102,7 +111,7 @@ class GossipService:
         try:
             await self._run(task_status)
         except BaseExceptionGroup as group:
-            raise _lone_local_error(group) from None
+            raise lone_local_error(group) from None
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
@@ -113,6 +122,9 @@ class GossipService:
             self._book.load()
             nursery.start_soon(self._book.run)
             nursery.start_soon(self._dialler.run)
+            nursery.start_soon(Reacher(self._context).run)
+            if self._context.config.mdns:
+                nursery.start_soon(mdns_for(self._context, self._dialler.hint).run)
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -146,6 +158,33 @@ class GossipService:
         self._engine.publisher.extend(round=round, codec=codec, payload=hashed, steps=steps, tokens=tokens)
         await self._announce()
 
+    async def exchange(
+        self, group: Group, data: bytes, reduce: ReduceFunction, *, gather_s: float, timeout_s: float
+    ) -> list[ReducedPart]:
+        """Reduce everyone's `data` with the other members of `group`, each of which reduces one part and owns it.
+
+        `reduce` is given the same part of several members' vectors: those that came within `gather_s`. After
+        `timeout_s` at most, the parts: where an owner was not there in time, or did not keep to the protocol, `data`
+        is None, and the caller keeps its own. Raises LocalError while another exchange is under way, or one of the same
+        group, round and size was the last; what `reduce` raises, in a group.
+        """
+        return await self._exchanger.run(group, data, reduce, gather_s=gather_s, timeout_s=timeout_s)
+
+    def fetch(self, fetch: Fetch) -> None:
+        """What to fetch of the neighbours from now on; at first it is their updates. What the runtime holds of them is
+        void when this turns to nothing, or from it."""
+        self._engine.set_fetch(fetch, trio.current_time())
+        self._perform()
+
+    def members(self, round: int) -> list[PeerId]:
+        """The neighbours that stand within `max_staleness` of a round, in the order of their names."""
+        return sorted(self._engine.standing(round).staleness)
+
+    async def wait_for_round(self, round: int, peers: Collection[PeerId]) -> None:
+        """Wait until each of these that is a neighbour, and stays one, has announced this round or a later one."""
+        while any((self._announced(peer) or 0) < round for peer in peers if peer in self._engine.neighbours):
+            await self._context.changed.wait()
+
     async def close_round(self, round: int, *, at_most_s: float) -> RoundView:
         """Wait for a quorum of fresh neighbours, or for the deadline; never longer than `at_most_s`."""
         return await self._closer.close(round, at_most_s)
@@ -169,6 +208,7 @@ class GossipService:
         return {
             peer: it.status(
                 ours=ours,
+                theirs=engine.round_of(it),
                 score=engine.court.scores.points(peer, now),
                 address=next(iter(engine.book.addresses(peer)), ""),
             )
@@ -185,9 +225,22 @@ class GossipService:
         """How many peers' records are held, neighbours or not."""
         return len(self._context.engine.book)
 
+    @property
+    def met_bootstrap(self) -> bool:
+        """Whether one of the peers that we were given has answered as a bootstrap node."""
+        return self._engine.met_bootstrap
+
+    def known_graph(self) -> dict[bytes, frozenset[bytes]]:
+        """Who is beside whom in the swarm, as far as we know it; by tags (protocol/topology.py)."""
+        return self._engine.known_graph(trio.current_time())
+
     def reachability(self) -> Reachability:
         """Whether others can dial us, as far as they have shown it."""
         return self._context.reach.state(trio.current_time())
+
+    def mapped(self, addresses: tuple[str, ...]) -> None:
+        """A router forwards these (without `/p2p/`) here: they are told to others once peers have reached us there."""
+        self._context.mapped[:] = addresses
 
     def queues(self) -> dict[QueueName, int]:
         """How much waits or is under way now. `updates` and `pulls` are at most one a neighbour each."""
@@ -210,20 +263,24 @@ class GossipService:
         """Let neighbours pull our newest update and finish pulls under way, then say goodbye; at most `timeout_s`."""
         goodbye = self._engine.goodbye()
         with trio.move_on_after(timeout_s * 0.75):
-            while self._server.serving or not self._engine.traffic.all_delivered():
+            while self._server.serving or self._owing():
                 await self._context.changed.wait()
-        with trio.move_on_after(timeout_s * 0.25):
-            async with trio.open_nursery() as nursery:
-                for peer in list(self._engine.neighbours):
-                    self._engine.members.lose(peer, "we leave")  # first, or its next hello would take us back in
-                    nursery.start_soon(self._say_goodbye, peer, goodbye)
-                self._perform()
+        await self._tell_all(goodbye, timeout_s * 0.25)
+
+    async def say_goodbye(self, timeout_s: float) -> None:
+        """As `leave`, but at once, whatever is under way."""
+        await self._tell_all(self._engine.goodbye(), timeout_s)
 
     # -- the transport's calls
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
         """A peer opened a stream."""
-        await self._server.handle_stream(protocol, stream)
+        if protocol == DIALBACK_PROTOCOL:
+            await self._dialbacks.handle_stream(stream)
+        elif protocol == RELAY_PROTOCOL:
+            await self._relay.handle_stream(stream)
+        else:
+            await self._server.handle_stream(protocol, stream)
 
     def handle_message(self, forwarder: PeerId, data: bytes) -> bool:
         """A broadcast arrived."""
@@ -240,7 +297,7 @@ class GossipService:
 
     def peer_lost(self, peer: PeerId) -> None:
         """The last connection is gone."""
-        self._engine.members.lose(peer, "the connection is lost")
+        self._engine.members.vanish(peer, "the connection is lost", trio.current_time())
         self._perform()
 
     def keeps(self, peer: PeerId) -> bool:
@@ -248,6 +305,15 @@ class GossipService:
         return peer in self._engine.neighbours
 
     # -- insides
+
+    def _announced(self, peer: PeerId) -> int | None:
+        return self._engine.neighbours[peer].announced_round
+
+    def _owing(self) -> bool:
+        """Whether a neighbour has yet to take the newest that we have for it."""
+        if self._engine.fetch == "nothing":
+            return self._exchanger.owes(self._engine.neighbours)
+        return not self._engine.traffic.all_delivered()
 
     async def _announce(self) -> None:
         if self._nursery is not None:  # before that there is no network; the announcer begins with the newest link
@@ -270,6 +336,14 @@ class GossipService:
             while there() < count:
                 await self._context.changed.wait()
         return there()
+
+    async def _tell_all(self, goodbye: bytes, timeout_s: float) -> None:
+        with trio.move_on_after(timeout_s):
+            async with trio.open_nursery() as nursery:
+                for peer in list(self._engine.neighbours):
+                    self._engine.members.lose(peer, "we leave")  # first, or its next hello would take us back in
+                    nursery.start_soon(self._say_goodbye, peer, goodbye)
+                self._perform()
 
     async def _say_goodbye(self, peer: PeerId, envelope: bytes) -> None:
         config = self._context.config
@@ -303,7 +377,7 @@ class GossipService:
         neighbour = self._engine.neighbours.get(peer)
         if neighbour is None or self._nursery is None:  # lost again already, or we are shutting down
             return
-        follower = Follower(peer, neighbour, self._context, self._updates_in)
+        follower = Follower(peer, neighbour, self._context, self._updates_in, self._server.shelf)
         self._followers[peer] = follower
         self._nursery.start_soon(follower.run)
 

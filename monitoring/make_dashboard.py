@@ -44,6 +44,7 @@ ROWS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
             "none",
             [(f"sum by (state) (p2ptrain_reachability{NODES})", "{{state}}")],
         ),
+        ("Spectral gap of the known graph (0: in parts)", "none", [(f"p2ptrain_spectral_gap{NODES}", BY_NODE)]),
         ("Robust margin (below 0: no promise)", "none", [(f"p2ptrain_robust_margin{NODES}", BY_NODE)]),
         ("Most stale neighbour (rounds)", "none", [(f"p2ptrain_staleness_rounds{NODES}", BY_NODE)]),
         (
@@ -120,6 +121,11 @@ ROWS: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
             "What waits or is under way (highest of 5 minutes)",
             "none",
             [(f"max by (queue) (max_over_time(p2ptrain_queue_depth{NODES}[5m]))", "{{queue}}")],
+        ),
+        (
+            "Dropped by the transport a minute, by kind",
+            "none",
+            [(f"sum by (kind) (rate(p2ptrain_drops_total{NODES}[5m])) * 60 > 0", "{{kind}}")],
         ),
         (
             "Event loop lag (99%)",

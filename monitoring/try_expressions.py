@@ -3,9 +3,9 @@
     python monitoring/try_expressions.py [http://127.0.0.1:9090]
 
 One line an expression: how many series it gives now, or `empty`. An alert's expression is empty while all is well, and
-so are the two panels of refusals while nothing is refused, and that of weights while every node is alone. Any other
-panel that is empty has nothing to show: no node is scraped, or its metric is gone. Exit code 1 when that is so, or when
-Prometheus refuses an expression.
+so are the two panels of refusals while nothing is refused, that of drops while nothing is dropped, and that of weights
+while every node is alone. Any other panel that is empty has nothing to show: no node is scraped, or its metric is gone.
+Exit code 1 when that is so, or when Prometheus refuses an expression.
 """
 
 import json
@@ -25,6 +25,7 @@ TIMEOUT_S = 10.0
 MAY_BE_EMPTY = {
     "Updates refused a minute, by reason",
     "Refused, by peer",
+    "Dropped by the transport a minute, by kind",
     "Weight of a member by its staleness (1: fresh)",
 }
 

@@ -27,7 +27,7 @@ from node.node import Node
 from node.pace import Pace
 from node.sections import NetworkConfig
 from p2ptrain import aggregate, tasks
-from p2ptrain.sync import SyncStrategy, averages_gradients, build
+from p2ptrain.sync import SyncStrategy, averages_gradients, build, meets
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer, vector_bytes
 
@@ -138,8 +138,12 @@ def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
 
 
 def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> RunInfo:
-    """What members of one run share: the task and the model's shape (run id), and the model that all start from."""
-    run = hashlib.blake2b(b"|".join([config.task.name.encode(), fingerprint]), digest_size=RUN_ID_BYTES)
+    """What members of one run share: the task and the model's shape (run id), and the model that all start from. Where
+    rounds are meetings also what these are: who has others, or none, could give nothing and take nothing."""
+    shared = [config.task.name.encode(), fingerprint]
+    if meets(config.sync.strategy):
+        shared += [f"{config.sync.strategy} {config.sync.group} {config.sync.compressor}".encode()]
+    run = hashlib.blake2b(b"|".join(shared), digest_size=RUN_ID_BYTES)
     genesis = hashlib.blake2b(vector_bytes(genesis_d), digest_size=DIGEST_BYTES)
     return RunInfo(run_id=RunId(run.digest()), genesis=Digest(genesis.digest()))
 

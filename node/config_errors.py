@@ -2,21 +2,10 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
-from node.config_source import Raw
 from node.errors import UsageError
-from p2ptrain.aggregate import AGGREGATORS, PRE_AGGREGATORS
-from p2ptrain.attacks import ATTACKS
-from p2ptrain.compress import COMPRESSORS
-from p2ptrain.drift import DRIFT
-from p2ptrain.inner import INNER
-from p2ptrain.outer import OUTER
-from p2ptrain.registry import Registry
-from p2ptrain.sync import SYNC_STRATEGIES
-from p2ptrain.tasks import TASKS
 
 Keys = Mapping[str, "list[str] | None"]
 
@@ -36,54 +25,22 @@ def from_validation(error: ValidationError, keys: Keys) -> UsageError:
     return UsageError(f"{name}: {_lower(message)}{_got(first.get('input'))}", "")
 
 
-MEMBERS: dict[tuple[str, str], Registry[Any]] = {
-    ("sync", "strategy"): SYNC_STRATEGIES,
-    ("sync", "compressor"): COMPRESSORS,
-    ("sync", "aggregator"): AGGREGATORS,
-    ("sync", "outer"): OUTER,
-    ("train", "optimizer"): INNER,
-    ("train", "drift"): DRIFT,
-    ("attack", "name"): ATTACKS,
-    ("task", "name"): TASKS,
-}
-"""The settings that name a member of an extension point."""
-
-
-def check_members(raw: Raw) -> None:
-    """Raise UsageError for a name that no member has, listing those there are; other mistakes are left to pydantic."""
-    for (section, key), registry in MEMBERS.items():
-        keys = raw.get(section)
-        name = keys.get(key) if isinstance(keys, dict) else None
-        is_factory = section == "task" and isinstance(name, str) and ":" in name
-        if isinstance(name, str) and not is_factory:
-            _check(f"{section}.{key}", name, registry)
-
-
-def _check(key: str, name: str, registry: Registry[Any]) -> None:
-    names = [*registry.names(), *(["none"] if registry is ATTACKS else [])]
-    stages = PRE_AGGREGATORS.names() if registry is AGGREGATORS else []
-    for part in name.split("+"):  # names compose, where an extension point lets them
-        if part not in (*names, *stages):
-            tail = ", or module:factory for your own" if registry is TASKS else ""
-            known = f"there are {', '.join(names)}{tail}"
-            raise UsageError(f"unknown {key} {part!r}{_did_you_mean(part, names)}", known)
-
-
 def _unknown_key(where: list[str], keys: Keys) -> UsageError:
     if len(where) == 1:
         sections = list(keys)
         known = f"there are {', '.join(f'[{name}]' for name in sections)}"
-        return UsageError(f"unknown section [{where[0]}]{_did_you_mean(where[0], sections)}", known)
+        return UsageError(f"unknown section [{where[0]}]{did_you_mean(where[0], sections)}", known)
     section, key = where[0], where[1]
     names = keys.get(section) or []
     elsewhere = [other for other, there in keys.items() if there and key in there]
     if elsewhere:
         return UsageError(f"unknown key {section}.{key}", f"did you mean {elsewhere[0]}.{key}?")
-    guess = _did_you_mean(key, names, prefix=f"{section}.")
+    guess = did_you_mean(key, names, prefix=f"{section}.")
     return UsageError(f"unknown key {section}.{key}{guess}", f"[{section}] has {', '.join(sorted(names))}")
 
 
-def _did_you_mean(name: str, names: list[str], prefix: str = "") -> str:
+def did_you_mean(name: str, names: list[str], prefix: str = "") -> str:
+    """A question with the nearest of the names, or nothing."""
     abbreviated = [each for each in names if name == "".join(word[:1] for word in each.split("_"))]  # lr: learning_rate
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6) or abbreviated
     return f", did you mean {prefix}{close[0]}?" if close else ""

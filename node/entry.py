@@ -5,11 +5,15 @@ has; who is further behind takes the robust aggregate of the neighbours' models 
 single donor is trusted: the aggregate is the one that every round uses.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 
 from gossip.api import RoundView
 from node.errors import RunError
 from node.node import Node
+from p2ptrain.sync import Meeting
 
 JOIN_PATIENCE_S = 60.0
 """How long a joiner waits for its neighbours' snapshots. A 100 MB model over a 20 Mbit/s link takes 40 s."""
@@ -25,7 +29,8 @@ async def enter(node: Node, *, resumed: bool) -> None:
     """Find the neighbours, then begin or go on. Raises RunError when peers were named and none of them answers."""
     settings = node.config.node
     found = await node.service.wait_for_neighbours(settings.wait_for, settings.wait_timeout_s)
-    if found < min(settings.wait_for, 1) and node.config.network.peers and not resumed:
+    alone = found < min(settings.wait_for, 1) and not node.service.met_bootstrap
+    if alone and node.config.network.peers and not resumed:
         raise _nobody(node)
     if found < settings.wait_for:
         node.journal.emit("warning", message=f"going on with {found} of {settings.wait_for} awaited neighbours")
@@ -57,6 +62,11 @@ def _nobody(node: Node) -> RunError:
 
 async def rejoin(node: Node) -> bool:
     """Take the neighbours' model and round. False, with nothing changed, when none of them gives its model."""
+    with _fetching_models(node):
+        return await _rejoin(node)
+
+
+async def _rejoin(node: Node) -> bool:
     view = await _neighbours_now(node)
     members = {str(peer): rounds for peer, rounds in view.staleness.items()}
     if not members:
@@ -72,6 +82,21 @@ async def rejoin(node: Node) -> bool:
     node.enter_round(entered)
     node.journal.emit("joined", round=entered, donors=len(members))
     return True
+
+
+@contextmanager
+def _fetching_models(node: Node) -> Iterator[None]:
+    """Where nobody's updates are fetched, models are while there is one to choose."""
+    if not isinstance(node.strategy, Meeting):
+        yield
+        return
+    node.service.fetch("models")
+    try:
+        yield
+    finally:
+        node.service.fetch("nothing")
+        for peer in node.service.neighbours():
+            node.strategy.forget(str(peer))
 
 
 async def _neighbours_now(node: Node) -> RoundView:

@@ -6,6 +6,8 @@ what else ends in `_s` is seconds of this round; `round` counts the rounds close
 
     started          peer_id addresses pid run_dir metrics_url device parameters task aggregator compressor f
                      robust_margin
+                     of a bootstrap node: role peer_id addresses pid run_dir metrics_url
+    members          members_known runs peers_known rejected rss_bytes, of a bootstrap node alone
     join             command: what another machine runs to join
     neighbour_up     peer detail              neighbour_lost  peer detail
     dial_failed      peer detail: an address that we were given does not answer

@@ -23,7 +23,7 @@ from gossip.transport.base import Transport
 from node.config import AttackSection
 from node.errors import UsageError
 from p2ptrain.attacks import Attack, DataAttack, Misdeeds, ModelAttack, VectorAttack, WireAttack
-from p2ptrain.sync import Byzantine, SyncStrategy
+from p2ptrain.sync import SyncStrategy, liar_of
 from p2ptrain.tasks import Task
 
 FORGED_BYTES = 4
@@ -47,7 +47,7 @@ def poisoned(task: Task, attack: Attack | None) -> Task:
 def lying(strategy: SyncStrategy, attack: Attack | None, seed: int) -> SyncStrategy:
     """The strategy that the node publishes by."""
     if isinstance(attack, VectorAttack | ModelAttack):
-        return Byzantine(strategy, attack, generator=torch.Generator().manual_seed(seed))
+        return liar_of(strategy, attack, generator=torch.Generator().manual_seed(seed))
     return strategy
 
 

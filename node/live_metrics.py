@@ -31,6 +31,8 @@ class Readings:
     queues: Mapping[str, int] = field(default_factory=dict)
     blob_seconds: Durations = field(default_factory=Durations)
     drops: Mapping[str, int] = field(default_factory=dict)
+    spectral_gap: float = -1.0
+    """Below 0: no graph is known."""
 
 
 class LiveMetrics(Collector):
@@ -51,6 +53,7 @@ class LiveMetrics(Collector):
         yield _queues(readings.queues)
         yield self._blobs(readings.blob_seconds)
         yield _drops(readings.drops)
+        yield _spectral_gap(readings.spectral_gap)
 
     def _blobs(self, durations: Durations) -> Metric:
         name = "p2ptrain_blob_seconds"
@@ -76,6 +79,13 @@ def _queues(depths: Mapping[str, int]) -> Metric:
     family = GaugeMetricFamily("p2ptrain_queue_depth", "What waits or is under way now.", labels=["queue"])
     for name in QUEUES:
         family.add_metric([name], depths.get(name, 0))
+    return family
+
+
+def _spectral_gap(gap: float) -> Metric:
+    text = "Algebraic connectivity over mean degree of the graph of members, as far as it is known; -1: it is not."
+    family = GaugeMetricFamily("p2ptrain_spectral_gap", text)
+    family.add_metric([], gap)
     return family
 
 

@@ -15,7 +15,7 @@ from node.journal import Journal
 from node.lanes import Lane
 from node.pace import Pace
 from p2ptrain.aggregate import topology
-from p2ptrain.sync.base import SyncStrategy
+from p2ptrain.sync.base import Meeting, SyncStrategy
 
 CATCH_UP_FACTOR = 0.5
 """A lagging node's phases are shorter by this factor for every round that it is behind: one that is a little slower
@@ -57,6 +57,8 @@ class Node:
     _margin_holds: bool = True
     _told_of_skipped: bool = False
     _closing: bool = False
+    _gathering: bool = False
+    _uncounted: int = 0
     _lap: float = 0.0
     _published: int = 0
     _published_bytes: int = 0
@@ -135,12 +137,15 @@ class Node:
 
     def enough(self, steps: int) -> bool:
         """Whether a phase may end: its steps are done, or it lags and has done its least; and the round before it is
-        closed, for one round closes at a time."""
+        closed, for one round closes at a time. Steps before the company of that round is there do not count: so those
+        who meet end their phases together, however unlike they began them."""
+        if self._gathering:
+            self._uncounted = steps
         if self._closing:
             return False
         lag = self.behind
         share = CATCH_UP_FACTOR**lag if lag >= self.config.node.catch_up_rounds else 1.0
-        return steps >= math.ceil(share * self.pace.steps)
+        return steps - self._uncounted >= math.ceil(share * self.pace.steps)
 
     def schedule_step(self, steps: int) -> int:
         """The learning rate's place in the schedule after so many steps of a phase: it follows the swarm's rounds, so
@@ -192,8 +197,14 @@ class Node:
     def begin_closing(self) -> None:
         """The current round's phase is over."""
         self._closing = True
+        self._gathering = isinstance(self.strategy, Meeting)
+        self._uncounted = 0
+
+    def gathered(self) -> None:
+        """All whom this node meets in the round being closed are there, or it waits for them no longer."""
+        self._gathering = False
 
     def enter_round(self, number: int) -> None:
         """Go on with round `number`; nothing is being closed any more."""
         self.round = number
-        self._closing = False
+        self._closing = self._gathering = False

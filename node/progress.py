@@ -48,6 +48,7 @@ class NodeProgress:
     """starting, running, finished, interrupted, failed, or (set by a supervisor) dead."""
     started_at: float | None = None
     updated_at: float | None = None
+    role: str = "trainer"
     peer_id: str = ""
     addresses: list[str] = field(default_factory=list)
     metrics_url: str | None = None
@@ -116,7 +117,7 @@ class NodeProgress:
         for key in _COUNTS:
             setattr(self, key, 0)
         self.rejected_by = {}
-        for key in ("peer_id", "addresses", "metrics_url", "device", "parameters", "aggregator", "compressor"):
+        for key in ("role", "peer_id", "addresses", "metrics_url", "device", "parameters", "aggregator", "compressor"):
             setattr(self, key, event.get(key, getattr(self, key)))
 
     def _on_join(self, event: Event) -> None:

@@ -1,6 +1,7 @@
 """What a node keeps of its rounds: the round's event, evaluations, checkpoints, and the summary at the end."""
 
 import os
+from functools import lru_cache
 
 import psutil
 import torch
@@ -11,6 +12,7 @@ from node.inner_loop import Phase
 from node.live_metrics import Readings
 from node.node import Node
 from node.summary import NodeSummary
+from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.sync.base import RoundResult
 
 BYTES_PER_PARAMETER = 4
@@ -111,7 +113,14 @@ def readings(node: Node) -> Readings:
         queues=node.queues(),
         blob_seconds=service.stats.blob_seconds,
         drops=service.drops(),
+        spectral_gap=_gap_of(frozenset(service.known_graph().items())),
     )
+
+
+@lru_cache(maxsize=1)
+def _gap_of(graph: frozenset[tuple[bytes, frozenset[bytes]]]) -> float:
+    """Some 10 ms for as many members as an address book has, so not again while the graph is the same."""
+    return spectral_gap(dict(graph)) if len(graph) > 1 else -1.0
 
 
 def _round_fields(

@@ -7,7 +7,6 @@ parts given, which is how tests run whole swarms over the in-memory transport un
 import math
 import os
 import random
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -25,6 +24,7 @@ from node.config import Config, join_command
 from node.entry import enter
 from node.errors import EXIT_INTERRUPTED, UsageError
 from node.events import EventLog
+from node.forwarding import mapper_for
 from node.gpu_metrics import register_gpu
 from node.inner_loop import Phase
 from node.lanes import LANES
@@ -32,9 +32,11 @@ from node.metrics import Metrics
 from node.node import Node
 from node.progress import NodeProgress
 from node.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, IDENTITY, SUMMARY
+from node.signals import until_signal
 from node.status_server import StatusServer
 from node.summary import NodeSummary, read_node_summary, to_json, write_atomic
 from node.sync_loop import follow, synchronize, train
+from p2ptrain.sync import Meeting
 
 SWITCH_INTERVAL_S = 0.001
 """How long the training thread may keep the interpreter from the event loop: with CPython's 5 ms, each of the loop's
@@ -42,6 +44,10 @@ many small turns during a transfer would wait that long."""
 
 LOOK_AROUND_S = 0.1
 """How often a finished node looks whether its neighbours are finished, too."""
+
+GOODBYE_S = 1.0
+"""For the goodbyes of a node that is stopped: three round trips of the slowest links. With the checkpoint, and the
+second in which connections are closed, it is over within the five that Ctrl-C promises."""
 
 
 def main(config: Config, *, node_dir: Path, emit: EventLog) -> int:
@@ -89,20 +95,25 @@ async def _run(config: Config, node_dir: Path, emit: EventLog) -> int:
         return 0
     collector.running()
     async with trio.open_nursery() as nursery:
-        interrupted = await nursery.start(_until_signal, nursery.cancel_scope)
+        interrupted = await nursery.start(until_signal)
         nursery.start_soon(metrics.watch_loop)
         url = await _serve_status(nursery, config, metrics, progress)
 
         async def started() -> None:
             _announce_start(node, list(transport.addresses), node_dir, url)
+            mapper = mapper_for(
+                config.network,
+                transport.addresses,
+                mapped=node.service.mapped,
+                tell=partial(_tell_of_router, node),
+            )
+            if mapper is not None:
+                nursery.start_soon(mapper.run)
 
-        await live(node, resumed=checkpoint is not None, started=started)
-        finish(node, node_dir, checkpoint)
+        await live(node, resumed=checkpoint is not None, started=started, stop=interrupted)
+        finish(node, node_dir, checkpoint, event="interrupted" if interrupted.is_set() else "finished")
         nursery.cancel_scope.cancel()
-    if interrupted.is_set():
-        finish(node, node_dir, checkpoint, event="interrupted")
-        return EXIT_INTERRUPTED
-    return 0
+    return EXIT_INTERRUPTED if interrupted.is_set() else 0
 
 
 def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
@@ -120,17 +131,8 @@ def _announce_over(node: Node, summary: NodeSummary) -> None:
     node.journal.emit("finished", summary=to_json(summary))
 
 
-async def _until_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[trio.Event]) -> None:
-    """Turn the first SIGINT, SIGTERM or SIGHUP (the terminal was closed; not under nohup) into a cancellation."""
-    interrupted = trio.Event()
-    wanted = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        wanted.append(signal.SIGHUP)
-    with trio.open_signal_receiver(*wanted) as signals:
-        task_status.started(interrupted)
-        async for _ in signals:
-            interrupted.set()
-            scope.cancel()
+def _tell_of_router(node: Node, words: str) -> None:
+    node.journal.emit("router", message=words)
 
 
 async def _serve_status(nursery: trio.Nursery, config: Config, metrics: Metrics, progress: NodeProgress) -> str | None:
@@ -163,22 +165,54 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         node.journal.emit("join", command=join_command(config, address))
 
 
-async def live(node: Node, *, resumed: bool, started: Callable[[], Awaitable[None]] | None = None) -> None:
-    """From the first dial to the goodbye. When it is cancelled, a checkpoint is written first."""
+async def live(
+    node: Node,
+    *,
+    resumed: bool,
+    started: Callable[[], Awaitable[None]] | None = None,
+    stop: trio.Event | None = None,
+) -> None:
+    """From the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it is cut
+    short with a checkpoint and a goodbye."""
+    stop = trio.Event() if stop is None else stop
+    if isinstance(node.strategy, Meeting):
+        node.service.fetch("nothing")
     async with trio.open_nursery() as nursery:
         await nursery.start(node.service.run)
-        nursery.start_soon(follow, node, name="follow")
         if started is not None:
             await started()
         try:
-            await _train_and_synchronize(node, resumed=resumed)
+            await _take_part(node, stop, resumed=resumed)
         finally:
             # Asked of the scope, not of the exception: a cancelled nursery may raise a group around Cancelled.
-            if trio.current_effective_deadline() == -math.inf and node.journal.has_begun:
-                with trio.CancelScope(shield=True):
-                    await save_interrupted(node)
+            if stop.is_set() or trio.current_effective_deadline() == -math.inf:
+                await _cut_short(node, goodbye=stop.is_set())
+        nursery.cancel_scope.cancel()
+
+
+async def _take_part(node: Node, stop: trio.Event, *, resumed: bool) -> None:
+    """Until all is done and said, or until `stop`."""
+    async with trio.open_nursery() as nursery:
+
+        async def until_stopped() -> None:
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(until_stopped)
+        nursery.start_soon(follow, node, name="follow")
+        await _train_and_synchronize(node, resumed=resumed)
         await _leave(node)
         nursery.cancel_scope.cancel()
+
+
+async def _cut_short(node: Node, *, goodbye: bool) -> None:
+    """Keep what was learned, and tell the neighbours, which need not wait for our disk."""
+    async with trio.open_nursery() as nursery:
+        if goodbye:
+            nursery.start_soon(node.service.say_goodbye, GOODBYE_S)
+        if node.journal.has_begun:
+            with trio.CancelScope(shield=True):
+                await save_interrupted(node)
 
 
 async def _leave(node: Node) -> None:

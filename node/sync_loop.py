@@ -12,13 +12,13 @@ import trio
 from gossip.api import RoundView
 from gossip.errors import Reason
 from node.entry import rejoin
-from node.errors import RunError
 from node.inner_loop import Phase
 from node.links import give_budget, plan_phase
+from node.meeting import diverged, meet
 from node.node import Node
 from node.record import record_round
 from p2ptrain.compress.base import PayloadError
-from p2ptrain.sync.base import Message, RoundResult
+from p2ptrain.sync.base import Meeting, Message, RoundResult
 
 FINAL_ROUND_PATIENCE = 2.0
 """After its last step a node has nothing to train meanwhile: it waits for laggards at most this many phases' time
@@ -45,12 +45,19 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             if node.lost and await rejoin(node):
                 continue
             began = trio.current_time()
-            await announce(node, phase)
-            view = await node.service.close_round(node.round, at_most_s=patience(node, phase, began))
-            result = await aggregate(node, phase, view)
+            view, result = await close(node, phase, began)
             node.inner.correct(result.correction_d, taken_at=phase.end_step)
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             node.enter_round(node.round + 1)
+
+
+async def close(node: Node, phase: Phase, began: float) -> tuple[RoundView, RoundResult]:
+    """Close the round of a phase: over what the neighbours publish, or by an exchange with its company."""
+    if isinstance(node.strategy, Meeting):
+        return await meet(node, node.strategy, phase, at_most_s=patience(node, phase, began))
+    await announce(node, phase)
+    view = await node.service.close_round(node.round, at_most_s=patience(node, phase, began))
+    return view, await aggregate(node, phase, view)
 
 
 async def announce(node: Node, phase: Phase) -> None:
@@ -74,10 +81,7 @@ def _encode(node: Node, phase: Phase) -> Message:
     try:
         return node.strategy.encode(phase.theta_d, round=node.round)
     except ValueError as error:
-        raise RunError(
-            f"training has diverged in round {node.round + 1}: {error}",
-            hint="lower train.learning_rate; the same --run-dir goes on from the last checkpoint",
-        ) from error
+        raise diverged(node, error) from error
 
 
 async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:

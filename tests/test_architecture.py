@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 MAX_LINES = 400
@@ -15,8 +18,20 @@ def test_the_import_contracts_hold() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_no_file_is_two_rooms_under_one_roof() -> None:
-    files = [path for package in ("p2ptrain", "gossip", "node") for path in (ROOT / package).rglob("*.py")]
-    assert len(files) > 50
+def ours(folder: str) -> list[Path]:
+    """Its Python files, but for those of packages that were installed there."""
+    return [path for path in (ROOT / folder).rglob("*.py") if "node_modules" not in path.parts]
+
+
+@pytest.mark.parametrize("folder", ["p2ptrain", "gossip", "node", "tests"])
+def test_no_file_is_two_rooms_under_one_roof(folder: str) -> None:
+    files = ours(folder)
+    assert len(files) > 20
     long = {str(path): lines for path in files if (lines := len(path.read_text().splitlines())) > MAX_LINES}
     assert not long
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them as top-level modules, and so do they each other's harnesses."""
+    names = Counter(path.name for path in ours("tests"))
+    assert not [name for name, count in names.items() if count > 1]

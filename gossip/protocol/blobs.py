@@ -1,17 +1,19 @@
 """Bytes by content: a payload travels as chunks of 1 MiB, and its address names every one of them.
 
-The manifest is the size and the BLAKE2b-256 of each chunk; the address is the BLAKE2b-256 of the manifest. A puller
+The manifest is the size and the BLAKE3 digest of each chunk; the address is the BLAKE2b-256 of the manifest. A puller
 asks for the manifest, holds it against the address it was given in a signed link, and then verifies each chunk as it
-comes: whoever serves it, the first wrong byte is found within one chunk. `Assembler` keeps only what has been
-verified, so memory follows what a peer has really sent, never what it declared.
+comes, of the whole blob or of a span of it: whoever serves it, the first wrong byte is found within one chunk.
+`Assembler` keeps only what has been verified, so memory follows what a peer has really sent, never what it declared.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from io import BytesIO
+from threading import Lock
 
 from gossip.errors import LocalError, Reason, RemoteError
 from gossip.ids import Digest
-from gossip.protocol.digests import digest_of
+from gossip.protocol.digests import chunk_digest_of, digest_of
 from gossip.protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS, MAX_MANIFEST_BYTES
 from gossip.protocol.wire import MAX_ARRAY, malformed, pack, unpack
 
@@ -36,14 +38,19 @@ class Manifest:
         """How many bytes chunk `index` has."""
         return min(CHUNK_BYTES, self.size - index * CHUNK_BYTES)
 
+    @property
+    def span(self) -> range:
+        """The indices of all chunks."""
+        return range(len(self.chunks))
+
 
 def manifest_of(data: bytes) -> Manifest:
-    """The manifest of `data`; hashes all of it (about 1 GB/s), so a large blob belongs into a worker thread."""
+    """The manifest of `data`; hashes all of it (about 4 GB/s), so a large blob belongs into a worker thread."""
     if len(data) > MAX_BLOB_BYTES:
         raise LocalError(f"a blob of {len(data)} bytes is larger than any node takes")
     view = memoryview(data)
     starts = range(0, len(data), CHUNK_BYTES)
-    return Manifest(size=len(data), chunks=tuple(digest_of(view[at : at + CHUNK_BYTES]) for at in starts))
+    return Manifest(size=len(data), chunks=tuple(chunk_digest_of(view[at : at + CHUNK_BYTES]) for at in starts))
 
 
 def parse_manifest(raw: bytes, address: Digest, most: int) -> Manifest:
@@ -65,32 +72,77 @@ def parse_manifest(raw: bytes, address: Digest, most: int) -> Manifest:
 
 
 class Assembler:
-    """Puts a blob together chunk by chunk, in order."""
+    """Puts a blob, or the chunks of a `span` of it, together, whatever the order in which they come.
 
-    def __init__(self, manifest: Manifest) -> None:
+    The bytes grow in place: joining a list at the end would copy them all at once, and hold them twice. A BytesIO does
+    that, and gives its buffer away as `bytes` without a copy; a chunk that came early waits beside it. Any threads may
+    call.
+    """
+
+    def __init__(self, manifest: Manifest, span: range | None = None) -> None:
         self.manifest = manifest
-        self._parts: list[bytes] = []
+        self.span = manifest.span if span is None else span
+        self._data = BytesIO()
+        self._taken = 0
+        self._kept = 0
+        self._early: dict[int, bytes | memoryview] = {}
+        self._lock = Lock()  # held while one chunk is copied (0.1 ms), and never while one is hashed
 
     @property
     def wanted(self) -> int | None:
-        """The index of the chunk to ask for next; None when all are there."""
-        return len(self._parts) if len(self._parts) < len(self.manifest.chunks) else None
+        """The first chunk that is not here; None when all are."""
+        places = range(self._taken, len(self.span))
+        return next((index for index in map(self.span.__getitem__, places) if index not in self._early), None)
 
-    def check(self, index: int, chunk: bytes) -> None:
-        """Raises RemoteError(DIGEST_MISMATCH) unless these are the bytes of chunk `index`. Pure: any thread may."""
-        if len(chunk) != self.manifest.chunk_size(index) or digest_of(chunk) != self.manifest.chunks[index]:
+    @property
+    def complete(self) -> bool:
+        """Whether all chunks are here."""
+        return self._kept == len(self.span)
+
+    def has(self, index: int) -> bool:
+        """Whether this chunk is here."""
+        return index in self.span and (index - self.span.start < self._taken or index in self._early)
+
+    def take(self, chunk: bytes | memoryview, index: int | None = None) -> None:
+        """Keep chunk `index` (None: the first that is wanted), unless it is here. Raises RemoteError(DIGEST_MISMATCH),
+        and keeps nothing, if these are not its bytes."""
+        index = self.wanted if index is None else index
+        assert index is not None
+        if len(chunk) != self.manifest.chunk_size(index) or chunk_digest_of(chunk) != self.manifest.chunks[index]:
             raise RemoteError(Reason.DIGEST_MISMATCH, f"chunk {index} is not what was announced")
+        with self._lock:
+            if not self.has(index):
+                self._early[index] = chunk
+                self._kept += 1
+        while self._append_next():
+            pass
 
-    def add(self, chunk: bytes) -> None:
-        """Keep the wanted chunk, which `check` has passed."""
-        assert self.wanted is not None
-        self._parts.append(chunk)
+    def chunk(self, index: int) -> bytes | None:
+        """A copy of chunk `index`; None when it is not here."""
+        with self._lock:
+            if not self.has(index):
+                return None
+            if index in self._early:
+                return bytes(self._early[index])
+            start = (index - self.span.start) * CHUNK_BYTES
+            with self._data.getbuffer() as view:
+                return bytes(view[start : start + self.manifest.chunk_size(index)])
 
     def finish(self) -> bytes:
-        """The whole blob; the parts are let go."""
-        assert self.wanted is None
-        parts, self._parts = self._parts, []
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        """All of it."""
+        assert self.complete
+        while self._append_next():
+            pass
+        return self._data.getvalue()
+
+    def _append_next(self) -> bool:
+        with self._lock:
+            if self._taken == len(self.span) or (index := self.span[self._taken]) not in self._early:
+                return False
+            self._data.write(self._early[index])
+            self._taken += 1
+            del self._early[index]  # last: whoever looks without the lock always finds it
+            return True
 
 
 @dataclass

@@ -20,12 +20,17 @@ from gossip.ids import PeerId
 from gossip.protocol.envelope import Scope, open_envelope
 from gossip.protocol.limits import MAX_ENVELOPE_BYTES, MAX_HELLO_RECORDS
 from gossip.protocol.statements import PeerRecord, parse_record
+from gossip.protocol.topology import Rings
 
 MAX_RECORDS: Final = 256
 """32 times the default degree; at 2.4 KiB a record 600 KiB at most."""
 
 MAX_REACHED: Final = 2 * MAX_RECORDS
 """Peers whose address of the last success is known; more than records, as a peer is reached before its record comes."""
+
+NEAR_DEPTH: Final = 2
+"""Records told of each side of a peer's place on each ring: its neighbour there, and who comes after when that one has
+left. Half of what a hello may tell at most, so that views stay mixed."""
 
 FORMAT: Final = 1
 """Of `dump`."""
@@ -71,9 +76,10 @@ class Book:
         if known is not None and (known.epoch, known.version) == (record.epoch, record.version):
             self.changed = self.changed or self.standing(record.peer) is not before
             return False
-        if not first_hand:
-            self._first_hand.discard(record.peer)
-        self._kept.discard(record.peer)
+        if known is None or set(known.addresses) != set(record.addresses):  # else it is as far trusted as it was
+            if not first_hand:
+                self._first_hand.discard(record.peer)
+            self._kept.discard(record.peer)
         self._put(record)
         self.changed = True
         return True
@@ -96,9 +102,12 @@ class Book:
 
     def standing(self, peer: PeerId) -> Standing:
         """How far the record of a peer is trusted; HEARSAY when there is none."""
+        answered = self._reached.get(peer) in self.addresses(peer)
         if peer in self._first_hand:
-            return Standing.VERIFIED if self._reached.get(peer) in self.addresses(peer) else Standing.FIRST_HAND
-        return Standing.KEPT if peer in self._kept else Standing.HEARSAY
+            return Standing.VERIFIED if answered else Standing.FIRST_HAND
+        if peer in self._kept:
+            return Standing.VERIFIED if answered else Standing.KEPT
+        return Standing.HEARSAY
 
     def addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Where the peer says it can be dialled; empty when unknown."""
@@ -113,10 +122,15 @@ class Book:
         """The records of these standings, the longest known first."""
         return [record for peer, record in self._records.items() if self.standing(peer) in standings]
 
-    def sample(self, rng: random.Random, without: PeerId) -> tuple[bytes, ...]:
-        """Signed records to hand on to `without`, verified ones alone: at most MAX_HELLO_RECORDS."""
-        others = [record.raw for record in self.of_standing(Standing.VERIFIED) if record.peer != without]
-        return tuple(rng.sample(others, min(len(others), MAX_HELLO_RECORDS)))
+    def sample(self, rng: random.Random, without: PeerId, rings: Rings | None = None) -> tuple[bytes, ...]:
+        """Signed records to hand on to `without`, verified ones alone: at most MAX_HELLO_RECORDS. Where there are more,
+        those that it belongs beside come first; the others are drawn."""
+        others = {record.peer: record.raw for record in self.of_standing(Standing.VERIFIED) if record.peer != without}
+        if len(others) <= MAX_HELLO_RECORDS:
+            return tuple(rng.sample(list(others.values()), len(others)))
+        near = rings.beside(without, others, NEAR_DEPTH)[: MAX_HELLO_RECORDS // 2] if rings else []
+        rest = rng.sample([raw for peer, raw in others.items() if peer not in near], MAX_HELLO_RECORDS - len(near))
+        return (*(others[peer] for peer in near), *rest)
 
     def dump(self) -> bytes:
         """What is worth keeping, for `recall` in a later life; nothing is `changed` any more."""

@@ -1,7 +1,13 @@
-"""BLAKE2b, the one hash of this protocol: 2 to 3 times SHA-256's speed on one core, and in Python's own library."""
+"""The two hashes of this protocol: BLAKE2b names what is small, BLAKE3 the chunks of blobs.
+
+BLAKE2b is in Python's own library, but at 0.85 GB/s of a core it took a seventh of the time that a blob travels for;
+BLAKE3 makes 4 GB/s of the same core (decision 0016).
+"""
 
 from hashlib import blake2b
 from typing import Final
+
+from blake3 import blake3
 
 from gossip.ids import Digest, SwarmId
 
@@ -16,6 +22,11 @@ NO_DIGEST: Final = Digest(bytes(DIGEST_BYTES))
 def digest_of(data: bytes | memoryview) -> Digest:
     """BLAKE2b-256 of `data`."""
     return Digest(blake2b(data, digest_size=DIGEST_BYTES).digest())
+
+
+def chunk_digest_of(data: bytes | bytearray | memoryview) -> Digest:
+    """BLAKE3 of `data`, 32 bytes; the GIL is let go of meanwhile."""
+    return Digest(blake3(data).digest())
 
 
 def swarm_id_of(name: str) -> SwarmId:

@@ -9,12 +9,13 @@ refusal is counted, charged and told. Tables: at most `degree` neighbours, and t
 import random
 from typing import Final
 
-from gossip.api import RunInfo
+from gossip.api import Fetch, RunInfo
 from gossip.config import MIN_HEARTBEAT_S, GossipConfig
 from gossip.errors import Reason, RemoteError
 from gossip.identity import Identity
 from gossip.ids import PeerId
 from gossip.protocol.book import Book
+from gossip.protocol.book import Standing as BookStanding
 from gossip.protocol.chain import Verdict
 from gossip.protocol.court import Court
 from gossip.protocol.digests import digest_of, swarm_id_of
@@ -37,10 +38,15 @@ from gossip.protocol.statements import (
     parse_offer,
     record_statement,
 )
+from gossip.protocol.topology import agreed_edges, tag_of
 from gossip.protocol.traffic import Traffic
 
 MAX_SEEN: Final = 4096
 """Broadcasts remembered by digest: 20 s of 100 peers that announce twice a second. 128 KiB."""
+
+MODEL_AGE: Final = 2
+"""Links by which a model may be old that a newcomer takes: half of what staleness allows, so that it can wait for the
+others' models, and the neighbour serves all newcomers one snapshot for some rounds (publisher.py)."""
 
 HELLO_BURST: Final = 8
 HELLO_PER_S: Final = 1 / MIN_HEARTBEAT_S
@@ -57,7 +63,14 @@ class Engine:
         self.court = Court(self._outbox)
         self.book = Book()
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
-        self.members = Members(me=self.me, degree=config.degree, rng=rng, scores=self.court.scores, outbox=self._outbox)
+        self.members = Members(
+            me=self.me,
+            scope=self.scope,
+            degree=config.degree,
+            rng=rng,
+            scores=self.court.scores,
+            outbox=self._outbox,
+        )
         self.neighbours = self.members.table
         self.traffic = Traffic(self.court.stats, self.publisher, self.neighbours)
         self._identity = identity
@@ -70,6 +83,10 @@ class Engine:
         self._hearsay = Hearsay(self.book, self.scope, self.members.dialable)
         self._record = b""
         self._warned_of_twin = False
+        self.fetch: Fetch = "updates"
+        """See GossipService.fetch."""
+        self.met_bootstrap = False
+        """Whether one of the operator's peers is a bootstrap node: a member has a record, and would give it."""
 
     def drain(self) -> list[Out]:
         """What is to be performed, in order."""
@@ -145,9 +162,9 @@ class Engine:
 
     # -- hellos
 
-    def set_addresses(self, addresses: tuple[str, ...], *, epoch: int, version: int) -> None:
-        """Sign the record of where we can be dialled."""
-        statement = record_statement(epoch=epoch, version=version, addresses=addresses)
+    def set_record(self, addresses: tuple[str, ...], beside: tuple[bytes, ...], *, epoch: int, version: int) -> None:
+        """Sign the record of where we can be dialled, and beside whom we stand."""
+        statement = record_statement(epoch=epoch, version=version, addresses=addresses, beside=beside)
         self._record = seal(self._identity, self.scope, statement).raw
 
     def hello_for(self, peer: PeerId, now: float) -> bytes:
@@ -160,7 +177,7 @@ class Engine:
             admitted=self.members.has_room_for(peer, now),
             link=newest.raw if newest else b"",
             record=self._record,
-            records=self.book.sample(self._rng, without=peer),
+            records=self.book.sample(self._rng, without=peer, rings=self.members.rings),
         ).encode()
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
@@ -181,6 +198,8 @@ class Engine:
         hello = self._parse_hello(peer, raw, now)
         if hello.admitted:
             self.members.admit(peer, hello.neighbours, now)
+        if not hello.admitted and not hello.record and peer in self.members.anchors:
+            self.met_bootstrap = True
         if not hello.admitted or peer not in self.neighbours:
             self.members.lose(peer, "no room")
             self._outbox.add(Disconnect(peer=peer))
@@ -199,6 +218,7 @@ class Engine:
         return hello
 
     def _learn_hello(self, peer: PeerId, hello: Hello, now: float) -> None:
+        self.members.present(peer)
         neighbour = self.neighbours.get(peer)
         if neighbour is not None:
             neighbour.heard_at = now
@@ -223,10 +243,30 @@ class Engine:
         if neighbour is not None:
             neighbour.heard_at = now
 
-    def fell_silent(self, peer: PeerId) -> None:
+    def fell_silent(self, peer: PeerId, now: float) -> None:
         """A neighbour has not been heard of for too long."""
-        self.members.lose(peer, "it fell silent")
+        self.members.vanish(peer, "it fell silent", now)
         self._outbox.add(Disconnect(peer=peer))
+
+    def look_round(self, now: float) -> None:
+        """Draw the rings of everybody whose record says where it is. A record that its signer alone has told of, and
+        that was reached nowhere, is one that nobody else can know: it counts while its signer is our neighbour."""
+        known = self.book.of_standing(BookStanding.HEARSAY, BookStanding.KEPT, BookStanding.VERIFIED)
+        self.members.look_round((record.peer for record in known), now)
+
+    @property
+    def beside(self) -> tuple[bytes, ...]:
+        """The tags of our neighbours, in order."""
+        return tuple(sorted(tag_of(peer) for peer in self.neighbours))
+
+    def known_graph(self, now: float) -> dict[bytes, frozenset[bytes]]:
+        """Who is beside whom, as far as both say so in their newest records; ourselves included."""
+        rows = {
+            tag_of(record.peer): record.beside
+            for record in self.book.known()
+            if record.peer in self.neighbours or self.members.is_there(record.peer, now)
+        }
+        return agreed_edges({**rows, tag_of(self.me): self.beside})
 
     def dial_failed(self, peer: PeerId, detail: str) -> None:
         """An address could not be dialled."""
@@ -235,6 +275,10 @@ class Engine:
     def warn(self, message: str) -> None:
         """Tell the operator of something that is nobody's offence."""
         self._outbox.tell("warning", self.me, detail=message)
+
+    def tell_reachability(self, words: str) -> None:
+        """Tell the operator whether others can dial us."""
+        self._outbox.tell("reachability", self.me, detail=words)
 
     def jitter(self) -> float:
         """A factor in 0.75..1.25 for periodic work, so that no two nodes stay in step."""
@@ -258,7 +302,18 @@ class Engine:
     def next_work(self, peer: PeerId, now: float) -> Work | None:
         """What to fetch from a neighbour now. Raises EquivocationError."""
         neighbour = self.neighbours.get(peer)
-        return neighbour.next_work(now) if neighbour else None
+        if neighbour is None or self.fetch == "nothing":
+            return None
+        return neighbour.next_work(now) if self.fetch == "updates" else neighbour.next_model(now, behind=MODEL_AGE)
+
+    def set_fetch(self, fetch: Fetch, now: float) -> None:
+        """Fetch this from now on. Who turns from fetching nothing, or turns to it, holds nothing of the neighbours'."""
+        if "nothing" in (fetch, self.fetch) and fetch != self.fetch:
+            for neighbour in self.neighbours.values():
+                neighbour.begin_anew(now)
+        self.fetch = fetch
+        for peer in self.neighbours:
+            self._outbox.add(Wake(peer=peer))
 
     def on_links(self, peer: PeerId, raws: tuple[bytes, ...], now: float) -> None:
         """The answer to FetchLinks. Raises RemoteError."""
@@ -301,8 +356,12 @@ class Engine:
 
     def standing(self, round: int) -> Standing:
         """Who belongs to `round`."""
-        applied = {peer: it.applied_round for peer, it in self.neighbours.items()}
-        return standing(round, applied, self._config.max_staleness)
+        stands = {peer: self.round_of(it) for peer, it in self.neighbours.items()}
+        return standing(round, stands, self._config.max_staleness)
+
+    def round_of(self, neighbour: Neighbour) -> int | None:
+        """Where a neighbour stands: at its newest update that is here, or, where none is fetched, announced."""
+        return neighbour.announced_round if self.fetch == "nothing" else neighbour.applied_round
 
     def swarm_round(self) -> int | None:
         """The low median of the neighbours' newest announced rounds; None when none has announced any."""

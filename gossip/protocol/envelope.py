@@ -27,6 +27,7 @@ class Kind(StrEnum):
     OFFER = "offer"
     RECORD = "record"
     GOODBYE = "goodbye"
+    PART = "part"
 
 
 _KINDS: Final = frozenset(kind.value for kind in Kind)

@@ -6,7 +6,7 @@ two nodes that disagreed on a bound would charge each other for honest messages.
 
 from typing import Final
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 """Goes into every signature; a change of any format below raises it."""
 
 STREAM_PROTOCOL: Final = "/p2ptrain/1/session"
@@ -26,6 +26,9 @@ MAX_ADDRESSES: Final = 8
 
 MAX_ADDRESS_CHARS: Final = 256
 """A relay address with two peer ids and a DNS name stays under 220 characters."""
+
+MAX_RECORD_NEIGHBOURS: Final = 64
+"""Neighbours that a record names: eight times the default degree, at 10 bytes each."""
 
 MAX_HELLO_RECORDS: Final = 32
 """Enough for a newcomer to fill its degree (8) four times over."""
@@ -53,6 +56,12 @@ MAX_MANIFEST_BYTES: Final = MAX_CHUNKS * 34 + 64
 MAX_RESPONSE_BYTES: Final = 2 * MIB
 """The largest manifest together with one chunk."""
 
+MAX_GROUP: Final = 64
+"""Members of an exchange of parts: 64 of 1 GiB own 16 MiB each. Their names, of 54 bytes each, are only hashed."""
+
+MIN_RATE: Final = 16 * KIB
+"""Bytes a second below which a transfer is given up: a 1 MiB chunk within a minute; ISDN did half of it."""
+
 MAX_CODEC_CHARS: Final = 32
 """A registry name such as `q2` or `topk`."""
 
@@ -63,4 +72,5 @@ MAX_COUNTER: Final = 2**53 - 1
 """Epochs (unix ms), sequence numbers, rounds, steps and tokens: exact in a double, so in every language's JSON."""
 
 MAX_STREAMS_PER_PEER: Final = 6
-"""A neighbour needs one stream to pull and one for hellos; a re-opened pull may overlap the old one for a while."""
+"""A neighbour needs one stream to pull, one for hellos and two to have us help with others' payloads; a re-opened pull
+may overlap the old one for a while."""

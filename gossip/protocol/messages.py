@@ -130,7 +130,14 @@ class GoodbyeRequest:
     envelope: bytes
 
 
-Request = HelloRequest | LinksRequest | SnapshotRequest | ManifestRequest | ChunkRequest | GoodbyeRequest
+@dataclass(frozen=True, kw_only=True)
+class PartRequest:
+    """A PART envelope; answered by nothing."""
+
+    envelope: bytes
+
+
+Request = HelloRequest | LinksRequest | SnapshotRequest | ManifestRequest | ChunkRequest | GoodbyeRequest | PartRequest
 
 
 def encode_request(request: Request) -> bytes:
@@ -148,6 +155,8 @@ def encode_request(request: Request) -> bytes:
             return pack(("chunk", address, index))
         case GoodbyeRequest(envelope=envelope):
             return pack(("goodbye", envelope))
+        case PartRequest(envelope=envelope):
+            return pack(("part", envelope))
 
 
 _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
@@ -159,10 +168,11 @@ _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
     "manifest": lambda fields: ManifestRequest(address=fields.digest()),
     "chunk": lambda fields: ChunkRequest(address=fields.digest(), index=fields.integer(MAX_CHUNKS)),
     "goodbye": lambda fields: GoodbyeRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
+    "part": lambda fields: PartRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
 }
 
 
-def parse_request(raw: bytes) -> Request:
+def parse_request(raw: bytes | bytearray) -> Request:
     """Raises RemoteError(UNKNOWN_KIND) for a name that is not in the list above."""
     fields = unpack(raw, MAX_REQUEST_BYTES)
     name = fields.text(16)
@@ -184,11 +194,15 @@ def encode_refusal(reason: Reason, detail: str) -> bytes:
     return pack((False, reason.value, line[:MAX_DETAIL_CHARS]))
 
 
+_CHUNK_HEAD: Final = b"\x92\xc3\xc6"
+"""An array of two, true, and bytes whose length stands in four: what msgpack makes of chunks of 64 KiB and more."""
+
+
 class Refused(RemoteError):  # noqa: N818  # mostly a fact ("not held any more"), seldom a fault
     """The far end answered with a refusal; whether that is an offence is for the asker to say."""
 
 
-def _open_response(raw: bytes) -> Fields:
+def _open_response(raw: bytes | bytearray) -> Fields:
     fields = unpack(raw, MAX_RESPONSE_BYTES)
     if fields.boolean():
         return fields
@@ -198,7 +212,7 @@ def _open_response(raw: bytes) -> Fields:
     raise Refused(Reason(reason) if known else Reason.PROTOCOL, detail)
 
 
-def parse_bytes_answer(raw: bytes, most: int) -> bytes:
+def parse_bytes_answer(raw: bytes | bytearray, most: int) -> bytes:
     """The answer to a hello, snapshot or chunk request. Raises Refused or RemoteError."""
     fields = _open_response(raw)
     value = fields.binary(most)
@@ -206,7 +220,15 @@ def parse_bytes_answer(raw: bytes, most: int) -> bytes:
     return value
 
 
-def parse_links_answer(raw: bytes) -> tuple[bytes, ...]:
+def parse_chunk_answer(raw: bytes | bytearray, size: int) -> bytes | memoryview:
+    """The answer to a chunk request: a view of `raw` where that has the usual form. Raises Refused or RemoteError."""
+    head = _CHUNK_HEAD + size.to_bytes(4, "big")
+    if len(raw) == len(head) + size and raw.startswith(head):
+        return memoryview(raw)[len(head) :]
+    return parse_bytes_answer(raw, size)
+
+
+def parse_links_answer(raw: bytes | bytearray) -> tuple[bytes, ...]:
     """The envelopes in answer to a links request. Raises Refused or RemoteError."""
     fields = _open_response(raw)
     items = fields.array(MAX_LINKS)
@@ -214,7 +236,7 @@ def parse_links_answer(raw: bytes) -> tuple[bytes, ...]:
     return tuple(items.binary(MAX_ENVELOPE_BYTES) for _ in range(items.left))
 
 
-def parse_manifest_answer(raw: bytes) -> tuple[bytes, bytes]:
+def parse_manifest_answer(raw: bytes | bytearray) -> tuple[bytes, bytes]:
     """A manifest, and the only chunk (b"" when there are more). Raises Refused or RemoteError."""
     fields = _open_response(raw)
     manifest, chunk = fields.binary(MAX_MANIFEST_BYTES), fields.binary(CHUNK_BYTES)
@@ -222,6 +244,6 @@ def parse_manifest_answer(raw: bytes) -> tuple[bytes, bytes]:
     return manifest, chunk
 
 
-def parse_empty_answer(raw: bytes) -> None:
-    """The answer to a goodbye. Raises Refused or RemoteError."""
+def parse_empty_answer(raw: bytes | bytearray) -> None:
+    """The answer to a goodbye or a part. Raises Refused or RemoteError."""
     _open_response(raw).end()

@@ -80,11 +80,11 @@ class Neighbour:
         """The round of the newest link that the neighbour has signed."""
         return self.chain.announced.body.round if self.chain.announced else self.applied_round
 
-    def status(self, *, ours: int, score: float, address: str) -> NeighbourStatus:
-        """For the eye; `ours`: the round that staleness is counted against."""
+    def status(self, *, ours: int, theirs: int | None, score: float, address: str) -> NeighbourStatus:
+        """For the eye; `ours`: the round that staleness is counted against, of `theirs`, the round it stands at."""
         return NeighbourStatus(
             round=self.announced_round or 0,
-            staleness=max(0, ours - (self.applied_round or 0)),
+            staleness=max(0, ours - (theirs or 0)),
             score=score,
             tracked=self.tracked,
             address=address,
@@ -105,6 +105,25 @@ class Neighbour:
         if self.chain.gap > MAX_LINKS or self._links_gone:
             return FetchSnapshot(epoch=announced.epoch, seq=expected)
         return FetchLinks(epoch=announced.epoch, first=expected, count=min(self.chain.gap, MAX_LINKS))
+
+    def next_model(self, now: float, *, behind: int) -> Work | None:
+        """As `next_work` for one who wants the neighbour's model, at most `behind` links old, and not its updates."""
+        announced, applied = self.chain.announced, self.chain.applied
+        if announced is None or now < self.retry_at:
+            return None
+        least = announced.epoch, max(0, announced.seq - behind)
+        if self._must_restart_at is not None:
+            least = max(least, self._must_restart_at)
+        elif announced.seq == 0 and applied is None:
+            return FetchPayload(link=announced)  # a base is a model
+        if applied is not None and applied.place >= least:
+            return None
+        return FetchSnapshot(epoch=least[0], seq=least[1])
+
+    def begin_anew(self, now: float) -> None:
+        """What the runtime had of it is held no longer, and may be asked for at once."""
+        self.chain.forget_applied()
+        self.retry_at = now
 
     def links_arrived(self, now: float) -> None:
         """An answer with links has been learned. When it did not bring the expected one, only a snapshot helps."""

@@ -25,6 +25,10 @@ class Quota:
         self._keep(name, left - granted, now)
         return granted
 
+    def has(self, name: str, now: float) -> bool:
+        """Whether there is a token of `name`; nothing is taken."""
+        return self._refilled(name, now) >= 1
+
     def reserve(self, name: str, now: float) -> float:
         """Take a token of `name`, also one that is yet to come: the seconds until it is there."""
         left = self._refilled(name, now) - 1

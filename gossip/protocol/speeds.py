@@ -8,7 +8,7 @@ few says so.
 
 from collections import deque
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final, Literal
 
@@ -52,10 +52,13 @@ class Speeds:
         self._under_way.add(transfer)
         return transfer
 
-    def end(self, transfer: Transfer, now: float, *, whole: bool) -> None:
-        """It is over. One that was broken off says only that the link was no faster."""
+    def end(self, transfer: Transfer, now: float, *, whole: bool, carried: int | None = None) -> None:
+        """It is over. One that was broken off says only that the link was no faster. `carried`: bytes that it really
+        took, where the rest came by other ways or before."""
         self._under_way.discard(transfer)
         self._done = {key: speeds for key, speeds in self._done.items() if key[0] in self._known}
+        if whole and carried is not None:
+            transfer = replace(transfer, size=carried)
         key, speed = (transfer.peer, transfer.direction), transfer.speed(now)
         told = transfer.size > 0 and transfer.peer in self._known
         if told and (whole or speed < self._ended(key)):
@@ -64,6 +67,13 @@ class Speeds:
     def of(self, peer: PeerId, now: float) -> LinkSpeed:
         """What is known of the link to a peer."""
         return LinkSpeed(sent=self._speed(peer, "sent", now), received=self._speed(peer, "received", now))
+
+    def could_send(self, peer: PeerId, least: float) -> bool:
+        """Whether a peer might send `least` bytes a second more: it has of late, or nothing is known of it and it sends
+        us nothing now."""
+        ended = self._ended((peer, "received"))
+        busy = any((it.peer, it.direction) == (peer, "received") for it in self._under_way)
+        return ended >= least and not (busy and ended == float("inf"))
 
     def _speed(self, peer: PeerId, direction: Direction, now: float) -> float | None:
         under_way = [

@@ -4,6 +4,7 @@ A parser takes an `Envelope`, whose signature and scope hold, and raises RemoteE
 """
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, Literal, get_args
 
 from gossip.api import UpdateKind
@@ -11,7 +12,14 @@ from gossip.errors import Reason, RemoteError
 from gossip.ids import Digest, PeerId
 from gossip.protocol.digests import NO_DIGEST
 from gossip.protocol.envelope import Envelope, Kind, Statement, body_of
-from gossip.protocol.limits import MAX_ADDRESS_CHARS, MAX_ADDRESSES, MAX_BLOB_BYTES, MAX_CODEC_CHARS
+from gossip.protocol.limits import (
+    MAX_ADDRESS_CHARS,
+    MAX_ADDRESSES,
+    MAX_BLOB_BYTES,
+    MAX_CODEC_CHARS,
+    MAX_RECORD_NEIGHBOURS,
+)
+from gossip.protocol.topology import TAG_BYTES
 from gossip.protocol.wire import malformed, pack
 
 _UPDATE_KINDS: Final = frozenset(get_args(UpdateKind))
@@ -152,19 +160,24 @@ def parse_offer(envelope: Envelope) -> Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRecord:
-    """Where a peer says it can be dialled. Of two records the one with the larger (epoch, version) holds."""
+    """Where a peer says it can be dialled, and beside whom it stands (tags: topology.py). Of two records the one with
+    the larger (epoch, version) holds."""
 
     peer: PeerId
     epoch: int
     version: int
     addresses: tuple[str, ...]
     raw: bytes = field(repr=False)
+    beside: tuple[bytes, ...] = field(default=(), repr=False)
 
 
-def record_statement(*, epoch: int, version: int, addresses: tuple[str, ...]) -> Statement:
-    """The statement of a record; addresses beyond the wire's bounds are left out."""
+def record_statement(
+    *, epoch: int, version: int, addresses: tuple[str, ...], beside: tuple[bytes, ...] = ()
+) -> Statement:
+    """The statement of a record; addresses and neighbours beyond the wire's bounds are left out."""
     kept = [address for address in addresses if len(address) <= MAX_ADDRESS_CHARS][:MAX_ADDRESSES]
-    return Statement(kind=Kind.RECORD, epoch=epoch, seq=version, prev=NO_DIGEST, payload=NO_DIGEST, body=pack((kept,)))
+    body = pack((kept, beside[:MAX_RECORD_NEIGHBOURS]))
+    return Statement(kind=Kind.RECORD, epoch=epoch, seq=version, prev=NO_DIGEST, payload=NO_DIGEST, body=body)
 
 
 def parse_record(envelope: Envelope) -> PeerRecord:
@@ -173,16 +186,68 @@ def parse_record(envelope: Envelope) -> PeerRecord:
     if stated.kind is not Kind.RECORD:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a record is expected")
     fields = body_of(envelope)
-    items = fields.array(MAX_ADDRESSES)
+    items, tags = fields.array(MAX_ADDRESSES), fields.array(MAX_RECORD_NEIGHBOURS)
     fields.end()
     addresses = tuple(items.text(MAX_ADDRESS_CHARS) for _ in range(items.left))
+    beside = tuple(tags.exactly(TAG_BYTES) for _ in range(tags.left))
     if not all(address.startswith("/") and address.endswith(f"/p2p/{envelope.sender}") for address in addresses):
         raise malformed("an address that does not name its peer")
     return PeerRecord(
-        peer=envelope.sender, epoch=stated.epoch, version=stated.seq, addresses=addresses, raw=envelope.raw
+        peer=envelope.sender,
+        epoch=stated.epoch,
+        version=stated.seq,
+        addresses=addresses,
+        raw=envelope.raw,
+        beside=beside,
     )
 
 
 def goodbye_statement(*, epoch: int, seq: int) -> Statement:
     """The statement of a peer that leaves the run."""
     return Statement(kind=Kind.GOODBYE, epoch=epoch, seq=seq, prev=NO_DIGEST, payload=NO_DIGEST, body=pack(()))
+
+
+class Stage(IntEnum):
+    """What a part is of: a member's own vector, which others take their parts of, or a part that its owner reduced."""
+
+    WHOLE = 0
+    REDUCED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A blob that a member serves in an exchange (exchange.py), which `exchange` names; `size` in bytes."""
+
+    peer: PeerId
+    exchange: Digest
+    round: int
+    stage: Stage
+    address: Digest
+    size: int
+    raw: bytes = field(repr=False)
+
+
+def part_statement(*, exchange: Digest, round: int, stage: Stage, address: Digest, size: int) -> Statement:
+    """The statement of a part."""
+    return Statement(kind=Kind.PART, epoch=round, seq=stage, prev=exchange, payload=address, body=pack((size,)))
+
+
+def parse_part(envelope: Envelope) -> Part:
+    """The part inside a PART envelope."""
+    stated = envelope.statement
+    if stated.kind is not Kind.PART:
+        raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a part is expected")
+    fields = body_of(envelope)
+    size = fields.integer(MAX_BLOB_BYTES)
+    fields.end()
+    if stated.seq > Stage.REDUCED or size == 0:
+        raise malformed("a part of no stage, or an empty one")
+    return Part(
+        peer=envelope.sender,
+        exchange=stated.prev,
+        round=stated.epoch,
+        stage=Stage(stated.seq),
+        address=stated.payload,
+        size=size,
+        raw=envelope.raw,
+    )

@@ -22,14 +22,21 @@ class Traffic:
         """A meter for verified bytes that come in."""
         return self._snapshot_in if snapshot else self._payload_in
 
-    def sent(self, peer: PeerId, address: Digest, size: int, *, last: int) -> None:
-        """`size` bytes of a blob go out to `peer`, those of chunk number `last`, counted from one."""
+    def sent(self, address: Digest, size: int) -> None:
+        """`size` bytes of a blob of ours go out."""
         if self._publisher.is_offer(address):
             self._stats.snapshot_bytes_sent += size
         else:
             self._stats.payload_bytes_sent += size
+
+    def passed_on(self, size: int) -> None:
+        """`size` bytes of another's payload go out."""
+        self._stats.payload_bytes_sent += size
+
+    def delivered(self, peer: PeerId, address: Digest) -> None:
+        """`peer` was sent all of a blob of ours, or wants no more of it: the rest it has of others."""
         neighbour = self._neighbours.get(peer)
-        if neighbour is not None and last == len(self._publisher.blobs.manifest(address).chunks):
+        if neighbour is not None:
             neighbour.delivered = address
 
     def all_delivered(self) -> bool:

@@ -31,7 +31,7 @@ def malformed(detail: str) -> RemoteError:
     return RemoteError(Reason.MALFORMED, detail)
 
 
-def unpack(data: bytes, limit: int, items: int = MAX_ARRAY) -> "Fields":
+def unpack(data: bytes | bytearray, limit: int, items: int = MAX_ARRAY) -> "Fields":
     """The fields of one msgpack array of at most `limit` bytes, no array longer than `items`. Raises RemoteError."""
     if len(data) > limit:
         raise RemoteError(Reason.OVERSIZE, f"{len(data)} bytes where at most {limit} are allowed")

@@ -12,11 +12,11 @@ from gossip.running.context import Context
 
 
 class Announcer:
-    """Broadcasts our newest link, and keeps the record of our addresses true."""
+    """Broadcasts our newest link, and keeps the record of our addresses and neighbours true."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._addresses: tuple[str, ...] = ()
+        self._recorded: tuple[tuple[str, ...], tuple[bytes, ...]] = ((), ())
         self._version = 0
         self._quota = Quota(burst=ANNOUNCE_BURST, per_s=ANNOUNCE_PER_S)
         self._owed = trio.Event()
@@ -43,7 +43,7 @@ class Announcer:
                 await trio.sleep(1 / ANNOUNCE_PER_S)
 
     def _keep_record(self, epoch: int) -> None:
-        addresses = tuple(self._context.transport.addresses)
-        if addresses != self._addresses:
-            self._addresses, self._version = addresses, self._version + 1
-            self._context.engine.set_addresses(addresses, epoch=epoch, version=self._version)
+        now = self._context.addresses(), self._context.engine.beside
+        if now != self._recorded:
+            self._recorded, self._version = now, self._version + 1
+            self._context.engine.set_record(*now, epoch=epoch, version=self._version)

@@ -38,9 +38,14 @@ def load_book(path: Path, book: Book, scope: Scope) -> None:
 
 def save_book(path: Path, book: Book) -> None:
     """Write the file whole or not at all. Raises LocalError."""
+    write_whole(path, book.dump())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write an address book whole or not at all. Raises LocalError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(book.dump())
+        beside.write_bytes(data)
         beside.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -40,7 +40,20 @@ class Context:
     hasher: Hasher
     perform: Callable[[], None]
     changed: Pulse
+    quiet: Callable[[], bool]
+    """Whether the link belongs to others now: nothing large is begun."""
     reach: Reach = field(default_factory=Reach)
+    relayed: dict[PeerId, str] = field(default_factory=dict)
+    """Our addresses through neighbours that relay for us."""
+
+    mapped: list[str] = field(default_factory=list)
+    """Addresses (without `/p2p/`) that a router forwards here, as it says."""
+
+    def addresses(self) -> tuple[str, ...]:
+        """Where others can dial us: through relays, as the transport says, and where they were seen to."""
+        found = self.reach.confirmed(trio.current_time(), self.mapped)
+        seen = (f"{address}/p2p/{self.engine.me}" for address in found)
+        return tuple(dict.fromkeys((*self.relayed.values(), *self.transport.addresses, *seen)))
 
     def greeted(self, peer: PeerId) -> None:
         """Hellos were exchanged with `peer`, which is of our run. (A twin with our key is nobody else.)"""

@@ -1,7 +1,8 @@
 """Finds neighbours: dials bootstrap and learned addresses, and greets whoever is connected.
 
-While there are fewer neighbours than the degree, every address that is due is tried: the operator's, then those of
-peers that we have reached before, then what others told us. All have a back-off with jitter. The operator's are tried
+While there are fewer neighbours than we look for, every address that is due is tried: first those of whom the rings put
+beside us (topology.py; they are tried also when all places are taken), then the operator's, those of peers that we have
+reached before, and what others told us. All have a back-off with jitter. The operator's are tried
 for as long as it takes; a learned record is dropped when it has failed a few times, but not while nobody at all is
 connected: then the fault is ours, and the book is the way back. A connection is made a neighbour by a hello, which is
 tried again as well: the far end may be full, or not ready yet.
@@ -11,6 +12,7 @@ time of a host, and a host or a peer that did not answer more and more rarely, w
 """
 
 import random
+from collections import OrderedDict
 from typing import Final
 
 import trio
@@ -38,6 +40,14 @@ RUMOUR_MAX_S: Final = 3600.0
 """Longest back-off of a peer or host that we know by hearsay and that did not answer. With a doubling pause that is
 a dozen dials in the first hour and one in each later one, so that a victim has little of a thousand nodes' dials."""
 
+VISIT_EVERY_S: Final = 30.0
+"""How often a node that looks for no neighbour exchanges hellos with one that it knows only from records. So members
+come to know others than their neighbours' neighbours, and records of who has left are found out. Two dials a minute are
+less than what heartbeats cost, and of 64 members each has met all others in half an hour."""
+
+MAX_HINTS: Final = 64
+"""Addresses that a local network tells of, and that are tried like hearsay; the oldest goes first."""
+
 MAX_FILE_PEERS: Final = 256
 """Lines of the peers file that are used: as many as records are kept."""
 
@@ -55,28 +65,49 @@ class Dialler:
         self._hellos = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
         self._rumours = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._hosts = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
+        self._refusals = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
         self._asks = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
         self._prober = Prober(context, Attempts(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng), self._hosts)
         self._dialling: dict[PeerId, str] = {}
         self._greeting: set[PeerId] = set()
         self._complained: set[str] = set()
+        self._hints: OrderedDict[str, PeerId] = OrderedDict()
         self._woken = Pulse()
+        self._visit_at = 0.0
 
     def connected(self, peer: PeerId) -> None:
         """A new connection: greet at once."""
         self._hellos.succeeded(peer)
         self._woken.beat()
 
+    def hint(self, address: str) -> None:
+        """An address at which a member may be; nobody has proved it."""
+        self._hints[address] = peer_in(address)
+        self._hints.move_to_end(address)
+        while len(self._hints) > MAX_HINTS:
+            self._hints.popitem(last=False)
+        self._woken.beat()
+
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
+                self._look_round()
                 self._greet_some(nursery)
                 self._dial_some(nursery)
                 self._ask_some(nursery)
+                self._visit_somebody(nursery)
                 self._prober.start_some(nursery)
                 with trio.move_on_after(self._context.config.redial_min_s * self._rng.uniform(0.75, 1.25)):
                     await self._woken.wait()
+
+    def _look_round(self) -> None:
+        """Who is newly put beside us is tried at once, whatever it said when it was not."""
+        engine = self._context.engine
+        before = engine.members.rings.wanted
+        engine.look_round(trio.current_time())
+        for peer in engine.members.rings.wanted - before:
+            self._refusals.succeeded(peer)
 
     def _greet_some(self, nursery: trio.Nursery) -> None:
         members, now = self._context.engine.members, trio.current_time()
@@ -89,7 +120,10 @@ class Dialler:
 
     def _dial_some(self, nursery: trio.Nursery) -> None:
         members, now = self._context.engine.members, trio.current_time()
-        due = [(address, peer) for address, peer in self._due() if members.has_room_for(peer, now)]
+        mine = self._bootstrap()
+        called_for = (members.rings.wanted | members.anchors).difference(members.table)
+        due = self._due(mine, None if members.has_places else called_for)
+        due = [(address, peer) for address, peer in due if members.has_room_for(peer, now)]
         most = MAX_DIALS if self._context.transport.peers else MAX_DIALS_ALONE
         for address, peer in due[: max(0, most - len(self._dialling))]:
             self._dialling[peer] = host_of(address)
@@ -105,20 +139,43 @@ class Dialler:
             self._greeting.add(peer)
             nursery.start_soon(self._greet, peer)
 
-    def _due(self) -> list[tuple[str, PeerId]]:
-        """Addresses to try now, one a peer, the operator's own first, then those that we have reached before."""
+    def _visit_somebody(self, nursery: trio.Nursery) -> None:
+        """Beyond a full mesh, once we have the neighbours that we look for: meet another member, and part again."""
+        members, now = self._context.engine.members, trio.current_time()
+        if members.has_places or not members.rings.wanted or now < self._visit_at or self._dialling:
+            return
+        self._visit_at = now + VISIT_EVERY_S * self._context.engine.jitter()
+        if due := self._due([], None):
+            address, peer = self._rng.choice(due)
+            self._dialling[peer] = host_of(address)
+            self._greeting.add(peer)
+            nursery.start_soon(self._visit, address, peer)
+
+    async def _visit(self, address: str, peer: PeerId) -> None:
+        try:
+            answered = await self._dial(address, peer)
+            if answered:
+                await say_hello(self._context, peer)
+        finally:
+            self._greeting.discard(peer)
+
+    def _due(self, mine: list[tuple[str, PeerId]], only: frozenset[PeerId] | None) -> list[tuple[str, PeerId]]:
+        """Addresses to try now, one a peer: those of whom the rings put beside us first, then `mine`, then those that
+        we have reached before. `only`: of these peers alone, whatever there are places for."""
         now, connected = trio.current_time(), self._context.transport.peers
         chosen: dict[PeerId, str] = {}
         hosts = set(self._dialling.values())
-        mine = self._bootstrap()
-        for address, peer in (*mine, *self._learned()):
+        for address, peer in (*mine, *self._learned(only)):
             free = peer not in connected and peer not in self._dialling and peer not in chosen
-            if not free or not self._context.engine.members.dialable(peer, now) or not self._dials.due(address, now):
+            ripe = self._dials.due(address, now) and self._refusals.due(peer, now)
+            if not free or not ripe or not self._context.engine.members.dialable(peer, now):
                 continue
-            if (address, peer) in mine or self._trusted(peer) or self._rumour_due(address, peer, hosts, now):
+            known = self._trusted(peer) and address in self._context.engine.book.addresses(peer)
+            if (address, peer) in mine or known or self._rumour_due(address, peer, hosts, now):
                 chosen[peer] = address
                 hosts.add(host_of(address))
-        return [(address, peer) for peer, address in chosen.items()]
+        wanted = self._context.engine.members.rings.wanted
+        return sorted(((address, peer) for peer, address in chosen.items()), key=lambda pair: pair[1] not in wanted)
 
     def _trusted(self, peer: PeerId) -> bool:
         return self._context.engine.book.standing(peer) >= Standing.KEPT
@@ -140,11 +197,13 @@ class Dialler:
         self._context.engine.members.anchors = frozenset(addresses.values())
         return self._shuffled(list(addresses.items()))
 
-    def _learned(self) -> list[tuple[str, PeerId]]:
+    def _learned(self, only: frozenset[PeerId] | None) -> list[tuple[str, PeerId]]:
         book = self._context.engine.book
-        pairs = self._shuffled([(address, record.peer) for record in book.known() for address in record.addresses])
+        peers = [record.peer for record in book.known()] if only is None else sorted(only)
+        pairs = self._shuffled([(address, peer) for peer in peers for address in book.addresses(peer)])
         # Of a peer's addresses the one that failed least: each gets its turn, however many there are.
-        return sorted(pairs, key=lambda pair: (-book.standing(pair[1]), self._dials.failures(pair[0])))
+        pairs = sorted(pairs, key=lambda pair: (-book.standing(pair[1]), self._dials.failures(pair[0])))
+        return [*pairs, *(pair for pair in self._hints.items() if only is None or pair[1] in only)]
 
     def _shuffled(self, pairs: list[tuple[str, PeerId]]) -> list[tuple[str, PeerId]]:
         self._rng.shuffle(pairs)
@@ -155,7 +214,8 @@ class Dialler:
             self._complained.add(address)
             self._context.warn(why)
 
-    async def _dial(self, address: str, peer: PeerId) -> None:
+    async def _dial(self, address: str, peer: PeerId) -> bool:
+        """Whether it answered."""
         why = f"no answer within {self._context.config.dial_timeout_s:g} s"
         try:
             with trio.move_on_after(self._context.config.dial_timeout_s) as scope:
@@ -166,12 +226,13 @@ class Dialler:
                 self._rumours.succeeded(peer)
                 self._hosts.succeeded(host_of(address))
                 self._woken.beat()
-                return
+                return True
         except GossipError as error:
             why = str(error)
         finally:
             del self._dialling[peer]
         self._failed(address, peer, why)
+        return False
 
     def _failed(self, address: str, peer: PeerId, why: str) -> None:
         engine, now = self._context.engine, trio.current_time()
@@ -179,12 +240,19 @@ class Dialler:
         if self._dials.failures(address) == 1 and address in self._operators:  # it may be mistyped
             engine.dial_failed(peer, f"{address}: {why}")
             self._context.perform()
-        if self._context.transport.peers and address in engine.book.addresses(peer):
+        if address in self._hints:
+            self._rumours.failed(peer, now)
+            self._hosts.failed(host_of(address), now)
+            if self._dials.failures(address) >= FORGET_AFTER:
+                del self._hints[address]
+        elif self._context.transport.peers and address in engine.book.addresses(peer):
             self._missed(address, peer, now)
 
     def _missed(self, address: str, peer: PeerId, now: float) -> None:
         """A learned address does not answer, and it is not we who are cut off."""
         book = self._context.engine.book
+        if all(self._dials.failures(each) for each in book.addresses(peer)):
+            self._context.engine.members.absent(peer, now)
         self._rumours.failed(peer, now)
         self._hosts.failed(host_of(address), now)
         patience = FORGET_AFTER * (len(book.addresses(peer)) if self._trusted(peer) else 1)
@@ -195,14 +263,9 @@ class Dialler:
         try:
             if await say_hello(self._context, peer):
                 self._hellos.succeeded(peer)
-            else:
+                self._refusals.succeeded(peer)
+            else:  # not greeted again at once while it is connected, nor dialled again at once when it is not
                 self._hellos.failed(peer, trio.current_time())
-                self._back_off(peer)
+                self._refusals.failed(peer, trio.current_time())
         finally:
             self._greeting.discard(peer)
-
-    def _back_off(self, peer: PeerId) -> None:
-        """A peer that will not have us is not dialled again at once either."""
-        for address in (*self._configured, *self._context.engine.book.addresses(peer)):
-            if address.endswith(f"/p2p/{peer}"):
-                self._dials.failed(address, trio.current_time())

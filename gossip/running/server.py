@@ -6,7 +6,7 @@ occupy us alone: at most MAX_STREAMS_PER_PEER streams of one are served, and the
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 import trio
@@ -20,6 +20,7 @@ from gossip.protocol.messages import (
     HelloRequest,
     LinksRequest,
     ManifestRequest,
+    PartRequest,
     Request,
     SnapshotRequest,
     encode_answer,
@@ -29,7 +30,9 @@ from gossip.protocol.messages import (
 from gossip.protocol.quota import Quota
 from gossip.protocol.speeds import Transfer
 from gossip.running.context import Context
+from gossip.running.exchange import Exchanger
 from gossip.running.session import serve
+from gossip.running.shelf import Shelf
 from gossip.running.snapshots import Snapshots
 from gossip.transport.base import Stream, TransportError
 
@@ -46,15 +49,20 @@ class _Conversation:
 
     peer: PeerId
     upload: Transfer | None = None
+    address: Digest | None = None
+    sent: dict[int, int] = field(default_factory=dict)
+    """Bytes, by chunk."""
 
 
 class Server:
     """The answering end of all streams."""
 
-    def __init__(self, context: Context, snapshots: Snapshots) -> None:
+    def __init__(self, context: Context, snapshots: Snapshots, exchanger: Exchanger) -> None:
         self._context = context
         self._engine = context.engine
         self._snapshots = snapshots
+        self._exchanger = exchanger
+        self.shelf = Shelf(most=context.config.max_payload_bytes, count=context.config.degree)
         self._streams: Counter[PeerId] = Counter()
         self._pace = Quota(burst=REQUESTS_BURST, per_s=REQUESTS_PER_S)
 
@@ -87,7 +95,7 @@ class Server:
             self._streams += Counter()  # drops the zeros
             self._context.changed.beat()
 
-    async def _answer(self, talk: _Conversation, raw: bytes) -> bytes:
+    async def _answer(self, talk: _Conversation, raw: bytes | bytearray) -> bytes:
         request, peer = parse_request(raw), talk.peer
         now = trio.current_time()
         self._engine.heard(peer, now)
@@ -114,15 +122,20 @@ class Server:
                 return encode_answer()
         if peer not in self._engine.neighbours:
             raise RemoteError(Reason.UNAVAILABLE, "neighbours only: say hello first")
+        if isinstance(request, ManifestRequest | SnapshotRequest) and self._context.quiet():
+            raise RemoteError(Reason.UNAVAILABLE, "quiet hours")  # chunks under way may finish
         match request:
             case LinksRequest(epoch=epoch, first=first, count=count):
                 return encode_answer(self._engine.publisher.links(epoch, first, count))
             case SnapshotRequest(epoch=epoch, seq=seq):
                 return await self._offer(epoch, seq)
             case ManifestRequest(address=address):
-                return self._manifest(talk, address)
+                return await self._manifest(talk, address)
             case ChunkRequest(address=address, index=index):
-                return encode_answer(self._chunk(peer, address, index))
+                return encode_answer(await self._chunk(talk, address, index))
+            case PartRequest(envelope=envelope):
+                self._exchanger.on_part(peer, envelope)
+                return encode_answer()
             case _:
                 assert_never(request)
 
@@ -131,19 +144,47 @@ class Server:
         self._engine.court.stats.snapshots_served += 1
         return encode_answer(offer.raw)
 
-    def _manifest(self, talk: _Conversation, address: Digest) -> bytes:
-        manifest = self._engine.publisher.blobs.manifest(address)
+    async def _manifest(self, talk: _Conversation, address: Digest) -> bytes:
         self._uploaded(talk, whole=False)
-        talk.upload = self._engine.traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
-        only = self._chunk(talk.peer, address, 0) if len(manifest.chunks) == 1 else b""
-        return encode_answer(manifest.encode(), only)
+        if address in self._exchanger.blobs:  # of which a part may be taken: its size says nothing of the link's speed
+            manifest = self._exchanger.blobs.manifest(address)
+        elif address in self._engine.publisher.blobs:
+            manifest = self._engine.publisher.blobs.manifest(address)
+            talk.upload = self._engine.traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
+            talk.address = address
+        else:  # of which the others take what they lack
+            manifest = self.shelf.manifest(address)
+        first = await self._chunk(talk, address, 0) if len(manifest.chunks) == 1 else b""
+        return encode_answer(manifest.encode(), first)
 
     def _uploaded(self, talk: _Conversation, *, whole: bool) -> None:
+        """A blob of ours is through, or given up. Who ends its stream in an orderly way has what it wants."""
         if talk.upload is not None:
-            self._engine.traffic.speeds.end(talk.upload, trio.current_time(), whole=whole)
-            talk.upload = None
+            carried = sum(talk.sent.values())
+            self._engine.traffic.speeds.end(talk.upload, trio.current_time(), whole=whole, carried=carried)
+        if whole and talk.address is not None and talk.sent:
+            self._engine.traffic.delivered(talk.peer, talk.address)
+        talk.upload = talk.address = None
+        talk.sent.clear()
 
-    def _chunk(self, peer: PeerId, address: Digest, index: int) -> memoryview:
-        chunk = self._engine.publisher.blobs.chunk(address, index)
-        self._engine.traffic.sent(peer, address, len(chunk), last=index + 1)
+    async def _chunk(self, talk: _Conversation, address: Digest, index: int) -> bytes | memoryview:
+        if address in self._exchanger.blobs:
+            part = self._exchanger.blobs.chunk(address, index)
+            self._engine.court.stats.payload_bytes_sent += len(part)
+            self._exchanger.sent(talk.peer, address, index)
+            return part
+        if address in self._engine.publisher.blobs:
+            return self._own_chunk(talk, address, index)
+        others = await self.shelf.chunk(address, index)
+        self._engine.traffic.passed_on(len(others))
+        return others
+
+    def _own_chunk(self, talk: _Conversation, address: Digest, index: int) -> memoryview:
+        traffic, blobs = self._engine.traffic, self._engine.publisher.blobs
+        chunk = blobs.chunk(address, index)
+        traffic.sent(address, len(chunk))
+        if talk.address == address:
+            talk.sent[index] = len(chunk)
+            if len(talk.sent) == len(blobs.manifest(address).chunks):
+                traffic.delivered(talk.peer, address)
         return chunk

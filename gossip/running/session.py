@@ -15,20 +15,18 @@ import trio
 
 from gossip.errors import Reason, RemoteError
 from gossip.ids import PeerId
-from gossip.protocol.limits import KIB, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, STREAM_PROTOCOL
+from gossip.protocol.limits import KIB, MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, MIN_RATE, STREAM_PROTOCOL
 from gossip.protocol.messages import Request, encode_request
 from gossip.transport.base import Stream, Transport
 
-MIN_RATE: Final = 16 * KIB
-"""Bytes a second below which a transfer is given up: a 1 MiB chunk within a minute; ISDN did half of it."""
-
-READ_BYTES: Final = 256 * KIB
-"""Asked of the stream at once: a full yamux window; what is there is taken in one piece."""
+APART_BYTES: Final = 64 * KIB
+"""Bodies from this size on are sent apart from their length, so that they are copied at neither end: over a data
+connection a body is a record of its own."""
 
 IDLE_S: Final = 30.0
 """A server waits so long for the next request on an open stream; a puller asks again within milliseconds."""
 
-Answerer = Callable[[bytes], Awaitable[bytes]]
+Answerer = Callable[[bytes | bytearray], Awaitable[bytes]]
 
 _LENGTH: Final = struct.Struct(">I")
 
@@ -43,11 +41,15 @@ class FrameStream:
     async def send(self, body: bytes) -> None:
         """Send one frame. RemoteError(TIMEOUT) when the far end takes it in more slowly than MIN_RATE."""
         with trio.move_on_after(self._patience_s + len(body) / MIN_RATE) as scope:
-            await self._stream.send_all(_LENGTH.pack(len(body)) + body)
+            if len(body) < APART_BYTES:
+                await self._stream.send_all(_LENGTH.pack(len(body)) + body)
+            else:
+                await self._stream.send_all(_LENGTH.pack(len(body)))
+                await self._stream.send_all(body)
         if scope.cancelled_caught:
             raise RemoteError(Reason.TIMEOUT, "it does not read what it asked for")
 
-    async def receive(self, most: int) -> bytes | None:
+    async def receive(self, most: int) -> bytes | bytearray | None:
         """The next frame of at most `most` bytes; None when the far end has closed between frames."""
         deadline = trio.current_time() + self._patience_s
         head = await self._exactly(_LENGTH.size, deadline, may_end=True)
@@ -60,19 +62,26 @@ class FrameStream:
         assert body is not None
         return body
 
-    async def _exactly(self, size: int, deadline: float, may_end: bool = False) -> bytes | None:
+    async def _exactly(self, size: int, deadline: float, may_end: bool = False) -> bytes | bytearray | None:
         data = bytearray()  # not a list of pieces: of two bytes each they would take twenty times their length
         while len(data) < size:
-            with trio.move_on_at(deadline + len(data) / MIN_RATE) as scope:
-                piece = await self._stream.receive_some(min(READ_BYTES, size - len(data)))
+            with trio.move_on_at(ends_at := deadline + self._progress(data) / MIN_RATE) as scope:
+                piece = await self._stream.receive_some(size - len(data))
+            if scope.cancelled_caught and deadline + self._progress(data) / MIN_RATE > ends_at:
+                continue  # more has come meanwhile
             if scope.cancelled_caught:
                 raise RemoteError(Reason.TIMEOUT, "no answer, or one that trickles")
             if not piece:
                 if may_end and not data:
                     return None
                 raise RemoteError(Reason.PROTOCOL, "the stream ended inside a frame")
+            if len(piece) == size:  # at one go, as over a data connection: not copied
+                return piece
             data += piece
-        return bytes(data)
+        return data
+
+    def _progress(self, data: bytearray) -> int:
+        return len(data) + self._stream.pending
 
 
 class Session:
@@ -81,7 +90,7 @@ class Session:
     def __init__(self, frames: FrameStream) -> None:
         self._frames = frames
 
-    async def ask(self, request: Request, most: int = MAX_RESPONSE_BYTES) -> bytes:
+    async def ask(self, request: Request, most: int = MAX_RESPONSE_BYTES) -> bytes | bytearray:
         """Send a request; the raw response of at most `most` bytes. Raises RemoteError or TransportError."""
         await self.request(request)
         return await self.response(most)
@@ -90,7 +99,7 @@ class Session:
         """Send a request without waiting: answers come in the order of the requests. Raises as `ask` does."""
         await self._frames.send(encode_request(request))
 
-    async def response(self, most: int = MAX_RESPONSE_BYTES) -> bytes:
+    async def response(self, most: int = MAX_RESPONSE_BYTES) -> bytes | bytearray:
         """The raw response to the oldest request that has none yet. Raises as `ask` does."""
         answer = await self._frames.receive(most)
         if answer is None:
@@ -99,12 +108,14 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(transport: Transport, peer: PeerId, patience_s: float) -> AsyncIterator[Session]:
-    """A stream to a connected peer, closed at the end and reset on any exception."""
+async def open_session(
+    transport: Transport, peer: PeerId, patience_s: float, *, bulk: bool = False
+) -> AsyncIterator[Session]:
+    """A stream to a connected peer, closed at the end and reset on any exception. `bulk`: much will be asked for."""
     stream: Stream | None = None
     try:
         with trio.move_on_after(patience_s):
-            stream = await transport.open_stream(peer, STREAM_PROTOCOL)
+            stream = await transport.open_stream(peer, STREAM_PROTOCOL, bulk=bulk)
         if stream is None:
             raise RemoteError(Reason.TIMEOUT, "it does not take a stream")
         yield Session(FrameStream(stream, patience_s))
@@ -116,7 +127,9 @@ async def open_session(transport: Transport, peer: PeerId, patience_s: float) ->
         raise
 
 
-async def ask_once(transport: Transport, peer: PeerId, request: Request, patience_s: float, most: int) -> bytes:
+async def ask_once(
+    transport: Transport, peer: PeerId, request: Request, patience_s: float, most: int
+) -> bytes | bytearray:
     """One request on a stream of its own."""
     async with open_session(transport, peer, patience_s) as session:
         return await session.ask(request, most)

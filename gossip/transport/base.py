@@ -25,6 +25,11 @@ class Stream(Protocol):
     def remote(self) -> PeerId:
         """The peer at the other end, as proved by the security handshake."""
 
+    @property
+    def pending(self) -> int:
+        """Bytes that are here and cannot be handed over yet, as the rest of their record is still to come. Where it is
+        not always 0, a cancelled `receive_some` loses nothing."""
+
     async def send_all(self, data: bytes | memoryview) -> None:
         """Send all of `data`. Raises TransportError when the stream is gone."""
 
@@ -79,6 +84,14 @@ class Transport(Protocol):
     def dialled_us(self, peer: PeerId) -> bool:
         """Whether a live connection to `peer` is one that it dialled: it has reached our listening address."""
 
+    def address_at(self, peer: PeerId, port: int) -> str | None:
+        """The multiaddr of this port on the host that a live connection to `peer` leads to; None where none does, or
+        only through a third peer."""
+
+    async def relayed_by(self, peer: PeerId) -> str | None:
+        """Ask a connected peer to relay for us: the multiaddr at which others reach us through it, None where it does
+        not. Raises nothing of the network's."""
+
     async def run(
         self, handlers: TransportHandlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -91,8 +104,9 @@ class Transport(Protocol):
         """Whether the peer that the multiaddr names answers there, over a connection of its own that is closed at once,
         connected or not. Raises TransportError or LocalError when it does not."""
 
-    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
-        """A new stream to a connected peer. Raises TransportError."""
+    async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
+        """A new stream to a connected peer. `bulk`: much will go over it; a transport may have a faster way for that,
+        and else does as always. Raises TransportError."""
 
     async def publish(self, data: bytes) -> None:
         """Broadcast a small message (under 8 KiB) to the swarm, best effort. Raises nothing of the network's."""

@@ -21,13 +21,17 @@ from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicat
 
 from gossip.errors import LocalError
 from gossip.ids import PeerId
+from gossip.protocol.relaying import RELAYED_PROTOCOL, parse_circuit
 from gossip.transport.base import Stream, TransportError, TransportHandlers
 from gossip.transport.drops import counted
 from gossip.transport.libp2p_address import dialable, parse_dial, parse_listen, parse_peer
+from gossip.transport.libp2p_channels import PROTOCOL as DATA_PROTOCOL
+from gossip.transport.libp2p_channels import Channels, Way
 from gossip.transport.libp2p_errors import translated
 from gossip.transport.libp2p_guard import Faults, GuardedManager
 from gossip.transport.libp2p_host import BoundedSwarm, build_host
 from gossip.transport.libp2p_pubsub import MAX_MESSAGE_BYTES, GuardedPubsub
+from gossip.transport.libp2p_relay import CircuitEnds
 from gossip.transport.libp2p_stream import Libp2pStream
 from gossip.transport.libp2p_yamux import MAX_STREAMS, MuxSettings
 from gossip.transport.places import Bounds
@@ -62,6 +66,8 @@ class Libp2pConfig:
     """A connection that is silent for about heartbeat_s * missed_beats = 20 s is closed: a Wi-Fi roam takes less."""
     stall_s: float = 120.0
     """How long a sender waits for a reader that does not read: a checkpoint or a GPU step takes less."""
+    data_connections: bool = True
+    """Whether streams for bulk go over TCP connections of their own, with peers that do so too (libp2p_channels)."""
     bounds: Bounds = field(default_factory=Bounds)
     """How many connections, by peer, by network and in all."""
 
@@ -93,6 +99,15 @@ class Libp2pTransport:
         self._dialling: dict[PeerId, trio.Lock] = {}
         self._addresses: tuple[str, ...] = ()
         self._handlers: TransportHandlers | None = None
+        self._channels = Channels(
+            me=self._peer_id,
+            faults=self._faults,
+            open_stream=self._open_anchor,
+            serve=self._serve_stream,
+            keeps=lambda peer: self._swarm.keeps(peer),
+            spawn=self._spawn,
+        )
+        self._circuits = CircuitEnds(self._swarm, self._faults, self._open_libp2p)
         self._pubsub: GuardedPubsub | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -115,6 +130,11 @@ class Libp2pTransport:
         """Whether a live connection to `peer` is one that it dialled."""
         return self._swarm.dialled_by(parse_peer(peer))
 
+    def address_at(self, peer: PeerId, port: int) -> str | None:
+        """The multiaddr of this port on the host that a direct connection to `peer` leads to."""
+        host = self._swarm.host_of(parse_peer(peer))
+        return None if host is None else f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}/p2p/{peer}"
+
     @property
     def faults(self) -> Mapping[str, int]:
         """What remotes did that was caught or refused: kind -> times."""
@@ -133,6 +153,8 @@ class Libp2pTransport:
         self._handlers = handlers
         self._swarm.on_peer = self._peer_changed
         self._swarm.keeps = handlers.keeps
+        if self._config.data_connections:
+            self._swarm.on_data = self._channels.admit
         topic = f"/p2ptrain/1/{self._config.swarm}"
         self._pubsub = GuardedPubsub(self._host, topic, handlers, self._faults)
         with _unwrapped():
@@ -149,7 +171,8 @@ class Libp2pTransport:
 
     async def dial(self, address: str) -> PeerId:
         """Connect to an address; a connected peer is not dialled again. Raises TransportError or LocalError."""
-        parsed, peer = parse_dial(address)
+        circuit = parse_circuit(address)
+        parsed, peer = parse_dial(address) if circuit is None else (None, circuit[1])
         if peer == self._peer_id:
             raise TransportError(f"{address} is this very node")
         self._check_running()
@@ -157,7 +180,10 @@ class Libp2pTransport:
             try:
                 if peer not in self.peers:
                     with translated(f"dialling {address}"), trio.fail_after(self._config.dial_timeout_s):
-                        await self._swarm.dial_addr(parsed, parse_peer(peer))
+                        if circuit is None:
+                            await self._swarm.dial_addr(parsed, parse_peer(peer))
+                        else:
+                            await self._circuits.dial(*circuit)
             finally:
                 if not self._dialling[peer].statistics().tasks_waiting:
                     del self._dialling[peer]
@@ -165,14 +191,42 @@ class Libp2pTransport:
 
     async def probe(self, address: str) -> None:
         """Whether the peer of the address proves its key there. Raises TransportError or LocalError."""
-        parsed, peer = parse_dial(address)
         self._check_running()
+        if (circuit := parse_circuit(address)) is not None:
+            await self._probe_circuit(*circuit)
+            return
+        parsed, peer = parse_dial(address)
         with translated(f"probing {address}"), trio.fail_after(self._config.dial_timeout_s):
             await self._swarm.probe(parsed, parse_peer(peer))
 
-    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
-        """A new stream to a connected peer. Raises TransportError."""
+    async def _probe_circuit(self, relay: PeerId, peer: PeerId) -> None:
+        if relay != self._peer_id:
+            await self._circuits.probe(relay, peer)
+        elif peer not in self.peers:  # else it answers through us now
+            raise TransportError(f"not connected to {peer}")
+
+    async def relayed_by(self, peer: PeerId) -> str | None:
+        """Ask a connected peer to relay for us: our address through it, None where it does not."""
+        return await self._circuits.granted_by(peer, self._peer_id)
+
+    async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
+        """A new stream to a connected peer; `bulk`: over a data connection, if there is one. Raises TransportError."""
         self._check_running()
+        if bulk and self._config.data_connections and (stream := await self._channels.open(peer, protocol)) is not None:
+            for connection in self._swarm.get_connections(parse_peer(peer)):
+                self._swarm.used(connection.muxed_conn)
+            return stream
+        return await self._open_libp2p(peer, protocol)
+
+    async def _open_anchor(self, peer: PeerId, protocol: str) -> tuple[Stream, Way]:
+        stream = await self._open_libp2p(peer, protocol)
+        try:
+            return stream, Way(dialled=stream.dialled)
+        except TransportError:
+            await stream.reset()
+            raise
+
+    async def _open_libp2p(self, peer: PeerId, protocol: str) -> Libp2pStream:
         with translated(f"opening {protocol} to {peer}"), trio.fail_after(self._config.open_timeout_s):
             net = await self._new_stream(peer)
             try:
@@ -224,6 +278,7 @@ class Libp2pTransport:
         assert self._pubsub is not None
         self._swarm.on_peer = lambda peer, up: None  # we leave them, not they us
         try:
+            self._channels.close()
             await _close_all(self._swarm.get_connections())
             for listener in list(self._swarm.listeners.values()):
                 await listener.close()
@@ -248,9 +303,26 @@ class Libp2pTransport:
 
     async def _serve(self, protocol: str, net_stream: Any) -> None:
         """Run the handler on an inbound stream and finish the stream after it."""
-        assert self._handlers is not None
         self._swarm.used(net_stream.muxed_conn)
         stream = Libp2pStream(net_stream, PeerId(str(net_stream.muxed_conn.peer_id)), self._spawn)
+        if protocol == DATA_PROTOCOL:
+            await (self._serve_anchor(stream) if self._config.data_connections else stream.reset())
+        elif protocol == RELAYED_PROTOCOL:
+            await self._circuits.accept(stream)
+        else:
+            await self._serve_stream(protocol, stream)
+
+    async def _serve_anchor(self, stream: Libp2pStream) -> None:
+        try:
+            await self._channels.serve(stream, Way(dialled=stream.dialled))
+        except TransportError as error:
+            self._faults.note("data_open", error)
+            await stream.reset()
+        else:
+            await stream.close()
+
+    async def _serve_stream(self, protocol: str, stream: Stream) -> None:
+        assert self._handlers is not None
         try:
             await self._handlers.handle_stream(protocol, stream)
         except Exception as error:
@@ -264,6 +336,9 @@ class Libp2pTransport:
 
     def _peer_changed(self, peer: PeerId, up: bool) -> None:
         assert self._handlers is not None
+        self._channels.drop(peer)  # also when it comes: what could not be had before may be now
+        if not up:
+            self._circuits.drop(peer)
         try:
             (self._handlers.peer_connected if up else self._handlers.peer_lost)(peer)
         except Exception as error:

@@ -33,8 +33,9 @@ from libp2p.transport.upgrader import TransportUpgrader
 
 from gossip.ids import PeerId
 from gossip.protocol.quota import Quota
+from gossip.transport.libp2p_data import MAGIC, DataLink
 from gossip.transport.libp2p_guard import Faults
-from gossip.transport.libp2p_tcp import OwnPortTcp
+from gossip.transport.libp2p_tcp import BufferedTcpStream, OwnPortTcp
 from gossip.transport.libp2p_yamux import MuxSettings, SteadyMuxer, SteadyYamux
 from gossip.transport.places import Bounds, Handshakes, Networks, Places
 
@@ -78,6 +79,7 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         self._dialled: Places[Any] = Places(bounds.dialled, bounds.dialled, self._kept)
         self._joining: Counter[ID] = Counter()
         self.on_peer: Callable[[PeerId, bool], None] = lambda peer, up: None
+        self.on_data: Callable[[BufferedTcpStream], Awaitable[DataLink | None]] | None = None
         self.keeps: Callable[[PeerId], bool] = lambda peer: True
 
     def _kept(self, peer: PeerId) -> bool:
@@ -113,7 +115,9 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
             self._faults.note(refusal)
             return  # returning closes the socket
         muxed = await self._upgraded(read_write_closer, maddr, network)
-        if muxed is None:
+        if isinstance(muxed, DataLink):
+            await muxed.closed.wait()
+        if not isinstance(muxed, SteadyYamux):
             return
         try:
             # Only now: a bare socket must not cost anybody a place.
@@ -128,7 +132,7 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
             with suppress(Exception):
                 await muxed.secured_conn.close()
 
-    async def _upgraded(self, read_write_closer: Any, maddr: Any, network: str | None) -> SteadyYamux | None:
+    async def _upgraded(self, read_write_closer: Any, maddr: Any, network: str | None) -> SteadyYamux | DataLink | None:
         with trio.CancelScope() as scope:
             loser = self._handshakes.begin(scope, network)
             if loser is not None:
@@ -137,6 +141,8 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
             try:
                 with trio.fail_after(self._bounds.handshake_s):
                     await self._turn()
+                    if self.on_data is not None and await read_write_closer.begins_with(MAGIC[:1]):
+                        return await self.on_data(read_write_closer)
                     raw = RawConnection(read_write_closer, False)
                     muxed: SteadyYamux = await self.upgrade_inbound_raw_conn(raw, maddr)
                 return muxed
@@ -195,6 +201,14 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
     def count(self, peer_id: ID) -> int:
         """Connections registered for a peer."""
         return len(self.connections.get(peer_id, ()))
+
+    def host_of(self, peer_id: ID) -> str | None:
+        """The IP address at the far end of a connection to a peer."""
+        for connection in self.connections.get(peer_id, ()):
+            host = connection.muxed_conn.remote_host
+            if host is not None:
+                return str(host)
+        return None
 
     def dialled_by(self, peer_id: ID) -> bool:
         """Whether any of the connections registered for a peer came in where we listen."""

@@ -41,6 +41,10 @@ MAX_RPC_MESSAGES: Final = 256
 MAX_STREAMS_OF_PEER: Final = 2
 """Pubsub streams of one peer: one, and its successor. More would only hold unread windows."""
 
+MAX_UNSIGNED: Final = 4
+"""Messages without a good signature of their author's that a stream may bring: every implementation looks before it
+passes on, so that a peer which does not is broken or a liar. With one more its stream is reset."""
+
 MAX_BACKOFF_S: Final = 3600
 """Longest back-off believed of a peer that pruned us: the spec asks for a minute."""
 
@@ -101,6 +105,10 @@ class TopicRouter(GossipSub):  # type: ignore[misc]
         self.recent_message_deliveries.clear()
 
 
+class UnsignedError(Exception):
+    """A peer's stream has brought too many messages without a good signature."""
+
+
 class GuardedPubsub(Pubsub):  # type: ignore[misc]
     """Pubsub for one topic whose messages go to `handlers` and whose faults stay with the message."""
 
@@ -112,6 +120,8 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
         self._last_seqno = 0
         self._budget = Budget()
         self._reading: Counter[ID] = Counter()
+        self._signed: set[int] = set()
+        """Messages, by identity, that are being handled and whose signature is good."""
         self.set_topic_validator(topic, self._valid, False)
 
     async def join(self) -> None:
@@ -127,7 +137,7 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
 
         Raises what malformed bytes raise, for the guard of streams. A signed record of py-libp2p's own is not read.
         """
-        peer = stream.muxed_conn.peer_id
+        peer, unsigned = stream.muxed_conn.peer_id, 0
         if self._reading[peer] >= MAX_STREAMS_OF_PEER:
             self._faults.note("too_many_pubsub_streams")
             await stream.reset()
@@ -137,7 +147,9 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
             while True:
                 frame = await read_varint_prefixed_bytes_limited(stream, MAX_RPC_BYTES)
                 await trio.sleep(self._budget.pause_for(peer, len(frame), trio.current_time()))
-                await self._take(peer, frame)
+                unsigned += await self._take(peer, frame)
+                if unsigned > MAX_UNSIGNED:
+                    raise UnsignedError
         except MessageTooLarge:
             raise
         except (StreamError, IOException, RawConnError):
@@ -146,19 +158,22 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
             self._reading[peer] -= 1
             self._reading += Counter()  # drops the zeros
 
-    async def _take(self, peer: ID, frame: bytes) -> None:
+    async def _take(self, peer: ID, frame: bytes) -> int:
+        """Handle a frame; how many of its messages were not signed by their author."""
         rpc = rpc_pb2.RPC()
         rpc.ParseFromString(frame)
         if len(rpc.publish) + len(rpc.subscriptions) > MAX_RPC_MESSAGES:
             self._faults.note("pubsub_flood")
-            return
+            return 0
+        unsigned = 0
         for message in rpc.publish:
-            await self.push_msg(peer, message)
+            unsigned += not await self._pushed(peer, message)
             await trio.lowlevel.checkpoint()
         for entry in [each for each in rpc.subscriptions if each.topicid == self._topic][-1:]:
             self.handle_subscription(peer, entry)
         if rpc.HasField("control"):
             await self.router.handle_rpc(rpc, peer)
+        return unsigned
 
     def get_hello_packet(self) -> Any:
         """The first frame of a stream, without the record described at `write_msg`."""
@@ -182,14 +197,33 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
         except Exception as error:
             self._faults.note("publish", error)
 
+    async def validate_msg(self, msg_forwarder: ID, msg: Any) -> None:
+        """Called for a message whose own signature is good: libp2p says nothing of one whose is not."""
+        self._signed.add(id(msg))
+        await super().validate_msg(msg_forwarder, msg)
+
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
-        """Trap 2: a garbage public key raises (pubsub/validators.py:60), and so may any malformed field."""
+        """Our own, and what libp2p itself takes from a stream: nothing, as streams are read here."""
+        await self._pushed(msg_forwarder, msg)
+
+    async def _pushed(self, msg_forwarder: ID, msg: Any) -> bool:
+        """Whether nothing is wrong with the signature, as far as it was looked at.
+
+        Trap 2: a garbage public key raises (pubsub/validators.py:60), and so may any malformed field.
+        """
         if msg_forwarder != self.my_id and not self._admitted(msg_forwarder, msg):
-            return
+            return True
         try:
             await super().push_msg(msg_forwarder, msg)
         except Exception as error:
             self._faults.note("pubsub_message", error)
+        else:
+            if id(msg) not in self._signed:
+                self._faults.note("pubsub_message")
+                return False
+        finally:
+            self._signed.discard(id(msg))
+        return True
 
     def _admitted(self, forwarder: ID, msg: Any) -> bool:
         """Cheap bounds, before the signature is checked."""

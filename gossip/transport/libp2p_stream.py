@@ -35,6 +35,18 @@ class Libp2pStream:
         """The peer at the other end, as proved by the Noise handshake."""
         return self._remote
 
+    @property
+    def pending(self) -> int:
+        """0: frames of 64 KiB are handed over as they come."""
+        return 0
+
+    @property
+    def dialled(self) -> tuple[str, int] | None:
+        """Host and port of its connection, if we dialled that. Raises TransportError."""
+        with translated(f"looking where {self._remote} was dialled"):
+            dialled: tuple[str, int] | None = self._net.muxed_conn.dialled
+            return dialled
+
     async def send_all(self, data: bytes | memoryview) -> None:
         """Send all of `data`, waiting for the far end to read. Raises TransportError."""
         with translated(f"sending to {self._remote}"):

@@ -68,9 +68,28 @@ class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
                 break
             self._buffer += piece
         size = len(self._buffer) if n is None else n
-        data = bytes(self._buffer[:size])
+        with memoryview(self._buffer) as view, view[:size] as part:
+            data = bytes(part)  # a slice of the bytearray itself would be one copy more
         del self._buffer[:size]
         return data
+
+    async def begins_with(self, byte: bytes) -> bool:
+        """Whether the first byte is this one. Nothing is taken."""
+        if not self._buffer:
+            self._buffer += await super().read(RECEIVE_BYTES)
+        return self._buffer.startswith(byte)
+
+    def taken_over(self) -> tuple[trio.SocketStream, bytes]:
+        """The socket, and what was read of it and not taken: from now on both are the caller's."""
+        left = bytes(self._buffer)
+        self._buffer.clear()
+        return self.stream, left
+
+    @property
+    def peer_name(self) -> tuple[str, int]:
+        """Host and port of the far end. Raises OSError once it is gone."""
+        host, port = self.stream.socket.getpeername()[:2]
+        return str(host), int(port)
 
 
 class OwnPortListener:

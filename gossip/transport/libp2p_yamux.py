@@ -8,7 +8,8 @@ libp2p 0.8.1 that it replaces:
 - a connection on which nothing arrives for some beats is closed: stock code pings too, but ignores that no answer
   comes (trap 16, yamux.py:719);
 - streams beyond a bound are reset: stock code accepts any number (yamux.py:1293);
-- frames are judged by their headers (`libp2p_frames`), and others get a turn while they are read.
+- frames are judged by their headers (`libp2p_frames`), and others get a turn while they are read;
+- records go between here and the socket with fewer copies (`libp2p_records`, yamux.py:1177).
 
 `MuxerMultistream` hard-codes the class for `/yamux/1.0.0` (trap 19), so the muxer selection is subclassed as well.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
+from libp2p.io.exceptions import IncompleteReadError
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux.yamux import (
@@ -33,6 +35,7 @@ from libp2p.stream_muxer.yamux.yamux import (
 from gossip.transport.libp2p_frames import FrameMeter
 from gossip.transport.libp2p_guard import Faults
 from gossip.transport.libp2p_outbox import Outbox, OutboxClosedError, OutboxFullError
+from gossip.transport.libp2p_records import Records
 from gossip.transport.libp2p_yamux_stream import SteadyStream
 
 MAX_STREAMS: Final = 64
@@ -47,6 +50,10 @@ FIRST_PING_S: Final = 0.5
 READS_A_TURN: Final = 32
 """Reads in a row before other tasks get a turn, 1 ms at most: one Noise message may hold five thousand frames, and
 stock code handles those that carry nothing without ever waiting."""
+
+
+BODY_S: Final = 30.0
+"""How long the body of a frame may take once its header is there, as in stock yamux: 64 KiB at 2 KiB/s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +84,14 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
         self._outbox = Outbox()
         self._heard = 0
         self._meter = FrameMeter(self.streams)
+        self._records = Records(secured_conn)
         self._note_arrivals()
 
     def _note_arrivals(self) -> None:
         """Count the reads that bring something: any byte is a sign of life, also a PONG behind a bulk transfer."""
-        read = self.secured_conn.read
 
         async def noted(n: int | None = None) -> bytes:
-            data: bytes = await read(n)
+            data = await self._records.read(n)
             self._heard += 1
             fault = self._meter.judge(data, trio.current_time())
             if fault is not None:
@@ -101,6 +108,20 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
     def lost(self) -> bool:
         """Whether the connection is gone or going: an end of stream then is no clean one (trap 6)."""
         return bool(self.event_shutting_down.is_set())
+
+    @property
+    def dialled(self) -> tuple[str, int] | None:
+        """Host and port, if we dialled it. Raises OSError once it is gone."""
+        return self._records.peer_name if self.is_initiator_value else None
+
+    @property
+    def remote_host(self) -> str | None:
+        """The far end's IP address; None once it is gone, and for one that is good on one link alone."""
+        try:
+            host, _ = self._records.peer_name
+        except OSError:
+            return None
+        return None if "%" in host else host
 
     async def start(self) -> None:
         """Serve until the connection ends; whatever ends it, the bookkeeping is cleaned up and sockets closed."""
@@ -120,7 +141,7 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
 
     async def _pump(self) -> None:
         try:
-            await self._outbox.pump(self.secured_conn.write)
+            await self._outbox.pump(self._records.write)
         except Exception as error:
             self.settings.faults.note("connection_write", error)
             await self.secured_conn.close()  # wakes the reader, which cleans up
@@ -152,6 +173,14 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
             self.violated("control_flood")
         except OutboxClosedError:
             return
+
+    async def _read_data_body(self, length: int) -> bytes:
+        """A frame's body, in one piece. Raises IncompleteReadError when the connection ends in it, TooSlowError."""
+        with trio.fail_after(BODY_S):
+            data: bytes = await self.secured_conn.read(length)
+        if len(data) < length:
+            raise IncompleteReadError("within a frame", expected_bytes=length, received_bytes=len(data))
+        return data
 
     async def _write_frame(self, data: bytes) -> None:
         """Hand a frame over. Control frames never wait, so nothing that closes or resets can be held up."""

@@ -119,6 +119,15 @@ class MemoryTransport:
         connection = self._connections.get(peer)
         return connection is not None and connection.ends[1] is self
 
+    def address_at(self, peer: PeerId, port: int) -> str | None:
+        """Every node is a host of its own here; its number stands for its port."""
+        return f"/memory/{port}/p2p/{peer}" if peer in self._connections else None
+
+    async def relayed_by(self, peer: PeerId) -> str | None:
+        """Nobody relays here."""
+        await trio.lowlevel.checkpoint()
+        return None
+
     async def run(
         self, handlers: TransportHandlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -157,11 +166,12 @@ class MemoryTransport:
             raise LocalError(f"{address!r} is no address of this network")
         await trio.sleep(await self._network.until_it_flows(self._peer, peer))
         node = self._network.find(address)
-        if node is None or node is self or self._nursery is None or not self._network.reachable(self._peer, peer):
+        there = node is not None and not self._network.hidden(peer) and self._network.reachable(self._peer, peer)
+        if node is None or node is self or self._nursery is None or not there:
             raise TransportError(f"nobody answers at {address}")
         return node
 
-    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
+    async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
         """A new stream to a connected peer."""
         await trio.lowlevel.checkpoint()
         connection = self._connections.get(peer)

@@ -33,6 +33,7 @@ class Links:
         self._cut: set[frozenset[PeerId]] = set()
         self._groups: list[frozenset[PeerId]] = []
         self._stalled: set[PeerId] = set()
+        self._hidden: set[PeerId] = set()
         self._changed = trio.Event()
 
     def set_link(self, one: PeerId, other: PeerId, quality: LinkQuality) -> None:
@@ -55,6 +56,10 @@ class Links:
         self._groups = []
         self._beat()
 
+    def hide(self, peer: PeerId) -> None:
+        """Let nobody dial `peer`, as behind a router; it dials others."""
+        self._hidden.add(peer)
+
     def stall(self, peer: PeerId) -> None:
         """Let nothing pass to or from `peer`, while its connections stay: a stopped process."""
         self._stalled.add(peer)
@@ -70,6 +75,10 @@ class Links:
         grouped = all(any(peer in group for group in self._groups) for peer in (one, other))
         together = any(one in group and other in group for group in self._groups)
         return (together or not grouped) and frozenset((one, other)) not in self._cut
+
+    def hidden(self, peer: PeerId) -> bool:
+        """Whether nobody can dial this node."""
+        return peer in self._hidden
 
     def delay(self, one: PeerId, other: PeerId, size: int = 0) -> float:
         """Seconds one way for `size` bytes; infinite while either end is stalled."""

@@ -106,6 +106,11 @@ class MemoryStream:
         """The peer at the other end."""
         return self._remote
 
+    @property
+    def pending(self) -> int:
+        """0: a pipe has no records."""
+        return 0
+
     async def send_all(self, data: bytes | memoryview) -> None:
         """Send all of `data`."""
         await self._outgoing.send_all(data)

@@ -6,7 +6,7 @@ A mean reads every value once, which is the least that any can cost. `naive` is 
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,10 @@ import psutil
 import torch
 
 from node.bench import bounds, naive, peers
-from node.bench.base import Column, Row, Summary, left_out
+from node.bench.base import Column, Row, Summary, filled, left_out, within
 from node.bench.bounds import Bounds
-from node.bench.timing import ROUNDS, Taken, Work, in_turns, settled, threads
+from node.bench.on_vectors import FP32_BYTES, GIGA, OnVectors
+from node.bench.timing import Taken, Work, in_turns, settled, threads
 from p2ptrain import aggregate
 from p2ptrain.aggregate import Aggregator
 from p2ptrain.training.machine import pick_device
@@ -24,8 +25,6 @@ from p2ptrain.training.machine import pick_device
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FP32_BYTES = 4
-GIGA = 1e9
 MEBI = 1 << 20
 SAMPLE_S = 0.0005
 """Between two looks at the process's memory: temporaries of a kernel live for milliseconds and more."""
@@ -47,25 +46,24 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregators:
-    """Every aggregator named, with every n and f that it can promise. `refused`, filled by `run`: those left out."""
+class Aggregators(OnVectors):
+    """Every aggregator named, with every n and f that it can promise."""
 
     aggregators: Sequence[str]
-    numel: int
     vectors: Sequence[int]
     f: Sequence[int]
-    threads: int
     device: str = "cpu"
-    seed: int = 0
-    rounds: int = ROUNDS
-    """Turns that each gets."""
     name: str = "aggregators"
-    refused: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.numel < 1 or self.threads < 1 or min(self.vectors) < 1:
-            raise ValueError("needs at least one parameter, one vector and one thread")
+        super().__post_init__()
+        within("vectors", min(self.vectors), 1)
         pick_device(self.device)
+
+    @property
+    def place(self) -> str:
+        """See OnVectors."""
+        return super().place if self.device == "cpu" else self.device
 
     def run(self) -> Iterator[Row]:
         """See Benchmark: a row for each n, aggregator and f."""
@@ -92,10 +90,8 @@ class Aggregators:
             *peers.absent("byzfl"),
             *left_out(self.refused),
         ]
-        shown = [column for column in COLUMNS if any(row.get(column.key) is not None for row in rows)]
-        place = f"{self.threads} thread{'s' * (self.threads > 1)}" if self.device == "cpu" else self.device
-        title = f"Aggregators, {self.numel:,} parameters, {place}"
-        return [Summary(title=title, columns=shown, rows=rows, notes=notes)]
+        title = f"Aggregators, {self.numel:,} parameters, {self.place}"
+        return [Summary(title=title, columns=filled(COLUMNS, rows), rows=rows, notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
         """See Benchmark: ours, and the others as multiples of ours, in means."""

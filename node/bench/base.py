@@ -61,3 +61,15 @@ def left_out(refused: Mapping[str, str]) -> list[str]:
     return [
         f"left out: {each[0]}{f' and {len(each) - 1} more' * (len(each) > 1)}: {why}" for why, each in by_reason.items()
     ]
+
+
+def within(what: str, value: int, least: int, most: int | None = None) -> None:
+    """ValueError, for the user, unless `least` <= `value` (and <= `most`, where there is a most)."""
+    if value < least or (most is not None and value > most):
+        bounds = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{what} must be {bounds}, not {value}")
+
+
+def filled(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
+    """Those of the columns in which any row has something."""
+    return [column for column in columns if any(row.get(column.key) is not None for row in rows)]

@@ -6,24 +6,23 @@ same done plainly with torch. The vector is Gaussian, and larger than the caches
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from node.bench import naive, peers
-from node.bench.base import Column, Row, Summary, left_out
-from node.bench.timing import ROUNDS, Taken, Work, in_turns, threads
+from node.bench.base import Column, Row, Summary, filled, left_out
+from node.bench.on_vectors import FP32_BYTES, GIGA, OnVectors
+from node.bench.timing import Taken, Work, in_turns, threads
 from p2ptrain import compress
 from p2ptrain.compress import Compressor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FP32_BYTES = 4
 BITS = 8
-GIGA = 1e9
 SIDES = ("encode", "decode")
 
 VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
@@ -52,21 +51,11 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codecs:
-    """Every compressor named, on one vector. `refused` is filled by `run`: those that cannot be built, with why."""
+class Codecs(OnVectors):
+    """Every compressor named, on one vector."""
 
     compressors: Sequence[str]
-    numel: int
-    threads: int
-    seed: int = 0
-    rounds: int = ROUNDS
-    """Turns that each gets."""
     name: str = "codecs"
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.numel < 1 or self.threads < 1:
-            raise ValueError("needs at least one parameter and one thread")
 
     def run(self) -> Iterator[Row]:
         """See Benchmark: a row a compressor."""
@@ -92,9 +81,8 @@ class Codecs:
             *peers.absent("hivemind"),
             *left_out(self.refused),
         ]
-        shown = [column for column in COLUMNS if any(row.get(column.key) is not None for row in rows)]
-        title = f"Codecs, {self.numel:,} parameters, {self.threads} thread{'s' * (self.threads > 1)}"
-        return [Summary(title=title, columns=shown, rows=rows, notes=notes)]
+        title = f"Codecs, {self.numel:,} parameters, {self.place}"
+        return [Summary(title=title, columns=filled(COLUMNS, rows), rows=rows, notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
         """See Benchmark: encode and decode of each, and the copy."""

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from node import collector
-from node.cli import bench_cmd, config_cmd, id_cmd, model_cmd, node_cmd, status_cmd, up_cmd
+from node.cli import bench_cmd, config_cmd, doctor_cmd, id_cmd, model_cmd, node_cmd, status_cmd, up_cmd
 from node.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("up")(up_cmd.up)
 app.command("node")(node_cmd.node)
 app.command("generate")(model_cmd.generate)
 app.command("evaluate")(model_cmd.evaluate)
+app.command("doctor")(doctor_cmd.doctor)
 app.command("status")(status_cmd.status)
 app.add_typer(bench_cmd.app, name="bench")
 app.add_typer(config_cmd.app, name="config")

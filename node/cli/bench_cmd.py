@@ -69,16 +69,12 @@ def codecs(
     from node.bench import BENCHMARKS
     from node.bench.codecs import VARIANTS
     from node.bench.lists import names_in
-    from node.bench.timing import cores
     from p2ptrain import compress
 
     benchmark = BENCHMARKS.get(
         "codecs",
         compressors=names_in(compressor, [*compress.names(), *VARIANTS], "--compressor"),
-        numel=numel or (QUICK_NUMEL if quick else FULL_NUMEL),
-        threads=threads or min(2, cores()),
-        seed=seed,
-        rounds=turns or (QUICK_TURNS if quick else TURNS),
+        **_on_vectors(numel, threads, turns, seed=seed, quick=quick),
     )
     _carry_out(benchmark, json=json, plot=plot)
 
@@ -100,21 +96,31 @@ def aggregators(
     """Time and memory of the aggregators, in plain means; against plain torch, and byzfl where it is installed."""
     from node.bench import BENCHMARKS
     from node.bench.lists import names_in, numbers_in
-    from node.bench.timing import cores
     from p2ptrain import aggregate
 
     benchmark = BENCHMARKS.get(
         "aggregators",
         aggregators=names_in(aggregator, aggregate.names(), "--aggregator"),
-        numel=numel or (QUICK_NUMEL if quick else FULL_NUMEL),
         vectors=numbers_in(vectors, "--vectors", minimum=1),
         f=numbers_in(f, "--f"),
-        threads=threads or min(2, cores()),
         device=device,
-        seed=seed,
-        rounds=turns or (QUICK_TURNS if quick else TURNS),
+        **_on_vectors(numel, threads, turns, seed=seed, quick=quick),
     )
     _carry_out(benchmark, json=json, plot=plot)
+
+
+def _on_vectors(
+    numel: int | None, threads: int | None, turns: int | None, *, seed: int, quick: bool
+) -> dict[str, object]:
+    """The options that measurements of plain vectors have in common, with their defaults."""
+    from node.bench.timing import cores
+
+    return {
+        "numel": numel or (QUICK_NUMEL if quick else FULL_NUMEL),
+        "threads": threads or min(2, cores()),
+        "seed": seed,
+        "rounds": turns or (QUICK_TURNS if quick else TURNS),
+    }
 
 
 Repetitions = Annotated[int | None, typer.Option(min=1, max=1000, help="Times it is done. (default: 5; quick: 3)")]

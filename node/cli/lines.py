@@ -41,15 +41,22 @@ def describe(event: Event) -> list[Text]:
 
 
 def _started(event: Event) -> list[Text]:
+    about = {"role": "bootstrap: trains nothing"} if event.get("role") == "bootstrap" else _learning(event)
     rows = {
         "node": f"{event.get('peer_id', '')}",
-        "model": f"{event.get('task', '')}, {event.get('parameters', 0):,} parameters on {event.get('device', '')}",
-        "sync": f"{event.get('compressor', '')}, {event.get('aggregator', '')} against f={event.get('f', 0)}",
+        **about,
         "listens": "  ".join(event.get("addresses") or ["nowhere"]),
         "status": f"{event['metrics_url']}/status" if event.get("metrics_url") else "off",
         "folder": str(event.get("run_dir", "")),
     }
     return [Text.assemble((f"{name:<9}", "dim"), value) for name, value in rows.items()]
+
+
+def _learning(event: Event) -> dict[str, str]:
+    return {
+        "model": f"{event.get('task', '')}, {event.get('parameters', 0):,} parameters on {event.get('device', '')}",
+        "sync": f"{event.get('compressor', '')}, {event.get('aggregator', '')} against f={event.get('f', 0)}",
+    }
 
 
 def _join(event: Event) -> list[Text]:
@@ -91,6 +98,11 @@ def _finished(event: Event) -> list[Text]:
             ),
         )
     ]
+
+
+def _interrupted(event: Event) -> list[Text]:
+    kept = "interrupted; the checkpoint is written" if event.get("summary") else "interrupted"
+    return [_line(event, Text(kept, style="yellow"))]
 
 
 def _joined(event: Event) -> list[Text]:
@@ -139,7 +151,10 @@ _LINES: dict[str, Callable[[Event], list[Text]]] = {
     "joined": _joined,
     "checkpoint": _said("checkpoint of round {round} written", "dim"),
     "checkpoint_skipped": _said("checkpoint {path} is not usable ({why}); taking the one before", "yellow"),
+    "reachability": _said("{detail}"),
+    "router": _said("{message}", "dim"),
     "warning": _said("{message}", "yellow"),
-    "interrupted": _said("interrupted; the checkpoint is written", "yellow"),
+    "members": _said("{members_known} members that answer, in {runs} runs", "dim"),
+    "interrupted": _interrupted,
     "finished": _finished,
 }

@@ -9,9 +9,10 @@ import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -23,6 +24,8 @@ from node.events import EventLog, JsonSink
 
 if TYPE_CHECKING:
     from node.config import Config
+    from node.config_source import Raw
+    from node.sections import NodeConfig
 
 LOG = "node.log"
 LOG_BYTES = 5 << 20
@@ -47,6 +50,10 @@ def node(
     ] = None,
     seed: options.Seed = None,
     name: Annotated[str | None, typer.Option(help="The node's folder in the run folder.")] = None,
+    role: Annotated[
+        str | None,
+        typer.Option(metavar="ROLE", help="trainer, or bootstrap: trains nothing, and tells members of each other."),
+    ] = None,
     json: options.Json = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> int:
@@ -54,8 +61,7 @@ def node(
 
     Give --run-dir to be able to go on later: the same folder resumes from its newest checkpoint.
     """
-    from node.assembly import check_runnable
-    from node.config import load
+    from node.sections import merged, role_in
 
     given = options.flags(
         rounds=rounds,
@@ -66,27 +72,57 @@ def node(
         peers=peer or (),
         listen=listen or (),
         name=name,
+        role=role,
     )
-    settings = _awaiting_peers(load(config or (), set_ or (), given))
-    check_runnable(settings)
+    raw = merged(config or (), set_ or (), given)
+    settings, run = _bootstrap(raw) if role_in(raw) == "bootstrap" else _trainer(raw)
     folder = folders.make_node_dir(run_dir or folders.fresh_run_dir(datetime.now()), settings.node.name)
     if with_parent:
         _end_with_parent()
-    return _run(settings, folder, as_json=json)
+    return _run(settings, run, folder, as_json=json)
 
 
-def _run(config: "Config", folder: Path, *, as_json: bool) -> int:
+class _Settings(Protocol):
+    """Of either role."""
+
+    @property
+    def node(self) -> "NodeConfig": ...
+
+    def to_toml(self) -> str: ...
+
+
+class _Main(Protocol):
+    def __call__(self, *, node_dir: Path, emit: EventLog) -> int: ...
+
+
+def _trainer(raw: "Raw") -> tuple[_Settings, _Main]:
     from node import runtime
+    from node.assembly import check_runnable
+    from node.config import from_raw
 
+    settings = _awaiting_peers(from_raw(raw))
+    check_runnable(settings)
+    return settings, partial(runtime.main, settings)
+
+
+def _bootstrap(raw: "Raw") -> tuple[_Settings, _Main]:
+    """Without torch: what a trainer's settings say of learning is not even read."""
+    from node import bootstrap
+
+    settings = bootstrap.from_raw(raw)
+    return settings, partial(bootstrap.main, settings)
+
+
+def _run(settings: _Settings, run: _Main, folder: Path, *, as_json: bool) -> int:
     console = LastingConsole()
     with ExitStack() as stack:
         stack.enter_context(folders.locked(folder))
-        folders.write_atomic(folder / folders.CONFIG, config.to_toml().encode())
+        folders.write_atomic(folder / folders.CONFIG, settings.to_toml().encode())
         _log_to(folder / LOG)
         log = stack.enter_context(EventLog(folder / folders.EVENTS))
         log.add_sink(JsonSink(sys.stdout) if as_json else LineSink(console))
         try:
-            code = runtime.main(config, node_dir=folder, emit=log)
+            code = run(node_dir=folder, emit=log)
         except BaseException as error:
             if not is_interrupt(error):
                 known = translate(error)

@@ -40,6 +40,7 @@ def flags(
     peers: Sequence[str] = (),
     listen: Sequence[str] = (),
     name: str | None = None,
+    role: str | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The settings that these flags stand for. Paths become absolute: another process may read them."""
     settings: dict[tuple[str, str], Any] = {
@@ -52,6 +53,7 @@ def flags(
         ("network", "peers"): list(peers) or None,
         ("network", "listen"): list(listen) or None,
         ("node", "name"): name,
+        ("node", "role"): role,
     }
     raw: dict[str, dict[str, Any]] = {}
     for (section, key), value in settings.items():

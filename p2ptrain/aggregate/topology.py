@@ -14,7 +14,7 @@ a full mesh all hear the same vectors: n counts liars and honest alike, and mu_2
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Mapping
 
 import torch
 
@@ -37,6 +37,27 @@ def honest_connectivity(weight_nn: torch.Tensor, liars: list[int]) -> float:
     """mu_2 of what remains of a graph without the liars. ValueError when fewer than 2 nodes remain."""
     honest = [node for node in range(len(weight_nn)) if node not in set(liars)]
     return algebraic_connectivity(weight_nn[honest][:, honest])
+
+
+def spectral_gap(neighbours: Mapping[Hashable, Collection[Hashable]]) -> float:
+    """mu_2 of a graph over its mean degree: how fast averaging along its edges brings its members together, whatever
+    their number. Of n members all with each other it is n / (n - 1); of a random k-regular graph about 1 - 2 sqrt(k -
+    1) / k, which no family of such graphs exceeds (Alon, Boppana); 0 where it is not connected.
+
+    neighbours: of every node, each edge from both its ends. NaN for fewer than 2 nodes; ValueError for a neighbour that
+    is no node.
+    """
+    if len(neighbours) < 2:
+        return math.nan
+    places = {node: place for place, node in enumerate(neighbours)}
+    weight_nn = torch.zeros(len(places), len(places), dtype=torch.float64)
+    for node, beside in neighbours.items():
+        for other in beside:
+            if other not in places:
+                raise ValueError(f"{other!r} is a neighbour, and no node of the graph")
+            weight_nn[places[node], places[other]] = 1.0
+    degree = float(weight_nn.sum()) / len(places)
+    return algebraic_connectivity(weight_nn) / degree if degree > 0 else 0.0
 
 
 def robust_margin(degree: int, f: int, mu_2: float, *, needed: int) -> int:

@@ -13,6 +13,7 @@ that the sender and all receivers hold bit-identical estimates, whatever their m
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -118,17 +119,24 @@ class BlockCodec(ABC):
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """See Compressor.decode."""
+        read = self.reader(payload, numel)
+        out_d = (np.zeros if self.sparse else np.empty)(numel, dtype=np.float32)
+        for_each(lambda chunk: read(chunk, chunk.of(out_d, chunk.width, self.block)), chunks(numel, self.block))
+        return torch.from_numpy(out_d)
+
+    def reader(self, payload: bytes | memoryview, numel: int) -> Callable[[Chunk, Floats], None]:
+        """What writes the values of a chunk (rows, width), so that they can be used where they are still in a cache.
+
+        Raises PayloadError as `decode` does, now or when called. Rows that are written to are zeros if `sparse`.
+        """
         raw = check_length(payload, self.size(numel))
         scale_b = self._scales(raw[: SCALE_BYTES * self._blocks(numel)])
         bodies = raw[SCALE_BYTES * scale_b.size :]
-        out_d = (np.zeros if self.sparse else np.empty)(numel, dtype=np.float32)
 
-        def decode_chunk(chunk: Chunk) -> None:
-            out_rw = chunk.of(out_d, chunk.width, self.block)
+        def read(chunk: Chunk, out_rw: Floats) -> None:
             self.decode_rows(scale_b[chunk.row : chunk.row + chunk.rows], self._bodies(chunk, bodies), out_rw)
 
-        for_each(decode_chunk, chunks(numel, self.block))
-        return torch.from_numpy(out_d)
+        return read
 
     def _blocks(self, numel: int) -> int:
         return -(-numel // self.block)

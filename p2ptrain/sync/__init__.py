@@ -3,11 +3,11 @@
 | name           | averages with          | what travels          | outer step       | withstands liars |
 |----------------|------------------------|-----------------------|------------------|------------------|
 | tracked_gossip | all neighbours         | q2                    | average          | f = 1            |
-| noloco         | a partner              | q2                    | noloco           | no               |
+| noloco         | a partner, by exchange | fp16 models           | noloco           | no               |
 | diloco         | all neighbours         | fp32                  | nesterov         | when told to     |
 | sparse_loco    | all neighbours         | topk at 1/64          | average          | when told to     |
 | streaming      | all neighbours         | a fragment, in int4   | nesterov         | when told to     |
-| moshpit        | a group                | q2                    | average          | when told to     |
+| moshpit        | a group, by exchange   | fp16 models           | average          | but for owners   |
 | async          | all neighbours         | int4                  | delayed_nesterov | when told to     |
 | gossip_pga     | a partner, or all      | int4, or fp32         | average          | no               |
 | gradient       | all, gradients         | q2, at every step     |                  | when told to     |
@@ -29,8 +29,8 @@ from p2ptrain.sync import (
     tracked_gossip,
 )
 from p2ptrain.sync.assembled import Assembled
-from p2ptrain.sync.base import GradientStrategy, Message, RoundResult, SyncStrategy, Voice
-from p2ptrain.sync.byzantine import Byzantine
+from p2ptrain.sync.base import GradientStrategy, Meeting, Message, Reduced, RoundResult, SyncStrategy, Voice
+from p2ptrain.sync.byzantine import Byzantine, liar_of
 from p2ptrain.sync.config import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.sync.method import Method
 from p2ptrain.sync.trial import Judge, Judged
@@ -41,8 +41,10 @@ __all__ = [
     "Assembled",
     "Byzantine",
     "GradientStrategy",
+    "Meeting",
     "Message",
     "Method",
+    "Reduced",
     "RoundResult",
     "SyncConfig",
     "SyncStrategy",
@@ -50,6 +52,8 @@ __all__ = [
     "averages_gradients",
     "build",
     "build_gradient",
+    "liar_of",
+    "meets",
 ]
 
 for _strategy in (
@@ -69,6 +73,11 @@ for _strategy in (
 def averages_gradients(strategy: str) -> bool:
     """Whether a strategy is for `build_gradient` and not for `build`."""
     return SYNC_STRATEGIES.get(strategy).models is None
+
+
+def meets(strategy: str) -> bool:
+    """Whether a strategy's rounds are exchanges within groups: what `build` makes is a Meeting."""
+    return SYNC_STRATEGIES.get(strategy).meets
 
 
 def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: Judge | None = None) -> SyncStrategy:

@@ -25,6 +25,7 @@ from p2ptrain.sync.company import EVERYONE, Company
 from p2ptrain.sync.config import SyncConfig
 from p2ptrain.sync.council import Council
 from p2ptrain.sync.decoding import Estimates
+from p2ptrain.sync.fragments import Part
 from p2ptrain.sync.trial import Judge, Trial
 from p2ptrain.sync.vectors import check_model, to_bytes
 from p2ptrain.sync.voice import OwnVoice
@@ -109,11 +110,8 @@ class Assembled:
         else:
             self._trial.begin(theta_d, part, round)
             target_p = self._parts.blend(self._table(theta_p, anchor_p, members, staleness, round), rule)
-        phi_p = self._outers[part.index].step(anchor_p, target_p)
-        correction_p = (phi_p - theta_p).mul_(1 - self._parts.mixing)
-        self.anchor_d = part.put(self.anchor_d, phi_p)
         return RoundResult(
-            correction_d=part.put(torch.zeros_like(theta_d), correction_p) if part.count > 1 else correction_p,
+            correction_d=self._step(theta_d, target_p, part),
             anchor_d=self.anchor_d,
             consensus_distance=spread(self.public_d, [self.estimates[peer] for peer in heard]),
             members=len(members) + 1,
@@ -180,6 +178,13 @@ class Assembled:
             # A buffer is a vector of the part's size, or a counter.
             return known and value.shape in {(self.voice.programme.parts[int(index)].numel,), (1,)}
         return value.shape == {"anchor": self._genesis_d.shape, _HELD: (1,)}.get(name)
+
+    def _step(self, theta_d: torch.Tensor, target_p: torch.Tensor, part: Part) -> torch.Tensor:
+        """The outer step of a part towards its target: the anchor moves. What that corrects the model by (d,)."""
+        phi_p = self._outers[part.index].step(part.of(self.anchor_d), target_p)
+        correction_p = (phi_p - part.of(theta_d)).mul_(1 - self._parts.mixing)
+        self.anchor_d = part.put(self.anchor_d, phi_p)
+        return part.put(torch.zeros_like(theta_d), correction_p) if part.count > 1 else correction_p
 
     def _table(
         self,

@@ -10,29 +10,19 @@ Guarantee: the aggregator's; plain mean by default. `sync.every` is N.
 Cost: as tracked_gossip with int4 payloads, and two vectors.
 """
 
-import torch
-
-from p2ptrain.sync.assembled import Assembled, Parts
-from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_momentum
-from p2ptrain.sync.config import SyncConfig
 from p2ptrain.sync.method import Method
-from p2ptrain.sync.voice import Programme, Tracked
+from p2ptrain.sync.tracked_gossip import among_all
 
 
 def method() -> Method:
     """Delayed momentum."""
     return Method(
         name="async",
-        models=_build,
+        models=among_all,
         compressor="int4",
         aggregator="mean",
         f=0,
         outer="delayed_nesterov",
         check=check_momentum,
     )
-
-
-def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    programme = Programme.of(genesis_d.numel(), config.compressor, config.codec_options())
-    return Assembled(config, Parts(voice=Tracked(programme, genesis_d)))

@@ -19,6 +19,13 @@ A strategy is a `Method` (method.py): small parts put together, and the defaults
     how it is averaged      council.py     the aggregator, with the f that the members allow
     what that does          outer/         the outer step; sparse_loco.py has a blend of its own before it
 
+A strategy that is a `Meeting` averages by exchanges within a group instead, where the driver can carry one out:
+
+    group = strategy.company(peers, round=r)                      # the same at all of them, own name among them
+    packed = strategy.pack(theta_d)                               # what the others may read, by parts
+    reduced = strategy.reduce({member: its part of packed, ...})  # of the part that we own
+    result = strategy.settle(theta_d, group, parts, round=r)      # with what came of all parts
+
 `gradient` averages gradients at every step, not models at every round. It is no SyncStrategy: `build` refuses it with
 one line, and `build_gradient` makes a `GradientStrategy` for drivers that have the trainer's two half steps:
 
@@ -27,7 +34,7 @@ one line, and `build_gradient` makes a `GradientStrategy` for drivers that have 
     trainer.apply_gradient(strategy.aggregate(peers, step=t))     # the same bits at every member
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -101,6 +108,44 @@ class SyncStrategy(Protocol):
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError when it is of another model."""
+
+
+class Reduced(NamedTuple):
+    """A part of the packed models of a group: which bytes, and what its owner made of them. None: that did not come."""
+
+    owner: str
+    part: slice
+    data: bytes | None
+
+
+@runtime_checkable
+class Meeting(SyncStrategy, Protocol):
+    """A strategy whose rounds are exchanges: each member of a group reduces one part of all their models, for all of
+    them, and nobody tracks anybody. Neighbours' models are tracked while a node enters a run, for `adopt`.
+
+    Calls are for one round, in the order in which they stand here; `reduce` may come from another thread, while
+    `snapshot` is asked for, and does not come where a node owns no part. By the other methods, which need no exchange,
+    the same company averages over tracked estimates.
+    """
+
+    def company(self, peers: Collection[str], *, round: int) -> list[str]:
+        """Who meets in this round: own name and those of some of the members of the run that we know, in the order in
+        which they own parts. All who know the same peers find the same groups. Own name alone: nobody."""
+
+    def pack(self, theta_d: torch.Tensor) -> bytes:
+        """The model after the inner steps, as bytes; parts begin at multiples of packing.PART_BYTES. It becomes the
+        public model. ValueError when it is not finite: own training has diverged."""
+
+    def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
+        """One part of several members' models, own among them, to as many bytes: the same at whoever owns it, as long
+        as the members come in the same order. What cannot be read counts as not there. Where too few are left for the
+        promise about f that was kept before (council.py), own values stay."""
+
+    def settle(
+        self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
+    ) -> RoundResult:
+        """Close the round. Where a part is missing or is none, own values stay. The consensus distance is that of own
+        model to the group's mean, as far as it came."""
 
 
 @runtime_checkable

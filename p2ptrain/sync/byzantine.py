@@ -9,9 +9,12 @@ but what we hold of a neighbour when we speak is of the round before (in a real 
 updates yet), and from today's anchor, which is the average of just those models, nobody would seem to have moved. So
 each is measured from the anchor that we had in the round that its model is of. Whose model is older than one round, or
 of a round that we do not know, is left out. One liar takes another for honest.
+
+Where rounds are meetings it knows nobody's model but its own, and lies about that. As the owner of a part it is honest:
+what an owner may do nobody can prevent (meeting.py), and it would show nothing of the aggregator.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
@@ -19,7 +22,8 @@ import torch
 
 from p2ptrain.attacks.base import ModelAttack, VectorAttack
 from p2ptrain.compress.base import PayloadError
-from p2ptrain.sync.base import Message, RoundResult, SyncStrategy, Voice
+from p2ptrain.sync.base import Meeting, Message, Reduced, RoundResult, SyncStrategy, Voice
+from p2ptrain.sync.meeting import Met
 from p2ptrain.sync.vectors import to_bytes
 
 NOTHING_YET = -1
@@ -147,3 +151,45 @@ class Byzantine:
     def _begin_anew(self) -> None:
         self._voice = self._inner.voice.fork()
         self._rounds.clear()
+
+
+class LyingMember(Byzantine):
+    """The same where rounds are meetings: what it packs is the lie, and so is the model that newcomers are given."""
+
+    def __init__(
+        self, inner: Met, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(inner, attack, generator=generator)
+        self._met = inner
+
+    def company(self, peers: Collection[str], *, round: int) -> list[str]:
+        """As the honest strategy."""
+        return self._met.company(peers, round=round)
+
+    def pack(self, theta_d: torch.Tensor) -> bytes:
+        """The lie, which may be none that can be read."""
+        lie_d = self._lie(theta_d, NOTHING_YET)
+        self._met.pack(theta_d)
+        self._voice.public_d = lie_d
+        return self._met.packing.pack(lie_d)
+
+    def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
+        """As the honest strategy."""
+        return self._met.reduce(packed)
+
+    def settle(
+        self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
+    ) -> RoundResult:
+        """As the honest strategy."""
+        return self._met.settle(theta_d, group, parts, round=round)
+
+
+def liar_of(
+    inner: SyncStrategy, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
+) -> Byzantine:
+    """A strategy that lies as its kind does. ValueError where it does not show its vectors."""
+    if isinstance(inner, Met):
+        return LyingMember(inner, attack, generator=generator)
+    if isinstance(inner, Meeting):
+        raise ValueError(f"the strategy {inner.name!r} cannot be attacked: it does not show what it packs")
+    return Byzantine(inner, attack, generator=generator)

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Final
 
-from p2ptrain import compress
+from p2ptrain import aggregate, compress
 from p2ptrain.compress.adaptive import adaptive_in
+from p2ptrain.sync.packing import PACKERS
 
 if TYPE_CHECKING:
     from p2ptrain.sync.config import SyncConfig
@@ -37,6 +38,27 @@ def check_pairs(config: "SyncConfig") -> None:
         )
     if config.outer not in STEADY_OUTERS:
         raise ValueError(f"{config.strategy} swings under {config.outer}: use one of {', '.join(STEADY_OUTERS)}")
+
+
+def check_meeting(config: "SyncConfig") -> None:
+    """ValueError on what a part of a group's models cannot be packed in or reduced by."""
+    name = config.strategy
+    if config.compressor not in PACKERS:
+        raise ValueError(
+            f"{name} exchanges whole models by parts, which {config.compressor} does not keep: "
+            f"use one of {', '.join(PACKERS)}"
+        )
+    if config.needs_judge:
+        raise ValueError(
+            f"{name} reduces parts of models, which {config.aggregator} cannot try: use another aggregator"
+        )
+    stages, rule = config.aggregator.split("+")[:-1], config.aggregator.split("+")[-1]
+    by_origin = any(aggregate.PRE_AGGREGATORS.get(stage).from_origin for stage in stages)
+    if by_origin or aggregate.get(rule, f=config.f, **config.rule_options()).own_first:
+        raise ValueError(
+            f"{name} reduces models of which none is its own: {config.aggregator} looks from one's own; "
+            "use a rule such as trimmed_mean"
+        )
 
 
 def check_alternation(config: "SyncConfig") -> None:

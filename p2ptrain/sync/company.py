@@ -1,4 +1,4 @@
-"""Whom a node averages with in a round: everybody, a partner, or a group. All neighbours' updates are followed anyway.
+"""Whom a node averages with in a round: everybody, a partner, or a group.
 
 A partner must choose us as we choose it, with no word spoken: both work it out from the peers' names, the round, and a
 seed that all members share, the initial model's digest. Two nodes that know the same peers agree on everything; where
@@ -7,7 +7,7 @@ paired with whom can be foreseen by everybody, liars included.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
@@ -99,6 +99,12 @@ class Groups:
         """The number without the digit of this axis."""
         stride = self.size**axis
         return place // (stride * self.size), place % stride
+
+
+def in_turn(members: Collection[str], seed: bytes, round: int) -> list[str]:
+    """The members of a group in an order drawn for the round: of models with fewer parts than members the last ones own
+    one, and that is not to be the same ones always."""
+    return sorted(members, key=lambda name: _draw(seed, round, name))
 
 
 @dataclass(frozen=True)

@@ -11,29 +11,19 @@ Guarantee: the aggregator's; plain mean, as in the paper, withstands nobody. `sy
 Cost: as tracked_gossip with exact payloads, 4 bytes a parameter, unless `sync.compressor` is set; and one vector.
 """
 
-import torch
-
-from p2ptrain.sync.assembled import Assembled, Parts
-from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_momentum
-from p2ptrain.sync.config import SyncConfig
 from p2ptrain.sync.method import Method
-from p2ptrain.sync.voice import Programme, Tracked
+from p2ptrain.sync.tracked_gossip import among_all
 
 
 def method() -> Method:
     """All neighbours, Nesterov."""
     return Method(
         name="diloco",
-        models=_build,
+        models=among_all,
         compressor="none",
         aggregator="mean",
         f=0,
         outer="nesterov",
         check=check_momentum,
     )
-
-
-def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    programme = Programme.of(genesis_d.numel(), config.compressor, config.codec_options())
-    return Assembled(config, Parts(voice=Tracked(programme, genesis_d)))

@@ -32,6 +32,8 @@ class Method:
     """Averages models, once a round: what a node runs."""
     gradients: Build[GradientStrategy] | None = None
     """Averages gradients, at every step: for drivers that stop between a trainer's two half steps."""
+    meets: bool = False
+    """Averages by exchanges within groups: what `models` makes is a Meeting."""
     compressor: str = "q2"
     codec_options: Mapping[str, object] = field(default_factory=dict)
     """For its last part, where that is the one used, whatever stages are before it."""

@@ -24,9 +24,11 @@ from p2ptrain.sync.voice import Programme, Tracked
 
 def method() -> Method:
     """The default strategy."""
-    return Method(name="tracked_gossip", models=_build, check=check_momentum)
+    return Method(name="tracked_gossip", models=among_all, check=check_momentum)
 
 
-def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
+def among_all(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
+    """Whole models, told as differences to estimates, over all neighbours. What is different under other names is the
+    outer optimizer, and the defaults."""
     programme = Programme.of(genesis_d.numel(), config.compressor, config.codec_options())
     return Assembled(config, Parts(voice=Tracked(programme, genesis_d)))

@@ -11,8 +11,6 @@ import torch
 from p2ptrain import aggregate
 from p2ptrain.aggregate import PRE_AGGREGATORS, Aggregator, PreAggregator, Rows, Weighted, columns, geometry
 
-torch.set_num_threads(1)
-
 D = 40_000
 """More than one chunk."""
 

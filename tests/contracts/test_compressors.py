@@ -9,11 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import Compressor, PayloadError, Stateful
-
-torch.set_num_threads(1)
 
 REASONS = {"wrong_shape", "malformed", "nonfinite"}
 SIZES = [1, 2, 3, 7, 8, 9, 1023, 1024, 1025, 4095, 4096, 4097, 70_001]
@@ -31,10 +30,6 @@ MAKES = [partial(compress.get, name, **each) for name in compress.names() for ea
 every_compressor = pytest.mark.parametrize(
     "make", MAKES, ids=lambda make: " ".join([*make.args, *(f"{key}={each}" for key, each in make.keywords.items())])
 )
-
-
-def vector(numel: int, *, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
 def squared(x_d: torch.Tensor) -> float:

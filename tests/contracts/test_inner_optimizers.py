@@ -33,11 +33,6 @@ class Problem(FlatParameters):
         optimizer.step(rate)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def attached(name: str, problem: Problem, **options: object) -> InnerOptimizer:
     optimizer = inner.get(name, **options)
     optimizer.attach(problem)

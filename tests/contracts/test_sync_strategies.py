@@ -1,7 +1,8 @@
 """What every sync strategy must hold towards the runtime: replicas agree, bad input changes nothing, state survives.
 
-All of it under two codecs, one exact and one that loses; int4, since some strategies refuse coarser ones. A strategy
-that averages gradients is no SyncStrategy: that is test_sync_gradient.py.
+All of it under two codecs, one exact and one that loses; int4, since some strategies refuse coarser ones, and int8 for
+those that meet. What these do beside it is test_meetings.py. A strategy that averages gradients is no SyncStrategy:
+that is test_sync_gradient.py.
 """
 
 import itertools
@@ -10,9 +11,7 @@ import pytest
 import torch
 
 from p2ptrain.compress import PayloadError
-from p2ptrain.sync import SYNC_STRATEGIES, Message, SyncConfig, SyncStrategy, averages_gradients, build
-
-torch.set_num_threads(1)
+from p2ptrain.sync import SYNC_STRATEGIES, Message, SyncConfig, SyncStrategy, averages_gradients, build, meets
 
 D = 3000
 NAMES = [name for name in SYNC_STRATEGIES.names() if not averages_gradients(name)]
@@ -29,6 +28,8 @@ def genesis() -> torch.Tensor:
 
 
 def make(name: str, own: str = "own", **options: object) -> SyncStrategy:
+    if meets(name) and options.get("compressor") == "int4":
+        options["compressor"] = "int8"
     return build(SyncConfig(strategy=name, **options), genesis(), own)  # type: ignore[arg-type]
 
 

@@ -21,11 +21,6 @@ VARIANTS = [
 STEPS = 30
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Random letters, so that no two windows are alike, and a refrain, so that there is something to learn."""

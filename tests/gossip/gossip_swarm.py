@@ -5,13 +5,13 @@ that make it up, so that a test can compare exactly what a neighbour holds with 
 """
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import trio
 
-from gossip.api import GossipEvent, Head, RunInfo, Update
+from gossip.api import GossipEvent, Head, RoundView, RunInfo, Update
 from gossip.config import GossipConfig
 from gossip.errors import Reason
 from gossip.identity import Identity
@@ -105,6 +105,8 @@ class Swarm:
         self._nursery = nursery
         self._config = config
         self._seed = seed
+        self.minute = 12 * 60
+        """Of everybody's day."""
 
     async def start(self, number: int, **how: object) -> FakeRuntime:
         """Make a node and let it run; see `make`."""
@@ -128,6 +130,7 @@ class Swarm:
             rng=random.Random(f"{self._seed}/{number}"),
             snapshot_source=source,
             observer=events.append,
+            minute_of_day=lambda: self.minute,
         )
         node = FakeRuntime(service, transport, events)
         return node
@@ -180,3 +183,26 @@ async def until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None
 
 def all_follow(nodes: list[FakeRuntime]) -> bool:
     return all(one.follows(other) for one in nodes for other in nodes if one is not other)
+
+
+async def play(nodes: list[FakeRuntime], rounds: Iterable[int], at_most_s: float = 60.0) -> list[list[RoundView]]:
+    """Everybody publishes and closes each round; the views by round, then by node."""
+    views = []
+    for round_ in rounds:
+        for node in nodes:
+            await node.publish(round_)
+        closed: dict[PeerId, RoundView] = {}
+
+        async def close(node, round_=round_, closed=closed):
+            closed[node.peer] = await node.service.close_round(round_, at_most_s=at_most_s)
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(close, node)
+        views.append([closed[node.peer] for node in nodes])
+    return views
+
+
+def seqs(node: FakeRuntime, other: FakeRuntime) -> list[int]:
+    """Of the updates of `other` that `node` was given."""
+    return [update.seq for update in node.received if update.peer == other.peer]

@@ -6,13 +6,12 @@ from contextlib import suppress
 
 import pytest
 import trio
+from gossip_liars import Liar, join, refused
 from gossip_samples import SCOPE, chain
-from gossip_swarm import RUN, FakeRuntime, Swarm, identity, swarm, until
+from gossip_swarm import RUN, FakeRuntime, Swarm, identity, play, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
 from libp2p.peer.id import ID
-from test_adversaries import Liar, join, refused
-from test_service import play
 
 from gossip.api import Head
 from gossip.errors import RemoteError
@@ -76,7 +75,7 @@ def test_quotas_are_bounded() -> None:
 def full() -> Members:
     """Eight honest neighbours, each followed, with neighbours of its own."""
     outbox = Outbox()
-    made = Members(me=PeerId("me"), degree=8, rng=random.Random(1), scores=Scores(), outbox=outbox)
+    made = Members(me=PeerId("me"), scope=SCOPE, degree=8, rng=random.Random(1), scores=Scores(), outbox=outbox)
     for peer in HONEST:
         made.admit(peer, 7, 0.0)
         follow(made, peer)

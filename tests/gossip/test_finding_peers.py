@@ -4,11 +4,11 @@ import random
 
 import pytest
 import trio
+from gossip_liars import Liar
 from gossip_samples import ALICE, BOB, SCOPE, record
 from gossip_swarm import RUN, FakeRuntime, Swarm, identity, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
-from test_adversaries import Liar
 
 from gossip.errors import LocalError
 from gossip.identity import Identity

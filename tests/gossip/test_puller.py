@@ -10,10 +10,11 @@ import trio
 
 from gossip.errors import Reason, RemoteError
 from gossip.protocol.blobs import Assembler, Manifest, manifest_of
+from gossip.protocol.download import AHEAD
 from gossip.protocol.limits import CHUNK_BYTES
 from gossip.protocol.messages import ChunkRequest, ManifestRequest, Request, encode_answer, encode_refusal
 from gossip.running.hashing import Hasher
-from gossip.running.puller import AHEAD, pull
+from gossip.running.puller import pull
 
 INLINE = Hasher(1 << 62)
 
@@ -84,15 +85,33 @@ async def test_a_refusal_ends_it_too() -> None:
     assert caught.value.reason is Reason.UNAVAILABLE
 
 
-async def test_joining_a_large_blob_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_neither_hashing_nor_keeping_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     where: list[int] = []
-    finish = Assembler.finish
+    take = Assembler.take
 
-    def noted(self: Assembler) -> bytes:
+    def noted(self: Assembler, chunk: bytes, index: int) -> None:
         where.append(threading.get_ident())
-        return finish(self)
+        take(self, chunk, index)
 
-    monkeypatch.setattr(Assembler, "finish", noted)
+    monkeypatch.setattr(Assembler, "take", noted)
     holder = Holder(blob(3 * CHUNK_BYTES))
-    assert await pulled(holder, Hasher(CHUNK_BYTES)) == (holder.data, len(holder.data))
-    assert where != [threading.get_ident()]
+    assert await pulled(holder, Hasher(CHUNK_BYTES // 2)) == (holder.data, len(holder.data))
+    assert len(where) == 3
+    assert threading.get_ident() not in where
+
+
+@pytest.mark.parametrize(("first", "stop"), [(0, 9), (0, 2), (3, 7), (8, 9), (4, 4)])
+async def test_a_span_is_pulled_and_nothing_else(first: int, stop: int) -> None:
+    holder = Holder(blob(8 * CHUNK_BYTES + 5))
+    metered: list[int] = []
+    size, span = len(holder.data), range(first, stop)
+    data = await pull(holder, holder.manifest.address, size, INLINE, metered.append, span)  # type: ignore[arg-type]
+    assert data == holder.data[first * CHUNK_BYTES : stop * CHUNK_BYTES]
+    assert holder.asked == list(span)
+    assert sum(metered) == len(data)
+
+
+async def test_what_came_with_the_manifest_is_not_taken_for_another_span() -> None:
+    holder = Holder(b"one chunk")
+    data = await pull(holder, holder.manifest.address, 9, INLINE, lambda size: None, range(0))  # type: ignore[arg-type]
+    assert data == b""

@@ -4,10 +4,9 @@ import random
 
 import pytest
 import trio
+from gossip_liars import counted, join
 from gossip_samples import ALICE, BOB, CAROL, SCOPE, chain, link
-from gossip_swarm import CONFIG, RUN, all_follow, identity, swarm, until
-from test_adversaries import counted, join
-from test_service import play
+from gossip_swarm import CONFIG, RUN, all_follow, identity, play, swarm, until
 
 from gossip.errors import Reason, RemoteError
 from gossip.ids import PeerId

@@ -8,6 +8,17 @@ from gossip_swarm import CONFIG, RUN, swarm, until
 
 from gossip.ids import RunId
 from gossip.protocol.reach import REACH_HOLDS_S, Reach
+from gossip.running.reacher import Reacher
+
+
+@pytest.fixture
+def unasked(monkeypatch):
+    """Nobody asks to be dialled back: hellos alone speak."""
+
+    async def rest(self):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Reacher, "run", rest)
 
 
 def test_before_any_hello_nothing_is_known():
@@ -43,7 +54,7 @@ def test_every_hello_renews_the_proof():
     assert reach.state(2.5 * REACH_HOLDS_S) == "reached"
 
 
-async def test_who_was_dialled_is_reachable_and_who_only_dials_is_not_known_to_be(autojump_clock):
+async def test_who_was_dialled_is_reachable_and_who_only_dials_is_not_known_to_be(unasked, autojump_clock):
     async with swarm() as it:
         dialled = await it.start(1)
         assert dialled.service.reachability() == "unknown"
@@ -56,7 +67,7 @@ async def test_who_was_dialled_is_reachable_and_who_only_dials_is_not_known_to_b
         assert third.service.reachability() == "outbound"
 
 
-async def test_both_ends_of_one_hello_learn_from_it(autojump_clock, monkeypatch):
+async def test_both_ends_of_one_hello_learn_from_it(unasked, autojump_clock, monkeypatch):
     async with swarm() as it:
         dialled = await it.start(1)
         monkeypatch.setattr(dialled.service._dialler, "_greet_some", lambda nursery: None)  # it only answers
@@ -66,7 +77,7 @@ async def test_both_ends_of_one_hello_learn_from_it(autojump_clock, monkeypatch)
         assert (dialled.service.reachability(), dialling.service.reachability()) == ("reached", "outbound")
 
 
-async def test_one_at_a_port_that_says_no_hello_of_the_run_proves_nothing(autojump_clock):
+async def test_one_at_a_port_that_says_no_hello_of_the_run_proves_nothing(unasked, autojump_clock):
     async with swarm() as it:
         ours = await it.start(1)
         stranger = await it.start(2, peers=(ours.address,), run=replace(RUN, run_id=RunId(b"x" * 16)))
@@ -74,7 +85,7 @@ async def test_one_at_a_port_that_says_no_hello_of_the_run_proves_nothing(autoju
         assert ours.service.reachability() == "unknown"
 
 
-async def test_the_proof_lasts_as_long_as_the_connection_and_an_hour_beyond_it(autojump_clock):
+async def test_the_proof_lasts_as_long_as_the_connection_and_an_hour_beyond_it(unasked, autojump_clock):
     async with swarm() as it:
         dialled = await it.start(1)
         dialling = await it.start(2, peers=(dialled.address,))
@@ -88,7 +99,7 @@ async def test_the_proof_lasts_as_long_as_the_connection_and_an_hour_beyond_it(a
 
 
 @pytest.mark.parametrize("again", ["dialled", "dials"])
-async def test_who_comes_back_by_our_dial_does_not_renew_it(autojump_clock, again):
+async def test_who_comes_back_by_our_dial_does_not_renew_it(unasked, autojump_clock, again):
     """As behind a router that was given another address: we still get out, and nobody gets in."""
     async with swarm() as it:
         one = await it.start(1)

@@ -7,8 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.errors import Reason, RemoteError
-from gossip.protocol.messages import ManifestRequest, encode_answer, encode_request
-from gossip.running.session import IDLE_S, MIN_RATE, FrameStream, Session, serve
+from gossip.protocol.limits import MAX_RESPONSE_BYTES, MIN_RATE
+from gossip.protocol.messages import (
+    ManifestRequest,
+    encode_answer,
+    encode_refusal,
+    encode_request,
+    parse_chunk_answer,
+)
+from gossip.running.session import APART_BYTES, IDLE_S, FrameStream, Session, serve
 from gossip.transport.base import TransportError
 from gossip.transport.memory_pipe import MemoryStream, Pipe
 
@@ -151,3 +158,75 @@ def test_random_bytes_from_a_client_end_in_a_remote_error(data):
         assert data[:4] == bytes(4) or len(data) == 0 or 4 + int.from_bytes(data[:4], "big") <= len(data)
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("size", [APART_BYTES - 1, APART_BYTES, MAX_RESPONSE_BYTES])
+async def test_a_large_body_is_sent_apart_and_one_that_comes_whole_is_not_copied(size, autojump_clock):
+    sent: list[bytes] = []
+
+    class Whole:
+        """Hands over what was sent, as it was sent."""
+
+        pending = 0
+
+        async def send_all(self, data):
+            sent.append(bytes(data))
+
+        async def receive_some(self, max_bytes):
+            if len(sent[0]) <= max_bytes:
+                return sent.pop(0)
+            part, sent[0] = sent[0][:max_bytes], sent[0][max_bytes:]
+            return part
+
+    await FrameStream(Whole(), 5.0).send(b"x" * size)
+    assert len(sent) == (2 if size >= APART_BYTES else 1)
+    whole = sent[-1]
+    got = await FrameStream(Whole(), 5.0).receive(size)
+    assert got == b"x" * size
+    assert (got is whole) == (size >= APART_BYTES)
+
+
+class Slow:
+    """A record of `SLOW_BYTES` that comes at `rate` bytes a second, and can be handed over when it is whole."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self.began = trio.current_time()
+
+    @property
+    def pending(self) -> int:
+        return int(min(SLOW_BYTES, (trio.current_time() - self.began) * self.rate))
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        await trio.sleep(max(0.0, self.began + SLOW_BYTES / self.rate - trio.current_time()))
+        return b"x" * max_bytes
+
+
+SLOW_BYTES = 64 * MIN_RATE
+
+
+async def test_a_large_record_over_a_slow_link_is_waited_for_and_a_slower_one_is_not(autojump_clock):
+    frames = FrameStream(Slow(1.1 * MIN_RATE), 5.0)
+    began = trio.current_time()
+    assert await frames._exactly(SLOW_BYTES, began + 5.0) == b"x" * SLOW_BYTES
+    assert trio.current_time() - began > 50.0
+    began = trio.current_time()
+    assert await reason_of(FrameStream(Slow(0.5 * MIN_RATE), 5.0)._exactly, SLOW_BYTES, began + 5.0) is Reason.TIMEOUT
+    assert trio.current_time() - began == pytest.approx(10.0, abs=0.5)  # 5 s, and 1/2 s more for each that passes
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 65_535, 65_536, 1 << 20])
+def test_a_chunk_is_read_from_its_answer(size):
+    chunk = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    assert parse_chunk_answer(encode_answer(chunk), size) == chunk
+    longest = b"\x92\xc3\xc6" + size.to_bytes(4, "big") + chunk  # a longer form than needed is as good
+    assert parse_chunk_answer(bytearray(longest), size) == chunk
+    for wrong, reason in (
+        (encode_answer(chunk + b"y"), Reason.OVERSIZE),
+        (longest + b"y", Reason.MALFORMED),
+        (encode_answer(chunk, b"more"), Reason.MALFORMED),
+        (encode_refusal(Reason.UNAVAILABLE, "gone"), Reason.UNAVAILABLE),
+    ):
+        with pytest.raises(RemoteError) as caught:
+            parse_chunk_answer(wrong, size)
+        assert caught.value.reason is reason

@@ -79,6 +79,15 @@ class Node:
         return answer
 
 
+class Choosy(Node):
+    """Keeps those that it is told to keep."""
+
+    kept: frozenset[PeerId] = frozenset()
+
+    def keeps(self, peer: PeerId) -> bool:
+        return peer in self.kept
+
+
 @asynccontextmanager
 async def running(*nodes: Node) -> AsyncIterator[None]:
     """The nodes, listening; stopped at the end."""

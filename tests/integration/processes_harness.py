@@ -182,7 +182,7 @@ def gone(pids: Iterable[int], within_s: float = PATIENCE_S) -> bool:
     deadline = time.monotonic() + within_s
     pids = list(pids)
     while living(pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.02)  # they may be grandchildren, whose end nobody tells us
     return not living(pids)
 
 

@@ -1,12 +1,21 @@
 """The queue before a connection's socket: order, bounds, and what cancellation leaves behind."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.transport.libp2p_outbox import CONTROL_BYTES, DATA_FRAMES, RECORD_BYTES, Outbox, OutboxClosedError
+from gossip.transport.libp2p_outbox import (
+    CONTROL_BYTES,
+    DATA_FRAMES,
+    RECORD_BYTES,
+    RECORDS_A_WRITE,
+    Outbox,
+    OutboxClosedError,
+)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, RECORD_BYTES)), max_size=30))
@@ -24,8 +33,9 @@ def _frame(number: int, data: bool, size: int) -> bytes:
 async def _written(frames: list[tuple[bool, int]]) -> list[bytes]:
     outbox, records = Outbox(), []
 
-    async def write(record: bytes) -> None:
-        records.append(record)
+    async def write(several: Sequence[bytes]) -> None:
+        assert 1 <= len(several) <= RECORDS_A_WRITE
+        records.extend(several)
         await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
@@ -49,8 +59,8 @@ async def test_data_waits_for_room_and_a_cancelled_writer_leaves_nothing() -> No
         await outbox.put_data(b"never")
     records: list[bytes] = []
 
-    async def write(record: bytes) -> None:
-        records.append(record)
+    async def write(several: Sequence[bytes]) -> None:
+        records.extend(several)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outbox.pump, write)

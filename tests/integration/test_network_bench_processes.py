@@ -48,16 +48,20 @@ def test_a_blob_goes_from_one_process_to_another(tmp_path: Path) -> None:
         assert min(row["bare_mib_s"], row["tcp_mib_s"], row["meeting_seconds"]) > 0
 
 
-@pytest.mark.parametrize(("codec", "payload_mib"), [("none", 1.0), ("q2", 0.064)])
-def test_three_peers_come_to_the_exact_mean(tmp_path: Path, codec: str, payload_mib: float) -> None:
-    rows = measured(tmp_path, "average", "--peers", 3, "--codec", codec, *SMALL)
+@pytest.mark.parametrize(
+    ("codec", "mib", "payload_mib", "way"),
+    [("none", 1, 1.0, "mesh"), ("none", 3, 3.0, "parts"), ("q2", 1, 0.064, "mesh")],
+)
+def test_three_peers_come_to_the_exact_mean(tmp_path: Path, codec: str, mib: int, payload_mib: float, way: str) -> None:
+    words = ("--peers", 3, "--codec", codec, "--mib", mib, "--repetitions", 2, "--json")
+    rows = measured(tmp_path, "average", *words)
     assert [(row["benchmark"], row["repetition"]) for row in rows] == [("average", 1), ("average", 2)]
     for row in rows:
-        assert (row["peers"], row["mib"], row["codec"]) == (3, 1, codec)
+        assert (row["peers"], row["mib"], row["codec"], row["way"]) == (3, mib, codec, way)
         assert 0 < row["publish_seconds"] < row["seconds"]
         assert row["payload_mib"] == pytest.approx(payload_mib, abs=0.002)
         assert 0 < row["rounding"] <= 1
-        assert row["mib_s"] == pytest.approx(3 / row["seconds"], rel=0.05)
+        assert row["mib_s"] == pytest.approx(3 * mib / row["seconds"], rel=0.05)
         assert "hivemind is not installed" in str(row["hivemind_absent"])
 
 

@@ -29,10 +29,10 @@ def test_nodes_join_by_the_printed_line_and_learn_of_each_other(tmp_path: Path) 
                 first.hear("round", members=3)
                 third.interrupt(signal.SIGTERM)
                 assert third.end() == 130
-                first.hear("neighbour_lost", peer=me[2])
+                first.hear("neighbour_lost", peer=me[2], detail="it left")
             second.interrupt()
             assert second.end() == 130
-            first.hear("neighbour_lost", peer=me[1])
+            first.hear("neighbour_lost", peer=me[1], detail="it left")
         alone = len(first.heard("round"))
         first.hear("round", count=alone + 2)  # it goes on without them
         first.interrupt()

@@ -4,31 +4,21 @@ import urllib.request
 from pathlib import Path
 
 from processes_harness import PACED, Program, node
-from prometheus_client.parser import text_string_to_metric_families
+from scraped import Scraped, parsed, reachability_in
 
-from node.live_metrics import QUEUES, REACHABILITY
+from node.live_metrics import QUEUES
 
 ROUNDS = 8
 ON_CPU = (*PACED, "--rounds", 400, "--set", "train.device=cpu")
 
 
-def scrape(program: Program) -> dict[str, dict[str, float]]:
-    """By name and by the value of the only label; "" where there is none or are several."""
+def scrape(program: Program) -> Scraped:
     with urllib.request.urlopen(f"{program.hear('started')['metrics_url']}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
-    found: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            label = "".join(sample.labels.values()) if len(sample.labels) == 1 else ""
-            found.setdefault(sample.name.removeprefix("p2ptrain_"), {})[label] = sample.value
-    return found
+        return parsed(answer.read().decode())
 
 
 def reachability(program: Program) -> str:
-    states = scrape(program)["reachability"]
-    assert set(states) == set(REACHABILITY)
-    (state,) = (state for state, holds in states.items() if holds)
-    return state
+    return reachability_in(scrape(program))
 
 
 def test_the_one_that_was_dialled_is_reachable_and_pulls_are_timed(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def stand_still(tmp_path: Path, *, still_s: float, rounds: int) -> None:
         pid = swarm.hear("started", node="node-3")["pid"]
         stopped_at = time.time()
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(still_s)
+        time.sleep(still_s)  # real processes on the real clock: this is how long one stands still
         os.kill(pid, signal.SIGCONT)
         went_on_at = time.time()
         for name in NODES[:3]:

@@ -94,5 +94,5 @@ def wait_for_children(program: Program) -> list[int]:
         children = living(child.pid for child in psutil.Process(program.pid).children())
         if len(children) == 2:
             return children
-        time.sleep(0.01)
+        time.sleep(0.01)  # nothing is told of them yet: that they are stopped before they speak is the test
     raise AssertionError(f"no nodes were started: {program.stderr}")

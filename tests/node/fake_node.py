@@ -21,7 +21,7 @@ def tell(event: str, **fields: object) -> None:
 def wait(condition) -> None:
     until = time.monotonic() + PATIENCE_S
     while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
+        time.sleep(0.01)  # for a file, or a signal: what a node of its own process has to look for
 
 
 def main(behaviour: str, name: str, peers_file: str) -> int:

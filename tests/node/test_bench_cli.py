@@ -20,11 +20,6 @@ from p2ptrain import aggregate, compress
 SMALL = ("--numel", "5000", "--threads", "1", "--turns", "1")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def is_png(path: Path) -> bool:
     """Whether it is a whole PNG: signature, chunks with right checksums, an end, and pixels of the size it states."""
     raw = path.read_bytes()
@@ -96,7 +91,7 @@ def test_scratch_is_what_a_rule_needs_beside_its_result():
 
     def wasteful() -> torch.Tensor:
         kept = [x_d + 1 for _ in range(4)]
-        time.sleep(0.05)  # as a real one would compute
+        time.sleep(0.05)  # as a real one would compute: the memory is sampled meanwhile
         return kept[0]
 
     for _ in range(2):  # the second with everything loaded

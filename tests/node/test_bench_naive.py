@@ -10,11 +10,6 @@ RULES = [name for name in (*aggregate.names(), "nnm+trimmed_mean", "nnm+mean") i
 CODECS = [name for name in compress.names() if naive.codec(name)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def vectors(n: int, d: int) -> torch.Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(n))
 

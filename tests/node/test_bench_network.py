@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,10 +13,11 @@ import pytest
 import torch
 from bench_words import run
 
+from gossip.protocol.exchange import ReducedPart
 from node.bench import plot, report
 from node.bench.average import Average
 from node.bench.blob import Blob
-from node.bench.network import averager
+from node.bench.network import averager, averaging
 from node.bench.network.crew import Child, Crew
 from node.errors import RunError
 from p2ptrain import compress
@@ -140,10 +142,10 @@ START = {"mib": 1, "peers": 3, "seed": 7}
 def test_the_check_takes_the_mean_and_nothing_else(codec: str):
     codec_ = compress.get(codec)
     vectors = [averager._as_received(codec_, averager.tensor(START, index, 2)) for index in range(3)]
-    mean_d = averager._mean(vectors)
+    mean_d = averaging.mean_of(vectors)
     assert torch.allclose(mean_d, torch.stack(vectors).mean(0), atol=1e-6)
     assert averager._check(mean_d, codec_, START, 2) <= 1.0
-    for wrong_d in (mean_d.clone(), mean_d * (1 + 1e-5), averager._mean(vectors[:2])):
+    for wrong_d in (mean_d.clone(), mean_d * (1 + 1e-5), averaging.mean_of(vectors[:2])):
         wrong_d[4321] += 1e-5
         with pytest.raises(RunError, match="the mean is wrong"):
             averager._check(wrong_d, codec_, START, 2)
@@ -152,6 +154,37 @@ def test_the_check_takes_the_mean_and_nothing_else(codec: str):
     if codec == "q2":  # what was sent is not what was meant
         with pytest.raises(RunError, match="the mean is wrong"):
             averager._check(mean_d, compress.get("none"), START, 2)
+
+
+@pytest.mark.parametrize("codec", ["none", "q2", "int8", "topk"])
+@pytest.mark.parametrize("numel", [5, 1024, (1 << 18) + 1030])
+def test_payloads_are_averaged_as_they_are_decoded(codec: str, numel: int):
+    codec_ = compress.get(codec)
+    vectors = [torch.randn(numel, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    payloads = [codec_.encode(vector_d) for vector_d in vectors]
+    wanted_d = averaging.mean_of([codec_.decode(payload, numel) for payload in payloads])
+    assert torch.allclose(averaging.mean_of_payloads(codec_, payloads, numel), wanted_d, atol=1e-6)
+    with pytest.raises(compress.PayloadError):
+        averaging.mean_of_payloads(codec_, [*payloads, payloads[0][:-1]], numel)
+
+
+def test_parts_join_up_to_the_mean_and_one_that_is_missing_ends_it():
+    vectors = [torch.randn(1 << 10, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    wanted_d = averaging.mean_of(vectors)
+    parts = []
+    for owner, part in (("a", slice(0, 400)), ("b", slice(400, 4096))):
+        data = averaging.mean_of_bytes({str(n): it.numpy().tobytes()[part] for n, it in enumerate(vectors)})
+        parts.append(ReducedPart(owner=owner, part=part, data=data))
+    assert torch.equal(averaging.joined_up(parts, 1 << 10), wanted_d)
+    with pytest.raises(RunError, match="b did not give its part"):
+        averaging.joined_up([parts[0], replace(parts[1], data=None)], 1 << 10)
+
+
+def test_parts_are_taken_where_they_move_less():
+    mib = 1 << 20
+    assert averaging.way_for("none", 64 * mib, 4) == "parts"
+    for codec, size, peers in (("q2", 64 * mib, 4), ("none", 64 * mib, 2), ("none", 3 * mib, 4)):
+        assert averaging.way_for(codec, size, peers) == "mesh"
 
 
 def test_tensors_differ_by_seed_peer_and_repetition():

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from bench_words import TINY, rows, run
 
 from node.bench.swarm import jobs, study
@@ -16,11 +15,6 @@ from p2ptrain.sync import SYNC_STRATEGIES
 
 DIGITS = {"task": "digits", "rounds": 2, "inner_steps": 2, "strategy": "tracked_gossip"}
 WORDS = ("strategies", *TINY, "--strategy", "tracked_gossip", "--json")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def recipes(benchmark: str = "strategies", **given: object) -> list[Recipe]:
@@ -202,3 +196,15 @@ def test_a_process_that_dies_is_one_line(capsys, tmp_path, monkeypatch):
     assert code == 1
     assert "a process of the benchmark died" in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_who_meets_knows_everybody_and_hears_one_and_the_same():
+    refused: dict[str, str] = {}
+    given = {**DIGITS, "nodes": 6, "degree": 2, "strategy": "moshpit,tracked_gossip"}
+    found = {each.config.sync.strategy: each for each in asked("strategies", given, quick=False).recipes(refused)}
+    assert found["moshpit"].shape.degree == 5
+    assert found["tracked_gossip"].shape.degree == 2
+    assert not refused
+    for more in ({"graph": "dumbbell", "degree": None}, {"attack": "dissensus", "byzantine": "1"}):
+        with pytest.raises(UsageError, match=r"all know each other|hears one and the same"):
+            asked("strategies", {**given, **more, "strategy": "moshpit"}, quick=False).recipes({})

@@ -14,14 +14,9 @@ from node.bench.swarm.recipe import Recipe
 from node.bench.swarm.simulation import Swarm
 from node.errors import UsageError
 from p2ptrain import attacks, tasks
-from p2ptrain.sync import SYNC_STRATEGIES, averages_gradients
+from p2ptrain.sync import SYNC_STRATEGIES, averages_gradients, meets
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +95,11 @@ def test_every_strategy_learns(name):
     row = measure(recipe(strategy=name, compressor="own", aggregator="own", rounds=8, inner_steps=5))
     assert not row["diverged"]
     assert row["eval_loss"] < 0.8 * row["eval_loss_first"]
-    assert row["sent_bits"] == pytest.approx(3 * row["published_bits"], rel=1e-4)
+    if meets(name):  # pairs send a vector; groups of four send 3/2 of one, by turns with pairs where there are more
+        each = {"noloco": 1.0, "moshpit": 1.5}[name]
+        assert row["sent_bits"] == pytest.approx(each * row["published_bits"], rel=1e-4)
+    else:
+        assert row["sent_bits"] == pytest.approx(3 * row["published_bits"], rel=1e-4)
     assert row["steps"] == 40
     assert row["accuracy"] > 0.3
     if not averages_gradients(name):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
+from scraped import Scraped, parsed
 
 from gossip.api import Durations
 from gossip.transport.drops import DROPS, counted
@@ -12,12 +12,8 @@ from node.live_metrics import QUEUES, REACHABILITY, Readings
 from node.metrics import Metrics
 
 
-def scrape(metrics: Metrics) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(metrics.exposition().decode()):
-        for sample in family.samples:
-            found.setdefault(sample.name.removeprefix("p2ptrain_"), {})["".join(sample.labels.values())] = sample.value
-    return found
+def scrape(metrics: Metrics) -> Scraped:
+    return parsed(metrics.exposition().decode())
 
 
 def test_before_there_is_a_node_nothing_is_known_and_nothing_missing():
@@ -27,6 +23,13 @@ def test_before_there_is_a_node_nothing_is_known_and_nothing_missing():
     assert seen["blob_seconds_count"] == {"": 0}
     assert seen["blob_seconds_sum"] == {"": 0}
     assert seen["drops_total"] == dict.fromkeys(DROPS, 0)
+    assert seen["spectral_gap"] == {"": -1}
+
+
+def test_the_gap_of_the_known_graph_is_read():
+    metrics = Metrics()
+    metrics.live.watch(lambda: Readings(spectral_gap=0.25))
+    assert scrape(metrics)["spectral_gap"] == {"": 0.25}
 
 
 def test_drops_are_read_by_kind():

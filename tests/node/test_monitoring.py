@@ -43,6 +43,13 @@ def test_every_panel_shows_metrics_that_there_are(served):
             assert names_in(target["expr"]) <= served, panel["title"]
 
 
+def test_the_panels_that_may_be_empty_are_there_and_one_of_them_shows_drops():
+    shown = {panel["title"]: names_in(json.dumps(panel)) for panel in json.loads(DASHBOARD.read_text())["panels"]}
+    may_be_empty = script("try_expressions").MAY_BE_EMPTY
+    assert may_be_empty <= shown.keys()
+    assert [title for title in may_be_empty if "p2ptrain_drops_total" in shown[title]]
+
+
 def test_panels_do_not_overlap():
     taken = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:

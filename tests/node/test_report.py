@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 from node.checkpoint import Checkpoint, CheckpointStore
@@ -56,7 +55,6 @@ def node_summary(first: float, last: float) -> NodeSummary:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> tuple[Plan, Outcome]:
-    torch.set_num_threads(1)
     sets = ["task.name=digits", "train.rounds=3", "train.inner_steps=10", "train.warmup_steps=2", "train.threads=1"]
     run_dir = tmp_path_factory.mktemp("run")
     plan = make_plan(load([], [*sets, "train.device=cpu"]), run_dir=run_dir, nodes=3, byzantine=1, cores=2)

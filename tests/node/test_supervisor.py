@@ -187,6 +187,7 @@ def test_exit_codes_in_words(code, said):
 
 
 def test_a_node_stops_when_its_supervisor_is_gone():
+    """The child sleeps as a node works: for longer than the test, unless it is interrupted."""
     script = (
         "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "from node.cli.node_cmd import _end_with_parent\n_end_with_parent()\n"

@@ -1,8 +1,10 @@
-"""Vectors that hypothesis draws for codecs: odd sizes, ties, zeros, denormals, huge values, outliers."""
+"""Vectors that hypothesis draws for codecs: odd sizes, ties, zeros, denormals, huge values, outliers. What is lost."""
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+
+from p2ptrain.compress import Compressor
 
 SIZES = [*range(1, 34), 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 1300, 4095, 4096, 4097]
 """Around the widths of bytes, of blocks (256, 1,024) and of chunks (4,096)."""
@@ -36,3 +38,9 @@ def finite_vectors(draw: st.DrawFn) -> torch.Tensor:
     limit = float(torch.finfo(torch.float32).max)
     x_d = (x_d * draw(st.sampled_from(MAGNITUDES))).clip(-limit, limit)
     return torch.from_numpy(x_d.astype(np.float32))
+
+
+def lost(codec: Compressor, x_d: torch.Tensor) -> float:
+    """The squared error of one encoding, as a share of the vector's square."""
+    error_d = codec.decode(codec.encode(x_d), x_d.numel()).double() - x_d.double()
+    return float(error_d.square().sum() / x_d.double().square().sum())

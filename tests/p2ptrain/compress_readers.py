@@ -9,13 +9,11 @@ import struct
 import zlib
 from collections.abc import Callable
 
+from reference_codecs import cut as cut_evenly
+
 Reader = Callable[[bytes, int], list[float]]
 
 MASK = (1 << 64) - 1
-
-
-def read_none(payload: bytes, numel: int) -> list[float]:
-    return list(struct.unpack(f"<{numel}f", payload))
 
 
 def read_int8(payload: bytes, numel: int) -> list[float]:
@@ -130,8 +128,3 @@ def read_topk_plain(plain: bytes, numel: int) -> list[float]:
     assert not gaps
     assert not values
     return out
-
-
-def cut_evenly(numel: int, block: int) -> list[int]:
-    whole, rest = divmod(numel, block)
-    return [block] * whole + ([rest] if rest else [])

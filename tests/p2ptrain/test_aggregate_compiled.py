@@ -11,8 +11,6 @@ from p2ptrain import aggregate, jit
 from p2ptrain.aggregate.compiled import BLOCK
 
 pytest.importorskip("numba", reason="the extra 'fast' is not installed")
-torch.set_num_threads(1)
-
 SHAPES = [(3, 1), (5, 2), (8, 2), (17, 1)]
 """Each is compiled once a process, which takes a while."""
 SPECIAL = [0.0, -0.0, 1e-45, -1e-40, 1.0, 3e38, -3e38, math.inf, -math.inf, math.nan]

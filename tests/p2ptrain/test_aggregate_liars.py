@@ -9,8 +9,6 @@ from p2ptrain import aggregate
 from p2ptrain.aggregate import Rows
 from p2ptrain.aggregate.geometry import measure, weighted_sum
 
-torch.set_num_threads(1)
-
 GEOMETRIC = ["krum", "multi_krum", "geometric_median", "centered_clipping", "mda", "faba", "caf", "nnm+median"]
 
 

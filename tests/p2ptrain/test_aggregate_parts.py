@@ -15,8 +15,6 @@ from p2ptrain.aggregate.networks import Program, middle, ordered
 from p2ptrain.aggregate.topology import algebraic_connectivity, honest_connectivity, known_connectivity, robust_margin
 from p2ptrain.registry import BadOptionError, UnknownMemberError
 
-torch.set_num_threads(1)
-
 
 def perform(program: Program, values: tuple[int, ...]) -> list[int]:
     held = [*values, *[-1] * program.scratch]
@@ -56,7 +54,7 @@ def test_large_networks(n: int, share: float, data: st.DataObject) -> None:
     assert sorted(perform(middle(n, f), values)) == sorted(values)[f : n - f]
 
 
-@pytest.mark.parametrize("n", range(3, 65))
+@pytest.mark.parametrize("n", [*range(3, 34), 40, 47, 48, 49, 56, 63, 64])  # all, then beside powers of two and sums
 def test_networks_are_as_small_as_they_should_be(n: int) -> None:
     """Never more than sorting, and for small f about log f comparators a value, where sorting takes log^2 n."""
     sorting = len(ordered(n, (n - 1) // 2, 2 - n % 2).steps)

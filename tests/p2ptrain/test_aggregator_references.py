@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from p2ptrain import aggregate
 from p2ptrain.aggregate import Aggregator, Weighted
 
-torch.set_num_threads(1)
-
 SLOW = {
     name: getattr(slow, name)
     for name in (

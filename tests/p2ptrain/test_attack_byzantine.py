@@ -9,8 +9,6 @@ from p2ptrain import attacks
 from p2ptrain.compress import PayloadError
 from p2ptrain.sync import Byzantine, SyncConfig, SyncStrategy, build
 
-torch.set_num_threads(1)
-
 D = 5
 GENESIS_D = torch.arange(D, dtype=torch.float32)
 EXACT = SyncConfig(compressor="none", aggregator="mean", f=0)

@@ -19,8 +19,6 @@ from p2ptrain.attacks.mimic import furthest_out
 from p2ptrain.attacks.searched import LADDER, Defence, strongest
 from p2ptrain.tasks import Batch, TaskError
 
-torch.set_num_threads(1)
-
 EPS = 2.0**-23
 LEAST = 2.0**-149  # fp32's least number: what is below rounds to it, or to nothing
 NUMBERS = st.one_of(

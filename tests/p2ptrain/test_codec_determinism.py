@@ -14,8 +14,6 @@ import torch
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
 
-torch.set_num_threads(1)
-
 NAMES = ["none", "fp16", "bf16", "int8", "int4", "q2", "sign1", "topk"]
 NUMEL = 3 * (1 << 16) + 1234
 """Several chunks of work, and an incomplete one."""
@@ -28,7 +26,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(1)
 
 
-def vector() -> torch.Tensor:
+def awkward() -> torch.Tensor:
     """Gaussian but for ties, zeros, a huge and a denormal stretch: each takes another way through some codec."""
     x_d = torch.from_numpy(np.random.default_rng(0).standard_normal(NUMEL).astype(np.float32))
     x_d[5000:20_000] = (x_d[5000:20_000] * 2).round()
@@ -43,7 +41,7 @@ def digests() -> dict[str, str]:
     found = {}
     for name in NAMES:
         codec = compress.get(name)
-        payload = codec.encode(vector())
+        payload = codec.encode(awkward())
         decoded_d = codec.decode(payload, NUMEL)
         found[name] = hashlib.blake2b(payload + decoded_d.numpy().tobytes()).hexdigest()
     return found
@@ -71,7 +69,7 @@ def test_another_process_gives_the_same(expected: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_where_a_vector_lies_in_memory_does_not_matter(name: str) -> None:
     """Vector units take what is not aligned in other steps."""
-    x_d = vector()[:70_001]
+    x_d = awkward()[:70_001]
     room_d = torch.zeros(x_d.numel() + 3)
     room_d[3:] = x_d
     payload = compress.get(name).encode(x_d)
@@ -84,7 +82,7 @@ def test_where_a_vector_lies_in_memory_does_not_matter(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_does_not_see_its_neighbours(name: str) -> None:
     """A part that begins with a chunk of topk's, alone, comes out as it does within the whole."""
-    x_d = vector()
+    x_d = awkward()
     whole_d = compress.get(name).decode(compress.get(name).encode(x_d), NUMEL)
     for start, end in ((0, 4096), (16_384, 24_576), (49_152, 65_536), (1 << 17, NUMEL)):
         part_d = compress.get(name).decode(compress.get(name).encode(x_d[start:end]), end - start)
@@ -93,7 +91,7 @@ def test_a_row_does_not_see_its_neighbours(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["none", "fp16", "bf16", "topk"])
 def test_what_is_refused_is_refused_by_any_number_of_threads(name: str, threads: int) -> None:
-    x_d = vector()
+    x_d = awkward()
     payload = bytearray(compress.get(name).encode(x_d))
     payload[-3000:] = b"\xff" * 3000
     reasons = []

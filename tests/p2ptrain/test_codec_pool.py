@@ -13,8 +13,6 @@ import torch
 
 from p2ptrain.compress.pool import MAX_THREADS, for_each
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture
 def _four_threads() -> Iterator[None]:
@@ -150,7 +148,7 @@ def test_overflow_warns_in_no_thread() -> None:
 
 @pytest.mark.usefixtures("_four_threads")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")  # nor, then, a child with half a pool
 def test_a_forked_child_has_threads_of_its_own() -> None:
     for_each(lambda _: None, range(8))  # the parent's pool has begun
     child = os.fork()

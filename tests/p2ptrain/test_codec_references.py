@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from p2ptrain import compress
 from p2ptrain.compress import Compressor, PayloadError
 
-torch.set_num_threads(1)
-
 DENORMAL = 2.0**-149
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in slow.READERS},
@@ -28,7 +26,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-def vector(numel: int) -> torch.Tensor:
+def small(numel: int) -> torch.Tensor:
     return torch.randn(numel, generator=torch.Generator().manual_seed(numel)) * 0.01
 
 
@@ -53,7 +51,7 @@ def test_decode_gives_the_slow_readers_bits(variant: str, x_d: torch.Tensor) -> 
 @given(data=st.data(), numel=st.sampled_from([1, 7, 300, 1500]))
 def test_decode_of_overwritten_bytes_gives_the_slow_readers_bits(name: str, data: st.DataObject, numel: int) -> None:
     """Also of codes that no encoder makes."""
-    payload = bytearray(compress.get(name).encode(vector(numel)))
+    payload = bytearray(compress.get(name).encode(small(numel)))
     for _ in range(3):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     with suppress(PayloadError):
@@ -133,7 +131,7 @@ def test_topk_keeps_what_the_reference_keeps(ratio: float, x_d: torch.Tensor) ->
 
 @pytest.mark.parametrize("bits", range(2, 8))
 def test_topk_of_few_bits_keeps_the_same_places_and_signs(bits: int) -> None:
-    x_d = vector(9000)
+    x_d = small(9000)
     whole, few = (sent(compress.get("topk", value_bits=b), x_d) for b in (8, bits))
     assert [math.copysign(bool(v), v) for v in few] == [math.copysign(bool(v), v) for v in whole]
 
@@ -147,7 +145,7 @@ def two_level_error(sizes: Sequence[float]) -> float:
 
 @pytest.mark.parametrize("numel", [2048, 4096])
 def test_topk_of_two_bits_finds_the_best_two_levels(numel: int) -> None:
-    x_d = vector(numel)
+    x_d = small(numel)
     got = sent(compress.get("topk", ratio=1 / 32, value_bits=2), x_d)
     kept = [(abs(value), abs(mine)) for value, mine in zip(x_d.tolist(), got, strict=True) if mine]
     assert len(kept) == numel // 32
@@ -175,11 +173,11 @@ def test_topk_of_few_bits_is_exact_where_it_can_be(bits: int) -> None:
 )
 def test_payload_is_as_small_as_it_says(variant: str, bits: float) -> None:
     name, options = VARIANTS[variant]
-    assert 8 * len(compress.get(name, **options).encode(vector(100_003))) / 100_003 <= bits
+    assert 8 * len(compress.get(name, **options).encode(small(100_003))) / 100_003 <= bits
 
 
 def test_the_sparse_loco_format_takes_what_its_places_values_scale_and_floor_take() -> None:
-    payload = compress.get("topk", ratio=1 / 64, value_bits=2).encode(vector(4096 * 10))
+    payload = compress.get("topk", ratio=1 / 64, value_bits=2).encode(small(4096 * 10))
     assert len(payload) == 2 + 10 * (64 * (12 + 2) // 8 + 4 + 1)
 
 
@@ -188,7 +186,7 @@ def test_the_sparse_loco_format_takes_what_its_places_values_scale_and_floor_tak
     [({}, 0.41), ({"value_bits": 2}, 0.41), ({"ratio": 1 / 64, "value_bits": 2}, 0.11), ({"ratio": 1.0}, 0.95)],
 )
 def test_topk_knows_its_contraction(options: dict[str, object], contraction: float) -> None:
-    codec, x_d = compress.get("topk", **options), vector(200_000)
+    codec, x_d = compress.get("topk", **options), small(200_000)
     error = (codec.decode(codec.encode(x_d), x_d.numel()) - x_d).square().sum() / x_d.square().sum()
     assert contraction <= codec.contraction <= 1 - error
 
@@ -240,7 +238,7 @@ def test_topk_head_must_be_possible(head: int) -> None:
 
 @pytest.mark.parametrize("format", [3, 255])
 def test_int4_format_must_be_known(format: int) -> None:
-    assert_refused("int4", bytes([format]) + compress.get("int4").encode(vector(100))[1:], 100, "malformed")
+    assert_refused("int4", bytes([format]) + compress.get("int4").encode(small(100))[1:], 100, "malformed")
 
 
 @pytest.mark.parametrize("name", ["int8", "int4", "q2", "sign1", "topk"])
@@ -249,18 +247,18 @@ def test_int4_format_must_be_known(format: int) -> None:
     [(-1.0, "malformed"), (math.nan, "nonfinite"), (math.inf, "nonfinite"), (-math.inf, "nonfinite")],
 )
 def test_scales_must_be_finite_and_not_negative(name: str, scale: float, reason: str) -> None:
-    payload = compress.get(name).encode(vector(9000))
+    payload = compress.get(name).encode(small(9000))
     at = {"int4": 1, "topk": 2}.get(name, 0) + 4  # the second block's
     assert_refused(name, payload[:at] + struct.pack("<f", scale) + payload[at + 4 :], 9000, reason)
 
 
 @pytest.mark.parametrize("name", ["int8", "q2"])
 def test_a_scale_that_would_overflow_is_refused(name: str) -> None:
-    payload = compress.get(name).encode(vector(1024))
+    payload = compress.get(name).encode(small(1024))
     assert_refused(name, struct.pack("<f", 3.4e38) + payload[4:], 1024, "nonfinite")
 
 
 @pytest.mark.parametrize(("name", "bad"), [("fp16", 0x7C00), ("fp16", 0xFE00), ("bf16", 0x7F80), ("bf16", 0xFFC0)])
 def test_halves_that_are_not_finite_are_refused(name: str, bad: int) -> None:
-    payload = compress.get(name).encode(vector(70_000))
+    payload = compress.get(name).encode(small(70_000))
     assert_refused(name, payload[:-4] + bad.to_bytes(2, "little") + payload[-2:], 70_000, "nonfinite")

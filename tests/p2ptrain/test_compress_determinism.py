@@ -6,11 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from p2ptrain import compress
-
-torch.set_num_threads(1)
 
 NAMES = [*compress.names(), "rotated+sign1", "rotated+int8", "demo+int8", "lossless+demo+topk", "randomk+q2"]
 NUMEL = 70_001

@@ -2,17 +2,12 @@
 
 import pytest
 import torch
+from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import ErrorFeedback
 
-torch.set_num_threads(1)
-
 D = 3000
-
-
-def vector(seed: int, numel: int = D) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
 def sent(codec: ErrorFeedback, x_d: torch.Tensor) -> torch.Tensor:
@@ -23,8 +18,8 @@ def sent(codec: ErrorFeedback, x_d: torch.Tensor) -> torch.Tensor:
 def test_what_was_sent_and_what_is_owed_add_up(name: str) -> None:
     codec, given_d, sent_d = ErrorFeedback(compress.get(name)), torch.zeros(D).double(), torch.zeros(D).double()
     for seed in range(30):
-        given_d += vector(seed)
-        sent_d += sent(codec, vector(seed))
+        given_d += vector(D, seed=seed)
+        sent_d += sent(codec, vector(D, seed=seed))
     assert codec.residual_d is not None
     torch.testing.assert_close(sent_d + codec.residual_d, given_d, atol=1e-4, rtol=0)
 
@@ -34,7 +29,7 @@ def test_the_residual_stays_within_its_bound(name: str) -> None:
     codec, largest = ErrorFeedback(compress.get(name)), 0.0
     delta = codec.contraction
     for seed in range(60):
-        x_d = vector(seed) + 0.3 * vector(999)
+        x_d = vector(D, seed=seed) + 0.3 * vector(D, seed=999)
         largest = max(largest, float(x_d.square().sum()))
         codec.encode(x_d)
         assert codec.residual_d is not None
@@ -43,7 +38,7 @@ def test_the_residual_stays_within_its_bound(name: str) -> None:
 
 def test_signs_alone_lose_what_feedback_brings() -> None:
     """Values below the block's mean size never get their size through as signs; with feedback their mean arrives."""
-    x_d = vector(0)
+    x_d = vector(D)
     plain, codec = compress.get("sign1"), ErrorFeedback(compress.get("sign1"))
     mean_d = sum((sent(codec, x_d) for _ in range(100)), torch.zeros(D)) / 100
     assert (mean_d - x_d).norm() < 0.1 * x_d.norm()
@@ -51,13 +46,13 @@ def test_signs_alone_lose_what_feedback_brings() -> None:
 
 
 def test_payloads_are_the_codecs_own() -> None:
-    x_d, codec = vector(0), ErrorFeedback(compress.get("q2"))
+    x_d, codec = vector(D), ErrorFeedback(compress.get("q2"))
     assert (codec.name, codec.contraction, codec.gamma) == ("q2", 0.88, 1.0)
     assert codec.encode(x_d) == compress.get("q2").encode(x_d)
 
 
 def test_a_vector_that_is_not_finite_is_encoded_and_leaves_no_trace() -> None:
-    codec, x_d = ErrorFeedback(compress.get("q2")), vector(0)
+    codec, x_d = ErrorFeedback(compress.get("q2")), vector(D)
     codec.encode(x_d)
     before_d = codec.residual_d
     assert before_d is not None
@@ -70,17 +65,17 @@ def test_a_vector_that_is_not_finite_is_encoded_and_leaves_no_trace() -> None:
 def test_memory_is_the_residual_and_the_codecs_own() -> None:
     codec = ErrorFeedback(compress.get("randomk"))
     for seed in range(3):
-        codec.encode(vector(seed))
+        codec.encode(vector(D, seed=seed))
     state = codec.state_dict()
     assert state.keys() == {"residual", "inner.encodes"}
-    expected = codec.encode(vector(3))
+    expected = codec.encode(vector(D, seed=3))
     restarted = ErrorFeedback(compress.get("randomk"))
     restarted.load_state_dict(state)
-    assert restarted.encode(vector(3)) == expected
+    assert restarted.encode(vector(D, seed=3)) == expected
     restarted.reset()
     assert restarted.state_dict().keys() == {"inner.encodes"}
     fresh = ErrorFeedback(compress.get("randomk"))
-    assert restarted.encode(vector(0)) == fresh.encode(vector(0))
+    assert restarted.encode(vector(D)) == fresh.encode(vector(D))
 
 
 @pytest.mark.parametrize(
@@ -101,6 +96,6 @@ def test_a_state_of_something_else_is_refused(state: dict[str, torch.Tensor]) ->
 
 def test_another_length_is_our_mistake() -> None:
     codec = ErrorFeedback(compress.get("q2"))
-    codec.encode(vector(0))
+    codec.encode(vector(D))
     with pytest.raises(ValueError, match="shape"):
-        codec.encode(vector(0, 10))
+        codec.encode(vector(10))

@@ -8,8 +8,6 @@ import torch
 from p2ptrain import compress
 from p2ptrain.compress import Compressor, gamma_for
 
-torch.set_num_threads(1)
-
 NODES, D, DRIFT = 8, 2048, 0.05
 
 

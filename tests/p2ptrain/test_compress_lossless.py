@@ -9,18 +9,13 @@ import torch
 from compress_readers import read_int8, read_lossless
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
 from p2ptrain.compress.gaps import from_plain, to_plain
 
-torch.set_num_threads(1)
-
 INNER = ["none", "fp16", "bf16", "int8", "int4", "q2", "sign1", "topk", "randomk", "rotated+int8", "demo", "powersgd"]
-
-
-def vector(numel: int, *, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
 ONE_OF_100 = b"\x28\0" + bytes(4) + b"\x63" + b"\1"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import Compressor, PayloadError, Stateful
@@ -15,16 +16,10 @@ from p2ptrain.compress.dense import Dense
 from p2ptrain.compress.stage import Stage
 from p2ptrain.registry import BadOptionError, UnknownMemberError
 
-torch.set_num_threads(1)
-
 STAGES = ["demo", "lossless", "randomk", "rotated", "warmup"]
 BASES = sorted(set(compress.names()) - set(STAGES))
 PAIRS = [f"{stage}+{base}" for stage in STAGES for base in BASES]
 TRIPLES = [f"{a}+{b}+{base}" for a, b in itertools.permutations(STAGES, 2) for base in ("int8", "topk")]
-
-
-def vector(numel: int) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("name", [*PAIRS, *TRIPLES])

@@ -5,30 +5,21 @@ import struct
 import numpy as np
 import pytest
 import torch
+from codec_inputs import lost
 from compress_readers import read_powersgd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError, Stateful
 from p2ptrain.compress.powersgd import PowerSGD, _orthonormal
 
-torch.set_num_threads(1)
-
 ONE = struct.pack("<e", 1.0)
-
-
-def vector(numel: int, *, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
 def low_rank(rows: int, columns: int, rank: int) -> torch.Tensor:
     return (vector(rows * rank).view(rows, rank) @ vector(rank * columns, seed=1).view(rank, columns)).reshape(-1)
-
-
-def lost(codec: PowerSGD, x_d: torch.Tensor) -> float:
-    error_d = codec.decode(codec.encode(x_d), x_d.numel()).double() - x_d.double()
-    return float(error_d.square().sum() / x_d.double().square().sum())
 
 
 @settings(max_examples=60, deadline=None)

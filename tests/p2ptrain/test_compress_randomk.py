@@ -4,20 +4,16 @@ import struct
 
 import pytest
 import torch
-from compress_readers import read_int8, read_none, read_randomk, splitmix
+from compress_readers import read_int8, read_randomk, splitmix
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_codecs import read_none
+from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError, Stateful
 from p2ptrain.compress.randomk import RandomK
 from p2ptrain.compress.splitmix import below, draws, signs
-
-torch.set_num_threads(1)
-
-
-def vector(numel: int, *, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
 def refusal(name: str, payload: bytes, numel: int) -> str:

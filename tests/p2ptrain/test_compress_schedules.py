@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from vectors import vector
 
 from p2ptrain import attacks, compress
 from p2ptrain.compress import PayloadError, Stateful
@@ -11,12 +12,6 @@ from p2ptrain.compress.sign1 import ScaledSign
 from p2ptrain.compress.topk import TopK
 from p2ptrain.compress.warmup import Warmup
 from p2ptrain.sync import Byzantine, SyncConfig, build
-
-torch.set_num_threads(1)
-
-
-def vector(numel: int, *, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("whole", ["none", "fp16"])

@@ -8,29 +8,20 @@ from decimal import Decimal, getcontext
 import numpy as np
 import pytest
 import torch
-from compress_readers import cut, read_demo, read_int8, read_none, read_rotated
+from codec_inputs import lost
+from compress_readers import cut, read_demo, read_int8, read_rotated
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_codecs import read_none
+from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
 from p2ptrain.compress.dct import SECANTS
 from p2ptrain.compress.transform import pieces
 
-torch.set_num_threads(1)
-
 READERS = {"rotated": read_rotated, "demo": read_demo}
 both = pytest.mark.parametrize("stage", READERS)
-
-
-def vector(numel: int, *, seed: int = 0) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
-
-
-def lost(name: str, x_d: torch.Tensor, **options: object) -> float:
-    codec = compress.get(name, **options)
-    error_d = codec.decode(codec.encode(x_d), x_d.numel()).double() - x_d.double()
-    return float(error_d.square().sum() / x_d.double().square().sum())
 
 
 @both
@@ -51,7 +42,7 @@ def test_decoding_agrees_with_the_slow_reader(stage: str, numel: int, seed: int,
 @both
 @pytest.mark.parametrize("numel", [4096, 5003, 70_001])
 def test_turning_there_and_back_is_as_exact_as_fp32(stage: str, numel: int) -> None:
-    assert lost(f"{stage}+none", vector(numel)) < 1e-12
+    assert lost(compress.get(f"{stage}+none"), vector(numel)) < 1e-12
 
 
 @both
@@ -98,14 +89,14 @@ ODD_VECTORS = {
 @pytest.mark.parametrize("kind", ODD_VECTORS)
 def test_rotated_quantizers_meet_their_gaussian_error_on_odd_vectors(kind: str, seed: int) -> None:
     x_d = ODD_VECTORS[kind]
-    assert lost("rotated+q2", x_d, seed=seed) < 0.13
-    assert lost("rotated+sign1", x_d, seed=seed) < 0.42
+    assert lost(compress.get("rotated+q2", seed=seed), x_d) < 0.13
+    assert lost(compress.get("rotated+sign1", seed=seed), x_d) < 0.42
 
 
 def test_what_the_rotation_mends() -> None:
     x_d = ODD_VECTORS["heavy tail"]
     for inner, times in (("sign1", 1.5), ("q2", 1.5), ("int4", 3)):
-        assert lost(inner, x_d) > times * lost(f"rotated+{inner}", x_d)
+        assert lost(compress.get(inner), x_d) > times * lost(compress.get(f"rotated+{inner}"), x_d)
 
 
 @settings(max_examples=30, deadline=None)
@@ -113,7 +104,7 @@ def test_what_the_rotation_mends() -> None:
 def test_rotated_signs_lose_at_most_half_on_average_over_seeds(spikes: list[float]) -> None:
     x_d = torch.zeros(1024)
     x_d[torch.arange(len(spikes)) * 37] = torch.tensor(spikes)
-    mean = sum(lost("rotated+sign1", x_d, seed=seed) for seed in range(8)) / 8
+    mean = sum(lost(compress.get("rotated+sign1", seed=seed), x_d) for seed in range(8)) / 8
     assert mean <= 0.5 + 0.05
 
 
@@ -133,7 +124,7 @@ def test_seeds_matter() -> None:
 def test_demo_concentrates_what_is_smooth() -> None:
     angle_d = torch.arange(4096) / 4096 * 2 * math.pi
     wave_d = (3 * angle_d).sin() + 0.01 * vector(4096)
-    assert lost("demo", wave_d) < 0.01 < 0.5 < lost("topk", wave_d, ratio=1 / 32)
+    assert lost(compress.get("demo"), wave_d) < 0.01 < 0.5 < lost(compress.get("topk", ratio=1 / 32), wave_d)
 
 
 @pytest.mark.parametrize("block", [0, 3, -2, 1 << 17])

@@ -33,7 +33,6 @@ def test_every_method_is_on_the_page(point, names):
 
 @pytest.mark.parametrize("name", [name for name in compress.names() if re.search(rf"\| `{name}` \| [\d.]+ \|", PAGE)])
 def test_sizes_are_what_payloads_weigh(name):
-    torch.set_num_threads(1)
     bits, kept = re.search(rf"\| `{name}` \| ([\d.]+) \| (\S+)", PAGE).groups()  # type: ignore[union-attr]
     x_d, codec = torch.randn(NUMEL, generator=torch.Generator().manual_seed(0)), compress.get(name)
     payload = codec.encode(x_d)

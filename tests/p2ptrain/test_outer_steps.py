@@ -11,8 +11,6 @@ from sync_reference import ReferenceOuter
 
 from p2ptrain import outer
 
-torch.set_num_threads(1)
-
 
 @st.composite
 def settings(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:

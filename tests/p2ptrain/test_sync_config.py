@@ -6,12 +6,11 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from gossip.protocol.limits import MAX_GROUP
 from p2ptrain import compress
 from p2ptrain.compress.int4 import FORMATS
 from p2ptrain.registry import build as call
 from p2ptrain.sync import SYNC_STRATEGIES, Assembled, Method, SyncConfig, averages_gradients, build
-
-torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,12 @@ def test_mistakes_are_refused(wrong: dict[str, Any], message: str) -> None:
         ({"outer": "nesterov"}, "nesterov makes grow what q2 loses"),
         ({"strategy": "streaming", "mixing": 0.0, "compressor": "sign1"}, "nesterov makes grow"),
         ({"strategy": "moshpit", "aggregator": "trimmed_mean", "f": 2}, "needs 5 members, and a group has 4"),
-        ({"strategy": "moshpit", "outer": "nesterov"}, "nesterov makes grow"),
+        ({"strategy": "moshpit", "compressor": "q2"}, "which q2 does not keep: use one of none, fp16, bf16, int8"),
+        ({"strategy": "noloco", "compressor": "adaptive"}, "which adaptive does not keep"),
+        ({"strategy": "moshpit", "aggregator": "zeno"}, "which zeno cannot try"),
+        ({"strategy": "moshpit", "group": MAX_GROUP + 1}, "the network has no larger exchanges"),
+        ({"strategy": "moshpit", "aggregator": "clipped_gossip"}, "looks from one's own"),
+        ({"strategy": "moshpit", "aggregator": "arc+trimmed_mean"}, "looks from one's own"),
         ({"strategy": "sparse_loco", "gamma": 0.5}, "it has no gamma"),
         ({"strategy": "gradient", "outer": "nesterov"}, "no outer optimizer"),
     ],
@@ -89,7 +93,8 @@ def test_combinations_that_cannot_work_are_refused_in_one_line(wrong: dict[str, 
         {"strategy": "streaming", "compressor": "sign1"},
         {"strategy": "sparse_loco", "compressor": "sign1", "outer": "nesterov"},
         {"strategy": "moshpit", "group": 3, "aggregator": "trimmed_mean"},
-        {"strategy": "noloco", "compressor": "sign1", "outer": "average"},
+        {"strategy": "moshpit", "group": MAX_GROUP},
+        {"strategy": "noloco", "compressor": "int8", "outer": "average"},
         {"strategy": "sparse_loco", "compressor": "topk", "ratio": 0.1, "value_bits": 8},
         {"compressor": "rotated+topk", "ratio": 0.3},
         {"strategy": "async", "every": 8, "staleness_exponent": 1.0},

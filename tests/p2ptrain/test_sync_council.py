@@ -8,8 +8,6 @@ import torch
 from p2ptrain.sync import Assembled, SyncConfig, build
 from p2ptrain.sync.council import Council
 
-torch.set_num_threads(1)
-
 D = 50
 GENESIS = torch.zeros(D)
 

@@ -8,8 +8,6 @@ from p2ptrain import compress
 from p2ptrain.compress import PayloadError
 from p2ptrain.sync import GradientStrategy, SyncConfig, averages_gradients, build, build_gradient
 
-torch.set_num_threads(1)
-
 D = 3000
 GENESIS = torch.zeros(D)
 NAMES = ("a", "b", "c", "d")

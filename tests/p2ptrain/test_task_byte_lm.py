@@ -20,7 +20,6 @@ COUNTED = {"nano": 467_808, "micro": 3_213_568, "small": 25_305_600, "base": 125
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    torch.set_num_threads(1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

@@ -10,8 +10,6 @@ from p2ptrain.compress import PayloadError
 from p2ptrain.compress.dense import Dense
 from p2ptrain.sync import Assembled, Byzantine, SyncConfig, build
 
-torch.set_num_threads(1)
-
 D = 2500
 LIES = attacks.names(attacks.VectorAttack)
 

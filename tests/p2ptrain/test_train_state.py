@@ -14,11 +14,6 @@ every_inner = pytest.mark.parametrize("optimizer", inner.names())
 every_drift = pytest.mark.parametrize("correction", drift.names())
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def config(**changes):
     settings = {"rounds": 4, "inner_steps": STEPS, "warmup_steps": 2, "device": "cpu", "batch_size": 8}
     rate = RATES.get(changes.get("optimizer", "adamw"), 3e-3)

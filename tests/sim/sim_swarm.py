@@ -28,7 +28,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "task": {"name": "digits"},
     "train": {"rounds": 8, "inner_steps": 5, "batch_size": 16, "threads": 1, "warmup_steps": 5, "eval_every": 4},
     "network": {"hash_in_thread_above": 1 << 40, "min_deadline_s": 0.1},
-    "node": {"lane": "inline", "checkpoint_every": 2, "linger_s": 1.0, "wait_timeout_s": 5.0},
+    "node": {"lane": "inline", "checkpoint_every": 0, "linger_s": 1.0, "wait_timeout_s": 5.0},
 }
 
 
@@ -43,6 +43,8 @@ class Member:
     events: list[dict[str, Any]]
     resumed: bool
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    stop: trio.Event = field(default_factory=trio.Event)
+    """As Ctrl-C."""
     done: trio.Event = field(default_factory=trio.Event)
 
     def told(self, event: str) -> list[dict[str, Any]]:
@@ -120,7 +122,7 @@ class Swarm:
 
         async def run() -> None:
             with member.scope:
-                await live(node, resumed=member.resumed, started=started)
+                await live(node, resumed=member.resumed, started=started, stop=member.stop)
             member.done.set()
 
         self._nursery.start_soon(run, name=name)

@@ -12,7 +12,6 @@ twice the clean loss under the plain mean. docs/benchmarks.md says what happens 
 import math
 import random
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +24,8 @@ from sim_swarm import Member, swarm
 
 from p2ptrain.tasks.byte_lm import ByteLM
 from p2ptrain.tasks.byte_lm.model import GPTSize
+
+pytestmark = pytest.mark.usefixtures("seeded_scheduling")
 
 NODES = 6
 ROUNDS = 12
@@ -103,14 +104,6 @@ def play(text: Path, *, seed: int = 1, attack: str = "none", aggregator: str = "
     trio._core._run._r.seed(seed)
     with tempfile.TemporaryDirectory() as folder:  # not tmp_path: pytest keeps those, and checkpoints add up
         return trio.run(main, Path(folder), clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _seeded_scheduling() -> Iterator[None]:
-    # Trio shuffles its ready tasks on purpose; seeded, as hypothesis does it, a failure can be had again.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import torch
 import trio
 import trio.testing
 from sim_swarm import swarm
 
 from gossip.errors import Reason
-
-torch.set_num_threads(1)
 
 NODES, ROUNDS, ROUND_S = 5, 16, 0.25
 

@@ -5,7 +5,6 @@ states, and the attacks on data, on time, and on the wire. Digits, so that a run
 """
 
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +22,7 @@ from gossip.protocol.envelope import open_envelope
 from gossip.protocol.statements import parse_link
 from node.node import Node
 
-torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("seeded_scheduling")
 
 NODES = 5
 ROUNDS = 8
@@ -100,13 +99,6 @@ async def started(members: Swarm, attack: dict[str, Any], spoken: list[Spoken]) 
             sync={"compressor": "none"},
             attack=attack if number == NODES - 1 else {"name": "none"},
         )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _seeded_scheduling() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio.testing
-from sim_swarm import swarm
+from sim_swarm import STEP_SECONDS, swarm
 
 from node.node import Node
 from p2ptrain.aggregate.topology import known_connectivity
@@ -26,8 +26,8 @@ async def test_a_full_mesh_knows_that_it_is_one(
                 f"n{number}",
                 wait_for=min(4, degree) if number < 4 else 1,
                 network={"degree": degree, "heartbeat_s": 3.0, "hash_in_thread_above": 1 << 40, "min_deadline_s": 0.1},
-                train={"rounds": 60, "eval_every": 60},
-                node={"checkpoint_every": 0},
+                step_seconds=5 * STEP_SECONDS,  # rounds as long as elsewhere, of one step
+                train={"rounds": 60, "inner_steps": 1, "eval_every": 60},
             )
         first = members.members["n0"]
         while len(first.told("round")) < 50:  # noqa: ASYNC110

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trio
 import trio.testing
-from prometheus_client.parser import text_string_to_metric_families
+from scraped import Scraped, parsed, reachability_in
 from sim_swarm import STEP_SECONDS, Member, swarm
 
 from gossip.transport.memory_links import LinkQuality
@@ -16,24 +16,18 @@ from node.record import readings
 ROUND_S = 5 * STEP_SECONDS
 
 
-def scrape(member: Member) -> dict[str, dict[str, float]]:
-    """As Prometheus reads it, by name and by the value of the only label ("" where there is none)."""
+def scrape(member: Member) -> Scraped:
     metrics = Metrics()
     metrics.live.watch(partial(readings, member.node))
-    found: dict[str, dict[str, float]] = {}
-    for family in text_string_to_metric_families(metrics.exposition().decode()):
-        for sample in family.samples:
-            found.setdefault(sample.name, {})["".join(sample.labels.values())] = sample.value
-    return found
+    return parsed(metrics.exposition().decode())
 
 
 def reachability(member: Member) -> str:
-    (state,) = (state for state, value in scrape(member)["p2ptrain_reachability"].items() if value == 1)
-    return state
+    return reachability_in(scrape(member))
 
 
 def depths(member: Member) -> dict[str, float]:
-    found = scrape(member)["p2ptrain_queue_depth"]
+    found = scrape(member)["queue_depth"]
     assert tuple(found) == QUEUES
     return {queue: depth for queue, depth in found.items() if depth}
 
@@ -51,12 +45,12 @@ async def test_who_was_dialled_is_reachable_and_every_pull_is_timed(
         assert [reachability(member) for member in (first, second, last)] == ["reached", "reached", "outbound"]
         for member in (first, second, last):
             seen, stats = scrape(member), member.node.service.stats
-            blobs = seen["p2ptrain_blob_seconds_count"][""]
+            blobs = seen["blob_seconds_count"][""]
             assert blobs == stats.updates_accepted - 2, "all but the two genesis links have a blob"
             assert blobs >= 2 * 7
             # A payload of 1 KiB comes with its manifest: one round trip. And nothing was refused or tried twice.
-            assert abs(seen["p2ptrain_blob_seconds_sum"][""] / blobs - 0.04) < 0.001
-            buckets = seen["p2ptrain_blob_seconds_bucket"]
+            assert abs(seen["blob_seconds_sum"][""] / blobs - 0.04) < 0.001
+            buckets = seen["blob_seconds_bucket"]
             assert (buckets["0.03"], buckets["0.1"], buckets["+Inf"]) == (0, blobs, blobs)
             assert depths(member) == {}
 

@@ -27,7 +27,6 @@ async def _started(members: Swarm, count: int) -> list[Member]:
             step_seconds=STEP_SECONDS,
             sync={"compressor": "adaptive"},
             train={"rounds": ROUNDS, "inner_steps": INNER_STEPS, "eval_every": ROUNDS},
-            node={"checkpoint_every": 0},
         )
         for number in range(count)
     ]

@@ -1,6 +1,7 @@
 """Swarms of real nodes over the in-memory network, under the virtual clock: learning, leaving, coming back."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,10 +34,8 @@ async def test_four_nodes_learn_one_model(tmp_path: Path, autojump_clock: trio.t
         assert spread(members) < 0.2, "without averaging it is 0.8"
 
 
-def test_the_same_seed_gives_the_same_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Trio shuffles its ready tasks on purpose; seeded, as hypothesis does it, a run is the same to the last bit.
-    monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
-
+@pytest.mark.usefixtures("seeded_scheduling")
+def test_the_same_seed_gives_the_same_models(tmp_path: Path) -> None:
     def run(folder: Path) -> list[torch.Tensor]:
         async def main() -> list[torch.Tensor]:
             async with swarm(folder, seed=7) as members:
@@ -87,14 +86,15 @@ async def test_a_late_joiner_takes_model_and_round(tmp_path: Path, autojump_cloc
 
 
 async def test_a_killed_node_resumes_and_catches_up(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    settings: dict[str, Any] = {"train": {"rounds": 40}, "node": {"checkpoint_every": 2}}
     async with swarm(tmp_path) as members:
         for number in range(4):
-            await members.start(f"n{number}", wait_for=3, train={"rounds": 40})
+            await members.start(f"n{number}", wait_for=3, **settings)
         await trio.sleep(12 * 5 * STEP_SECONDS)
         members.members["n3"].kill()
         await members.finished("n3")
         await trio.sleep(8 * 5 * STEP_SECONDS)
-        back = await members.start("n3", wait_for=3, train={"rounds": 40})
+        back = await members.start("n3", wait_for=3, **settings)
         assert back.resumed
         await members.finished()
         assert back.told("resumed")[0]["round"] <= 12
@@ -159,7 +159,7 @@ async def test_the_slow_do_less_a_round_and_keep_up(tmp_path: Path, autojump_clo
 
 async def test_a_checkpoint_cut_in_half_is_passed_over(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
-        first = await members.start("n0", train={"rounds": 6})
+        first = await members.start("n0", train={"rounds": 6}, node={"checkpoint_every": 2})
         await members.finished()
         store = CheckpointStore(first.folder / "checkpoint")
         newest = sorted(store.folder.iterdir())[-1] / "state.safetensors"
@@ -192,7 +192,7 @@ async def test_an_interrupted_node_writes_a_checkpoint_and_goes_on_from_it(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with swarm(tmp_path) as members:
-        settings = {"train": {"rounds": 12}, "node": {"checkpoint_every": 0}}
+        settings = {"train": {"rounds": 12}}
         first = await members.start("n0", **settings)
         await trio.sleep(5.4 * 5 * STEP_SECONDS)
         first.scope.cancel()

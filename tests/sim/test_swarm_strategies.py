@@ -11,7 +11,7 @@ from sim_swarm import swarm
 
 from node.config import from_raw
 from node.errors import UsageError
-from p2ptrain.sync import SYNC_STRATEGIES, Assembled, averages_gradients
+from p2ptrain.sync import SYNC_STRATEGIES, Assembled, averages_gradients, meets
 
 ROUNDS = 3
 NAMES = [name for name in SYNC_STRATEGIES.names() if not averages_gradients(name)]
@@ -35,11 +35,12 @@ async def test_four_nodes_run_it(strategy: str, tmp_path: Path, autojump_clock: 
             assert [fields["round"] for fields in rounds] == list(range(1, ROUNDS + 1))
             assert not member.told("rejected")
             assert member.eval_loss < member.node.journal.first["eval_loss"]
-            assert member.node.service.stats.updates_accepted > 0
+            assert (member.node.service.stats.updates_accepted > 0) != meets(strategy)
             if strategy == "noloco":
                 assert {fields["members"] for fields in rounds} == {2}
         for node, other in itertools.permutations(nodes, 2):  # what each holds of the others is what they said
             assert isinstance(node.strategy, Assembled)
+            assert not (meets(strategy) and node.strategy.estimates), "who meets tracks nobody"
             if other.peer_id in node.strategy.estimates:
                 held_d = node.strategy.estimates[other.peer_id]
                 assert held_d.numpy().tobytes() == other.strategy.snapshot()
@@ -50,7 +51,7 @@ async def test_four_nodes_run_it(strategy: str, tmp_path: Path, autojump_clock: 
 
 def test_a_strategys_parts_come_with_its_name() -> None:
     config = from_raw({"sync": {"strategy": "noloco"}})
-    assert (config.sync.compressor, config.sync.aggregator, config.sync.f) == ("q2", "mean", 0)
+    assert (config.sync.compressor, config.sync.aggregator, config.sync.f) == ("fp16", "mean", 0)
     told = {key: value for key, value in vars(config.sync).items() if value is not None}
     assert from_raw({"sync": told}).sync == config.sync
     assert from_raw(tomllib.loads(config.to_toml())) == config

@@ -6,14 +6,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 import trio
 import trio.testing
 from sim_swarm import Member, swarm
 
 from gossip.transport.memory import LinkQuality
-
-torch.set_num_threads(1)
 
 
 def play(

@@ -1,27 +1,24 @@
-"""A peer of `p2ptrain bench average`: publishes its tensor, takes everybody's, and averages; then the mean is checked.
+"""A peer of `p2ptrain bench average`: averages its tensor with everybody's; then the mean is checked.
 
-The mean is the product's own aggregator over tensors in the order of their peers' names, so that all peers must come
-to the same bits. What it should be, each peer computes from the seeds alone, in double precision: nothing that came
-over the network takes part in that.
+How it averages is averaging.py's matter; all peers must come to the same bits. What the mean should be, each peer
+computes from the seeds alone, in double precision: nothing that came over the network takes part in that.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import torch
-import trio
 
-from node.bench.network.child import Order, Orders, now, say
+from node.bench.network.averaging import FP32_BYTES, Averaged, by_mesh, by_parts, in_thread
+from node.bench.network.child import Order, Orders, say
 from node.bench.network.member import Member, joined
 from node.errors import RunError
-from p2ptrain import aggregate, compress
-from p2ptrain.aggregate.base import Rows
+from p2ptrain import compress
 from p2ptrain.compress import Compressor
 from p2ptrain.training.flat import vector_bytes
 
 MIB: Final = 1 << 20
-FP32_BYTES: Final = 4
 SLACK_BYTES: Final = 1 << 16
 """For scales and headers, as a node has it."""
 PART: Final = 1 << 20
@@ -43,42 +40,27 @@ async def averager(orders: Orders) -> None:
         say("met", seconds=await member.meet(others))
         while True:
             order = await orders.expect("prepare")
-            own_d = await _in_thread(tensor, start, start["index"], order["repetition"])
+            own_d = await in_thread(tensor, start, start["index"], order["repetition"])
             say("prepared")
             await orders.expect("average")
-            mean_d, told = await _average(member, codec, own_d, order["repetition"] + 1, others)
-            say("averaged", **told)
+            done = await _average(member, start, codec, own_d, order["repetition"] + 1)
+            say(
+                "averaged",
+                began=done.began,
+                published=done.published,
+                ended=done.ended,
+                payload_bytes=done.payload_bytes,
+            )
             await orders.expect("check")
-            rounding = await _in_thread(_check, mean_d, codec, start, order["repetition"])
-            say("checked", rounding=rounding, digest=hashlib.blake2b(vector_bytes(mean_d)).hexdigest())
-            del own_d, mean_d
+            rounding = await in_thread(_check, done.mean_d, codec, start, order["repetition"])
+            say("checked", rounding=rounding, digest=hashlib.blake2b(vector_bytes(done.mean_d)).hexdigest())
+            del own_d, done
 
 
-async def _average(
-    member: Member, codec: Compressor, own_d: torch.Tensor, round_: int, others: int
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """The mean, and what it took. The own tensor counts as the others see it, as in training."""
-    numel = own_d.numel()
-    began = now()
-    payload = await _in_thread(codec.encode, own_d)
-    await member.service.publish(round=round_, codec=codec.name, payload=payload, steps=1, tokens=0)
-    published = now()
-    vectors = {str(member.peer_id): await _in_thread(codec.decode, payload, numel)}
-    while len(vectors) <= others:
-        update = (await member.arrivals.receive()).update
-        if update.round != round_ or update.payload is None:
-            raise RunError(f"{update.peer} sent round {update.round} in round {round_}")
-        vectors[str(update.peer)] = await _in_thread(codec.decode, update.payload, numel)
-        del update
-    mean_d = await _in_thread(_mean, [vectors[name] for name in sorted(vectors)])
-    return mean_d, {"began": began, "published": published, "ended": now(), "payload_bytes": len(payload)}
-
-
-def _mean(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    def read(part: slice) -> torch.Tensor:
-        return torch.stack([vector_d[part] for vector_d in vectors])
-
-    return aggregate.get("mean", f=0).reduce(Rows(len(vectors), vectors[0].numel(), read))
+async def _average(member: Member, start: Order, codec: Compressor, own_d: torch.Tensor, round_: int) -> Averaged:
+    if start["way"] == "parts":
+        return await by_parts(member, codec, own_d, round_)
+    return await by_mesh(member, codec, own_d, round_, start["peers"] - 1)
 
 
 def tensor(start: Order, index: int, repetition: int) -> torch.Tensor:
@@ -115,6 +97,3 @@ def _as_received(codec: Compressor, x_d: torch.Tensor) -> torch.Tensor:
 
 def _parts(numel: int) -> Iterator[slice]:
     return (slice(start, min(start + PART, numel)) for start in range(0, numel, PART))
-
-
-_in_thread = trio.to_thread.run_sync

@@ -10,7 +10,8 @@
 
 import random
 
-GRAPHS = ("regular", "dumbbell")
+REGULAR = "regular"
+GRAPHS = (REGULAR, "dumbbell")
 
 Neighbours = list[frozenset[int]]
 
@@ -19,7 +20,7 @@ def build(graph: str, nodes: int, degree: int, seed: int, liars: int = 0) -> Nei
     """The neighbours of each node; the last `liars` of them are liars. ValueError on a graph that cannot be."""
     if graph == "dumbbell":
         return _dumbbell(nodes, liars)
-    if graph == "regular":
+    if graph == REGULAR:
         return _regular(nodes, degree, seed)
     raise ValueError(f"unknown graph {graph!r}; there are: {', '.join(GRAPHS)}")
 

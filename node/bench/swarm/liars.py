@@ -9,7 +9,7 @@ from node.bench.swarm.recipe import Recipe
 from p2ptrain import attacks
 from p2ptrain.attacks import Attack, DataAttack, EdgeAttack, HonestGraph, ModelAttack, VectorAttack
 from p2ptrain.compress import PayloadError
-from p2ptrain.sync import Byzantine, SyncStrategy
+from p2ptrain.sync import SyncStrategy, liar_of
 from p2ptrain.sync.base import Message, Voice
 from p2ptrain.tasks import Task
 
@@ -53,7 +53,7 @@ class Conspiracy:
         if isinstance(attack, VectorAttack):
             attack = Colluding(attack, self._recipe, index)
         generator = torch.Generator().manual_seed(LIAR_SEED + self._recipe.config.train.seed + index)
-        return Byzantine(sync, attack, generator=generator)
+        return liar_of(sync, attack, generator=generator)
 
     def whispers(self) -> "Whispers | None":
         """Where every victim is told something else."""

@@ -13,6 +13,8 @@ from node.bench.swarm import graph
 from node.config import Config, from_raw
 from node.config_source import Raw, parse_set, parse_value
 from node.errors import UsageError
+from p2ptrain.attacks import EdgeAttack
+from p2ptrain.sync import meets
 
 Kind = Literal["swarm", "alone", "synchronous"]
 Document = dict[str, Any]
@@ -55,6 +57,9 @@ class Recipe:
     def __post_init__(self) -> None:
         if not 0 <= self.shape.late_steps <= self.config.train.inner_steps:
             raise ValueError(f"late-steps must be between 0 and {self.config.train.inner_steps}")
+        attack = self.config.attack
+        if meets(self.config.sync.strategy) and isinstance(attack.find(), EdgeAttack):
+            raise ValueError(f"{attack.name} tells each victim something else, and a meeting hears one and the same")
 
     def document(self) -> Document:
         """What decides the outcome, as JSON: a baseline's says nothing of a learning rule that it does not use."""
@@ -76,7 +81,8 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Every combination of the axes' values, laid over a base configuration."""
+    """Every combination of the axes' values, laid over a base configuration. Who meets knows everybody, whatever the
+    degree is: it costs no bytes, and others could not agree on groups."""
 
     base: Raw
     shape: Shape
@@ -110,6 +116,10 @@ class Grid:
         if raw.get("attack", {}).get("name", NO_ATTACK) == NO_ATTACK:
             shape = replace(shape, byzantine=0)  # what the others are held against: the same f, and nobody lies
         config = from_raw(raw)
+        if meets(config.sync.strategy):
+            if shape.graph != graph.REGULAR:
+                raise ValueError(f"{config.sync.strategy} is for members who all know each other, not a {shape.graph}")
+            shape = replace(shape, degree=max(1, shape.nodes - 1))
         if self.steps is not None:
             rounds = max(1, round(self.steps / config.train.inner_steps))
             config = config.model_copy(update={"train": replace(config.train, rounds=rounds)})

@@ -1,21 +1,22 @@
 """A swarm in one process: real trainers and real sync strategies, round by round, with nothing between them.
 
-There is no network: every payload arrives, in order, at every neighbour, and no update is stale. A refused payload ends
+There is no network: every payload arrives, in order, at every neighbour, and no update is stale; who meets
+(meetings.py) is there in time. A refused payload ends
 the tracking of its sender, as in a real node. Liars speak last in a round, knowing what the honest sent: an attack is
 as strong as it can be.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from node.bench.swarm import liars
+from node.bench.swarm import liars, meetings
 from node.bench.swarm.recipe import Recipe
 from node.bench.swarm.traffic import Traffic
 from p2ptrain import compress
 from p2ptrain.sync import SyncStrategy, build
-from p2ptrain.sync.base import Message
+from p2ptrain.sync.base import Message, RoundResult
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
 
@@ -52,6 +53,7 @@ class Swarm:
             for peer in sorted(self.nodes[index].name for index in peers):
                 node.tracked.add(peer)
                 node.sync.track(peer, None)
+        self._members = meetings.members({node.name: (node.sync, node.tracked) for node in self.nodes})
 
     @property
     def numel(self) -> int:
@@ -70,15 +72,10 @@ class Swarm:
         thetas = {node.name: node.trainer.vector() for node in self.nodes}
         for node in self.nodes:
             node.trainer.begin_round()
-        self._exchange(self.honest, thetas)
-        if self._whispers is None:
-            self._exchange(self.liars, thetas)
-        else:
-            self._whisper(self._whispers, thetas)
+        close = self._averaged(thetas) if self._members is None else self._met(self._members, thetas)
         self._steps(late)
         distance = 0.0
-        for index, node in enumerate(self.nodes):
-            result = node.sync.aggregate(thetas[node.name], dict.fromkeys(node.tracked, 0), round=self.rounds)
+        for index, (node, result) in enumerate(zip(self.nodes, close(), strict=True)):
             node.trainer.correct(result.correction_d)
             node.anchor_d = result.anchor_d
             if index < len(self.honest):
@@ -86,6 +83,32 @@ class Swarm:
                 self.robust_rounds += result.robust
         self.rounds += 1
         return distance
+
+    def _averaged(self, thetas: dict[str, torch.Tensor]) -> Callable[[], Iterator[RoundResult]]:
+        """Say and hear this round's payloads. What then closes it, node by node."""
+        self._exchange(self.honest, thetas)
+        if self._whispers is None:
+            self._exchange(self.liars, thetas)
+        else:
+            self._whisper(self._whispers, thetas)
+        return lambda: (
+            node.sync.aggregate(thetas[node.name], dict.fromkeys(node.tracked, 0), round=self.rounds)
+            for node in self.nodes
+        )
+
+    def _met(
+        self, members: dict[str, meetings.Member], thetas: dict[str, torch.Tensor]
+    ) -> Callable[[], Iterator[RoundResult]]:
+        """The same for those who meet."""
+        round_ = meetings.exchange(members, thetas, self.rounds)
+        for node in self.honest:
+            self.traffic.exchange(len(round_.packed[node.name]), round_.sent[node.name])
+        return lambda: (
+            members[node.name].sync.settle(
+                thetas[node.name], round_.groups[node.name], round_.parts[node.name], round=self.rounds
+            )
+            for node in self.nodes
+        )
 
     def mean_model(self) -> torch.Tensor:
         """The honest nodes' average, fp32 (d,)."""

@@ -22,3 +22,9 @@ class Traffic:
         self.published += size
         self.sent += size * receivers
         self.peak = max(self.peak, size)
+
+    def exchange(self, size: int, sent: int) -> None:
+        """A node exchanged a vector of `size` bytes with its group, and sent so many to its members."""
+        self.published += size
+        self.sent += sent
+        self.peak = max(self.peak, size)

@@ -1,0 +1,225 @@
+"""A bootstrap node's service: it trains nothing, and knows who is there.
+
+The same transport as a member's, and of its protocol the hello and the goodbye alone. Members are probed where their
+records say before anybody is told of them; what is known is kept on disk, so that a restarted node is of use at once.
+It passes no broadcasts on: members are connected to it for a hello's length, and to each other for good.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from gossip.config import GossipConfig
+from gossip.errors import GossipError, LocalError, Reason, RemoteError
+from gossip.identity import Identity
+from gossip.ids import PeerId
+from gossip.protocol.attempts import Attempts, host_of
+from gossip.protocol.book import MAX_DUMP_BYTES
+from gossip.protocol.dialback import DIALBACK_PROTOCOL
+from gossip.protocol.limits import STREAM_PROTOCOL
+from gossip.protocol.messages import (
+    GoodbyeRequest,
+    HelloRequest,
+    encode_answer,
+    encode_refusal,
+    parse_request,
+)
+from gossip.protocol.quota import Quota
+from gossip.protocol.rendezvous import MAX_RUNS, Rendezvous
+from gossip.running.book_file import SAVE_EVERY_S, write_whole
+from gossip.running.dialback import DialBacks
+from gossip.running.dialler import RUMOUR_MAX_S
+from gossip.running.prober import PROBES_BURST, PROBES_PER_S
+from gossip.running.session import serve
+from gossip.transport.base import Stream, Transport, TransportError
+
+MAX_PROBES: Final = 16
+"""Under way at once: of a crowd of newcomers some cannot be reached, and each of these takes a whole dial's time."""
+
+LOOK_S: Final = 1.0
+"""Between two looks at who is to be probed: a newcomer's first question comes when it looks for neighbours."""
+
+MAX_STREAMS: Final = 2
+"""Of a peer at once: a hello, and one that begins while the last one ends."""
+
+
+class BootstrapService:
+    """Answers hellos until it is cancelled. `warn` is told what an operator should know."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        transport: Transport,
+        config: GossipConfig,
+        rng: random.Random,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Raises LocalError when the transport has another identity."""
+        if transport.peer_id != identity.peer_id:
+            raise LocalError("the transport has another identity than the service")
+        self.rendezvous = Rendezvous(identity, config.swarm, rng)
+        self.stats = self.rendezvous.court.stats
+        self._transport = transport
+        self._config = config
+        self._warn = warn
+        self._path = config.address_book
+        self._streams: Counter[PeerId] = Counter()
+        self._probing: dict[PeerId, str] = {}
+        self._attempts = Attempts(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng)
+        self._hosts = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
+        self._quota = Quota(burst=PROBES_BURST, per_s=PROBES_PER_S)
+        self._newcomer = trio.Event()
+        self._dialbacks = DialBacks(transport, config.request_timeout_s, self._charged)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take connections until cancelled; `started()` once listening. Raises LocalError when it cannot listen."""
+        self._load()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(self._transport.run, self))
+            nursery.start_soon(self._keep_on_disk)
+            task_status.started()
+            while True:
+                self._probe_some(nursery)
+                with trio.move_on_after(LOOK_S):
+                    await self._newcomer.wait()
+                self._newcomer = trio.Event()
+
+    def drops(self) -> dict[str, int]:
+        """What the transport refused, let go or survived, by kind."""
+        return dict(self._transport.drops)
+
+    @property
+    def serving(self) -> int:
+        """How many streams are open."""
+        return self._streams.total()
+
+    # -- the transport's calls
+
+    async def handle_stream(self, protocol: str, stream: Stream) -> None:
+        """Serve one stream to its end; raises nothing of the peer's or the network's making."""
+        peer = stream.remote
+        if protocol == DIALBACK_PROTOCOL:
+            await self._dialbacks.handle_stream(stream)
+            return
+        if protocol != STREAM_PROTOCOL:  # one of a member's: nobody knows beforehand who is none
+            await stream.reset()
+            return
+        if self._streams[peer] >= MAX_STREAMS:
+            await self._offended(peer, RemoteError(Reason.PROTOCOL, "too many streams"))
+            await stream.reset()
+            return
+        self._streams[peer] += 1
+        try:
+            await serve(stream, partial(self._answer, peer), self._config.request_timeout_s)
+        except RemoteError as error:
+            if error.reason is not Reason.TIMEOUT:
+                await self._offended(peer, error)
+            await stream.reset()
+        except TransportError:
+            await stream.reset()
+        finally:
+            self._streams[peer] -= 1
+            self._streams += Counter()  # drops the zeros
+
+    def handle_message(self, forwarder: PeerId, data: bytes) -> bool:
+        """A broadcast arrived: it is for members."""
+        return False
+
+    def peer_connected(self, peer: PeerId) -> None:
+        """Whoever comes asks for itself."""
+
+    def peer_lost(self, peer: PeerId) -> None:
+        """Members come and go, and mean nothing by it."""
+
+    def keeps(self, peer: PeerId) -> bool:
+        """Nobody stays: whoever idles longest makes room."""
+        return False
+
+    # -- insides
+
+    async def _answer(self, peer: PeerId, raw: bytes) -> bytes:
+        request, now = parse_request(raw), trio.current_time()
+        try:
+            match request:
+                case HelloRequest(hello=hello):
+                    answer = self.rendezvous.on_hello(peer, hello, now)
+                    self._newcomer.set()
+                    return encode_answer(answer)
+                case GoodbyeRequest():
+                    self.rendezvous.on_goodbye(peer)
+                    return encode_answer()
+                case _:
+                    raise RemoteError(Reason.UNAVAILABLE, "a bootstrap node trains nothing: ask a member")
+        except RemoteError as error:
+            if error.reason is not Reason.UNAVAILABLE:
+                await self._offended(peer, error)
+            return encode_refusal(error.reason, error.detail)
+        finally:
+            self.rendezvous.outbox.drain()  # there is nobody to tell: the counters have it all
+
+    async def _offended(self, peer: PeerId, error: RemoteError) -> None:
+        if self.rendezvous.charge(peer, error, trio.current_time()):
+            await self._transport.disconnect(peer)
+
+    def _charged(self, peer: PeerId, error: RemoteError) -> None:
+        """What a stream that is reset already was about: a ban ends the next one."""
+        self.rendezvous.charge(peer, error, trio.current_time())
+
+    def _probe_some(self, nursery: trio.Nursery) -> None:
+        now, hosts = trio.current_time(), set(self._probing.values())
+        for peer, address in self.rendezvous.to_try(now):
+            if len(self._probing) >= MAX_PROBES:
+                return
+            host = host_of(address)
+            ripe = self._attempts.due(address, now) and self._hosts.due(host, now) and host not in hosts
+            if ripe and peer not in self._probing and self._quota.take(peer, now):
+                hosts.add(host)
+                self._probing[peer] = host
+                nursery.start_soon(self._probe, peer, address)
+
+    async def _probe(self, peer: PeerId, address: str) -> None:
+        try:
+            with trio.fail_after(self._config.dial_timeout_s):
+                await self._transport.probe(address)
+        except (GossipError, trio.TooSlowError):
+            now = trio.current_time()
+            self._attempts.failed(address, now)
+            self._hosts.failed(host_of(address), now)
+            self.rendezvous.missed(peer)
+        else:
+            self._attempts.succeeded(address)
+            self._hosts.succeeded(host_of(address))
+            self.rendezvous.answered(peer, address, trio.current_time())
+        finally:
+            del self._probing[peer]
+            self._newcomer.set()
+
+    def _load(self) -> None:
+        if self._path is None or not self._path.exists():
+            return
+        try:
+            with self._path.open("rb") as file:
+                self.rendezvous.recall(file.read(2 * MAX_RUNS * MAX_DUMP_BYTES + 1))
+        except (OSError, LocalError) as error:
+            self._warn(f"the address book {self._path} cannot be used: {error}; starting with an empty one")
+
+    async def _keep_on_disk(self) -> None:
+        try:
+            while True:
+                await trio.sleep(SAVE_EVERY_S)
+                self._save(self._path)
+        finally:
+            self._save(self._path)
+
+    def _save(self, path: Path | None) -> None:
+        if path is not None and self.rendezvous.changed:
+            try:
+                write_whole(path, self.rendezvous.dump())
+            except LocalError as error:
+                self._warn(str(error))

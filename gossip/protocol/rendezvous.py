@@ -1,0 +1,214 @@
+"""What a bootstrap node decides: it knows who is there, and tells; it is a member of nothing.
+
+It answers hellos in the name of whichever run the asker belongs to, and needs no model for it: the answer repeats the
+asker's run and genesis, admits nobody, names no link and no record of its own, and brings records of that run. So no
+member ever takes it for a neighbour, or tells others of it. It believes what a member believes: a record is told once
+its signer gave it and answered at one of its addresses, and dropped when it does not answer any more.
+"""
+
+import base64
+import binascii
+import json
+import random
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from gossip.errors import LocalError, Reason, RemoteError
+from gossip.identity import Identity
+from gossip.ids import Digest, PeerId, RunId
+from gossip.protocol.book import MAX_DUMP_BYTES, Book, Standing
+from gossip.protocol.court import Court
+from gossip.protocol.digests import DIGEST_BYTES, RUN_ID_BYTES, swarm_id_of
+from gossip.protocol.engine import HELLO_BURST, HELLO_PER_S
+from gossip.protocol.envelope import Kind, Scope, open_from
+from gossip.protocol.messages import Hello, parse_hello
+from gossip.protocol.outs import Outbox
+from gossip.protocol.quota import Quota
+from gossip.protocol.statements import PeerRecord, parse_record
+from gossip.protocol.topology import Rings
+
+MAX_RUNS: Final = 8
+"""Runs of one swarm that are known at a time: a swarm has one, and a second while it changes its model. Anybody may
+say hello in the name of a run, so the one with the fewest members that answer is forgotten first."""
+
+FRESH_S: Final = 300.0
+"""A record is told for so long after its signer was last heard or answered; then it is tried again. A member says hello
+every minute or so, so this is one that has left, or that reaches us no more."""
+
+MISSES: Final = 3
+"""A record that was not answered at so often in a row is dropped."""
+
+RING_DEGREE: Final = 8
+"""The degree that members are told of each other by: the default one. With another the hints are as true, and fewer."""
+
+FORMAT: Final = 1
+"""Of `dump`."""
+
+RunKey = tuple[RunId, Digest]
+
+
+@dataclass
+class _Run:
+    scope: Scope
+    rings: Rings
+    book: Book = field(default_factory=Book)
+    fresh_until: dict[PeerId, float] = field(default_factory=dict)
+    misses: dict[PeerId, int] = field(default_factory=dict)
+
+    def heard(self, peer: PeerId, now: float) -> None:
+        self.fresh_until[peer], self.misses[peer] = now + FRESH_S, 0
+        if len(self.misses) > len(self.book):  # of records that the book has dropped since
+            known = {record.peer for record in self.book.known()}
+            self.fresh_until = {each: until for each, until in self.fresh_until.items() if each in known}
+            self.misses = {each: count for each, count in self.misses.items() if each in known}
+
+    def verified(self) -> int:
+        return len(self.book.of_standing(Standing.VERIFIED))
+
+
+class Rendezvous:
+    """All that a bootstrap node knows."""
+
+    def __init__(self, identity: Identity, swarm: str, rng: random.Random) -> None:
+        self.me = identity.peer_id
+        self.outbox = Outbox()
+        self.court = Court(self.outbox)
+        self._swarm = swarm_id_of(swarm)
+        self._rng = rng
+        self._hellos = Quota(burst=HELLO_BURST, per_s=HELLO_PER_S)
+        self._runs: OrderedDict[RunKey, _Run] = OrderedDict()
+
+    @property
+    def runs(self) -> int:
+        """How many runs are known."""
+        return len(self._runs)
+
+    @property
+    def members(self) -> int:
+        """Members that others are told of, in all runs."""
+        return sum(run.verified() for run in self._runs.values())
+
+    @property
+    def peers_known(self) -> int:
+        """Records that are held, in all runs."""
+        return sum(len(run.book) for run in self._runs.values())
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something new since the last dump."""
+        return any(run.book.changed for run in self._runs.values())
+
+    def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
+        """A member's hello; returns the answer. Raises RemoteError."""
+        if self.court.scores.banned(peer, now):
+            raise RemoteError(Reason.BANNED)
+        if not self._hellos.take(peer, now):
+            self.charge(peer, RemoteError(Reason.FLOODED, "too many hellos"), now)
+            raise RemoteError(Reason.UNAVAILABLE, "too many hellos")
+        hello = parse_hello(raw)
+        if hello.scope.swarm != self._swarm:
+            raise RemoteError(Reason.WRONG_SWARM, "another swarm")
+        record = None
+        if hello.record:
+            record = parse_record(open_from(hello.record, hello.scope, peer, Kind.RECORD))
+        run = self._run_of(hello)
+        if record is not None:
+            run.book.learn(record, first_hand=True)
+            run.heard(peer, now)
+        return Hello(
+            scope=hello.scope,
+            genesis=hello.genesis,
+            neighbours=0,
+            admitted=False,
+            records=run.book.sample(self._rng, without=peer, rings=run.rings),
+        ).encode()
+
+    def on_goodbye(self, peer: PeerId) -> None:
+        """A member leaves."""
+        for run in self._runs.values():
+            run.book.forget(peer)
+
+    def charge(self, peer: PeerId, error: RemoteError, now: float) -> bool:
+        """Count and charge an offence; True when the peer is banned, and its records are gone."""
+        banned = self.court.charge(peer, error, now)
+        if banned:
+            self.on_goodbye(peer)
+        return banned
+
+    def to_try(self, now: float) -> list[tuple[PeerId, str]]:
+        """Whom to probe, and where: records that were never answered at, or not for long; in a random order."""
+        found = [
+            (record.peer, self._rng.choice(record.addresses))
+            for run in self._runs.values()
+            for record in run.book.known()
+            if record.addresses and self._doubtful(run, record, now)
+        ]
+        self._rng.shuffle(found)
+        return found
+
+    def _doubtful(self, run: _Run, record: PeerRecord, now: float) -> bool:
+        verified = run.book.standing(record.peer) is Standing.VERIFIED
+        return not verified or run.fresh_until.get(record.peer, now) <= now
+
+    def answered(self, peer: PeerId, address: str, now: float) -> None:
+        """A probe found the peer at this address."""
+        for run in self._having(peer):
+            run.book.reached(peer, address)
+            run.heard(peer, now)
+
+    def missed(self, peer: PeerId) -> None:
+        """A probe did not find the peer where its record says."""
+        for run in self._having(peer):
+            run.misses[peer] = run.misses.get(peer, 0) + 1
+            if run.misses[peer] >= MISSES * len(run.book.addresses(peer)):
+                run.book.forget(peer)
+                run.misses.pop(peer)
+
+    def dump(self) -> bytes:
+        """What is worth keeping, for `recall` in a later life."""
+        runs = [
+            {"run": run_id.hex(), "genesis": genesis.hex(), "book": base64.b64encode(run.book.dump()).decode("ascii")}
+            for (run_id, genesis), run in self._runs.items()
+        ]
+        return json.dumps({"format": FORMAT, "runs": runs}, indent=0).encode("ascii") + b"\n"
+
+    def recall(self, data: bytes) -> int:
+        """Take up a dump; how many records it held. LocalError when it is none."""
+        for run_id, genesis, book in _runs_in(data):
+            run = self._run(Scope(swarm=self._swarm, run=run_id), genesis)
+            run.book.recall(book, run.scope)
+        return self.peers_known
+
+    def _having(self, peer: PeerId) -> list[_Run]:
+        return [run for run in self._runs.values() if run.book.addresses(peer)]
+
+    def _run_of(self, hello: Hello) -> _Run:
+        return self._run(hello.scope, hello.genesis)
+
+    def _run(self, scope: Scope, genesis: Digest) -> _Run:
+        key = (scope.run, genesis)
+        if key not in self._runs:
+            if len(self._runs) >= MAX_RUNS:
+                self._runs.pop(min(self._runs, key=lambda each: self._runs[each].verified()))
+            self._runs[key] = _Run(scope, Rings(self.me, scope, RING_DEGREE))
+        return self._runs[key]
+
+
+def _runs_in(data: bytes) -> list[tuple[RunId, Digest, bytes]]:
+    if len(data) > 2 * MAX_RUNS * MAX_DUMP_BYTES:
+        raise LocalError(f"it has {len(data)} bytes")
+    try:
+        document = json.loads(data)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise LocalError("it is of another format")
+        return [_run_in(each) for each in list(document["runs"])[:MAX_RUNS]]
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
+        raise LocalError("it is damaged") from error
+
+
+def _run_in(entry: dict[str, str]) -> tuple[RunId, Digest, bytes]:
+    run_id, genesis = bytes.fromhex(entry["run"]), bytes.fromhex(entry["genesis"])
+    if (len(run_id), len(genesis)) != (RUN_ID_BYTES, DIGEST_BYTES):
+        raise LocalError("it is damaged")
+    return RunId(run_id), Digest(genesis), base64.b64decode(entry["book"], validate=True)

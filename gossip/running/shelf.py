@@ -1,0 +1,154 @@
+"""What we can serve of others: the newest payload of each neighbour once it is here, and chunks of those on their way.
+
+Payloads are named by their content, so whoever has one can serve it. Memory: of finished ones one a neighbour, and
+`most` bytes (network.max_payload_bytes) in all, of which the least recently used go first; of those on their way one a
+neighbour, what is verified of it. A download that was cut waits KEPT_S for its neighbour to come back.
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from gossip.errors import Reason, RemoteError
+from gossip.ids import Digest, PeerId
+from gossip.protocol.blobs import BlobStore, Manifest
+from gossip.protocol.download import Download
+from gossip.running.context import Pulse
+
+KEPT_S: Final = 60.0
+"""What was pulled of a neighbour that is gone is kept so long: a lost connection is dialled again within a minute."""
+
+HOLD_S: Final = 5.0
+"""Whoever asks for a chunk that the author is just sending us waits so long for it: half of anybody's patience for the
+first byte of an answer (network.request_timeout_s)."""
+
+
+HELP_STREAMS: Final = 2
+"""Streams on which one neighbour helps us at a time, whatever the number of blobs: with that for its own payload, a
+hello and some that are about to end, it stays below limits.MAX_STREAMS_PER_PEER."""
+
+
+class Places:
+    """The streams on which each neighbour helps us."""
+
+    def __init__(self) -> None:
+        self._until: dict[PeerId, list[float]] = {}
+
+    def taken(self, peer: PeerId, now: float) -> int:
+        """How many, with those that the other end may still hold."""
+        left = [until for until in self._until.get(peer, ()) if until > now]
+        if left:
+            self._until[peer] = left
+        else:
+            self._until.pop(peer, None)
+        return len(left)
+
+    def take(self, peer: PeerId) -> None:
+        """One more is opened."""
+        self._until.setdefault(peer, []).append(float("inf"))
+
+    def free(self, peer: PeerId, now: float, *, orderly: bool) -> None:
+        """One has ended. The other end learns of a reset only when what it waits for has come (shelf.HOLD_S)."""
+        self._until[peer].remove(float("inf"))
+        if not orderly:
+            self._until[peer].append(now + HOLD_S + 1.0)
+
+
+@dataclass(eq=False)
+class Kept:
+    """A download of a neighbour's. `shared`: whether others may have its chunks."""
+
+    download: Download
+    changed: Pulse
+    shared: bool
+    used_at: float
+    turn: trio.Lock = field(default_factory=trio.Lock)
+    """A neighbour that came back waits until what followed it before has ended."""
+
+
+class Shelf:
+    """The payloads of neighbours, by address."""
+
+    def __init__(self, *, most: int, count: int) -> None:
+        self.places = Places()
+        self._count = count
+        self._whole = BlobStore(most)
+        self._newest: dict[PeerId, Digest] = {}
+        self._coming: dict[PeerId, Kept] = {}
+
+    @property
+    def bytes_held(self) -> int:
+        """Of finished payloads."""
+        return self._whole.bytes_held
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+    def begin(self, peer: PeerId, address: Digest, size: int, *, shared: bool, now: float) -> Kept:
+        """The download of a blob of `peer`, where an earlier one of the same blob was cut: with what it had."""
+        kept = self._coming.get(peer)
+        if kept is None or kept.download.address != address or kept.download.size != size:
+            download = Download(address, size, author=peer, began=now)
+            kept = self._coming[peer] = Kept(download, Pulse(), shared, now)
+        kept.used_at = now
+        return kept
+
+    def finish(self, peer: PeerId, kept: Kept, data: bytes) -> None:
+        """It is whole: served from now on, if it may be, in place of what was newest of this peer."""
+        if self._coming.get(peer) is kept:
+            del self._coming[peer]
+        manifest = kept.download.manifest
+        assert manifest is not None
+        if kept.shared and kept.download.address not in self._whole:
+            self._drop(peer)
+            while len(self._newest) >= self._count:
+                self._drop(next(iter(self._newest)))
+            self._newest[peer] = self._whole.put(manifest, data)
+            self._whole.unpin(kept.download.address)
+        kept.changed.beat()
+
+    def forget(self, peer: PeerId) -> None:
+        """Nothing of this peer is on its way any more."""
+        self._coming.pop(peer, None)
+
+    def tidy(self, neighbours: Container[PeerId], now: float) -> None:
+        """Let go of downloads of peers that did not come back."""
+        gone = [peer for peer, kept in self._coming.items() if peer not in neighbours and now >= kept.used_at + KEPT_S]
+        for peer in gone:
+            del self._coming[peer]
+
+    def manifest(self, address: Digest) -> Manifest:
+        """Raises RemoteError(UNAVAILABLE) for a blob that is neither here nor on its way."""
+        kept = self._download(address)
+        if kept is not None and kept.download.manifest is not None:
+            return kept.download.manifest
+        return self._whole.manifest(address)
+
+    async def chunk(self, address: Digest, index: int) -> bytes | memoryview:
+        """A chunk that is here, or that the author sends within HOLD_S. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
+        with trio.move_on_after(HOLD_S):
+            while (kept := self._download(address)) is not None:
+                if index not in self.manifest(address).span:
+                    raise RemoteError(Reason.PROTOCOL, "there is no such chunk")
+                if (chunk := kept.download.chunk(index)) is not None:
+                    return chunk
+                if not kept.download.coming(index):
+                    raise RemoteError(Reason.UNAVAILABLE, "this chunk is not here")
+                await kept.changed.wait()
+        if self._download(address) is not None:
+            raise RemoteError(Reason.UNAVAILABLE, "this chunk is not here yet")
+        return self._whole.chunk(address, index)
+
+    def _download(self, address: Digest) -> Kept | None:
+        """The one on its way, as far as others may know; never while the whole is here."""
+        if address in self._whole:
+            return None
+        shared = (kept for kept in self._coming.values() if kept.shared and kept.download.manifest is not None)
+        return next((kept for kept in shared if kept.download.address == address), None)
+
+    def _drop(self, peer: PeerId) -> None:
+        address = self._newest.pop(peer, None)
+        if address is not None:
+            self._whole.drop(address)

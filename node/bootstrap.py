@@ -1,0 +1,165 @@
+"""A bootstrap node's life: listen, tell members of each other, until it is stopped.
+
+It imports nothing that learns: no torch, no task, so that it fits the smallest machine that is always on.
+"""
+
+import os
+import random
+import shlex
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import tomli_w
+import trio
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gossip.bootstrap import BootstrapService
+from gossip.errors import LocalError
+from gossip.identity import Identity
+from node import config_errors
+from node.addresses import best_address
+from node.config_source import Raw
+from node.errors import EXIT_INTERRUPTED, UsageError
+from node.events import EventLog
+from node.live_metrics import Readings
+from node.metrics import Metrics
+from node.progress import NodeProgress
+from node.run_dir import ADDRESSES, IDENTITY
+from node.sections import NetworkConfig, NodeConfig, check_addresses
+from node.signals import until_signal
+from node.status_server import StatusServer
+
+SECTIONS = ("network", "node")
+
+TELL_EVERY_S = 10.0
+"""How often it says how many members there are, when that has changed."""
+
+
+class BootstrapConfig(BaseModel):
+    """What a bootstrap node is told; the sections of a trainer's file that say how to learn are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    network: NetworkConfig = NetworkConfig()
+    node: NodeConfig = NodeConfig(role="bootstrap")
+
+    def to_toml(self) -> str:
+        """Every setting, as a file that `from_raw` reads back."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def from_raw(raw: Raw) -> BootstrapConfig:
+    """Validate the sections that matter here. UsageError on the first mistake."""
+    keys: dict[str, list[str] | None] = {
+        "network": [*NetworkConfig.__dataclass_fields__],
+        "node": [*NodeConfig.__dataclass_fields__],
+    }
+    try:
+        config = BootstrapConfig.model_validate({name: raw[name] for name in SECTIONS if name in raw})
+    except ValidationError as error:
+        raise config_errors.from_validation(error, keys) from None
+    except LocalError as error:
+        raise UsageError(f"[network]: {error}") from None
+    check_addresses(config.network)
+    return config
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    config: BootstrapConfig
+    service: BootstrapService
+    addresses: list[str]
+    folder: Path
+    emit: EventLog
+
+
+def main(config: BootstrapConfig, *, node_dir: Path, emit: EventLog) -> int:
+    """Run until a signal, and return the exit code. The caller holds the lock of `node_dir`. Raises LocalError."""
+    return trio.run(_run, config, node_dir, emit)
+
+
+async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog) -> int:
+    from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: not for a wrong option
+
+    network, identity = config.network, Identity.load_or_create(node_dir / IDENTITY)
+    transport = Libp2pTransport(
+        Libp2pConfig(listen=network.listen, announce=network.announce, swarm=network.swarm, bounds=network.bounds()),
+        identity.seed,
+    )
+
+    def warn(message: str) -> None:
+        emit("warning", message=message)
+
+    service = BootstrapService(
+        identity=identity,
+        transport=transport,
+        config=replace(network, address_book=network.address_book or node_dir / ADDRESSES),
+        rng=random.Random(),
+        warn=warn,
+    )
+    metrics, progress = Metrics(), NodeProgress(config.node.name)
+    emit.add_sink(metrics.observe)
+    emit.add_sink(progress.observe)
+    metrics.live.watch(partial(_readings, service))
+    async with trio.open_nursery() as nursery:
+        interrupted = await nursery.start(until_signal)
+        nursery.start_soon(metrics.watch_loop)
+        await nursery.start(service.run)
+        url = None
+        if config.node.metrics_port >= 0:
+            server = StatusServer(
+                metrics, progress.as_dict, host=config.node.metrics_host, port=config.node.metrics_port
+            )
+            url = await nursery.start(server.run)
+        parts = _Parts(config=config, service=service, addresses=list(transport.addresses), folder=node_dir, emit=emit)
+        _announce(parts, identity.peer_id, url)
+        nursery.start_soon(_tell, parts)
+        await interrupted.wait()
+        nursery.cancel_scope.cancel()
+    emit("interrupted", summary=None)
+    return EXIT_INTERRUPTED
+
+
+def _readings(service: BootstrapService) -> Readings:
+    return Readings(queues={"serving": service.serving}, drops=service.drops())
+
+
+def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
+    parts.emit(
+        "started",
+        peer_id=peer_id,
+        role="bootstrap",
+        addresses=parts.addresses,
+        pid=os.getpid(),
+        run_dir=parts.folder,
+        metrics_url=url,
+    )
+    if parts.addresses:
+        network = parts.config.network
+        address = parts.addresses[0] if network.announce else best_address(parts.addresses)
+        words = ["p2ptrain", "node", "--peer", address]
+        if network.swarm != NetworkConfig().swarm:
+            words += ["--set", f"network.swarm={network.swarm}"]
+        parts.emit("join", command=shlex.join(words))
+
+
+async def _tell(parts: _Parts) -> None:
+    told: tuple[int, int] | None = None
+    while True:
+        known = parts.service.rendezvous
+        now = known.members, known.runs
+        if now != told:
+            told = now
+            rss = psutil.Process().memory_info().rss
+            rejected = sum(parts.service.stats.rejected_by_reason.values())
+            parts.emit(
+                "members",
+                members_known=now[0],
+                runs=now[1],
+                peers_known=known.peers_known,
+                rejected=rejected,
+                rss_bytes=rss,
+            )
+        await trio.sleep(TELL_EVERY_S)

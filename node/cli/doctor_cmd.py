@@ -1,0 +1,91 @@
+"""`p2ptrain doctor`: what is wrong with this machine and network for a node, and the fix."""
+
+import json as jsonlib
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from node.cli import options
+from node.errors import EXIT_FAILED
+from node.run_dir import fresh_run_dir
+
+if TYPE_CHECKING:
+    from node.config_source import Raw
+    from node.doctor.finding import Finding, Subject
+
+_MARKS = {"ok": ("ok", "green"), "unknown": ("?", "cyan"), "warning": ("look", "yellow"), "problem": ("wrong", "red")}
+
+
+def doctor(
+    config: options.Files = None,
+    set_: options.Sets = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option("--peer", "-p", metavar="MULTIADDR", help="A node of the swarm to join. Can be repeated."),
+    ] = None,
+    task: options.TaskName = None,
+    data: options.Data = None,
+    run_dir: options.RunDir = None,
+    listen: Annotated[
+        list[str] | None, typer.Option(metavar="MULTIADDR", help="Where the node would listen. Can be repeated.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The node's folder in the run folder.")] = None,
+    role: Annotated[str | None, typer.Option(metavar="ROLE", help="trainer or bootstrap.")] = None,
+    json: options.Json = False,
+) -> int:
+    """Say what keeps this machine and network from running a node, and what to do. With the flags of `p2ptrain node`.
+
+    Exit code 0: a node can run; 1: it cannot; 2: the flags or the configuration are wrong.
+    """
+    from node.doctor.examine import examine
+    from node.sections import merged
+
+    given = options.flags(task=task, data=data, peers=peer or (), listen=listen or (), name=name, role=role)
+    subject = _subject(merged(config or (), set_ or (), given), run_dir or fresh_run_dir(datetime.now()))
+    console = Console()
+    waiting = console.status("looking round, for 20 seconds at most") if console.is_terminal and not json else None
+    with waiting or nullcontext():
+        findings = examine(subject)
+    fit = not any(it.level == "problem" for it in findings)
+    if json:
+        typer.echo(jsonlib.dumps({"fit": fit, "findings": [it.as_dict() for it in findings]}))
+    else:
+        _show(console, findings, fit=fit)
+    return 0 if fit else EXIT_FAILED
+
+
+def _subject(raw: "Raw", run_dir: Path) -> "Subject":
+    from node import bootstrap, config
+    from node.assembly import check_runnable
+    from node.doctor.finding import Subject
+    from node.sections import role_in
+
+    if role_in(raw) == "bootstrap":
+        settings = bootstrap.from_raw(raw)
+        return Subject(network=settings.network, node=settings.node, learning=None, run_dir=run_dir)
+    learning = config.from_raw(raw)
+    check_runnable(learning)
+    return Subject(network=learning.network, node=learning.node, learning=learning, run_dir=run_dir)
+
+
+def _show(console: Console, findings: "list[Finding]", *, fit: bool) -> None:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for it in findings:
+        mark, style = _MARKS[it.level]
+        words = escape(it.seen) + (f"\n[dim]->[/dim] {escape(it.fix)}" if it.fix else "")
+        table.add_row(f"[{style}]{mark}[/{style}]", it.check, words)
+    console.print(table)
+    wrong, look = (sum(it.level == level for it in findings) for level in ("problem", "warning"))
+    if fit:
+        console.print("[green]A node can run here.[/green]" + (f" {look} to look at above." if look else ""))
+    else:
+        console.print(f"[red]A node cannot run here as it is told to:[/red] {wrong} to mend above.")

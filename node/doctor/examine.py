@@ -1,0 +1,80 @@
+"""All checks within a bound of time: those of this machine one by one, those that wait for others side by side."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import trio
+
+from node.doctor import machine, network, peers, router
+from node.doctor.finding import Finding, Model, Subject
+from node.errors import P2PTrainError, translate
+
+MODEL_S: Final = 10.0
+"""For building the model: seconds for those of up to 100M parameters. A larger one is not waited for."""
+
+ALL_S: Final = 20.0
+"""The page is there by then, whatever does not answer."""
+
+CLOSING_S: Final = 1.5
+"""Of them for the goodbyes to peers, so that what was found of some is not lost with those that take too long."""
+
+
+def examine(subject: Subject) -> list[Finding]:
+    """Every finding, in the order of the page."""
+    return trio.run(_examine, subject)
+
+
+async def _examine(subject: Subject) -> list[Finding]:
+    ends_at = trio.current_time() + ALL_S
+    found = [machine.python_and_packages(), machine.open_files(subject), machine.clock(subject)]
+    found += [*network.ports(subject), network.addresses(subject)]
+    model, why = await _model(subject)
+    found += why
+    found.append(machine.disk(subject, model))
+    if model is not None:
+        found += [machine.device_and_cores(subject, model), machine.memory(subject, model)]
+    checks: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
+        "peers": partial(peers.peers, subject, model.run if model else None, ends_at - trio.current_time() - CLOSING_S),
+        "router": partial(router.router, subject),
+        "multicast": _multicast,
+    }
+    waited = await _side_by_side(checks, ends_at)
+    return [*found, *(it for check in checks for it in waited[check])]
+
+
+async def _multicast() -> list[Finding]:
+    return [await trio.to_thread.run_sync(network.multicast, abandon_on_cancel=True)]
+
+
+async def _model(subject: Subject) -> tuple[Model | None, list[Finding]]:
+    """The model, and what is to be said where there is none."""
+    if subject.learning is None:
+        return None, []
+    model: Model | None = None
+    try:
+        with trio.move_on_after(MODEL_S):
+            model = await trio.to_thread.run_sync(machine.model_of, subject, abandon_on_cancel=True)
+    except Exception as error:  # a task is anybody's code: whatever it raises keeps a node from starting
+        known: P2PTrainError = translate(error)
+        return None, [Finding(check="model", level="problem", seen=known.message, fix=known.hint)]
+    if model is None:
+        seen = f"not built within {MODEL_S:g} s: memory, device and the peers' run were not looked at"
+        return None, [Finding(check="model", level="unknown", seen=seen)]
+    return model, []
+
+
+async def _side_by_side(
+    checks: dict[str, Callable[[], Awaitable[list[Finding]]]], ends_at: float
+) -> dict[str, list[Finding]]:
+    late = f"not done within {ALL_S:g} s"
+    found = {name: [Finding(check=name, level="unknown", seen=late)] for name in checks}
+
+    async def run(name: str) -> None:
+        found[name] = await checks[name]()
+
+    with trio.move_on_at(ends_at):
+        async with trio.open_nursery() as nursery:
+            for name in checks:
+                nursery.start_soon(run, name)
+    return found

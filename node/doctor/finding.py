@@ -1,0 +1,54 @@
+"""What a check found, and what it was given to look at."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gossip.api import RunInfo
+from node.config import Config
+from node.sections import NetworkConfig, NodeConfig
+
+Level = Literal["ok", "unknown", "warning", "problem"]
+"""`unknown`: could not be found out. `problem`: a node does not run, or not as it is told to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the page: what was looked at, what was seen, and what to do (empty where nothing needs doing)."""
+
+    check: str
+    level: Level
+    seen: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For --json."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What a node would be started with. `learning`: None for a bootstrap node, which trains nothing."""
+
+    network: NetworkConfig
+    node: NodeConfig
+    learning: Config | None
+    run_dir: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What building the configured model has shown."""
+
+    parameters: int
+    device: str
+    run: RunInfo
+
+
+def unless_one_is_fine(findings: Iterable[Finding]) -> list[Finding]:
+    """Of several ways to the same end one is enough: where any is fine, what is wrong with the others only warns."""
+    found = list(findings)
+    if not any(it.level == "ok" for it in found):
+        return found
+    return [replace(it, level="warning") if it.level == "problem" else it for it in found]

@@ -1,0 +1,175 @@
+"""The machine: Python and packages, device, cores, memory, disk, open files, clock; a function for each."""
+
+import os
+import re
+import resource
+import shutil
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from node.assembly import SNAPSHOT_BYTES_PER_PARAMETER, own_data, run_info
+from node.cli import text
+from node.doctor.finding import Finding, Model, Subject
+from node.run_dir import EPOCH
+from p2ptrain import tasks
+from p2ptrain.training import Trainer
+
+PROGRAM_BYTES: Final = 450_000_000
+BYTES_PER_PARAMETER_CPU: Final = 70
+BYTES_PER_PARAMETER_GPU: Final = 20
+"""What docs/operations.md ("What a node needs") has measured, with one neighbour; each further one costs a snapshot."""
+
+CHECKPOINT_BYTES_PER_PARAMETER: Final = 20
+"""16, and 20 with the outer momentum of `noloco`."""
+
+OTHER_FILES: Final = 64
+"""Python's modules, logs, the listeners and data connections of neighbours."""
+
+CLOCK_SLACK_S: Final = 120.0
+"""Clocks that are set by NTP differ by less than a second, and by hand by a minute or two."""
+
+_SPECIFIER: Final = re.compile(r"(>=|<=|==|!=|<|>)\s*([\d.]+)")
+
+
+def python_and_packages() -> Finding:
+    """Against what the installed distribution says that it needs."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    try:
+        about = metadata.metadata("p2ptrain")
+    except metadata.PackageNotFoundError:
+        return Finding(check="packages", level="warning", seen="p2ptrain is not installed", fix="make setup")
+    wrong = [] if fits(version, about["Requires-Python"] or "") else [f"Python {version} ({about['Requires-Python']})"]
+    needed = [line for line in metadata.requires("p2ptrain") or () if "extra ==" not in line]
+    wrong += [complaint for line in needed if (complaint := _complaint(line)) is not None]
+    if wrong:
+        return Finding(
+            check="packages", level="problem", seen=", ".join(wrong), fix="install what is needed: make setup"
+        )
+    return Finding(check="packages", level="ok", seen=f"Python {version}, {len(needed)} packages as needed")
+
+
+def _complaint(line: str) -> str | None:
+    name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"{name} is missing"
+    return None if fits(version, line) else f"{name} {version} ({line.removeprefix(name)})"
+
+
+def fits(version: str, specifiers: str) -> bool:
+    """Whether a version keeps to specifiers like `>=2.9,<3`; local and pre-release parts are not looked at."""
+    mine = _numbers(version)
+    return all(_holds(operator, mine, _numbers(bound)) for operator, bound in _SPECIFIER.findall(specifiers))
+
+
+def _holds(operator: str, mine: tuple[int, ...], bound: tuple[int, ...]) -> bool:
+    width = max(len(mine), len(bound))
+    one, other = (each + (0,) * (width - len(each)) for each in (mine, bound))
+    order = (one > other) - (one < other)
+    return {">=": order >= 0, "<=": order <= 0, "==": order == 0, "!=": order != 0, "<": order < 0, ">": order > 0}[
+        operator
+    ]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", version.strip())
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def model_of(subject: Subject) -> Model:
+    """Build the configured model as a node would. Raises TaskError, ValueError, OSError: what keeps a node from it."""
+    assert subject.learning is not None
+    config = subject.learning
+    task = tasks.get(config.task.name, **config.task.options)
+    shard, seed = own_data(config, "doctor")
+    trainer = Trainer(task, config.train, shard, data_seed=seed)
+    run = run_info(config, trainer.fingerprint, trainer.vector())
+    return Model(parameters=trainer.numel, device=str(trainer.device), run=run)
+
+
+def device_and_cores(subject: Subject, model: Model) -> Finding:
+    """Where it would train, and with how many threads."""
+    import torch
+
+    assert subject.learning is not None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = subject.learning.train.threads or torch.get_num_threads()
+    seen = f"{model.parameters:,} parameters on {model.device}, {cores} cores, {threads} threads"
+    if model.device.startswith("cuda"):
+        free, total = torch.cuda.mem_get_info(model.device)
+        need = BYTES_PER_PARAMETER_GPU * model.parameters
+        seen += f"; {torch.cuda.get_device_name(model.device)}, {text.size(free)} of {text.size(total)} free"
+        if need > free:
+            fix = "a smaller model, a smaller train.batch_size, or train.device=cpu"
+            return Finding(check="device", level="problem", seen=f"{seen}, {text.size(need)} needed", fix=fix)
+    elif threads > cores:
+        fix = f"--set train.threads={max(1, cores - 1)}: one core for the network, the codecs and the event loop"
+        return Finding(check="device", level="warning", seen=seen, fix=fix)
+    return Finding(check="device", level="ok", seen=seen)
+
+
+def memory(subject: Subject, model: Model) -> Finding:
+    """What is available, against what docs/operations.md says of a model of this size."""
+    per_parameter = 4 if model.device.startswith("cuda") else BYTES_PER_PARAMETER_CPU
+    neighbours = SNAPSHOT_BYTES_PER_PARAMETER * max(0, subject.network.degree - 1)
+    need = PROGRAM_BYTES + (per_parameter + neighbours) * model.parameters
+    available = psutil.virtual_memory().available
+    seen = f"{text.size(available)} available, about {text.size(need)} needed with {subject.network.degree} neighbours"
+    if need <= available:
+        return Finding(check="memory", level="ok", seen=seen)
+    fix = "a smaller model or network.degree, or close other programs"
+    least = PROGRAM_BYTES + per_parameter * model.parameters
+    return Finding(check="memory", level="problem" if least > available else "warning", seen=seen, fix=fix)
+
+
+def disk(subject: Subject, model: Model | None) -> Finding:
+    """Free space where the run folder is, against the checkpoints that are kept and the one being written."""
+    place = next(each for each in (subject.run_dir.absolute(), *subject.run_dir.absolute().parents) if each.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        fix = "give a folder that may be written, with --run-dir"
+        return Finding(check="disk", level="problem", seen=f"{place} cannot be written", fix=fix)
+    free = shutil.disk_usage(place).free
+    checkpoints = subject.node.checkpoint_keep + 1
+    need = CHECKPOINT_BYTES_PER_PARAMETER * checkpoints * (model.parameters if model else 0)
+    seen = f"{text.size(free)} free at {place}, {text.size(need)} for {checkpoints} checkpoints"
+    fix = "free some space, give another --run-dir, or lower node.checkpoint_keep"
+    if need > free:
+        return Finding(check="disk", level="problem", seen=seen, fix=fix)
+    return Finding(check="disk", level="warning" if 2 * need > free else "ok", seen=seen, fix=fix * (2 * need > free))
+
+
+def open_files(subject: Subject) -> Finding:
+    """The limit on descriptors, against the connections that the configuration allows."""
+    bounds = subject.network.bounds()
+    need = bounds.inbound + bounds.dialled + bounds.handshakes + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return Finding(check="open files", level="ok", seen=f"at most {soft}, {need} needed")
+    able = "" if hard != resource.RLIM_INFINITY and hard < need else f"ulimit -n {max(4096, need)}, or "
+    fix = f"{able}LimitNOFILE= in the service, or a lower network.max_connections"
+    return Finding(check="open files", level="warning", seen=f"at most {soft}, {need} needed", fix=fix)
+
+
+def clock(subject: Subject) -> Finding:
+    """What can be known without asking anybody: it is not earlier than what was written here before."""
+    now = time.time()
+    written = Path(__file__).stat().st_mtime
+    earlier = max(written, *_epochs(subject))
+    if earlier > now + CLOCK_SLACK_S:
+        seen = f"it says {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC, and files here are from later"
+        return Finding(check="clock", level="warning", seen=seen, fix="set the clock (timedatectl set-ntp true)")
+    return Finding(check="clock", level="ok", seen="not earlier than what was written here before")
+
+
+def _epochs(subject: Subject) -> list[float]:
+    """When this node's chains began, as far as its folder says."""
+    try:
+        return [int((subject.run_dir / subject.node.name / EPOCH).read_text("ascii")) / 1000]
+    except (OSError, ValueError):
+        return [0.0]

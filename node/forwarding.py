@@ -1,0 +1,32 @@
+"""Whether and how the router is asked to forward the listening port (`network.upnp`)."""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+
+from gossip.protocol.dialback import ports_in
+from gossip.running.mapper import Mapper
+from node.addresses import default_sources
+from node.sections import NetworkConfig
+
+
+def mapper_for(
+    network: NetworkConfig,
+    addresses: Sequence[str],
+    *,
+    mapped: Callable[[tuple[str, ...]], None],
+    tell: Callable[[str], None],
+    sources: Sequence[str] | None = None,
+) -> Mapper | None:
+    """What keeps the ports of `addresses` forwarded; None where that is of no use.
+
+    `sources`: this machine's addresses towards the rest of the world; None: the system is asked.
+    """
+    found = default_sources() if sources is None else sources
+    hosts = [address.split("/")[2] for address in addresses]
+    inside = any(ipaddress.ip_address(host).version == 4 and host in found for host in hosts)
+    public = any(ipaddress.ip_address(host).is_global for host in found)
+    if not network.upnp or network.announce or public or not inside:
+        return None
+    from gossip.transport.upnp import UpnpRouter
+
+    return Mapper(UpnpRouter(), ports_in(addresses), mapped=mapped, tell=tell)

@@ -1,0 +1,90 @@
+"""A model as bytes of which every part can be read by itself: what the members of a group exchange.
+
+The vector is cut into pieces, each encoded alone and filled up with zeros to PART_BYTES, so that every part that begins
+at a multiple of these is a run of whole pieces. What is shorter is the last one, and is not filled up.
+
+Whole models travel here, not differences, so that only codecs serve which keep a parameter to a percent or so: none,
+fp16, bf16, int8. Two bits of a model are no model.
+"""
+
+from typing import Final
+
+import torch
+
+from p2ptrain.compress.base import Compressor, PayloadError
+from p2ptrain.sync.vectors import is_sane
+
+PACKERS: Final = ("none", "fp16", "bf16", "int8")
+"""All of them make more bytes of more parameters, and as many of as many."""
+
+PART_BYTES: Final = 1 << 20
+"""A chunk of gossip's blobs, which is what a part is counted in."""
+
+
+class Packing:
+    """Packs models with `numel` parameters. Memory: none."""
+
+    def __init__(self, codec: Compressor, numel: int) -> None:
+        self.codec = codec
+        self.numel = numel
+        self.piece_numel = _most(codec, PART_BYTES)
+        pieces = -(-numel // self.piece_numel)
+        self._last = numel - (pieces - 1) * self.piece_numel
+        self._sizes = {count: _size(codec, count) for count in (self.piece_numel, self._last)}
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is lost."""
+        return self.codec.contraction == 1.0
+
+    def pack(self, x_d: torch.Tensor) -> bytes:
+        """A whole model, or the parameters of a run of pieces."""
+        width = self.piece_numel
+        return b"".join(self._piece(x_d[start : start + width]) for start in range(0, x_d.numel(), width))
+
+    def numel_of(self, size: int) -> int:
+        """How many parameters a run of pieces of `size` bytes has."""
+        full, rest = divmod(size, PART_BYTES)
+        return full * self.piece_numel + (self._last if rest else 0)
+
+    def span(self, part: slice) -> slice:
+        """The parameters that the bytes `part` stand for; it begins where a piece does."""
+        start = part.start // PART_BYTES * self.piece_numel
+        return slice(start, start + self.numel_of(part.stop - part.start))
+
+    def unpack(self, packed: bytes | memoryview) -> torch.Tensor:
+        """The parameters of a run of pieces. Raises PayloadError: the codec's reasons, and `nonfinite` beyond all
+        bounds."""
+        view = memoryview(packed)
+        if not view:
+            raise PayloadError("wrong_shape", "no bytes")
+        x_r = torch.empty(self.numel_of(len(view)))
+        done = 0
+        for start in range(0, len(view), PART_BYTES):
+            piece = view[start : start + PART_BYTES]
+            numel = self.piece_numel if len(piece) == PART_BYTES else self._last
+            x_r[done : done + numel] = self.codec.decode(piece[: self._sizes[numel]], numel)
+            done += numel
+        if not is_sane(x_r):
+            raise PayloadError("nonfinite", "a model beyond all bounds")
+        return x_r
+
+    def _piece(self, x_p: torch.Tensor) -> bytes:
+        raw = self.codec.encode(x_p.contiguous())
+        return raw.ljust(PART_BYTES, b"\0") if x_p.numel() == self.piece_numel else raw
+
+
+def _size(codec: Compressor, numel: int) -> int:
+    return len(codec.encode(torch.zeros(numel)))
+
+
+def _most(codec: Compressor, size: int) -> int:
+    """The most parameters that `codec` makes no more than `size` bytes of, by halving."""
+    least, most = 1, size  # a byte a parameter at the least
+    while least < most:
+        middle = (least + most + 1) // 2
+        if _size(codec, middle) <= size:
+            least = middle
+        else:
+            most = middle - 1
+    return least

@@ -1,0 +1,262 @@
+"""Exchanges among real services over the in-memory network: exact, and what the dead, the late and liars cost."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import pytest
+import trio
+from gossip_swarm import FakeRuntime, Swarm, swarm, until
+
+from gossip.errors import LocalError, Reason
+from gossip.ids import Digest, PeerId
+from gossip.protocol.envelope import seal
+from gossip.protocol.exchange import Group, ReducedPart
+from gossip.protocol.limits import CHUNK_BYTES
+from gossip.protocol.statements import Stage, part_statement
+from gossip.running.exchange import BLOBS_EACH, KEPT
+from gossip.transport.base import Stream, TransportError
+
+SIZE = 5 * CHUNK_BYTES + 12
+GATHER_S, TIMEOUT_S = 30.0, 60.0
+BAD = 2
+"""Which of four members dies or lies; it owns one chunk of the vector's six."""
+
+Results = dict[PeerId, list[ReducedPart]]
+
+
+def vector(number: int, round_: int = 1) -> np.ndarray:
+    return np.random.default_rng([number, round_]).integers(0, 256, SIZE, dtype=np.uint8)
+
+
+def summed(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
+    """Exact, and no two orders of summands matter: bytes, modulo 256."""
+    total = np.zeros(len(next(iter(vectors.values()))), dtype=np.uint8)
+    for data in vectors.values():
+        total += np.frombuffer(data, dtype=np.uint8)
+    return total.tobytes()
+
+
+def group_of(nodes: list[FakeRuntime], round_: int = 1) -> Group:
+    return Group(members=tuple(node.peer for node in nodes), round=round_, size=SIZE)
+
+
+async def exchanged(nodes: list[FakeRuntime], group: Group, *, late_s: Mapping[int, float] = {}) -> Results:
+    """All of `nodes` exchange; member number n holds vector n and begins `late_s[n]` after the others."""
+    results: Results = {}
+
+    async def one(node: FakeRuntime) -> None:
+        number = group.members.index(node.peer)
+        await trio.sleep(late_s.get(number, 0.0))
+        data = vector(number, group.round).tobytes()
+        results[node.peer] = await node.service.exchange(group, data, summed, gather_s=GATHER_S, timeout_s=TIMEOUT_S)
+
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(one, node)
+    return results
+
+
+def whole(parts: list[ReducedPart]) -> np.ndarray:
+    assert all(part.data is not None for part in parts)
+    return np.frombuffer(b"".join(part.data or b"" for part in parts), dtype=np.uint8)
+
+
+def expected(numbers: list[int], part: slice = slice(None), round_: int = 1) -> np.ndarray:
+    return sum((vector(number, round_) for number in numbers), np.zeros(SIZE, np.uint8))[part]
+
+
+def check_others(results: Results, group: Group, summands: dict[int, list[int]]) -> None:
+    """Of every part that member n owns, all hold the sum of `summands[n]`'s vectors, or None where that is empty."""
+    for parts in results.values():
+        for part in parts:
+            numbers = summands[group.members.index(part.owner)]
+            if not numbers:
+                assert part.data is None
+            else:
+                assert part.data is not None
+                assert np.array_equal(np.frombuffer(part.data, np.uint8), expected(numbers, part.part))
+
+
+async def stopped(net: Swarm, node: FakeRuntime) -> None:
+    node.scope.cancel()
+    net.nodes.remove(node)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+async def test_all_come_to_the_exact_sum(count, autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(count)
+        for round_ in (1, 2, 3):
+            results = await exchanged(nodes, group_of(nodes, round_), late_s={0: 0.7 * round_})
+            assert len(results) == count
+            for parts in results.values():
+                assert np.array_equal(whole(parts), expected(list(range(count)), round_=round_))
+        assert all(len(node.service._exchanger.blobs) == KEPT * BLOBS_EACH for node in nodes)  # of three exchanges
+        assert all(node.service.stats.rejected == {} for node in nodes)
+
+
+async def test_it_moves_twice_a_vector_and_not_a_mesh(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(4)
+        before = trio.current_time()
+        await exchanged(nodes, group_of(nodes))
+        assert trio.current_time() - before < 5.0  # nobody waited for a deadline
+        moved = sum(node.service.stats.payload_bytes_received for node in nodes)
+        assert moved == sum(node.service.stats.payload_bytes_sent for node in nodes) == 2 * 3 * SIZE
+
+
+async def test_a_dead_owner_costs_its_part_and_its_vector(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(4)
+        group = group_of(nodes)
+        await stopped(net, nodes[BAD])
+        alive = [0, 1, 3]
+        began = trio.current_time()
+        results = await exchanged([nodes[number] for number in alive], group)
+        assert trio.current_time() - began == pytest.approx(TIMEOUT_S, abs=1.0)
+        check_others(results, group, {0: alive, 1: alive, 3: alive, BAD: []})
+
+
+async def test_one_that_dies_midway_costs_its_part(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(4)
+        group = group_of(nodes)
+
+        def dies(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
+            nodes[BAD].scope.cancel()
+            return summed(vectors)
+
+        async with trio.open_nursery() as nursery:
+            service = nodes[BAD].service
+            data = vector(BAD).tobytes()
+            kept = partial(service.exchange, group, data, dies, gather_s=GATHER_S, timeout_s=TIMEOUT_S)
+            nursery.start_soon(kept)
+            results = await exchanged([nodes[number] for number in (0, 1, 3)], group)
+            nursery.cancel_scope.cancel()
+        net.nodes.remove(nodes[BAD])
+        for parts in results.values():
+            assert [part.owner for part in parts if part.data is None] == [nodes[BAD].peer]
+        for part in results[nodes[0].peer]:  # with the dead one's vector where it came in time
+            if part.data is not None:
+                sums = [expected(numbers, part.part) for numbers in ([0, 1, 2, 3], [0, 1, 3])]
+                assert any(np.array_equal(np.frombuffer(part.data, np.uint8), each) for each in sums)
+
+
+async def test_nobody_waits_for_one_that_is_gone_with_its_part_given(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(3)
+        group = group_of(nodes)
+        began = trio.current_time()
+
+        async def dies_when_all_have_its_part() -> None:
+            await until(lambda: all(node.service._exchanger._exchange is not None for node in nodes))
+            ours = [node.service._exchanger._exchange for node in nodes[:2]]
+            await until(lambda: all(exchange and nodes[2].peer in exchange.reduced for exchange in ours))
+            nodes[2].scope.cancel()
+
+        async def held_up(exchange, work, reduce, perform) -> None:
+            await trio.sleep(5.0)  # the others have the last one's part by then, and it has gone
+            await honest(exchange, work, reduce, perform)
+
+        first = nodes[0].service._exchanger
+        honest, first._reduce = first._reduce, held_up
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dies_when_all_have_its_part)
+            data = vector(2).tobytes()
+            nursery.start_soon(
+                partial(nodes[2].service.exchange, group, data, summed, gather_s=GATHER_S, timeout_s=TIMEOUT_S)
+            )
+            results = await exchanged(nodes[:2], group)
+            nursery.cancel_scope.cancel()
+        net.nodes.remove(nodes[2])
+        assert trio.current_time() - began < 20.0
+        for parts in results.values():
+            assert np.array_equal(whole(parts), expected([0, 1, 2]))
+
+
+async def test_one_that_begins_too_late_is_left_out_and_still_served(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(4)
+        group, others = group_of(nodes), [0, 1, 3]
+        results = await exchanged(nodes, group, late_s={BAD: GATHER_S + 5})
+        late = results.pop(nodes[BAD].peer)
+        # The part that it owns it reduced when it was there, of everybody's: they had not gone yet.
+        check_others(results, group, {0: others, 1: others, 3: others, BAD: [0, 1, 2, 3]})
+        assert np.array_equal(whole(late), whole(results[nodes[0].peer]))
+
+
+def lies_about_size(node: FakeRuntime, group: Group) -> None:
+    exchanger = node.service._exchanger
+    honest = exchanger._serve
+
+    def serve(exchange, stage, payload):
+        if stage is Stage.WHOLE:
+            return honest(exchange, stage, payload)
+        statement = part_statement(
+            exchange=group.name, round=group.round, stage=stage, address=Digest(bytes(range(32))), size=7
+        )
+        return seal(exchanger._identity, exchanger._scope, statement).raw
+
+    exchanger._serve = serve
+
+
+def serves_other_bytes(node: FakeRuntime, group: Group) -> None:
+    blobs = node.service._exchanger.blobs
+    honest = blobs.chunk
+
+    def chunk(address: Digest, index: int) -> memoryview:
+        there = honest(address, index)
+        return there if blobs.manifest(address).size == SIZE else memoryview(bytes(len(there)))
+
+    blobs.chunk = chunk
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"), [(lies_about_size, Reason.WRONG_SHAPE), (serves_other_bytes, Reason.DIGEST_MISMATCH)]
+)
+async def test_a_liar_costs_its_part_and_is_charged(lie, reason, autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(4)
+        group, everyone = group_of(nodes), [0, 1, 2, 3]
+        lie(nodes[BAD], group)
+        results = await exchanged(nodes, group)
+        results.pop(nodes[BAD].peer)
+        check_others(results, group, {0: everyone, 1: everyone, 3: everyone, BAD: []})
+        for number in (0, 1, 3):
+            assert nodes[number].service.stats.rejected[nodes[BAD].peer, reason] >= 1
+
+
+async def test_what_the_network_loses_is_asked_for_again(autojump_clock, monkeypatch):
+    async with swarm() as net:
+        nodes = await net.start_all(3)
+        group = group_of(nodes)
+        opened = nodes[0].transport.open_stream
+        failures = iter(range(6))
+
+        async def fails_at_first(peer: PeerId, protocol: str, **how: bool) -> Stream:
+            if next(failures, None) is not None:
+                raise TransportError("lost")
+            return await opened(peer, protocol, **how)
+
+        monkeypatch.setattr(nodes[0].transport, "open_stream", fails_at_first)
+        results = await exchanged(nodes, group)
+        assert next(failures, None) is None
+        for parts in results.values():
+            assert np.array_equal(whole(parts), expected([0, 1, 2]))
+
+
+async def test_what_is_no_exchange_is_refused(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(2)
+        group, service = group_of(nodes), nodes[0].service
+        exchange = partial(service.exchange, group, reduce=summed, gather_s=1.0, timeout_s=2.0)
+        with pytest.raises(LocalError, match="a vector of 3 bytes"):
+            await exchange(data=b"abc")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(exchange, data=bytes(SIZE)))
+            await until(lambda: service._exchanger._exchange is not None)
+            with pytest.raises(LocalError, match="under way"):
+                await exchange(data=bytes(SIZE))
+        with pytest.raises(LocalError, match="once"):
+            await exchange(data=bytes(SIZE))

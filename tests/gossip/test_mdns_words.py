@@ -1,0 +1,122 @@
+"""What is said and believed on a local network, without one: names, TXT records, and hints to the dialler."""
+
+import pytest
+import trio
+from gossip_samples import ALICE, BOB, SCOPE
+from gossip_swarm import FakeRuntime, identity, swarm, until
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.ids import RunId
+from gossip.protocol.envelope import Scope
+from gossip.protocol.limits import MAX_ADDRESSES
+from gossip.running.dialler import FORGET_AFTER, MAX_HINTS
+from gossip.running.mdns import (
+    MAX_ASKED_AT_ONCE,
+    MAX_NAMES,
+    _Heard,
+    addresses_of,
+    is_local,
+    service_type,
+    worth_telling,
+)
+
+ME, PEER = ALICE.peer_id, BOB.peer_id
+HERE = f"/ip4/192.168.1.7/tcp/4001/p2p/{PEER}"
+
+
+def test_the_services_name_says_nothing_of_the_swarm_and_is_another_for_each_run():
+    name = service_type(SCOPE)
+    assert name == service_type(SCOPE)
+    assert "p2ptrain" not in name
+    assert len(name.partition(".")[0]) <= 16, "an underscore, and 15 characters at most (RFC 6763, 7.2)"
+    assert name != service_type(Scope(swarm=SCOPE.swarm, run=RunId(b"o" * 16)))
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("/ip4/192.168.1.7/tcp/1", True),
+        ("/ip4/127.0.0.1/tcp/1", True),
+        ("/ip6/fe80::1/tcp/1", True),
+        ("/ip4/203.0.113.7/tcp/1", False),
+        ("/ip6/2001:db8::1/tcp/1", False),
+        ("/dns4/victim.example/tcp/1", False),
+        ("/ip4/localhost/tcp/1", False),
+        ("/memory/7", False),
+        ("/ip4", False),
+        ("", False),
+    ],
+)
+def test_an_address_is_local_by_its_number(address, local):
+    assert is_local(address) is local
+
+
+def test_loopback_is_told_of_where_there_is_nothing_else():
+    inner, lan, public = (f"/ip4/{host}/tcp/1/p2p/{ME}" for host in ("127.0.0.1", "10.0.0.1", "203.0.113.7"))
+    assert worth_telling([inner, lan, public]) == [lan]
+    assert worth_telling([inner, public]) == [inner]
+    assert worth_telling([public]) == []
+    assert len(worth_telling([f"/ip4/10.0.0.{n}/tcp/1/p2p/{ME}" for n in range(20)])) == MAX_ADDRESSES
+
+
+def test_only_local_addresses_of_one_other_peer_are_believed():
+    said = {
+        b"a0": HERE.encode(),
+        b"a1": f"/ip4/203.0.113.7/tcp/1/p2p/{PEER}".encode(),
+        b"a2": f"/ip4/192.168.1.7/tcp/1/p2p/{ME}".encode(),
+        b"a3": f"/ip4/192.168.1.8/tcp/1/p2p/{identity(5).peer_id}".encode(),
+        b"a4": b"\xff",
+        b"a5": None,
+        b"a6": f"/ip4/192.168.1.9/tcp/1\n/p2p/{PEER}".encode(),
+    }
+    assert addresses_of(said, ME) == [HERE]
+    crowd = {b"%02d" % n: f"/ip4/10.0.0.{n}/tcp/1/p2p/{PEER}".encode() for n in range(90)}
+    assert len(addresses_of(crowd, ME)) == MAX_ADDRESSES
+
+
+@given(st.dictionaries(st.binary(max_size=9), st.none() | st.binary(max_size=255), max_size=40))
+def test_any_txt_record_is_read_without_complaint(properties):
+    assert addresses_of(properties, ME) == []
+
+
+def test_names_that_are_heard_are_bounded_and_wait_once():
+    it = _Heard()
+    for n in range(3 * MAX_NAMES):
+        for _ in range(2):
+            it.add_service(None, "", str(n))  # type: ignore[arg-type]
+    taken = []
+    while names := it.take():
+        assert len(names) <= MAX_ASKED_AT_ONCE
+        taken += names
+    assert taken == [str(n) for n in range(2 * MAX_NAMES, 3 * MAX_NAMES)]
+
+
+async def test_a_hint_becomes_a_neighbour_when_there_is_one(autojump_clock):
+    async with swarm() as it:
+        one, other = await it.start(1), await it.start(2)
+        one.service._dialler.hint(other.address)
+        await until(lambda: other.peer in one.service.neighbours(), timeout_s=5)
+
+
+async def test_hints_that_lead_nowhere_are_dropped_and_one_host_is_not_dialled_by_all(autojump_clock):
+    async with swarm() as it:
+        node: FakeRuntime = await it.start(1)
+        dialled: list[str] = []
+        real = node.transport.dial
+
+        async def noted(address):
+            dialled.append(address)
+            return await real(address)
+
+        node.transport.dial = noted
+        dialler = node.service._dialler
+        for number in range(100, 100 + 2 * MAX_HINTS):
+            dialler.hint(f"/memory/victim/{number}/p2p/{identity(number).peer_id}")
+        assert len(dialler._hints) == MAX_HINTS
+        await trio.sleep(600)
+        assert 5 <= len(dialled) <= 12, "a host that does not answer is left alone more and more"
+        alone = f"/memory/nobody/p2p/{identity(99).peer_id}"
+        dialler.hint(alone)
+        await until(lambda: alone not in dialler._hints, timeout_s=600)
+        assert dialled.count(alone) == FORGET_AFTER

@@ -1,0 +1,290 @@
+"""Data connections between real nodes: made either way round, used again, refused cleanly, and gone with the peer."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from libp2p_harness import BOOM, ECHO, HOLD, Node, assert_serves, receive_exactly, running, until
+
+from gossip.transport import libp2p_channels
+from gossip.transport.base import Stream, TransportError
+from gossip.transport.libp2p_channels import DIAL_ME, EXPECT_ME, MAX_OF_PEER, REFUSED
+from gossip.transport.libp2p_data import MAGIC, SECRET_BYTES, TOKEN_BYTES, DataLink, DataStream, Kind, keys_of
+from gossip.transport.libp2p_records import Records
+from gossip.transport.libp2p_stream import Libp2pStream
+from gossip.transport.places import Bounds
+
+
+class Strict(Node):
+    """Keeps nobody: all others are strangers to it."""
+
+    def keeps(self, peer: Any) -> bool:
+        return False
+
+
+@asynccontextmanager
+async def met(a: Node, b: Node) -> AsyncIterator[None]:
+    """Both run, and `a` has dialled `b`."""
+    async with running(a, b):
+        await a.transport.dial(b.address)
+        await until(lambda: a.peer_id in b.transport.peers)
+        yield
+
+
+async def echoed(one: Node, other: Node, size: int = 300_000) -> Stream:
+    """Bulk there and back; the stream, closed at this end."""
+    stream = await one.transport.open_stream(other.peer_id, ECHO, bulk=True)
+    data = os.urandom(size)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, data)
+        assert await receive_exactly(stream, size) == data
+    await stream.close()
+    return stream
+
+
+def idle(node: Node) -> int:
+    return sum(map(len, node.transport._channels._idle.values()))
+
+
+def held(node: Node) -> int:
+    return len(node.transport._channels._links)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_either_end_opens_one_and_uses_it_again(turned: bool) -> None:
+    a, b = Node(), Node()
+    async with met(a, b):
+        one, other = (b, a) if turned else (a, b)
+        for _ in range(3):
+            assert isinstance(await echoed(one, other), DataStream)
+            await until(lambda: idle(one) == 1)
+        assert (held(one), held(other)) == (1, 1)
+        assert isinstance(await echoed(one, other, size=5_000_000), DataStream)
+        plain = await one.transport.open_stream(other.peer_id, ECHO)
+        assert isinstance(plain, Libp2pStream)
+        await plain.close()
+        assert not a.transport.faults
+        assert not b.transport.faults
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_who_has_none_is_served_over_libp2p_and_not_asked_again(turned: bool) -> None:
+    a, b = (Node(data_connections=turned), Node(data_connections=not turned))
+    async with met(a, b):
+        one, other = (a, b) if turned else (b, a)
+        for _ in range(3):
+            assert isinstance(await echoed(one, other), Libp2pStream)
+        assert one.transport.drops["data_open"] == 1
+        assert held(one) == held(other) == 0
+
+
+async def test_who_does_not_know_the_protocol_is_served_over_libp2p(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = Node(), Node()
+    monkeypatch.setattr(libp2p_channels, "PROTOCOL", "/elsewhere/1/data")
+    async with met(a, b):
+        assert isinstance(await echoed(a, b), Libp2pStream)
+        assert a.transport.drops["data_open"] == 1
+
+
+async def test_strangers_get_none() -> None:
+    a, b = Node(), Strict()
+    async with met(a, b):
+        assert isinstance(await echoed(a, b), Libp2pStream)
+        assert isinstance(await echoed(b, a), DataStream)  # whom it keeps is a's own matter
+
+
+async def test_a_peer_gets_no_more_than_its_share_and_the_rest_goes_over_libp2p() -> None:
+    a, b = Node(), Node()
+    async with met(a, b):
+        streams = [await a.transport.open_stream(b.peer_id, HOLD, bulk=True) for _ in range(MAX_OF_PEER + 2)]
+        assert [type(stream) for stream in streams] == [DataStream] * MAX_OF_PEER + [Libp2pStream] * 2
+        b.release.set()
+        for stream in streams:
+            await stream.reset()
+        await until(lambda: held(b) == 0)
+        a.transport._channels._without.clear()
+        assert isinstance(await echoed(a, b), DataStream)
+
+
+@pytest.mark.parametrize("ends", ["disconnect", "stop"])
+async def test_it_goes_with_the_peer(ends: str) -> None:
+    a, b = Node(), Node()
+    async with met(a, b):
+        await echoed(a, b)
+        stream = await a.transport.open_stream(b.peer_id, HOLD, bulk=True)
+        assert isinstance(stream, DataStream)
+        await stream.send_all(b"x")
+        if ends == "disconnect":
+            await b.transport.disconnect(a.peer_id)
+        else:
+            a.transport._channels.close()
+        with trio.fail_after(5), pytest.raises(TransportError):
+            await stream.receive_some(1)
+        b.release.set()
+        await until(lambda: held(a) == held(b) == 0)
+        if ends == "disconnect":
+            await a.transport.dial(b.address)
+            await until(lambda: a.peer_id in b.transport.peers)
+        assert isinstance(await echoed(a, b), DataStream)
+
+
+async def test_a_reset_or_a_handler_that_raises_costs_that_connection_alone() -> None:
+    a, b = Node(), Node()
+    async with met(a, b):
+        other = await a.transport.open_stream(b.peer_id, HOLD, bulk=True)
+        broken = await a.transport.open_stream(b.peer_id, BOOM, bulk=True)
+        with pytest.raises(TransportError):
+            await broken.receive_some(1)
+        await broken.close()
+        dropped = await a.transport.open_stream(b.peer_id, ECHO, bulk=True)
+        await dropped.send_all(b"x")
+        await dropped.reset()
+        b.release.set()
+        await other.send_all(b"goes on")
+        assert await receive_exactly(other, 7) == b"goes on"
+        assert isinstance(await echoed(a, b), DataStream)
+        assert b.transport.drops["handler"] >= 1
+
+
+async def test_one_that_the_far_end_let_go_of_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = Node(), Node()
+    async with met(a, b):
+        await echoed(a, b)
+        await until(lambda: idle(a) == 1)
+        b.transport._channels.close()
+        (link,) = a.transport._channels._links
+        await until(lambda: not link.quiet)
+        assert isinstance(await echoed(a, b), DataStream)
+        await until(lambda: idle(a) == 1)
+        monkeypatch.setattr(libp2p_channels, "IDLE_S", 0.0)
+        old = set(a.transport._channels._links)
+        assert isinstance(await echoed(a, b), DataStream)
+        assert old.isdisjoint(a.transport._channels._links)
+
+
+@pytest.mark.parametrize("ask", [bytes([EXPECT_ME]), bytes([DIAL_ME]), b"\x00", b"\xff"])
+@pytest.mark.parametrize("turned", [False, True])
+async def test_nobody_is_made_to_dial_what_it_has_not_dialled(ask: bytes, turned: bool) -> None:
+    a, b = Node(), Node()
+    async with met(a, b):
+        one, other = (b, a) if turned else (a, b)
+        stream = await one.transport.open_stream(other.peer_id, libp2p_channels.PROTOCOL)
+        await stream.send_all(ask + bytes(TOKEN_BYTES + SECRET_BYTES))
+        granted = await stream.receive_some(1) != REFUSED
+        assert granted == (ask == bytes([DIAL_ME if turned else EXPECT_ME]))
+        await stream.reset()
+    await until(lambda: not b.transport._channels._expected)
+
+
+async def test_strangers_at_the_port_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libp2p_channels, "OPEN_S", 0.3)
+    victim = Node(bounds=Bounds(handshake_s=0.3))
+    async with running(victim):
+        port = int(victim.address.split("/")[4])
+        for said in (
+            MAGIC + os.urandom(TOKEN_BYTES),
+            MAGIC[:1] + os.urandom(200),
+            MAGIC + bytes(3),  # and nothing more
+            MAGIC[:1],
+            b"",
+        ):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(said)
+                with trio.fail_after(5):
+                    try:
+                        assert await stream.receive_some(1) == b""
+                    except trio.BrokenResourceError:
+                        continue
+        assert victim.transport.drops["data_token"] >= 2
+        assert held(victim) == 0
+        await assert_serves(victim, topic_too=False)
+
+
+async def test_whoever_took_a_token_and_not_the_secret_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libp2p_channels, "OPEN_S", 1.0)
+    a, b = Node(), Node()
+    async with met(a, b):
+        stream = await a.transport.open_stream(b.peer_id, libp2p_channels.PROTOCOL)
+        token = os.urandom(TOKEN_BYTES)
+        await stream.send_all(bytes([EXPECT_ME]) + token + os.urandom(SECRET_BYTES))
+        assert await stream.receive_some(1) == libp2p_channels.GRANTED
+        async with await trio.open_tcp_stream("127.0.0.1", int(b.address.split("/")[4])) as thief:
+            await thief.send_all(MAGIC + token + bytes(20))
+            with trio.fail_after(5):
+                try:
+                    while await thief.receive_some(100):
+                        pass
+                except trio.BrokenResourceError:
+                    pass
+        assert held(b) == 0
+        assert isinstance(await echoed(a, b), DataStream)
+
+
+@pytest.mark.parametrize("kind", [Kind.OPEN, Kind.DATA, Kind.END])
+async def test_nothing_comes_before_the_greeting(kind: Kind) -> None:
+    a, b = Node(), Node()
+    async with met(a, b):
+        stream = await a.transport.open_stream(b.peer_id, libp2p_channels.PROTOCOL)
+        token, secret = os.urandom(TOKEN_BYTES), os.urandom(SECRET_BYTES)
+        await stream.send_all(bytes([EXPECT_ME]) + token + secret)
+        assert await stream.receive_some(1) == libp2p_channels.GRANTED
+        async with await trio.open_tcp_stream("127.0.0.1", int(b.address.split("/")[4])) as socket:
+            await socket.send_all(MAGIC + token)
+            send_key, receive_key = keys_of(secret, a.peer_id, b.peer_id)
+            link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key)
+            await link.send(kind, b"" if kind is Kind.END else ECHO.encode())
+            await until(lambda: b.transport.drops["handshake"] == 1)
+            assert held(b) == 0
+
+
+async def test_one_that_asks_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libp2p_channels, "OPEN_S", 0.2)
+    a, b = Node(), Node()
+    async with met(a, b):
+        stream = await a.transport.open_stream(b.peer_id, libp2p_channels.PROTOCOL)
+        await stream.send_all(bytes([EXPECT_ME]))
+        with trio.fail_after(5), pytest.raises(TransportError):
+            await stream.receive_some(1)
+        assert b.transport.drops["data_open"] == 1
+
+
+async def test_a_reader_that_pauses_holds_the_writer_and_loses_nothing() -> None:
+    a, b = Node(), Node()
+    size = 30_000_000
+    async with met(a, b):
+        stream = await a.transport.open_stream(b.peer_id, ECHO, bulk=True)
+        sent: list[int] = []
+
+        async def send() -> None:
+            for _ in range(size // 1_000_000):
+                await stream.send_all(bytes(1_000_000))
+                sent.append(1_000_000)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await trio.sleep(0.5)
+            assert sum(sent) < size  # the kernel's buffers are full, and nobody else holds it
+            assert await receive_exactly(stream, size) == bytes(size)
+        await stream.close()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+async def test_a_connection_without_an_address_carries_the_bulk_itself(
+    turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A circuit through a relay, say: there is nothing that could be dialled, and nothing is left behind."""
+
+    def none(records: Records) -> tuple[str, int]:
+        raise OSError("a circuit has no address of its own")
+
+    monkeypatch.setattr(Records, "peer_name", property(none))
+    a, b = Node(), Node()
+    async with met(a, b):
+        one, other = (b, a) if turned else (a, b)
+        assert isinstance(await echoed(one, other), Libp2pStream)
+        assert one.transport.drops["data_open"] == 1
+        assert held(one) == held(other) == 0
+        await until(lambda: not (a.transport._channels._expected or b.transport._channels._expected))

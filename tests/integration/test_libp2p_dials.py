@@ -1,0 +1,103 @@
+"""Dials over real sockets, the addresses that they take, and the mistakes that are named."""
+
+import pytest
+import trio
+from libp2p_harness import ECHO, Node, delivered, running, until
+
+from gossip.errors import LocalError
+from gossip.transport.base import TransportError
+from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
+
+
+async def test_disconnecting_and_reconnecting() -> None:
+    a, b = Node(), Node()
+    async with running(a, b):
+        for _ in range(3):
+            assert await a.transport.dial(b.address) == b.peer_id
+            assert await a.transport.dial(b.address) == b.peer_id
+            await until(lambda: a.peer_id in b.transport.peers)
+            assert await b.echo(a.peer_id) == b"hello"
+            await a.transport.disconnect(b.peer_id)
+            await until(lambda: not (a.transport.peers or b.transport.peers))
+            with pytest.raises(TransportError, match="not connected"):
+                await b.transport.open_stream(a.peer_id, ECHO)
+        await a.transport.dial(b.address)
+        await delivered(b, a, b"pubsub is back too")
+        assert a.log[:6] == [("up", b.peer_id), ("lost", b.peer_id)] * 3
+
+
+async def test_simultaneous_dials_are_one_connection() -> None:
+    a, b = Node(), Node()
+    async with running(a, b):
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(a.transport.dial, b.address)
+        assert len(a.transport._swarm.get_connections()) == 1
+        assert a.log == [("up", b.peer_id)]
+
+
+async def test_dialling_what_is_not_there() -> None:
+    a = Node(dial_timeout_s=0.3)
+    peer = Node().peer_id
+    mute = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = mute[0].socket.getsockname()[1]
+    async with running(a):
+        with pytest.raises(TransportError, match="no answer in time"):
+            await a.transport.dial(f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}")
+        await mute[0].aclose()
+        with pytest.raises(TransportError, match="nothing answers"):
+            await a.transport.dial(f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}")
+        with pytest.raises(TransportError):
+            await a.transport.dial(f"/dns4/no-such-host.invalid/tcp/{port}/p2p/{peer}")
+
+
+async def test_dialling_somebody_else_than_expected() -> None:
+    a, b = Node(), Node()
+    async with running(a, b):
+        address = b.address.partition("/p2p/")[0] + f"/p2p/{Node().peer_id}"
+        with pytest.raises(TransportError, match="handshake"):
+            await a.transport.dial(address)
+        await until(lambda: not (a.transport.peers or b.transport.peers))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "127.0.0.1:4001", "/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/udp/1/quic-v1", "/ip4/127.0.0.1/tcp/1/p2p/abc"],
+)
+async def test_addresses_that_are_the_users_mistake(address: str) -> None:
+    a = Node()
+    async with running(a):
+        with pytest.raises(LocalError):
+            await a.transport.dial(address)
+
+
+async def test_other_mistakes_are_named() -> None:
+    a = Node()
+    async with running(a):
+        with pytest.raises(TransportError, match="this very node"):
+            await a.transport.dial(a.address)
+        with pytest.raises(LocalError, match="8193 bytes"):
+            await a.transport.publish(bytes(8193))
+    with pytest.raises(TransportError, match="not running"):
+        await a.transport.open_stream(a.peer_id, ECHO)
+    with pytest.raises(LocalError, match="give an IP address"):
+        Libp2pConfig(listen=("/dns4/localhost/tcp/0",))
+    with pytest.raises(LocalError, match="32 bytes"):
+        Libp2pTransport(Libp2pConfig(), b"short")
+    elsewhere = Node(listen=("/ip4/192.0.2.1/tcp/0",))
+    with pytest.raises(LocalError, match="not an address of this machine"):
+        await elsewhere.transport.run(elsewhere)
+
+
+async def test_addresses_can_be_dialled_and_announced() -> None:
+    everywhere = Node(listen=("/ip4/0.0.0.0/tcp/0", "/ip6/::1/tcp/0"))
+    announced = Node(announce=("/dns4/example.org/tcp/4001",))
+    a = Node()
+    async with running(everywhere, announced, a):
+        assert announced.transport.addresses == (f"/dns4/example.org/tcp/4001/p2p/{announced.peer_id}",)
+        assert not any("/0.0.0.0/" in address for address in everywhere.transport.addresses)
+        for address in everywhere.transport.addresses:
+            if "/127.0.0.1/" in address or "/::1/" in address:
+                await a.transport.dial(address)
+                await a.transport.disconnect(everywhere.peer_id)
+        assert a.log.count(("up", everywhere.peer_id)) == 2

@@ -1,0 +1,40 @@
+// A stock js-libp2p peer that is subscribed to a swarm's topic: TCP, Noise, yamux, gossipsub, and nothing of its own.
+
+import { generateKeyPairFromSeed } from '@libp2p/crypto/keys'
+import { gossipsub, TopicValidatorResult } from '@libp2p/gossipsub'
+import { identify } from '@libp2p/identify'
+import { noise } from '@libp2p/noise'
+import { tcp } from '@libp2p/tcp'
+import { yamux } from '@libp2p/yamux'
+import { multiaddr } from '@multiformats/multiaddr'
+import { createLibp2p } from 'libp2p'
+
+// js-libp2p wants it; Node.js has it from version 22 on.
+Promise.withResolvers ??= function () {
+  let resolve, reject
+  const promise = new Promise((...both) => { [resolve, reject] = both })
+  return { promise, resolve, reject }
+}
+
+export const topicOf = swarm => `/p2ptrain/1/${swarm}`
+
+/**
+ * A connected peer; `heard(data)` is told of every message on the topic whose gossipsub signature is good. It passes
+ * none on: who passes on what is bad is charged for it, and a peer of no run cannot tell links of another run or model.
+ */
+export async function join (address, swarm, seed, heard) {
+  const node = await createLibp2p({
+    privateKey: await generateKeyPairFromSeed('Ed25519', seed),
+    transports: [tcp()],
+    connectionEncrypters: [noise()],
+    streamMuxers: [yamux()],
+    services: { identify: identify(), pubsub: gossipsub({ allowPublishToZeroTopicPeers: true }) }
+  })
+  node.services.pubsub.topicValidators.set(topicOf(swarm), (_, { data }) => {
+    heard(Buffer.from(data))
+    return TopicValidatorResult.Ignore
+  })
+  node.services.pubsub.subscribe(topicOf(swarm))
+  await node.dial(multiaddr(address))
+  return node
+}

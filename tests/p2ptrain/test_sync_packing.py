@@ -1,0 +1,67 @@
+"""Models as bytes that are read by parts: a run of chunks says what the whole says there, and nonsense is refused."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.protocol.limits import CHUNK_BYTES
+from p2ptrain import compress
+from p2ptrain.compress import PayloadError
+from p2ptrain.sync.packing import PACKERS, PART_BYTES, Packing
+
+LARGEST = {"none": 4, "fp16": 2, "bf16": 2, "int8": 1}
+"""Bytes a parameter, but for scales."""
+
+every_packer = pytest.mark.parametrize("name", PACKERS)
+
+
+def packing(name: str, numel: int) -> Packing:
+    return Packing(compress.get(name), numel)
+
+
+def test_a_part_is_counted_in_the_chunks_of_the_network() -> None:
+    assert PART_BYTES == CHUNK_BYTES
+
+
+@every_packer
+@settings(max_examples=12, deadline=None)
+@given(chunks=st.floats(0, 4), cut=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_a_run_of_chunks_says_what_the_whole_says_there(name: str, chunks: float, cut: tuple[float, float]) -> None:
+    numel = max(1, round(chunks * PART_BYTES / LARGEST[name]))
+    it = packing(name, numel)
+    x_d = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
+    packed = it.pack(x_d)
+    whole_d = it.unpack(packed)
+    assert whole_d.shape == x_d.shape
+    assert (whole_d - x_d).abs().max() <= 0.02 * x_d.abs().max()
+    assert len(packed) <= LARGEST[name] * numel * 1.005 + PART_BYTES * (numel >= it.piece_numel) * 0.005 + 8
+    count = -(-len(packed) // PART_BYTES)
+    first, last = sorted(round(share * count) for share in cut)
+    part = slice(first * PART_BYTES, min(len(packed), last * PART_BYTES))
+    if part.stop > part.start:
+        span = it.span(part)
+        assert torch.equal(it.unpack(memoryview(packed)[part]), whole_d[span])
+        assert it.pack(whole_d[span]) == packed[part] or name == "int8", "parts are packed as the whole is"
+
+
+@every_packer
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_last_piece_may_be_a_whole_one(name: str, pieces: int) -> None:
+    numel = pieces * packing(name, 1).piece_numel
+    it = packing(name, numel)
+    packed = it.pack(torch.ones(numel))
+    assert len(packed) == pieces * PART_BYTES
+    assert torch.equal(it.unpack(packed), torch.ones(numel))
+
+
+@every_packer
+def test_what_is_no_model_is_refused(name: str) -> None:
+    it = packing(name, 1000)
+    packed = it.pack(torch.ones(1000))
+    for junk in (b"", packed[:-1], b"\xff" * len(packed), b"\0" * PART_BYTES + b"\0"):
+        with pytest.raises(PayloadError):
+            it.unpack(junk)
+    for wrong in (torch.nan, torch.inf):
+        with pytest.raises(PayloadError):
+            it.unpack(it.pack(torch.full((1000,), wrong)))
