@@ -35,6 +35,7 @@ from gossip.running.book_file import SAVE_EVERY_S, write_whole
 from gossip.running.dialback import DialBacks
 from gossip.running.dialler import RUMOUR_MAX_S
 from gossip.running.prober import PROBES_BURST, PROBES_PER_S
+from gossip.running.server import REQUESTS_BURST, REQUESTS_PER_S
 from gossip.running.session import serve
 from gossip.transport.base import Stream, Transport, TransportError
 
@@ -74,6 +75,7 @@ class BootstrapService:
         self._attempts = Attempts(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng)
         self._hosts = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._quota = Quota(burst=PROBES_BURST, per_s=PROBES_PER_S)
+        self._pace = Quota(burst=REQUESTS_BURST, per_s=REQUESTS_PER_S)
         self._newcomer = trio.Event()
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._charged)
 
@@ -145,6 +147,7 @@ class BootstrapService:
 
     async def _answer(self, peer: PeerId, raw: bytes) -> bytes:
         request, now = parse_request(raw), trio.current_time()
+        await trio.sleep(self._pace.reserve(peer, now))
         try:
             match request:
                 case HelloRequest(hello=hello):

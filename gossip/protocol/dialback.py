@@ -8,6 +8,7 @@ What is asked for too often is refused, by peer (and charged), by host (keys are
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 from gossip.errors import Reason, RemoteError
@@ -51,6 +52,7 @@ ALL_BURST: Final = 32
 ALL_PER_S: Final = 1.0
 """A swarm that is started together; afterwards at most four handshakes a second."""
 
+_TRIED: Final = re.compile(r"/(?:ip[46]/(?P<host>[0-9a-fA-F.:]{2,45})/tcp/\d{1,5}|memory/\d{1,9})", re.ASCII)
 _PORT: Final = re.compile(r"/(?:tcp|memory)/(\d{1,9})(?:/|$)")
 
 
@@ -100,9 +102,21 @@ def parse_sighting(raw: bytes | bytearray, asked: Sequence[int]) -> Sighting:
         address = pair.text(MAX_TRIED_CHARS)
         found[address] = pair.boolean()
         pair.end()
-    if not found or any(not set(ports_in([address])).intersection(asked) for address in found):
+    if not found or any(not _is_tried(address, asked) for address in found):
         raise malformed("an address that nobody asked about")
     return Sighting(tried=tuple(found), answered=tuple(address for address, there in found.items() if there))
+
+
+def _is_tried(address: str, asked: Sequence[int]) -> bool:
+    """Whether it is the address of a host, by number, with a port that was asked about. It may come to be told to
+    others, under our signature: who is believed must not be able to put anything else there."""
+    match = _TRIED.fullmatch(address)
+    if match is None or not set(ports_in([address])).intersection(asked):
+        return False
+    try:
+        return match["host"] is None or bool(ip_address(match["host"]))
+    except ValueError:
+        return False
 
 
 class Grants:

@@ -18,6 +18,7 @@ from typing import Final
 from gossip.errors import Reason, RemoteError
 from gossip.ids import Digest, PeerId
 from gossip.protocol.blobs import Assembler, Manifest, parse_manifest
+from gossip.protocol.digests import digest_of
 
 AHEAD: Final = 4
 """Chunks asked for and not yet verified: 4 MiB, one stream's largest window (335 Mbit/s at a round trip of 100 ms)."""
@@ -72,6 +73,10 @@ class _Source:
     carried: int = 0
 
 
+class AuthorLiedError(RemoteError):
+    """The address and the size of a signed link contradict each other: whoever serves that blob is not to blame."""
+
+
 class Download:
     """One blob on its way. Only `keep`, `chunk` and `finish` may be called by other threads."""
 
@@ -97,9 +102,14 @@ class Download:
 
     def learn(self, raw: bytes) -> Manifest:
         """A source's manifest. Raises RemoteError when it is not the one announced."""
-        manifest = parse_manifest(raw, self.address, self.size)
-        if manifest.size != self.size:
-            raise RemoteError(Reason.PROTOCOL, f"a blob of {manifest.size} bytes where {self.size} were announced")
+        try:
+            manifest = parse_manifest(raw, self.address, self.size)
+            if manifest.size != self.size:
+                raise RemoteError(Reason.PROTOCOL, f"a blob of {manifest.size} bytes where {self.size} were announced")
+        except RemoteError as error:
+            if digest_of(raw) == self.address:  # the source gave what was asked for
+                raise AuthorLiedError(error.reason, error.detail) from error
+            raise
         if self._assembler is None:
             self._assembler = Assembler(manifest, self._span)
         return self._assembler.manifest

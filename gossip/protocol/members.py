@@ -102,6 +102,8 @@ class Members:
         """Take `peer` in if there is room, if it is an anchor, or if it is lonely and one of ours can go."""
         if peer in self.table or self.leaving or self._scores.banned(peer, now):
             return
+        if self.rings.wants(peer):
+            self.rings.add(peer)  # or a crowd, each nearer than the one before, would hold more places than rings have
         held = 0 if self.rings.wants(peer) or peer in self.anchors else self._held(now)
         if len(self.table) + held >= self._degree:
             self._make_room(peer, its_neighbours, now)

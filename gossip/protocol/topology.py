@@ -101,6 +101,10 @@ class Rings:
             for ring, (after, before) in enumerate(self._nearest)
         )
 
+    def add(self, peer: PeerId) -> None:
+        """Draw the rings with one more member: whom it takes the place of is no longer wanted."""
+        self.see(self._seen | {peer})
+
     def beside(self, peer: PeerId, members: Iterable[PeerId], depth: int) -> list[PeerId]:
         """Of these members those nearest to `peer` on each ring, `depth` to each side: whom it should hear of first."""
         its, places = self._of(peer), {each: self._of(each) for each in members}

@@ -15,7 +15,7 @@ import trio
 from gossip.errors import RemoteError
 from gossip.ids import PeerId
 from gossip.protocol.digests import digest_of
-from gossip.protocol.download import LACKS_S, Download
+from gossip.protocol.download import LACKS_S, AuthorLiedError, Download
 from gossip.protocol.limits import CHUNK_BYTES
 from gossip.protocol.messages import Refused
 from gossip.running.context import Context
@@ -135,7 +135,7 @@ class Joint:
             if error is not None and not orderly:
                 self._spoilt.add(peer)
             if isinstance(error, RemoteError) and not isinstance(error, Refused):
-                self._context.offence(peer, error)
+                self._context.offence(self._author if isinstance(error, AuthorLiedError) else peer, error)
         finally:
             self._places.free(peer, trio.current_time(), orderly=orderly)
             self._rests_until[peer] = trio.current_time() + ASK_AGAIN_S

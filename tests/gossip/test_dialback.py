@@ -71,6 +71,23 @@ def test_an_answer_comes_back_as_it_was_and_nothing_else_than_was_asked():
         parse_sighting(encode_refusal(Reason.UNAVAILABLE, "busy"), [4001])
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "x/tcp/4001",
+        "/tcp/4001",
+        "/dns4/example.org/tcp/4001",
+        "/ip4/1.2.3.4/tcp/4001/p2p/me",
+        "/ip4/999.1.1.1/tcp/4001",
+    ],
+)
+def test_what_is_said_to_have_been_tried_is_the_address_of_a_host(address):
+    """Two liars put words of theirs into the record that we sign; all who were told it refused and banned us."""
+    with pytest.raises(RemoteError, match="nobody asked"):
+        parse_sighting(encode_sighting({address: True}), [4001])
+    assert parse_sighting(encode_sighting({"/ip6/2001:db8::1/tcp/4001": True}), [4001]).answered
+
+
 def test_who_asks_too_often_is_charged_and_a_crowd_is_only_refused():
     grants = Grants()
     for _ in range(OF_PEER_BURST):

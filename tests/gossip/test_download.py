@@ -11,7 +11,7 @@ from gossip.errors import Reason, RemoteError
 from gossip.ids import PeerId
 from gossip.protocol.blobs import Manifest, manifest_of
 from gossip.protocol.digests import chunk_digest_of
-from gossip.protocol.download import AHEAD, GIVE_UP, LACKS_S, LATE_S, PLAN_S, TWICE, Download
+from gossip.protocol.download import AHEAD, GIVE_UP, LACKS_S, LATE_S, PLAN_S, TWICE, AuthorLiedError, Download
 from gossip.protocol.limits import CHUNK_BYTES
 
 AUTHOR, ME, ANN, BOB = (PeerId(name) for name in ("author", "me", "ann", "bob"))
@@ -235,3 +235,15 @@ def test_memory_follows_what_has_come_in_any_order(backwards):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.25 * len(whole)  # it grows by an eighth at a time
+
+
+@pytest.mark.parametrize("claimed", [1, 10 * CHUNK_BYTES])
+def test_an_address_and_a_size_that_contradict_each_other_are_the_authors_doing(claimed):
+    """An author announced an honest node's blob with another size: who served it was charged for that, and banned."""
+    named = manifest(3)
+    download = Download(named.address, claimed, author=AUTHOR, began=0.0)
+    with pytest.raises(AuthorLiedError):
+        download.learn(named.encode())
+    with pytest.raises(RemoteError) as other:
+        download.learn(manifest(4).encode())
+    assert not isinstance(other.value, AuthorLiedError), "a manifest of something else is its server's"

@@ -84,6 +84,20 @@ def test_a_crowd_that_ground_its_ids_gets_the_rings_places_and_never_the_free_on
     assert {strangers[0], strangers[3]} <= set(it.table), "the oldest, and the operator's"
 
 
+def test_a_crowd_in_which_each_is_nearer_than_the_one_before_takes_no_free_place():
+    """Between two looks round whoever had been nearest was still wanted, and kept a place beside its successor."""
+    it, _ = table(degree=4)
+    now = 0.0
+    strangers = [peer for peer in HONEST if peer not in it.rings.wanted][:4]
+    assert all(join(it, peer) for peer in strangers)
+    names = sorted((PeerId(f"ground {number}") for number in range(400)), key=lambda name: -distance(name, 0))
+    for name in names:
+        now += SWAP_EVERY_S + 1
+        join(it, name, now, tracked=False)
+    assert names[-1] in it.table, "it did get in"
+    assert set(strangers[:2]) <= set(it.table)
+
+
 def test_if_all_places_were_the_rings_such_a_crowd_would_have_them_all(monkeypatch):
     monkeypatch.setattr("gossip.protocol.topology.ring_count", lambda degree: degree // 2)
     monkeypatch.setattr("test_ring_places.RINGS", DEGREE // 2)
