@@ -21,11 +21,13 @@ def mapper_for(
 
     `sources`: this machine's addresses towards the rest of the world; None: the system is asked.
     """
+    if not network.upnp or network.announce:  # first: what is announced may be names, which are no numbers below
+        return None
     found = default_sources() if sources is None else sources
     hosts = [address.split("/")[2] for address in addresses]
     inside = any(ipaddress.ip_address(host).version == 4 and host in found for host in hosts)
     public = any(ipaddress.ip_address(host).is_global for host in found)
-    if not network.upnp or network.announce or public or not inside:
+    if public or not inside:
         return None
     from gossip.transport.upnp import UpnpRouter
 

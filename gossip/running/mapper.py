@@ -1,7 +1,9 @@
 """Keeps our port forwarded by the router for as long as the node lives: found, mapped, renewed, taken back.
 
 The router is asked in a worker thread, so that the event loop waits for nothing, and each time with a deadline, after
-which the thread is left to itself. What the router says is no proof that others can dial us: peers are asked that.
+which the thread is left to itself. There is one such thread: whatever answers as a router may keep it for minutes, so
+it takes no place of those that the node hashes in, and miniupnpc's object must not be used by two at once. What the
+router says is no proof that others can dial us: peers are asked that.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +47,8 @@ class Mapper:
         self._ports = ports
         self._mapped = mapped
         self._tell = tell
-        self._outer: tuple[int, ...] = ()
+        self._outer: dict[int, int] = {}
+        self._thread = trio.CapacityLimiter(1)
         self._told = ""
 
     async def run(self) -> None:
@@ -56,31 +59,39 @@ class Mapper:
                 await trio.sleep(RENEW_S)
         finally:
             with trio.move_on_after(UNMAP_S, shield=True):
-                for port in self._outer:
-                    await trio.to_thread.run_sync(self._router.unmap, port, abandon_on_cancel=True)
+                await self._in_thread(self._unmap)
 
     async def _renew(self) -> None:
         try:
-            outside = await _within(FIND_S, self._router.find)
-            outer = [await _within(MAP_S, partial(self._router.map, port, LEASE_S)) for port in self._ports]
+            outside = await self._within(FIND_S, self._router.find)
+            for port in self._ports:
+                await self._within(MAP_S, partial(self._map, port))
         except RouterError as error:
             self._mapped(())
             self._say(f"the router forwards no port by itself: {error}")
             return
-        self._outer = tuple(outer)
-        kind = "ip6" if ":" in outside else "ip4"
-        addresses = tuple(f"/{kind}/{outside}/tcp/{port}" for port in outer)
+        addresses = tuple(f"/ip4/{outside}/tcp/{self._outer[port]}" for port in self._ports)
         self._mapped(addresses)
         self._say(f"the router forwards {', '.join(addresses)} to this machine")
+
+    def _map(self, port: int) -> None:
+        """In the thread: noted there, so that also what is mapped after the deadline or the stop is taken back."""
+        self._outer[port] = self._router.map(port, LEASE_S)
+
+    def _unmap(self) -> None:
+        for port in self._outer.values():
+            self._router.unmap(port)
+
+    async def _within(self, seconds: float, call: Callable[[], T]) -> T:
+        """What the call comes to. Raises RouterError, also when it takes too long, or the call before it still does."""
+        with trio.move_on_after(seconds):
+            return await self._in_thread(call)
+        raise RouterError("the router takes too long")
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._thread)
 
     def _say(self, words: str) -> None:
         if words != self._told:
             self._told = words
             self._tell(words)
-
-
-async def _within(seconds: float, call: Callable[[], T]) -> T:
-    """What the call comes to, in a thread. Raises RouterError, also when it takes too long."""
-    with trio.move_on_after(seconds):
-        return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
-    raise RouterError("the router takes too long")

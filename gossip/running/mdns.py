@@ -40,6 +40,9 @@ LOOK_AGAIN_S: Final = 60.0
 MAX_NAMES: Final = 64
 """Services that wait to be asked for their addresses, and eight times as many that were: a LAN has fewer members."""
 
+MAX_LABEL_CHARS: Final = 63
+"""One part of a DNS name (RFC 1035, 2.3.4)."""
+
 MAX_ASKED_AT_ONCE: Final = 8
 ASK_S: Final = 1.0
 """Services asked in one look, and how long each may take to answer: on a LAN it takes milliseconds."""
@@ -52,6 +55,12 @@ def service_type(scope: Scope) -> str:
     """The name under which members of a run look for each other; 15 characters are the most that DNS-SD allows."""
     named = hashlib.blake2b(DOMAIN + scope.swarm + scope.run, digest_size=5).hexdigest()
     return f"_p2t{named}._udp.local."
+
+
+def names_a_member(name: str, service: str) -> bool:
+    """Whether it is a peer id of this service type: anyone on the LAN may name any, and zeroconf raises at some."""
+    peer = name.removesuffix(f".{service}")
+    return peer != name and peer.isascii() and peer.isalnum() and len(peer) <= MAX_LABEL_CHARS
 
 
 def is_local(address: str) -> bool:
@@ -185,7 +194,9 @@ class Mdns:
     async def _look(self, zc: "Zeroconf") -> None:
         now = trio.current_time()
         for name in self._heard.take():
-            if self._asked.get(name, now) > now or name.startswith(f"{self._me}."):
+            if not names_a_member(name, self._type) or name.startswith(f"{self._me}."):
+                continue
+            if self._asked.get(name, now) > now:
                 continue
             self._asked[name] = now + LOOK_AGAIN_S
             self._asked.move_to_end(name)

@@ -84,12 +84,10 @@ class _Expected:
     given_up: bool = False
 
     async def come(self) -> DataLink | None:
-        """Wait for it. One that comes after we were cancelled is closed."""
-        try:
-            await self.arrived.wait()
-        finally:
-            self.given_up = not self.arrived.is_set()
-        return self.link
+        """Wait for it, and take it: it is the caller's now."""
+        await self.arrived.wait()
+        link, self.link = self.link, None
+        return link
 
 
 class Channels:
@@ -198,7 +196,7 @@ class Channels:
                 return await self._dialled(way.dialled, token, secret, peer)
             return await expected.come()
         finally:
-            self._expected.pop(token, None)
+            self._give_up(token, expected)
             await anchor.close()
 
     async def _give_back(self, peer: PeerId, link: DataLink, stream: DataStream) -> None:
@@ -251,11 +249,13 @@ class Channels:
         except OSError as error:
             raise TransportError("nothing answers where the peer was dialled") from error
         finally:
-            self._expected.pop(token, None)
+            self._give_up(token, expected)
 
     async def _serve_link(self, peer: PeerId, link: DataLink) -> None:
         try:
             while (protocol := await self._opened(link)) is not None:
+                if not self._keeps(peer):
+                    return  # it was granted to one that we kept; whoever asks anew is told
                 await trio.sleep(self._pace.reserve(peer, trio.current_time()))
                 stream = DataStream(link, peer)
                 await self._serve(protocol, stream)
@@ -295,6 +295,7 @@ class Channels:
         await self._greet(link, expected.peer)
         if expected.given_up:
             self._forget(link)
+            return None
         expected.link = link
         expected.arrived.set()
         return link
@@ -322,6 +323,14 @@ class Channels:
             link.abandon()
             raise TransportError("the data connection did not greet")
         self._links[link] = peer
+
+    def _give_up(self, token: bytes, expected: _Expected) -> None:
+        """Nobody waits for it any more: one that is here and was not taken is closed, as is one that still comes."""
+        if self._expected.get(token) is expected:
+            del self._expected[token]
+        expected.given_up = True
+        if expected.link is not None:
+            self._forget(expected.link)
 
     def _forget(self, link: DataLink) -> None:
         link.abandon()

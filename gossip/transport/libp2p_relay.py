@@ -5,7 +5,8 @@ streams, heartbeats and the end of a dead one. libp2p's own circuit relay is not
 A circuit is nobody's proof of being reachable, has no address, and no data connections of its own.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import trio
@@ -91,6 +92,8 @@ class CircuitEnds:
         self._open_stream = open_stream
         self._relays: set[PeerId] = set()
         self._held: set[Any] = set()
+        self._coming = 0
+        """Circuits on their way: a handshake takes its time, and counts from its beginning."""
 
     def drop(self, relay: PeerId) -> None:
         """The last connection to a peer is gone: what it granted is over."""
@@ -108,10 +111,10 @@ class CircuitEnds:
 
     async def dial(self, relay: PeerId, target: PeerId) -> None:
         """A connection to `target` through `relay`. Raises TransportError."""
-        if len(self._held) >= MAX_CIRCUITS:
+        if self._full():
             raise TransportError(f"{MAX_CIRCUITS} circuits end here already")
-        muxed = await self._upgraded(await self._asked(relay, target), target, dials=True)
-        await self._add(muxed)
+        with self._on_its_way():
+            await self._add(await self._upgraded(await self._asked(relay, target), target, dials=True))
 
     async def probe(self, relay: PeerId, target: PeerId) -> None:
         """Whether `target` answers through `relay`. Raises TransportError."""
@@ -135,13 +138,28 @@ class CircuitEnds:
         if raw is None:
             return
         asker = parse_relayed(raw)
-        if stream.remote not in self._relays or len(self._held) >= MAX_CIRCUITS:
+        if stream.remote not in self._relays or self._full():
             await frames.send(encode_refusal(Reason.UNAVAILABLE, "no circuit is wanted"))
             return
-        await frames.send(encode_answer())
-        muxed = await self._upgraded(stream, asker, dials=False)
-        await self._add(muxed)
+        with self._on_its_way():
+            await frames.send(encode_answer())
+            muxed = await self._upgraded(stream, asker, dials=False)
+            await self._add(muxed)
         await muxed.event_closed.wait()
+
+    def _full(self) -> bool:
+        """Whether as many circuits end here, or are about to, as may. Nothing is awaited until one is counted."""
+        self._held = {muxed for muxed in self._held if not muxed.event_closed.is_set()}
+        return len(self._held) + self._coming >= MAX_CIRCUITS
+
+    @contextmanager
+    def _on_its_way(self) -> Iterator[None]:
+        """Count a circuit until it is held, or has failed."""
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
 
     async def _asked(self, relay: PeerId, target: PeerId | None) -> Stream:
         """A stream on which the relay has granted what was asked. Raises TransportError, RemoteError."""
@@ -174,6 +192,6 @@ class CircuitEnds:
 
     async def _add(self, muxed: Any) -> None:
         """Not as inbound, nor as dialled: it holds none of their places, and shows nobody's reachability."""
-        self._held = {each for each in self._held if not each.event_closed.is_set()} | {muxed}
         with translated("a circuit"):
             await self._swarm.add_conn(muxed)
+        self._held.add(muxed)

@@ -4,6 +4,7 @@ miniupnpc is what libp2p itself pins for it; libp2p's own class (discovery/upnp)
 every router that has a private address. Nothing here raises miniupnpc's exceptions, which are bare `Exception`s.
 """
 
+import ipaddress
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
@@ -32,7 +33,7 @@ class Router(Protocol):
     """What maps ports. Methods block, and raise RouterError."""
 
     def find(self) -> str:
-        """Look for the router; its address on the outside."""
+        """Look for the router; its IPv4 address on the outside."""
 
     def map(self, port: int, lease_s: int) -> int:
         """Forward a TCP port of the router to the same port of this machine, for so long; which one it became."""
@@ -58,7 +59,10 @@ class UpnpRouter:
         outside = _asked("the router does not tell its address", self._gateway.externalipaddress)
         if not outside:
             raise RouterError("the router has no address on the outside: it is offline")
-        return str(outside)
+        try:
+            return str(ipaddress.IPv4Address(str(outside)))  # anything on the LAN may answer, and say anything
+        except ValueError:
+            raise RouterError("what the router tells is no IPv4 address") from None
 
     def map(self, port: int, lease_s: int) -> int:
         """The port itself, or another where that one is taken by another machine. Raises RouterError."""

@@ -33,7 +33,7 @@ async def router(subject: Subject, made: Router | None = None) -> list[Finding]:
         seen = f"no port by UPnP: {error or 'no answer in time'}"
         return [Finding(check="router", level="unknown", seen=seen, fix=f"behind a router: {REMEDY}")]
     seen = f"forwards TCP port {outer} of {outside}"
-    if not _is_public(outside):
+    if not ipaddress.ip_address(outside).is_global:
         seen += f", which is {kind_of(outside)}: another router stands before it"
         fix = "forward the port there as well, ask the provider for an address of your own, or let a member relay"
         return [Finding(check="router", level="warning", seen=seen, fix=fix)]
@@ -48,10 +48,3 @@ def _tried(port: int, made: Router | None) -> tuple[str, int]:
     outer = found.map(port, TRY_LEASE_S)
     found.unmap(outer)
     return outside, outer
-
-
-def _is_public(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_global
-    except ValueError:
-        return False

@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+import zeroconf
 from gossip_samples import ALICE, BOB, SCOPE
 from gossip_swarm import FakeRuntime, identity, swarm, until
 from hypothesis import given
@@ -14,6 +15,7 @@ from gossip.running.dialler import FORGET_AFTER, MAX_HINTS
 from gossip.running.mdns import (
     MAX_ASKED_AT_ONCE,
     MAX_NAMES,
+    Mdns,
     _Heard,
     addresses_of,
     is_local,
@@ -90,6 +92,34 @@ def test_names_that_are_heard_are_bounded_and_wait_once():
         assert len(names) <= MAX_ASKED_AT_ONCE
         taken += names
     assert taken == [str(n) for n in range(2 * MAX_NAMES, 3 * MAX_NAMES)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["evil._foo._tcp.local.", "evil.local.", "", "{type}", ".{type}", "\x01.{type}", "a.b.{type}", "{long}.{type}"],
+)
+async def test_a_name_that_zeroconf_raises_at_is_passed_over(name):
+    """What a PTR record of our service type leads to is the sender's choice."""
+    type_ = service_type(SCOPE)
+    hints: list[str] = []
+    it = Mdns(scope=SCOPE, me=ME, addresses=list, hint=hints.append, warn=hints.append)
+    it._heard.add_service(None, type_, name.format(type=type_, long="x" * 64))  # type: ignore[arg-type]
+    it._heard.add_service(None, type_, f"{PEER}.{type_}")  # type: ignore[arg-type]
+    lan = Answering()
+    await it._look(lan)  # type: ignore[arg-type]
+    assert hints == [HERE]
+    assert lan.asked == [f"{PEER}.{type_}"]
+
+
+class Answering:
+    """zeroconf's own check of the names, and one answer to all."""
+
+    def __init__(self):
+        self.asked: list[str] = []
+
+    def get_service_info(self, type_, name, timeout):
+        self.asked.append(name)
+        return zeroconf.ServiceInfo(type_, name, properties={"a0": HERE})
 
 
 async def test_a_hint_becomes_a_neighbour_when_there_is_one(autojump_clock):

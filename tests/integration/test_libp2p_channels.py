@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from libp2p_harness import BOOM, ECHO, HOLD, Node, assert_serves, receive_exactly, running, until
+from libp2p_harness import BOOM, ECHO, HOLD, Choosy, Node, assert_serves, receive_exactly, running, until
 
 from gossip.transport import libp2p_channels
 from gossip.transport.base import Stream, TransportError
@@ -94,6 +94,22 @@ async def test_strangers_get_none() -> None:
     async with met(a, b):
         assert isinstance(await echoed(a, b), Libp2pStream)
         assert isinstance(await echoed(b, a), DataStream)  # whom it keeps is a's own matter
+
+
+async def test_who_is_kept_no_longer_opens_nothing_over_the_one_it_has() -> None:
+    a, b = Node(), Choosy()
+    async with met(a, b):
+        b.kept = frozenset({a.peer_id})
+        for _ in range(2):
+            assert isinstance(await echoed(a, b), DataStream)
+            await until(lambda: idle(a) == 1)
+        b.kept = frozenset()
+        stream = await a.transport.open_stream(b.peer_id, ECHO, bulk=True)
+        with trio.fail_after(5), pytest.raises(TransportError):
+            await stream.receive_some(1)
+        await stream.reset()
+        await until(lambda: held(a) == held(b) == 0)
+        assert isinstance(await echoed(a, b), Libp2pStream)
 
 
 async def test_a_peer_gets_no_more_than_its_share_and_the_rest_goes_over_libp2p() -> None:
@@ -249,6 +265,41 @@ async def test_one_that_asks_and_says_nothing_is_not_waited_for(monkeypatch: pyt
         with trio.fail_after(5), pytest.raises(TransportError):
             await stream.receive_some(1)
         assert b.transport.drops["data_open"] == 1
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_one_that_comes_without_an_answer_is_closed(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked to dial, and does, and never says so; its greeting is in time, or after we have given up."""
+    monkeypatch.setattr(libp2p_channels, "OPEN_S", 0.5)
+    a, b = Node(), Node()
+    given_up, ended = trio.Event(), trio.Event()
+
+    async def silent(anchor: Stream, way: Any) -> None:
+        ask = await receive_exactly(anchor, 1 + TOKEN_BYTES + SECRET_BYTES)
+        token, secret = ask[1 : 1 + TOKEN_BYTES], ask[1 + TOKEN_BYTES :]
+        async with await trio.open_tcp_stream(*way.dialled) as socket:
+            await socket.send_all(MAGIC + token)
+            send_key, receive_key = keys_of(secret, a.peer_id, b.peer_id)
+            link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key)
+            if late:
+                assert await link.receive() == (Kind.HELLO, b"")
+                await given_up.wait()
+            await link.send(Kind.HELLO)
+            try:
+                while await link.receive() is not None:
+                    pass
+            finally:
+                ended.set()
+
+    monkeypatch.setattr(a.transport._channels, "serve", silent)
+    async with met(a, b):
+        stream = await b.transport.open_stream(a.peer_id, ECHO, bulk=True)
+        assert isinstance(stream, Libp2pStream)
+        await stream.close()
+        given_up.set()
+        with trio.fail_after(5):
+            await ended.wait()
+        assert held(b) == 0
 
 
 async def test_a_reader_that_pauses_holds_the_writer_and_loses_nothing() -> None:

@@ -2,16 +2,26 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
+import trio
 from libp2p_harness import Node, running, until
 from members_harness import Member, living
 
 from gossip.errors import RemoteError
-from gossip.protocol.relaying import MAX_CIRCUITS_OF_PEER, RELAYED_PROTOCOL, circuit_address, encode_relayed
+from gossip.protocol.relaying import (
+    MAX_CIRCUITS,
+    MAX_CIRCUITS_OF_PEER,
+    RELAYED_PROTOCOL,
+    circuit_address,
+    encode_relayed,
+)
 from gossip.running import reacher
 from gossip.running.session import FrameStream
-from gossip.transport.base import TransportError
+from gossip.transport.base import Stream, TransportError
+from gossip.transport.libp2p_guard import Faults
+from gossip.transport.libp2p_relay import CircuitEnds
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +94,75 @@ async def test_a_circuit_that_was_not_asked_for_is_not_taken() -> None:
         frames = FrameStream(stream, 5)
         await frames.send(encode_relayed(stranger.peer_id))
         assert b"no circuit is wanted" in bytes(await frames.receive(320) or b"")
+
+
+async def test_no_more_circuits_are_taken_than_may_be_however_many_come_at_once() -> None:
+    relay, node = Node(), Node()
+    async with running(relay, node):
+        await relay.transport.dial(node.address)
+        await until(lambda: node.log == [("up", relay.peer_id)])
+        node.transport._circuits._relays.add(relay.peer_id)
+
+        async def offered() -> tuple[Stream, bool]:
+            stream = await relay.transport.open_stream(node.peer_id, RELAYED_PROTOCOL)
+            frames = FrameStream(stream, 5)
+            await frames.send(encode_relayed(relay.peer_id))
+            return stream, await frames.receive(320) == b"\x91\xc3"
+
+        came = [await offered() for _ in range(MAX_CIRCUITS + 2)]  # none of them begins its handshake
+        assert [taken for _, taken in came] == [True] * MAX_CIRCUITS + [False] * 2
+        for stream, _ in came:
+            await stream.reset()
+        await until(lambda: not node.transport._circuits._coming)
+        stream, taken = await offered()
+        assert taken
+        await stream.reset()
+
+
+async def test_circuits_that_ended_make_room_for_others() -> None:
+    ends, relay, target = Ends(), Node().peer_id, Node().peer_id
+    for _ in range(2):
+        outcomes: list[str] = []
+
+        async def dial(outcomes: list[str] = outcomes) -> None:
+            try:
+                await ends.dial(relay, target)
+                outcomes.append("")
+            except TransportError as error:
+                outcomes.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(MAX_CIRCUITS + 2):
+                nursery.start_soon(dial)
+        assert sorted(outcomes) == [""] * MAX_CIRCUITS + [f"{MAX_CIRCUITS} circuits end here already"] * 2
+        for muxed in ends.made:
+            muxed.event_closed.set()
+
+
+class Muxed:
+    """A connection, as far as its end is looked at."""
+
+    def __init__(self) -> None:
+        self.event_closed = trio.Event()
+
+
+class Ends(CircuitEnds):
+    """Its circuits are granted, and are connections a moment later."""
+
+    def __init__(self) -> None:
+        self.made: list[Muxed] = []
+        super().__init__(self, Faults(), self._asked)  # type: ignore[arg-type]
+
+    async def _asked(self, relay: object, target: object) -> Any:
+        await trio.lowlevel.checkpoint()
+
+    async def _upgraded(self, stream: object, peer: object, *, dials: bool) -> Muxed:
+        await trio.lowlevel.checkpoint()
+        self.made.append(Muxed())
+        return self.made[-1]
+
+    async def add_conn(self, muxed: Muxed) -> None:
+        await trio.lowlevel.checkpoint()
 
 
 async def test_a_relay_cannot_say_that_another_is_there() -> None:

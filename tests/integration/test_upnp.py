@@ -121,6 +121,15 @@ async def test_the_doctor_tries_a_port_and_takes_it_back(outside: str, level: st
     assert ("another router" in finding.seen) == (level == "warning")
 
 
+@pytest.mark.parametrize("outside", ["home.example.org", "203.0.113.7/tcp/1", "fe80::1%x", "999.1.1.1"])
+async def test_a_router_whose_address_is_none_is_none(outside: str) -> None:
+    with gateway(outside):
+        with pytest.raises(RouterError, match="no IPv4 address"):
+            UpnpRouter(LOOPBACK).find()
+        (finding,) = await router(SUBJECT, UpnpRouter(LOOPBACK))
+    assert finding.level == "unknown"
+
+
 async def test_the_doctor_says_where_there_is_no_router() -> None:
     (finding,) = await router(SUBJECT, Silent())
     assert (finding.level, "no router answers" in finding.seen) == ("unknown", True)

@@ -7,6 +7,7 @@ from node.forwarding import mapper_for
 from node.sections import NetworkConfig
 
 INSIDE = "/ip4/192.168.1.5/tcp/4001/p2p/x"
+NAMED = "/dns4/home.example.org/tcp/4001"
 LOOPBACK = "/ip4/127.0.0.1/tcp/4001/p2p/x"
 
 
@@ -25,6 +26,8 @@ def test_a_node_in_a_private_network_asks():
     [
         ([INSIDE], ["192.168.1.5"], {"upnp": False}),
         ([INSIDE], ["192.168.1.5"], {"announce": ("/ip4/203.0.113.7/tcp/4001",)}),
+        ([NAMED], ["192.168.1.5"], {"announce": (NAMED,)}),
+        ([NAMED], ["192.168.1.5"], {"announce": (NAMED,), "upnp": False}),
         ([LOOPBACK], ["192.168.1.5"], {}),
         (["/ip4/8.8.8.8/tcp/4001/p2p/x"], ["8.8.8.8"], {}),
         ([INSIDE], [], {}),

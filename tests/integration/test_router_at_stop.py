@@ -1,0 +1,46 @@
+"""What a node that is interrupted does at once, and not one after the other."""
+
+import signal
+
+import trio
+import trio.testing
+
+from node import runtime
+from node.config import load
+from node.errors import EXIT_INTERRUPTED
+from node.events import EventLog
+
+PATIENCE_S = 10.0
+
+
+async def test_the_router_is_told_beside_the_goodbye(tmp_path, monkeypatch):
+    """Ctrl-C's five seconds are over when the goodbye, the checkpoint and the closing have had theirs."""
+    told_at_stop = trio.Event()
+
+    class Mapper:
+        async def run(self):
+            try:
+                await trio.sleep_forever()
+            finally:
+                told_at_stop.set()
+
+    async def live(node, *, started, stop, **_):
+        await started()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not told_at_stop.is_set()
+        signal.raise_signal(signal.SIGINT)
+        with trio.fail_after(PATIENCE_S):
+            await stop.wait()
+            await told_at_stop.wait()  # while the node is still busy ending
+
+    monkeypatch.setattr(runtime, "live", live)
+    monkeypatch.setattr(runtime, "mapper_for", lambda *_, **__: Mapper())
+    monkeypatch.setattr(runtime, "_announce_start", lambda *_: None)
+    monkeypatch.setattr(runtime, "finish", lambda *_, **__: None)
+    monkeypatch.setattr(runtime.collector, "running", lambda: None)
+    config = load(sets=["task.name=digits", "node.metrics_port=-1"])
+    emit = EventLog(tmp_path / "events.jsonl")
+    try:
+        assert await runtime._run(config, tmp_path, emit) == EXIT_INTERRUPTED
+    finally:
+        emit.close()
