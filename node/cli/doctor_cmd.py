@@ -25,18 +25,15 @@ _MARKS = {"ok": ("ok", "green"), "unknown": ("?", "cyan"), "warning": ("look", "
 def doctor(
     config: options.Files = None,
     set_: options.Sets = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option("--peer", "-p", metavar="MULTIADDR", help="A node of the swarm to join. Can be repeated."),
-    ] = None,
+    peer: options.Peers = None,
     task: options.TaskName = None,
     data: options.Data = None,
     run_dir: options.RunDir = None,
     listen: Annotated[
         list[str] | None, typer.Option(metavar="MULTIADDR", help="Where the node would listen. Can be repeated.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The node's folder in the run folder.")] = None,
-    role: Annotated[str | None, typer.Option(metavar="ROLE", help="trainer or bootstrap.")] = None,
+    name: options.NodeName = None,
+    role: options.RoleName = None,
     json: options.Json = False,
 ) -> int:
     """Say what keeps this machine and network from running a node, and what to do. With the flags of `p2ptrain node`.

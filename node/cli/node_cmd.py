@@ -35,10 +35,7 @@ LOG_BYTES = 5 << 20
 def node(
     config: options.Files = None,
     set_: options.Sets = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option("--peer", "-p", metavar="MULTIADDR", help="A node of the swarm to join. Can be repeated."),
-    ] = None,
+    peer: options.Peers = None,
     rounds: options.Rounds = None,
     inner_steps: options.InnerSteps = None,
     task: options.TaskName = None,
@@ -49,11 +46,8 @@ def node(
         typer.Option(metavar="MULTIADDR", help="Where to listen, such as /ip4/0.0.0.0/tcp/4001. Can be repeated."),
     ] = None,
     seed: options.Seed = None,
-    name: Annotated[str | None, typer.Option(help="The node's folder in the run folder.")] = None,
-    role: Annotated[
-        str | None,
-        typer.Option(metavar="ROLE", help="trainer, or bootstrap: trains nothing, and tells members of each other."),
-    ] = None,
+    name: options.NodeName = None,
+    role: options.RoleName = None,
     json: options.Json = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> int:

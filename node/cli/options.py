@@ -26,6 +26,17 @@ RunDir = Annotated[
 Seed = Annotated[
     int | None, typer.Option(help="Of the initial model, which must be one in a swarm, and the data order.")
 ]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", "-p", metavar="MULTIADDR", help="A node of the swarm to join. Can be repeated."),
+]
+NodeName = Annotated[str | None, typer.Option("--name", help="The node's folder in the run folder.")]
+RoleName = Annotated[
+    str | None,
+    typer.Option(
+        "--role", metavar="ROLE", help="trainer, or bootstrap: trains nothing, and tells members of each other."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of text.")]
 
 

@@ -153,8 +153,9 @@ async def _connect(address: str) -> Finding | None:
         fix = "its firewall and port forwarding, and that its machine is on"
         return _wrong(address, f"no answer from port {port}", fix)
     except OSError as error:
-        why = str(error.__cause__ or error)
-        return _wrong(address, f"port {port} cannot be reached: {why}", "whether that node runs, and its port")
+        return _wrong(
+            address, f"port {port} cannot be reached: {_in_words(error)}", "whether that node runs, and its port"
+        )
     return None
 
 
@@ -247,6 +248,13 @@ def _verdict(sightings: Sequence[Sighting], *, fixed: bool) -> Finding:
     fix = f"forward TCP port {port} of the router to this machine and open it in its firewall; or let a member relay"
     seen = f"{text.plural(len(sightings), 'peer')} dialled back and got no answer at {', '.join(tried)}"
     return Finding(check="from outside", level="warning", seen=seen, fix=fix)
+
+
+def _in_words(error: OSError) -> str:
+    """What the system says. With several addresses to try, trio raises one error about as many causes."""
+    causes = error.__cause__.exceptions if isinstance(error.__cause__, ExceptionGroup) else [error]
+    said = {os.strerror(cause.errno) for cause in causes if isinstance(cause, OSError) and cause.errno is not None}
+    return ", ".join(sorted(said)).lower() or str(error)
 
 
 def _wrong(where: str, what: str, fix: str) -> Finding:
