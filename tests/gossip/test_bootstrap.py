@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import trio
+from gossip_liars import Liar
 from gossip_samples import ALICE, BOB, CAROL, GENESIS, ONE_OF_EACH, SCOPE, record
-from gossip_swarm import CONFIG, FakeRuntime, Swarm, all_follow, identity, swarm, until
+from gossip_swarm import CONFIG, FakeRuntime, Swarm, all_follow, identity, play, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
-from test_adversaries import Liar
-from test_service import play
 
 from gossip.bootstrap import MAX_STREAMS, BootstrapService
 from gossip.errors import LocalError, Reason, RemoteError
@@ -21,9 +20,18 @@ from gossip.protocol.digests import digest_of, swarm_id_of
 from gossip.protocol.engine import HELLO_BURST
 from gossip.protocol.envelope import Kind, Scope
 from gossip.protocol.limits import MAX_HELLO_BYTES, STREAM_PROTOCOL
-from gossip.protocol.messages import Hello, LinksRequest, Refused, parse_bytes_answer, parse_hello
+from gossip.protocol.messages import (
+    GoodbyeRequest,
+    Hello,
+    LinksRequest,
+    Refused,
+    parse_bytes_answer,
+    parse_empty_answer,
+    parse_hello,
+)
 from gossip.protocol.rendezvous import FRESH_S, MAX_RUNS, MISSES, Rendezvous
-from gossip.running.session import ask_once
+from gossip.running.server import REQUESTS_BURST, REQUESTS_PER_S
+from gossip.running.session import ask_once, open_session
 from gossip.transport.base import TransportError
 from gossip.transport.memory import MemoryTransport
 
@@ -264,4 +272,21 @@ async def test_a_damaged_book_is_told_of_and_nothing_but_hellos_is_served(autoju
         assert post.service.stats.rejected_by_reason[Reason.MALFORMED] >= 1
         with pytest.raises((RemoteError, TransportError)):
             await liar.greet(post)  # type: ignore[arg-type]
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_without_end_are_answered_at_a_pace(autojump_clock):
+    """Goodbyes cost nothing to say, and nothing was charged: two streams of them took a core."""
+    requests = 5 * REQUESTS_BURST
+    async with swarm() as it, trio.open_nursery() as nursery:
+        post = Post(it, 900)
+        await nursery.start(post.run)
+        liar = Liar(identity(66), it.network.attach(identity(66).peer_id))
+        await nursery.start(lambda *, task_status: liar.transport.run(liar, task_status=task_status))
+        await liar.transport.dial(post.address)
+        began = trio.current_time()
+        async with open_session(liar.transport, post.peer, 5.0) as session:
+            for _ in range(requests):
+                parse_empty_answer(await session.ask(GoodbyeRequest(envelope=b"")))
+        assert trio.current_time() - began >= (requests - REQUESTS_BURST) / REQUESTS_PER_S - 0.1
         nursery.cancel_scope.cancel()
