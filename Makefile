@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two processes share the test files: most of them know a virtual clock or none, the rest a real one that a process of
-# its own core keeps. Tests of several real processes are marked `alone`: they run one after another, beside nothing.
-SHARED := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# its own core keeps. Tests of several real processes that say something about time are marked `alone`: they run one after
+# another, beside nothing. Those that do not are `paired`: two at once, for they mostly wait.
+# Sets of strings have the same order in every run, as all else that tests draw (tests/conftest.py).
+PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
+SHARED := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup up test lint check format bench soak interop constraints clean
 
@@ -23,10 +26,11 @@ up: $(STAMP) ## a live swarm of four nodes on this machine, for about three minu
 
 test: $(STAMP) ## the tests (or those that ARGS names, one after another)
 ifdef ARGS
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 else
-	@$(SHARED) -m 'not soak and not alone'
-	@$(BIN)/python -m pytest -m 'alone and not soak' tests/integration
+	@$(SHARED) -m 'not soak and not alone and not paired'
+	@$(SHARED) -m 'paired and not soak' tests/integration
+	@$(PYTEST) -m 'alone and not soak' tests/integration
 endif
 
 lint: $(STAMP) ## format, lint, types, import contracts
@@ -46,7 +50,7 @@ bench: $(STAMP) ## measure codecs, aggregators and learning rules at small sizes
 	@$(BIN)/p2ptrain bench $(ARGS)
 
 soak: $(STAMP) ## the long tests
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@$(PYTEST) -m soak $(ARGS)
 
 interop: ## what the tests with js-libp2p need, where Node.js is (tests/interop/)
 	@npm ci --prefix tests/interop --ignore-scripts --no-audit --no-fund

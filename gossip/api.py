@@ -1,7 +1,7 @@
 """The values that pass between the runtime and `GossipService`: no behaviour, no clock, no torch."""
 
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -20,6 +20,16 @@ QueueName = Literal["updates", "pulls", "serving"]
 EventName = Literal[
     "neighbour_up", "neighbour_lost", "rejected", "banned", "equivocation", "dial_failed", "reachability", "warning"
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relaying:
+    """What a node relays for others: circuits now, and since the start bytes carried and requests refused, by status
+    (gossip/protocol/circuit.py)."""
+
+    circuits: int = 0
+    carried_bytes: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +162,19 @@ class GossipStats:
         if peer not in counted and len(counted) >= MAX_COUNTED_PEERS:
             peer = OTHER_PEERS
         self.rejected[peer, reason] = self.rejected.get((peer, reason), 0) + 1
+
+
+StateSource = Callable[[], Awaitable[bytes]]
+"""The runtime's: the exact fp32 bytes of our public estimate as it is after the update that is being published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracked:
+    """What the runtime holds of the neighbours. `estimate`: the exact fp32 bytes of one's public estimate, after its
+    newest update that was accepted; None when it holds none. `liars`: how many may be among the neighbours."""
+
+    estimate: Callable[[PeerId], Awaitable[bytes | None]]
+    liars: int = 1
 
 
 SnapshotSource = Callable[[], Awaitable[tuple[Head, bytes]]]

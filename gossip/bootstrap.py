@@ -1,13 +1,14 @@
 """A bootstrap node's service: it trains nothing, and knows who is there.
 
-The same transport as a member's, and of its protocol the hello and the goodbye alone. Members are probed where their
-records say before anybody is told of them; what is known is kept on disk, so that a restarted node is of use at once.
-It passes no broadcasts on: members are connected to it for a hello's length, and to each other for good.
+The same transport as a member's, and of its protocol the hello, the goodbye and the find request alone. Members are
+probed where their records say before anybody is told of them; what is known is kept on disk, so that a restarted node
+is of use at once. It passes no broadcasts on: members are connected to it for a hello's length, and to each other for
+good.
 """
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,11 +19,14 @@ from gossip.config import GossipConfig
 from gossip.errors import GossipError, LocalError, Reason, RemoteError
 from gossip.identity import Identity
 from gossip.ids import PeerId
+from gossip.membership.spread import Spread
 from gossip.protocol.attempts import Attempts, host_of
 from gossip.protocol.book import MAX_DUMP_BYTES
 from gossip.protocol.dialback import DIALBACK_PROTOCOL
 from gossip.protocol.limits import STREAM_PROTOCOL
+from gossip.protocol.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.protocol.messages import (
+    FindRequest,
     GoodbyeRequest,
     HelloRequest,
     encode_answer,
@@ -31,10 +35,13 @@ from gossip.protocol.messages import (
 )
 from gossip.protocol.quota import Quota
 from gossip.protocol.rendezvous import MAX_RUNS, Rendezvous
+from gossip.protocol.roles import Roles
 from gossip.running.book_file import SAVE_EVERY_S, write_whole
 from gossip.running.dialback import DialBacks
 from gossip.running.dialler import RUMOUR_MAX_S
+from gossip.running.membership import Private, of_swarm
 from gossip.running.prober import PROBES_BURST, PROBES_PER_S
+from gossip.running.registrar import House, MemberView, Registrar
 from gossip.running.server import REQUESTS_BURST, REQUESTS_PER_S
 from gossip.running.session import serve
 from gossip.transport.base import Stream, Transport, TransportError
@@ -60,16 +67,22 @@ class BootstrapService:
         config: GossipConfig,
         rng: random.Random,
         warn: Callable[[str], None],
+        private: Private | None = None,
     ) -> None:
-        """Raises LocalError when the transport has another identity."""
+        """Raises LocalError when the transport has another identity. `private`: the membership that `transport` asks,
+        whose roster and manifests are spread like a member's."""
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
-        self.rendezvous = Rendezvous(identity, config.swarm, rng)
+        config = config if private is None else of_swarm(config, private)
+        spread = None if private is None else Spread(private.gate)
+        roles = None if spread is None else Roles(identity.peer_id, spread.role_of, spread.why_out)
+        self.rendezvous = Rendezvous(identity, config.named, rng, roles)
         self.stats = self.rendezvous.court.stats
         self._transport = transport
         self._config = config
         self._warn = warn
         self._path = config.address_book
+        self._nursery: trio.Nursery | None = None
         self._streams: Counter[PeerId] = Counter()
         self._probing: dict[PeerId, str] = {}
         self._attempts = Attempts(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng)
@@ -77,6 +90,9 @@ class BootstrapService:
         self._quota = Quota(burst=PROBES_BURST, per_s=PROBES_PER_S)
         self._pace = Quota(burst=REQUESTS_BURST, per_s=REQUESTS_PER_S)
         self._newcomer = trio.Event()
+        self._registrar = None
+        if private is not None and spread is not None:
+            self._registrar = Registrar(private, spread, self._house(rng))
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._charged)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -85,6 +101,9 @@ class BootstrapService:
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(self._transport.run, self))
             nursery.start_soon(self._keep_on_disk)
+            if self._registrar is not None:
+                nursery.start_soon(self._registrar.run)
+            self._nursery = nursery
             task_status.started()
             while True:
                 self._probe_some(nursery)
@@ -134,16 +153,60 @@ class BootstrapService:
         return False
 
     def peer_connected(self, peer: PeerId) -> None:
-        """Whoever comes asks for itself."""
+        """Whoever comes asks for itself, but for what members have to know."""
+        if self._registrar is not None:
+            self._registrar.peer_connected(peer)
 
     def peer_lost(self, peer: PeerId) -> None:
         """Members come and go, and mean nothing by it."""
+        if self._registrar is not None:
+            self._registrar.peer_lost(peer)
 
     def keeps(self, peer: PeerId) -> bool:
         """Nobody stays: whoever idles longest makes room."""
         return False
 
+    def offended(self, peer: PeerId, error: RemoteError) -> None:
+        """Charged; whoever is banned by it is sent away when it asks next."""
+        self._charged(peer, error)
+
+    def caller_refused(self, caller: str, why: str) -> None:
+        """The swarm is private, and somebody is not of it."""
+        self._warn(f"refused {caller}: {why}")
+
+    # -- the swarm, where it is private
+
+    def roster_view(self) -> list[MemberView]:
+        """Everybody whom the roster has; nobody where the swarm is open."""
+        return [] if self._registrar is None else self._registrar.view()
+
+    def submit(self, signed: Iterable[bytes]) -> None:
+        """As GossipService.submit."""
+        if self._registrar is None:
+            raise LocalError("the swarm is open to all: nobody is its admin")
+        self._registrar.submit(signed)
+
     # -- insides
+
+    def _house(self, rng: random.Random) -> House:
+        court = self.rendezvous.court
+        return House(
+            transport=self._transport,
+            config=self._config,
+            jitter=lambda: rng.uniform(0.75, 1.25),
+            warn=self._warn,
+            offence=self._charged,
+            refuse=court.refuse,
+            cut=self._cut,
+            inherit=court.scores.inherit,
+        )
+
+    def _cut(self, peer: PeerId, why: RemoteError) -> None:
+        """A member that is none any more."""
+        self.rendezvous.court.refuse(peer, why)
+        self.rendezvous.on_goodbye(peer)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._transport.disconnect, peer)
 
     async def _answer(self, peer: PeerId, raw: bytes) -> bytes:
         request, now = parse_request(raw), trio.current_time()
@@ -154,9 +217,15 @@ class BootstrapService:
                     answer = self.rendezvous.on_hello(peer, hello, now)
                     self._newcomer.set()
                     return encode_answer(answer)
+                case FindRequest():
+                    found = self.rendezvous.on_find(peer, request, trio.current_time())
+                    self._newcomer.set()
+                    return encode_answer(b"", found)
                 case GoodbyeRequest():
                     self.rendezvous.on_goodbye(peer)
                     return encode_answer()
+                case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest() if self._registrar:
+                    return self._registrar.answer(peer, request)
                 case _:
                     raise RemoteError(Reason.UNAVAILABLE, "a bootstrap node trains nothing: ask a member")
         except RemoteError as error:

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from gossip.errors import LocalError
+from gossip.ids import SwarmId
+from gossip.protocol.digests import swarm_id_of
 from gossip.protocol.limits import MAX_BLOB_BYTES, MAX_LINKS, MIN_RATE
 from gossip.protocol.quiet import parse_all
 
@@ -18,6 +20,8 @@ class GossipConfig:
 
     swarm: str = "p2ptrain"
     """The swarm's name; nodes of another name are refused."""
+    swarm_id: SwarmId | None = None
+    """A private swarm's, from its manifest; then the name plays no part. It says nothing of the swarm to who has it."""
     peers: tuple[str, ...] = ()
     """Multiaddrs to dial first, and again for as long as it takes."""
     peers_file: Path | None = None
@@ -93,6 +97,11 @@ class GossipConfig:
         for complaint, fine in checks.items():
             if not fine:
                 raise LocalError(complaint)
+
+    @property
+    def named(self) -> SwarmId:
+        """What stands for the swarm in every statement: its id, or the hash of its name."""
+        return swarm_id_of(self.swarm) if self.swarm_id is None else self.swarm_id
 
     def _least_rate(self) -> float:
         return min(rate for rate in (self.up_bytes_per_s, self.down_bytes_per_s, float("inf")) if rate is not None)

@@ -24,11 +24,17 @@ class Reason(StrEnum):
     UNKNOWN_CODEC = "unknown_codec"
     NONFINITE = "nonfinite"
     DIGEST_MISMATCH = "digest_mismatch"
+    CONTRADICTED = "contradicted"
     TIMEOUT = "timeout"
     UNAVAILABLE = "unavailable"
     BANNED = "banned"
     PROTOCOL = "protocol"
     FLOODED = "flooded"
+    NO_MEMBER = "no_member"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+    USED_UP = "used_up"
+    WRONG_ROLE = "wrong_role"
 
 
 class GossipError(Exception):

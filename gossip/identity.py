@@ -2,28 +2,33 @@
 
 The peer id is the base58 of the identity multihash of libp2p's protobuf public key (libp2p spec, peer-ids): a fixed
 six-byte prefix and the 32-byte key. So an id *is* a key, and a signature can be checked against an id alone.
-The key lies in a file of its own with mode 0600: a header line and the 32-byte seed in hex.
+The key lies in a file of its own with mode 0600: a header line and the 32-byte seed in hex; or the seed sealed under a
+passphrase (sealed.py), for a machine that others may get at while it is off.
 """
 
-import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import base58
 from nacl.exceptions import BadSignatureError
+from nacl.pwhash import argon2id
+from nacl.secret import SecretBox
 from nacl.signing import SigningKey, VerifyKey
 
 from gossip.errors import LocalError, Reason, RemoteError
 from gossip.ids import PeerId
+from gossip.sealed import MAX_SEALED_BYTES, MODERATE, Cost, is_sealed, seal, unseal
+from gossip.secret_file import read_private, write_private
 
+PURPOSE: Final = "identity"
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 _ID_PREFIX: Final = bytes([0x00, 0x24, 0x08, 0x01, 0x12, 0x20])
 _ID_CHARS: Final = 52  # the prefix fixes the length: 38 bytes are 52 base58 characters
 _HEADER: Final = b"p2ptrain-ed25519-1\n"
 _FILE_BYTES: Final = len(_HEADER) + 2 * KEY_BYTES + 1
+_WHAT: Final = "the identity file"
 
 
 def peer_id_of(public_key: bytes) -> PeerId:
@@ -69,11 +74,37 @@ class Identity:
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
-    def load_or_create(cls, path: Path) -> "Identity":
-        """The key in `path`, made first when there is none. Raises LocalError on a file that holds no key."""
+    def load_or_create(cls, path: Path, passphrase: bytes | None = None) -> "Identity":
+        """The key in `path`, made first when there is none: sealed, where a passphrase is given. Raises LocalError on a
+        file that holds no key, and as `load` does."""
         if not path.exists():
-            _write_new(path, cls.generate())
-        return cls(_read_seed(path))
+            cls.generate().save(path, passphrase)
+        return cls.load(path, passphrase)
+
+    @classmethod
+    def load(cls, path: Path, passphrase: bytes | None = None) -> "Identity":
+        """The key in `path`; a passphrase is used where the file is sealed. Raises LocalError: no such file, one that
+        holds no key, a sealed one without its passphrase."""
+        return cls(_read_seed(path, passphrase))
+
+    @staticmethod
+    def is_sealed(path: Path) -> bool:
+        """Whether the key in `path` lies under a passphrase. Raises LocalError on a file that cannot be read."""
+        return is_sealed(read_private(path, MAX_SEALED_BYTES, _WHAT, refuse_shared=False))
+
+    def save(
+        self, path: Path, passphrase: bytes | None = None, *, replace: bool = False, cost: Cost = MODERATE
+    ) -> None:
+        """Write the key, readable by its owner only, and sealed where a passphrase is given. Raises LocalError, also
+        when there is a file and it is not to be replaced."""
+        if path.exists() and not replace:
+            raise LocalError(f"{path} exists; an identity is not overwritten")
+        if passphrase is None:
+            data = _HEADER + self.seed.hex().encode("ascii") + b"\n"
+        else:
+            salt, nonce = secrets.token_bytes(argon2id.SALTBYTES), secrets.token_bytes(SecretBox.NONCE_SIZE)
+            data = seal(self.seed, passphrase, purpose=PURPOSE, salt=salt, nonce=nonce, cost=cost)
+        write_private(path, data, _WHAT)
 
     @property
     def seed(self) -> bytes:
@@ -99,12 +130,15 @@ class Identity:
         return f"Identity({self.peer_id})"
 
 
-def _read_seed(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_FILE_BYTES + 1)
-    except OSError as error:
-        raise LocalError(f"cannot read the identity file {path}: {error.strerror}") from error
+def _read_seed(path: Path, passphrase: bytes | None) -> bytes:
+    text = read_private(path, max(_FILE_BYTES, MAX_SEALED_BYTES), _WHAT, refuse_shared=False)
+    if is_sealed(text):
+        if passphrase is None:
+            raise LocalError(f"{path} lies under a passphrase; give it with --passphrase-file")
+        try:
+            return unseal(text, passphrase, purpose=PURPOSE)
+        except LocalError as error:
+            raise LocalError(f"{_WHAT} {path}: {error}") from error
     if len(text) == _FILE_BYTES and text.startswith(_HEADER) and text.endswith(b"\n"):
         try:
             return bytes.fromhex(text[len(_HEADER) : -1].decode("ascii"))
@@ -114,21 +148,3 @@ def _read_seed(path: Path) -> bytes:
         f"{path} is not a p2ptrain identity (damaged or cut short); restore it from a copy, "
         "or delete it to start with a new identity"
     )
-
-
-def _write_new(path: Path, identity: Identity) -> None:
-    """Write beside, sync, then rename into place: a crash leaves a whole key or none."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(_HEADER + identity.seed.hex().encode("ascii") + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        raise LocalError(f"cannot write the identity file {path}: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)

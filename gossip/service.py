@@ -7,7 +7,7 @@ neighbour's in chain order), answers each with `accepted` or `rejected`, publish
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 import trio
@@ -25,19 +25,22 @@ from gossip.api import (
     RoundView,
     RunInfo,
     SnapshotSource,
+    StateSource,
+    Tracked,
     Update,
 )
 from gossip.config import GossipConfig
 from gossip.errors import GossipError, LocalError, Reason, RemoteError, lone_local_error
 from gossip.identity import Identity
 from gossip.ids import PeerId
-from gossip.protocol.dialback import DIALBACK_PROTOCOL
+from gossip.membership import Role
+from gossip.membership.spread import Spread
 from gossip.protocol.engine import Engine
 from gossip.protocol.exchange import Group, ReducedPart
 from gossip.protocol.limits import KIB
 from gossip.protocol.messages import GoodbyeRequest
 from gossip.protocol.outs import Disconnect, Follow, Out, Tell, Unfollow, Wake
-from gossip.protocol.relaying import RELAY_PROTOCOL
+from gossip.protocol.roles import Roles
 from gossip.running.announcer import Announcer
 from gossip.running.book_file import BookKeeper
 from gossip.running.closer import Closer
@@ -45,16 +48,21 @@ from gossip.running.context import Context, Pulse
 from gossip.running.dialback import DialBacks
 from gossip.running.dialler import Dialler
 from gossip.running.exchange import Exchanger, ReduceFunction
-from gossip.running.follower import Follower
+from gossip.running.followers import Followers
+from gossip.running.handlers import Handlers
 from gossip.running.hashing import Hasher
+from gossip.running.lookup import Finder
+from gossip.running.marks import Marker
 from gossip.running.mdns import mdns_for
+from gossip.running.membership import Private, of_swarm
 from gossip.running.quiet import local_minute, quiet_by
 from gossip.running.reacher import Reacher
-from gossip.running.relay import Relay
+from gossip.running.registrar import MemberView, Registrar, house_of
+from gossip.running.relay import relay_of
 from gossip.running.server import Server
 from gossip.running.session import ask_once
 from gossip.running.snapshots import Snapshots
-from gossip.transport.base import Stream, Transport
+from gossip.transport.base import Transport
 from gossip.transport.paced import within
 
 
@@ -62,8 +70,9 @@ def _ignore(event: GossipEvent) -> None:
     """The observer of those who want none."""
 
 
-class GossipService:
-    """A node's membership of one run. `updates`: what neighbours published; `stats`: counters since the start."""
+class GossipService(Handlers):
+    """A node's membership of one run. `updates`: what neighbours published; `stats`: counters since the start;
+    `relaying`: tells what this node relays for others."""
 
     def __init__(
         self,
@@ -74,15 +83,20 @@ class GossipService:
         run: RunInfo,
         rng: random.Random,
         snapshot_source: SnapshotSource,
+        tracked: Tracked | None = None,
         observer: Observer = _ignore,
         minute_of_day: Callable[[], int] = local_minute,
+        private: Private | None = None,
     ) -> None:
-        """Raises LocalError when an address in the config is none."""
+        """Raises LocalError when an address in the config is none. `private`: the membership that `transport` asks."""
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
+        config = config if private is None else of_swarm(config, private)
+        spread = None if private is None else Spread(private.gate)
         # No buffer: an update leaves its follower when the runtime takes it, so that memory is bounded by the degree.
         self._updates_in, self.updates = trio.open_memory_channel[Update](0)
-        self._engine = Engine(identity=identity, config=config, run=run, rng=rng)
+        roles = None if spread is None else Roles(identity.peer_id, spread.role_of, spread.why_out)
+        self._engine = Engine(identity=identity, config=config, run=run, rng=rng, roles=roles)
         self.stats: GossipStats = self._engine.court.stats
         self._run_info = run
         self._observer = observer
@@ -94,16 +108,25 @@ class GossipService:
             perform=self._perform,
             changed=Pulse(),
             quiet=quiet_by(config.quiet_hours, minute_of_day),
+            tracked=tracked,
         )
         self._exchanger = Exchanger(self._context, identity)
-        self._server = Server(self._context, self._snapshots(snapshot_source), self._exchanger)
+        publisher, hasher = self._engine.publisher, self._context.hasher
+        snapshots = Snapshots(publisher, snapshot_source, hasher, self._context.warn)
+        self._registrar = None
+        if private is not None and spread is not None:
+            self._registrar = Registrar(private, spread, house_of(self._context, self._forget))
+        self._server = Server(self._context, snapshots, self._exchanger, self._registrar)
+        self._marker = Marker(publisher, hasher)
         self._dialler = Dialler(self._context, rng)
-        self._relay = Relay(self._context)
+        self._finder = Finder(self._context, self._dialler, rng)
+        self._relay = relay_of(self._context, identity)
+        self.relaying = self._relay.reading
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._context.offence)
         self._book = BookKeeper(self._context)
         self._announcer = Announcer(self._context)
-        self._closer = Closer(self._context)
-        self._followers: dict[PeerId, Follower] = {}
+        self.closer = Closer(self._context)
+        self._followers = Followers(self._context, self._updates_in, self._server.shelf)
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -122,7 +145,10 @@ class GossipService:
             self._book.load()
             nursery.start_soon(self._book.run)
             nursery.start_soon(self._dialler.run)
+            nursery.start_soon(self._finder.run)
             nursery.start_soon(Reacher(self._context).run)
+            if self._registrar is not None:
+                nursery.start_soon(self._registrar.run)
             if self._context.config.mdns:
                 nursery.start_soon(mdns_for(self._context, self._dialler.hint).run)
             task_status.started()
@@ -149,13 +175,19 @@ class GossipService:
     async def begin_epoch(self, *, epoch: int, round: int, snapshot: bytes | None) -> None:
         """Start our chain at `round`, from the genesis (None) or from these bytes. LocalError on an old epoch."""
         base = self._run_info.genesis if snapshot is None else await self._context.hasher.payload(snapshot)
+        self._check_publishes()
         self._engine.publisher.begin(epoch=epoch, round=round, base=base)
         await self._announce()
 
-    async def publish(self, *, round: int, codec: str, payload: bytes, steps: int, tokens: int) -> None:
-        """Publish the next delta. Raises LocalError before the first epoch, or on a payload nobody may take."""
+    async def publish(
+        self, *, round: int, codec: str, payload: bytes, steps: int, tokens: int, state: StateSource | None = None
+    ) -> None:
+        """Publish the next delta; now and then it names the state after it, if `state` gives that. Raises LocalError
+        before the first epoch, or on a payload nobody may take."""
+        self._check_publishes()
         hashed = await self._context.hasher.payload(payload)
-        self._engine.publisher.extend(round=round, codec=codec, payload=hashed, steps=steps, tokens=tokens)
+        mark = await self._marker.cut(state)
+        self._engine.publisher.extend(round=round, codec=codec, payload=hashed, steps=steps, tokens=tokens, state=mark)
         await self._announce()
 
     async def exchange(
@@ -187,15 +219,19 @@ class GossipService:
 
     async def close_round(self, round: int, *, at_most_s: float) -> RoundView:
         """Wait for a quorum of fresh neighbours, or for the deadline; never longer than `at_most_s`."""
-        return await self._closer.close(round, at_most_s)
+        return await self.closer.close(round, at_most_s)
 
     async def wait_for_neighbours(self, count: int, timeout_s: float) -> int:
         """Wait for so many neighbours, at most `timeout_s`; how many there are."""
-        return await self._wait_for(count, timeout_s, tracked=False)
+        return await self._wait_for(lambda: count, timeout_s, tracked=False)
 
-    async def wait_for_tracked(self, count: int, timeout_s: float) -> int:
-        """Wait for so many neighbours whose estimate the runtime tracks, at most `timeout_s`; how many there are."""
-        return await self._wait_for(count, timeout_s, tracked=True)
+    async def wait_for_tracked(self, count: int, timeout_s: float, *, of_those_here: bool = False) -> int:
+        """Wait for so many neighbours whose estimate the runtime tracks, at most `timeout_s`; how many there are.
+        `of_those_here`: or for all, where there are fewer, and one at least; who is lost is not waited for."""
+        here = self._engine.neighbours
+        return await self._wait_for(
+            lambda: min(count, max(1, len(here))) if of_those_here else count, timeout_s, tracked=True
+        )
 
     def swarm_round(self) -> int | None:
         """The low median of the rounds that neighbours announced; None when none has."""
@@ -230,6 +266,10 @@ class GossipService:
         """Whether one of the peers that we were given has answered as a bootstrap node."""
         return self._engine.met_bootstrap
 
+    async def find(self, peer: PeerId) -> tuple[str, ...] | None:
+        """Where a member can be dialled, neighbour or not, looked up by its id; None when it was not found."""
+        return await self._finder.find(peer)
+
     def known_graph(self) -> dict[bytes, frozenset[bytes]]:
         """Who is beside whom in the swarm, as far as we know it; by tags (protocol/topology.py)."""
         return self._engine.known_graph(trio.current_time())
@@ -244,12 +284,7 @@ class GossipService:
 
     def queues(self) -> dict[QueueName, int]:
         """How much waits or is under way now. `updates` and `pulls` are at most one a neighbour each."""
-        followers = self._followers.values()
-        return {
-            "updates": sum(it.awaits_answer for it in followers),
-            "pulls": sum(it.pulling for it in followers),
-            "serving": self._server.serving,
-        }
+        return {**self._followers.queues(), "serving": self._server.serving}
 
     def drops(self) -> dict[str, int]:
         """What the transport refused, let go or survived, by kind (see transport/drops.py)."""
@@ -271,40 +306,35 @@ class GossipService:
         """As `leave`, but at once, whatever is under way."""
         await self._tell_all(self._engine.goodbye(), timeout_s)
 
-    # -- the transport's calls
+    # -- the swarm, where it is private
 
-    async def handle_stream(self, protocol: str, stream: Stream) -> None:
-        """A peer opened a stream."""
-        if protocol == DIALBACK_PROTOCOL:
-            await self._dialbacks.handle_stream(stream)
-        elif protocol == RELAY_PROTOCOL:
-            await self._relay.handle_stream(stream)
-        else:
-            await self._server.handle_stream(protocol, stream)
+    @property
+    def role(self) -> Role | None:
+        """What we may do ourselves; everybody is a trainer where the swarm is open. None: our membership has ended."""
+        return self._engine.roles.ours
 
-    def handle_message(self, forwarder: PeerId, data: bytes) -> bool:
-        """A broadcast arrived."""
-        passed_on = self._engine.on_message(forwarder, data, trio.current_time())
-        self._perform()
-        return passed_on
+    def roster_view(self) -> list[MemberView]:
+        """Everybody whom the roster has; nobody where the swarm is open."""
+        return [] if self._registrar is None else self._registrar.view()
 
-    def peer_connected(self, peer: PeerId) -> None:
-        """A connection is up: greet, unless the peer is banned."""
-        if self._engine.court.scores.banned(peer, trio.current_time()):
-            self._do(Disconnect(peer=peer))
-        else:
-            self._dialler.connected(peer)
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """The last connection is gone."""
-        self._engine.members.vanish(peer, "the connection is lost", trio.current_time())
-        self._perform()
-
-    def keeps(self, peer: PeerId) -> bool:
-        """Neighbours stay connected, whoever else would like a place."""
-        return peer in self._engine.neighbours
+    def submit(self, signed: Iterable[bytes]) -> None:
+        """Take up, keep and spread what an admin has signed: `pack_item` of a revocation or certificate, or
+        `pack_manifests`. LocalError when the swarm is not private, or does not take it."""
+        if self._registrar is None:
+            raise LocalError("the swarm is open to all: nobody is its admin")
+        self._registrar.submit(signed)
 
     # -- insides
+
+    def _forget(self, peer: PeerId, why: RemoteError) -> None:
+        """A member that is none any more."""
+        self._server.shelf.forget(peer)
+        self._engine.cut(peer, why)
+        self._perform()
+
+    def _check_publishes(self) -> None:
+        if not self._engine.roles.publishes:
+            raise LocalError(f"a member of role {self.role or 'none'} publishes nothing")
 
     def _announced(self, peer: PeerId) -> int | None:
         return self._engine.neighbours[peer].announced_round
@@ -319,21 +349,16 @@ class GossipService:
         if self._nursery is not None:  # before that there is no network; the announcer begins with the newest link
             await self._announcer.announce()
 
-    def _snapshots(self, source: SnapshotSource) -> Snapshots:
-        return Snapshots(self._engine.publisher, source, self._context.hasher, self._context.warn)
-
     def _answer(self, update: Update, error: RemoteError | None) -> None:
-        follower = self._followers.get(update.peer)
-        if follower is not None:
-            follower.answer(update, error)
-            self._perform()
+        self._followers.answer(update, error)
+        self._perform()
 
-    async def _wait_for(self, count: int, timeout_s: float, *, tracked: bool) -> int:
+    async def _wait_for(self, needed: Callable[[], int], timeout_s: float, *, tracked: bool) -> int:
         def there() -> int:
             return sum(it.tracked or not tracked for it in self._engine.neighbours.values())
 
         with trio.move_on_after(timeout_s):
-            while there() < count:
+            while there() < needed():
                 await self._context.changed.wait()
         return there()
 
@@ -363,25 +388,12 @@ class GossipService:
             case Tell(event=event):
                 self._observer(event)
             case Follow(peer=peer):
-                self._follow(peer)
+                if self._nursery is not None:  # or we are shutting down
+                    self._followers.begin(peer, self._nursery)
             case Unfollow(peer=peer):
-                self._unfollow(peer)
+                self._followers.end(peer)
             case Wake(peer=peer):
-                if peer in self._followers:
-                    self._followers[peer].woken.beat()
-            case Disconnect(peer=peer):
+                self._followers.wake(peer)
+            case Disconnect():
                 if self._nursery is not None:
-                    self._nursery.start_soon(self._context.transport.disconnect, peer)
-
-    def _follow(self, peer: PeerId) -> None:
-        neighbour = self._engine.neighbours.get(peer)
-        if neighbour is None or self._nursery is None:  # lost again already, or we are shutting down
-            return
-        follower = Follower(peer, neighbour, self._context, self._updates_in, self._server.shelf)
-        self._followers[peer] = follower
-        self._nursery.start_soon(follower.run)
-
-    def _unfollow(self, peer: PeerId) -> None:
-        follower = self._followers.pop(peer, None)
-        if follower is not None:
-            follower.scope.cancel()
+                    self._nursery.start_soon(self._part, out)

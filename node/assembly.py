@@ -12,9 +12,10 @@ from typing import Any
 import torch
 import trio
 
-from gossip.api import GossipEvent, Head, RunInfo, SnapshotSource
+from gossip.api import GossipEvent, Head, RunInfo, SnapshotSource, Tracked
 from gossip.identity import Identity
-from gossip.ids import Digest, RunId
+from gossip.ids import Digest, PeerId, RunId
+from gossip.running.membership import Private
 from gossip.transport.base import Transport
 from node import hostile
 from node.checkpoint import Checkpoint, CheckpointStore
@@ -55,6 +56,8 @@ class Surroundings:
     rng: random.Random
     checkpoints: CheckpointStore
     epoch_file: Path
+    private: Private | None = None
+    """Its membership of a private swarm; None: of an open one."""
 
 
 def check_runnable(config: Config) -> None:
@@ -87,7 +90,9 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
         run=run_info(config, trainer.fingerprint, genesis_d),
         rng=around.rng,
         snapshot_source=_snapshot_source(strategy, around.lane, lock, lambda: service.head),
+        tracked=_tracked(strategy, around.lane, lock, config.sync.f),
         observer=_observer(journal, departed, refusals),
+        private=around.private,
     )
     node = Node(
         config=config,
@@ -206,6 +211,14 @@ def _snapshot_source(strategy: SyncStrategy, lane: Lane, lock: trio.Lock, head: 
             return head(), await lane.offload(strategy.snapshot)
 
     return source
+
+
+def _tracked(strategy: SyncStrategy, lane: Lane, lock: trio.Lock, liars: int) -> Tracked:
+    async def estimate(peer: PeerId) -> bytes | None:
+        async with lock:
+            return await lane.offload(lambda: strategy.estimate(str(peer)))
+
+    return Tracked(estimate=estimate, liars=liars)
 
 
 def _observer(journal: Journal, departed: set[str], refusals: deque[str]) -> Callable[[GossipEvent], None]:

@@ -17,19 +17,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gossip.bootstrap import BootstrapService
 from gossip.errors import LocalError
-from gossip.identity import Identity
-from node import config_errors
+from gossip.membership import Manifest
+from node import config_errors, credentials
 from node.addresses import best_address
 from node.config_source import Raw
 from node.errors import EXIT_INTERRUPTED, UsageError
 from node.events import EventLog
-from node.live_metrics import Readings
+from node.live_metrics import Readings, disk_free
 from node.metrics import Metrics
+from node.page.feed import Feed, Moment
 from node.progress import NodeProgress
-from node.run_dir import ADDRESSES, IDENTITY
+from node.run_dir import ADDRESSES
 from node.sections import NetworkConfig, NodeConfig, check_addresses
 from node.signals import until_signal
-from node.status_server import StatusServer
+from node.status_server import server_of
 
 SECTIONS = ("network", "node")
 
@@ -73,48 +74,59 @@ class _Parts:
     addresses: list[str]
     folder: Path
     emit: EventLog
+    private: bool
 
 
-def main(config: BootstrapConfig, *, node_dir: Path, emit: EventLog) -> int:
-    """Run until a signal, and return the exit code. The caller holds the lock of `node_dir`. Raises LocalError."""
-    return trio.run(_run, config, node_dir, emit)
+def main(config: BootstrapConfig, *, node_dir: Path, emit: EventLog, passphrase: bytes | None = None) -> int:
+    """Run until a signal, and return the exit code. The caller holds the lock of `node_dir`. `passphrase`: of its key.
+    Raises LocalError."""
+    return trio.run(_run, config, node_dir, emit, passphrase)
 
 
-async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog) -> int:
+async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphrase: bytes | None) -> int:
     from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: not for a wrong option
 
-    network, identity = config.network, Identity.load_or_create(node_dir / IDENTITY)
+    network, held = config.network, credentials.load(node_dir, passphrase)
     transport = Libp2pTransport(
         Libp2pConfig(listen=network.listen, announce=network.announce, swarm=network.swarm, bounds=network.bounds()),
-        identity.seed,
+        held.identity.seed,
+        admission=held.admission,
+        psk=held.psk,
     )
 
     def warn(message: str) -> None:
         emit("warning", message=message)
 
     service = BootstrapService(
-        identity=identity,
+        identity=held.identity,
         transport=transport,
         config=replace(network, address_book=network.address_book or node_dir / ADDRESSES),
         rng=random.Random(),
         warn=warn,
+        private=held.private,
     )
     metrics, progress = Metrics(), NodeProgress(config.node.name)
-    emit.add_sink(metrics.observe)
-    emit.add_sink(progress.observe)
-    metrics.live.watch(partial(_readings, service))
+    feed = Feed(progress)
+    for sink in (metrics.observe, progress.observe, feed.observe):
+        emit.add_sink(sink)
+    feed.watch(lambda: Moment(loop_lag_s=metrics.newest_lag_s))
+    metrics.live.watch(partial(_readings, service, node_dir))
+    held.news.to = partial(_tell_of_manifest, emit)
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal)
         nursery.start_soon(metrics.watch_loop)
         await nursery.start(service.run)
-        url = None
-        if config.node.metrics_port >= 0:
-            server = StatusServer(
-                metrics, progress.as_dict, host=config.node.metrics_host, port=config.node.metrics_port
-            )
-            url = await nursery.start(server.run)
-        parts = _Parts(config=config, service=service, addresses=list(transport.addresses), folder=node_dir, emit=emit)
-        _announce(parts, identity.peer_id, url)
+        server = server_of(config.node, metrics, feed)
+        url = None if server is None else await nursery.start(server.run)
+        parts = _Parts(
+            config=config,
+            service=service,
+            addresses=list(transport.addresses),
+            folder=node_dir,
+            emit=emit,
+            private=held.private is not None,
+        )
+        _announce(parts, held.identity.peer_id, url)
         nursery.start_soon(_tell, parts)
         await interrupted.wait()
         nursery.cancel_scope.cancel()
@@ -122,8 +134,12 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog) -> int:
     return EXIT_INTERRUPTED
 
 
-def _readings(service: BootstrapService) -> Readings:
-    return Readings(queues={"serving": service.serving}, drops=service.drops())
+def _readings(service: BootstrapService, folder: Path) -> Readings:
+    return Readings(queues={"serving": service.serving}, drops=service.drops(), disk_free=disk_free(folder))
+
+
+def _tell_of_manifest(emit: EventLog, manifest: Manifest) -> None:
+    emit("manifest", version=manifest.version, applies_at=manifest.applies_at)
 
 
 def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
@@ -136,7 +152,7 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
         run_dir=parts.folder,
         metrics_url=url,
     )
-    if parts.addresses:
+    if parts.addresses and not parts.private:  # a private swarm is joined by an invite
         network = parts.config.network
         address = parts.addresses[0] if network.announce else best_address(parts.addresses)
         words = ["p2ptrain", "node", "--peer", address]

@@ -10,6 +10,10 @@ import gc
 IMPORTING = 200_000
 """New objects from one collection to the next while a program starts: four collections instead of a thousand."""
 
+SWITCH_INTERVAL_S = 0.001
+"""How long the training thread may keep the interpreter from the event loop: with CPython's 5 ms, each of the loop's
+many small turns during a transfer would wait that long."""
+
 _DEFAULT = gc.get_threshold()
 
 

@@ -21,9 +21,6 @@ JOIN_PATIENCE_S = 60.0
 LOOK_AGAIN_S = 0.5
 """Between two looks at whether enough donors are level: far below the time that catching up takes."""
 
-RECOUNT_S = 5.0
-"""Neighbours come and go while snapshots travel: those that are waited for are counted anew this often."""
-
 
 async def enter(node: Node, *, resumed: bool) -> None:
     """Find the neighbours, then begin or go on. Raises RunError when peers were named and none of them answers."""
@@ -101,12 +98,14 @@ def _fetching_models(node: Node) -> Iterator[None]:
 
 async def _neighbours_now(node: Node) -> RoundView:
     """The neighbours' newest state, once enough of it is here. Their round moves on meanwhile, so it is asked for
-    again until what arrived is not stale, and of so many donors that the promise about f liars holds among them."""
+    again until what arrived is not stale, and of so many donors that the promise about f liars holds among them. A
+    donor that leaves, or is left for what it offered, is not waited for any more from that moment on."""
     deadline = trio.current_time() + JOIN_PATIENCE_S
     while True:
         left = max(0.0, deadline - trio.current_time())
+        found = await node.service.wait_for_tracked(node.needed_members, left, of_those_here=True)
         needed = max(1, min(len(node.service.neighbours()), node.needed_members))
-        if await node.service.wait_for_tracked(needed, min(left, RECOUNT_S)) >= needed or left == 0.0:
+        if found >= needed or left == 0.0:
             view = await node.service.close_round(node.service.swarm_round() or node.round, at_most_s=left)
             if len(view.staleness) >= needed or left == 0.0:
                 return view

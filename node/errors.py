@@ -6,6 +6,7 @@ table and nowhere else; what the table does not know is a bug of ours, and is sa
 """
 
 import errno
+import signal
 import sys
 import sysconfig
 import traceback
@@ -127,3 +128,13 @@ def _bug(error: BaseException) -> RunError:
     if theirs:
         return RunError(f"{theirs} raised {what}", "mend it there; --debug shows how it was reached")
     return RunError(f"unexpected {what}", "this is a bug of p2ptrain: run again with --debug and report what it prints")
+
+
+def describe_code(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -22,6 +22,7 @@ what else ends in `_s` is seconds of this round; `round` counts the rounds close
     rejected         peer reason detail; thinned out in a flood: a round's rejected_by_reason has them all
     banned           peer reason detail       equivocation    peer reason detail
     resumed          round checkpoint         joined          round donors
+    manifest         version applies_at round changes (by setting): a private swarm's newer manifest holds from here
     checkpoint       round path               checkpoint_skipped  path why
     warning          message                  interrupted     summary
     finished         summary                  failed          error hint

@@ -11,13 +11,14 @@ from functools import partial
 
 import torch
 
-from gossip.api import Head, Observer, RunInfo, SnapshotSource
+from gossip.api import Head, Observer, RunInfo, SnapshotSource, StateSource, Tracked
 from gossip.config import GossipConfig
 from gossip.identity import Identity
 from gossip.ids import Digest
-from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
+from gossip.protocol.digests import NO_DIGEST, digest_of
 from gossip.protocol.envelope import Scope, seal
 from gossip.protocol.statements import LinkBody, link_statement
+from gossip.running.membership import Private
 from gossip.service import GossipService
 from gossip.transport.base import Transport
 from node.config import AttackSection
@@ -69,7 +70,9 @@ class HostileService(GossipService):
         run: RunInfo,
         rng: random.Random,
         snapshot_source: SnapshotSource,
+        tracked: Tracked,
         observer: Observer,
+        private: Private | None = None,
     ) -> None:
         super().__init__(
             identity=identity,
@@ -78,16 +81,20 @@ class HostileService(GossipService):
             run=run,
             rng=rng,
             snapshot_source=snapshot_source,
+            tracked=tracked,
             observer=observer,
+            private=private,
         )
         self._attack = attack
-        self._forger = Forger(identity, Scope(swarm=swarm_id_of(config.swarm), run=run.run_id), run.genesis)
+        self._forger = Forger(identity, Scope(swarm=config.named, run=run.run_id), run.genesis)
         self._to_all = transport.publish
 
-    async def publish(self, *, round: int, codec: str, payload: bytes, steps: int, tokens: int) -> None:
+    async def publish(
+        self, *, round: int, codec: str, payload: bytes, steps: int, tokens: int, state: StateSource | None = None
+    ) -> None:
         """The true update, and the misdeeds of its round."""
         before = self.head
-        await super().publish(round=round, codec=codec, payload=payload, steps=steps, tokens=tokens)
+        await super().publish(round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state)
         body = LinkBody(round=round, kind="delta", codec=codec, size=len(payload), steps=steps, tokens=tokens)
         for raw in self._forger.broadcasts(self._attack.misdeeds(round), before, body):
             await self._to_all(raw)

@@ -4,23 +4,31 @@ Whoever owns the node says where to read (`watch`); until then nothing is known 
 answered on the event loop, where the network's tables may be read.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from gossip.api import Durations, QueueName, Reachability
+from gossip.api import Durations, QueueName, Reachability, Relaying
+from gossip.protocol.circuit import Status
 from gossip.transport.drops import DROPS
 
 REACHABILITY: tuple[str, ...] = get_args(Reachability)
 
 QUEUES: tuple[str, ...] = (*get_args(QueueName), "strategy", "closing", "corrections")
 """The network's, then the node's own: see `node.Node.queues`."""
+
+GAP = "Algebraic connectivity over mean degree of the graph of members, as far as it is known; -1: it is not."
+
+REFUSALS: tuple[str, ...] = tuple(status.label for status in Status if status is not Status.OK)
+"""Why a relay refuses what it is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +41,21 @@ class Readings:
     drops: Mapping[str, int] = field(default_factory=dict)
     spectral_gap: float = -1.0
     """Below 0: no graph is known."""
+    relaying: Relaying = field(default_factory=Relaying)
+    relay_limit: float = 0.0
+    """Bytes a second that it would relay at most; 0: it does not relay."""
+    disk_free: int = -1
+    """Bytes that this user may still write where the run lies; below 0: not known."""
+
+
+def disk_free(folder: Path) -> int:
+    """Bytes that this user may still write on the disk of `folder`, or of the nearest folder above it that is there; -1
+    where nobody can say. One system call, of microseconds on a local disk. One that hangs would hold up the log too."""
+    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    try:
+        return shutil.disk_usage(there).free
+    except OSError:
+        return -1
 
 
 class LiveMetrics(Collector):
@@ -53,7 +76,12 @@ class LiveMetrics(Collector):
         yield _queues(readings.queues)
         yield self._blobs(readings.blob_seconds)
         yield _drops(readings.drops)
-        yield _spectral_gap(readings.spectral_gap)
+        yield _gauge("spectral_gap", GAP, readings.spectral_gap)
+        yield from _relaying(readings.relaying)
+        yield _gauge(
+            "relay_limit_bytes_per_second", "What the node relays at most; 0: it does not.", readings.relay_limit
+        )
+        yield _gauge("disk_free_bytes", "Free where the run's folder lies; -1: not known.", readings.disk_free)
 
     def _blobs(self, durations: Durations) -> Metric:
         name = "p2ptrain_blob_seconds"
@@ -82,11 +110,8 @@ def _queues(depths: Mapping[str, int]) -> Metric:
     return family
 
 
-def _spectral_gap(gap: float) -> Metric:
-    text = "Algebraic connectivity over mean degree of the graph of members, as far as it is known; -1: it is not."
-    family = GaugeMetricFamily("p2ptrain_spectral_gap", text)
-    family.add_metric([], gap)
-    return family
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"p2ptrain_{name}", text, value)
 
 
 def _drops(counts: Mapping[str, int]) -> Metric:
@@ -95,3 +120,14 @@ def _drops(counts: Mapping[str, int]) -> Metric:
     for kind in DROPS:
         family.add_metric([kind], counts.get(kind, 0))
     return family
+
+
+def _relaying(relaying: Relaying) -> Iterator[Metric]:
+    """What the node relays for others; all at 0 where it relays nothing."""
+    yield _gauge("relay_circuits", "Circuits that are relayed now.", relaying.circuits)
+    yield CounterMetricFamily("p2ptrain_relay_bytes", "Bytes relayed, counted once each.", relaying.carried_bytes)
+    text = "Reservations and circuits that were asked for in vain, by the answer's status."
+    family = CounterMetricFamily("p2ptrain_relay_refused", text, labels=["status"])
+    for status in REFUSALS:
+        family.add_metric([status], relaying.refused.get(status, 0))
+    yield family

@@ -1,12 +1,14 @@
 """A node's parts and its position in the run: what the loops in `sync_loop.py` and `entry.py` share."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
 
+from gossip.api import MAX_COUNTED_PEERS
+from gossip.ids import PeerId
 from gossip.service import GossipService
 from node.checkpoint import CheckpointStore
 from node.config import Config
@@ -46,6 +48,9 @@ class Node:
     departed: set[str]
     """Neighbours that were lost and whose estimates are still held."""
     strategy_lock: trio.Lock = field(default_factory=trio.Lock)
+    settle: Callable[[int, int], None] | None = None
+    """Called with the rounds that are trained and closed next when these change: by a private swarm's manifest, other
+    settings may hold from there. None in an open swarm."""
     round: int = 0
     """The round being trained, or (between a phase and the closing of its round) being closed."""
     swarm_round: int = 0
@@ -64,6 +69,8 @@ class Node:
     _published_bytes: int = 0
     newest_payload: int = 0
     """Bytes of the newest message."""
+    accepted: Counter[str] = field(default_factory=Counter)
+    """Updates taken of each peer; of those that left long ago it is forgotten."""
 
     @property
     def finished(self) -> bool:
@@ -178,6 +185,13 @@ class Node:
         self._published += 1
         self._published_bytes += size
 
+    def count_accepted(self, peer: str) -> None:
+        """Count an update that was taken."""
+        if peer not in self.accepted and len(self.accepted) >= MAX_COUNTED_PEERS:
+            here = self.service.neighbours()
+            self.accepted = Counter({name: count for name, count in self.accepted.items() if PeerId(name) in here})
+        self.accepted[peer] += 1
+
     def queues(self) -> dict[str, int]:
         """What waits or is under way now: the network's queues, tasks that wait for the strategy (one at a time may use
         it), trained rounds that are not closed yet (0 or 1), and corrections that training has yet to take up."""
@@ -199,6 +213,7 @@ class Node:
         self._closing = True
         self._gathering = isinstance(self.strategy, Meeting)
         self._uncounted = 0
+        self.settle_round()
 
     def gathered(self) -> None:
         """All whom this node meets in the round being closed are there, or it waits for them no longer."""
@@ -208,3 +223,9 @@ class Node:
         """Go on with round `number`; nothing is being closed any more."""
         self.round = number
         self._closing = self._gathering = False
+        self.settle_round()
+
+    def settle_round(self) -> None:
+        """Let the settings of the rounds that come next hold."""
+        if self.settle is not None:
+            self.settle(self.round + self._closing, self.round)

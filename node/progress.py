@@ -6,6 +6,7 @@ It is fed with events and nothing else, so a recorded `events.jsonl` gives the s
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from node import peers_seen
 from node.events import Event
 
 _COPIED = (
@@ -92,12 +93,16 @@ class NodeProgress:
     checkpoint: str | None = None
     checkpoint_round: int | None = None
     warnings: list[str] = field(default_factory=list)
+    peers: peers_seen.Peers = field(default_factory=dict)
+    loop_lag_s: float | None = None
+    """Of the event loop, as the node itself says when it is asked; no event tells it."""
     error: str | None = None
     summary: dict[str, Any] | None = None
 
     def observe(self, event: Event) -> None:
         """Take up one event; unknown ones and unknown fields are passed over."""
         self.updated_at = event.get("ts", self.updated_at)
+        peers_seen.observe(self.peers, event)
         handler = getattr(self, f"_on_{event['event']}", None)
         if handler is not None:
             handler(event)

@@ -7,10 +7,13 @@ import psutil
 import torch
 
 from gossip.api import RoundView
+from gossip.ids import PeerId
+from gossip.protocol.topology import tag_of
 from node.checkpoint import Checkpoint
 from node.inner_loop import Phase
-from node.live_metrics import Readings
+from node.live_metrics import Readings, disk_free
 from node.node import Node
+from node.page.feed import Moment
 from node.summary import NodeSummary
 from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.sync.base import RoundResult
@@ -107,13 +110,46 @@ def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
 
 def readings(node: Node) -> Readings:
     """What a scrape wants to know of this moment."""
-    service = node.service
+    service, network = node.service, node.config.network
     return Readings(
         reachability=service.reachability(),
         queues=node.queues(),
         blob_seconds=service.stats.blob_seconds,
         drops=service.drops(),
+        relaying=service.relaying(),
+        relay_limit=network.relay_bytes_per_s if network.relay else 0.0,
+        disk_free=disk_free(node.checkpoints.folder),
         spectral_gap=_gap_of(frozenset(service.known_graph().items())),
+    )
+
+
+def moment(node: Node, lag_s: float | None) -> Moment:
+    """What the node's page wants to know of this moment."""
+    service, stats, speeds = node.service, node.service.stats, node.service.link_speeds()
+    refused: dict[str, dict[str, int]] = {}
+    for (peer, reason), count in stats.rejected.items():
+        refused.setdefault(str(peer), {})[str(reason)] = count
+    peers = {
+        str(peer): {
+            "here": True,
+            "round": it.round,
+            "staleness": it.staleness,
+            "score": round(it.score),
+            "tracked": it.tracked,
+            "address": it.address,
+            "neighbours": it.neighbours,
+            "accepted": node.accepted[str(peer)],
+            "rejected": refused.get(str(peer), {}),
+            "sent_bytes_per_s": speeds[peer].sent,
+            "received_bytes_per_s": speeds[peer].received,
+        }
+        for peer, it in service.neighbours().items()
+    }
+    return Moment(
+        peers=peers,
+        graph=service.known_graph(),
+        tags={str(peer): tag_of(peer) for peer in (PeerId(node.peer_id), *service.neighbours())},
+        loop_lag_s=lag_s,
     )
 
 

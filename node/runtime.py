@@ -15,8 +15,7 @@ from pathlib import Path
 
 import trio
 
-from gossip.identity import Identity
-from node import collector, record
+from node import collector, credentials, record
 from node.addresses import best_address
 from node.assembly import Surroundings, make_node
 from node.checkpoint import Checkpoint, CheckpointStore
@@ -30,17 +29,15 @@ from node.inner_loop import Phase
 from node.lanes import LANES
 from node.metrics import Metrics
 from node.node import Node
+from node.page.feed import Feed
 from node.progress import NodeProgress
-from node.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, IDENTITY, SUMMARY
+from node.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
 from node.signals import until_signal
-from node.status_server import StatusServer
+from node.status_server import server_of
 from node.summary import NodeSummary, read_node_summary, to_json, write_atomic
+from node.swarm.applying import follow_manifests
 from node.sync_loop import follow, synchronize, train
 from p2ptrain.sync import Meeting
-
-SWITCH_INTERVAL_S = 0.001
-"""How long the training thread may keep the interpreter from the event loop: with CPython's 5 ms, each of the loop's
-many small turns during a transfer would wait that long."""
 
 LOOK_AROUND_S = 0.1
 """How often a finished node looks whether its neighbours are finished, too."""
@@ -50,19 +47,19 @@ GOODBYE_S = 1.0
 second in which connections are closed, it is over within the five that Ctrl-C promises."""
 
 
-def main(config: Config, *, node_dir: Path, emit: EventLog) -> int:
-    """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`.
+def main(config: Config, *, node_dir: Path, emit: EventLog, passphrase: bytes | None = None) -> int:
+    """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `passphrase`: its key's.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    return trio.run(_run, config, node_dir, emit)
+    sys.setswitchinterval(collector.SWITCH_INTERVAL_S)
+    return trio.run(_run, config, node_dir, emit, passphrase)
 
 
-async def _run(config: Config, node_dir: Path, emit: EventLog) -> int:
+async def _run(config: Config, node_dir: Path, emit: EventLog, passphrase: bytes | None) -> int:
     from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: only a real node pays
 
-    identity = Identity.load_or_create(node_dir / IDENTITY)
+    held = credentials.load(node_dir, passphrase)
     transport = Libp2pTransport(
         Libp2pConfig(
             listen=config.network.listen,
@@ -70,25 +67,32 @@ async def _run(config: Config, node_dir: Path, emit: EventLog) -> int:
             swarm=config.network.swarm,
             bounds=config.network.bounds(),
         ),
-        identity.seed,
+        held.identity.seed,
+        admission=held.admission,
+        psk=held.psk,
     )
     if config.network.address_book is None:
         kept = replace(config.network, address_book=node_dir / ADDRESSES)
         config = config.model_copy(update={"network": kept})
     metrics, progress = Metrics(), NodeProgress(config.node.name)
-    emit.add_sink(metrics.observe)
-    emit.add_sink(progress.observe)
+    feed = Feed(progress, log=emit.path)
+    for sink in (metrics.observe, progress.observe, feed.observe):
+        emit.add_sink(sink)
     around = Surroundings(
-        identity=identity,
+        identity=held.identity,
         transport=transport,
         lane=LANES.get(config.node.lane),
         emit=emit,
         rng=random.Random(),
         checkpoints=CheckpointStore(node_dir / CHECKPOINTS, keep=config.node.checkpoint_keep),
         epoch_file=node_dir / EPOCH,
+        private=held.private,
     )
     node, checkpoint = make_node(config, around)
+    if held.private is not None:
+        held.news.to = follow_manifests(node, held.private.gate.chain, emit)
     metrics.live.watch(partial(record.readings, node))
+    feed.watch(lambda: record.moment(node, metrics.newest_lag_s))
     register_gpu(metrics.registry, node.inner.trainer.device)
     if node.finished and (summary := _told_already(node, node_dir)) is not None:
         _announce_over(node, summary)
@@ -97,7 +101,8 @@ async def _run(config: Config, node_dir: Path, emit: EventLog) -> int:
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal)
         nursery.start_soon(metrics.watch_loop)
-        url = await _serve_status(nursery, config, metrics, progress)
+        server = server_of(config.node, metrics, feed)
+        url = None if server is None else await nursery.start(server.run)
 
         async def started() -> None:
             _announce_start(node, list(transport.addresses), node_dir, url)
@@ -144,14 +149,6 @@ def _tell_of_router(node: Node, words: str) -> None:
     node.journal.emit("router", message=words)
 
 
-async def _serve_status(nursery: trio.Nursery, config: Config, metrics: Metrics, progress: NodeProgress) -> str | None:
-    if config.node.metrics_port < 0:
-        return None
-    server = StatusServer(metrics, progress.as_dict, host=config.node.metrics_host, port=config.node.metrics_port)
-    url: str = await nursery.start(server.run)
-    return url
-
-
 def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | None) -> None:
     config = node.config
     node.journal.emit(
@@ -169,7 +166,7 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         f=config.sync.f,
         robust_margin=node.robust_margin(config.node.wait_for + 1),
     )
-    if addresses:
+    if addresses and node.settle is None:  # a private swarm is joined by an invite
         address = addresses[0] if config.network.announce else best_address(addresses)
         node.journal.emit("join", command=join_command(config, address))
 

@@ -17,6 +17,7 @@ from gossip.protocol.attempts import peer_in
 from gossip.transport.places import LOCAL_NETWORKS, Bounds
 from node.config_source import Raw, drop_options_of_other_names, merge, parse_set, read_file
 from node.errors import UsageError
+from node.page.token import check_exposure
 
 Role = Literal["trainer", "bootstrap"]
 ROLES: tuple[str, ...] = get_args(Role)
@@ -91,18 +92,23 @@ class NodeConfig:
     """How long a finished node stays for slower neighbours' last rounds, at most; and then, for its last update to be
     fetched."""
     metrics_host: str = "127.0.0.1"
-    """Where /metrics and /status listen. Anyone who reaches it may read it: keep it on loopback or a private link."""
+    """Where the node's page, /metrics and /status listen. On another address than loopback they want a token."""
     metrics_port: Annotated[int, Field(ge=-1, le=65535)] = 0
     """0: any free port; -1: no status page."""
+    status_token_file: Path | None = None
+    """Holds the token without which the page answers nobody (mode 0600); made with a new one if it is not there. None:
+    no token is asked for, which only loopback allows."""
     shard_count: Annotated[int, Field(ge=1)] = 1
     """Parts that the training data is cut into. 1: every node draws from all of it, each in an order of its own."""
     shard_index: Annotated[int, Field(ge=0)] | None = None
     """Which part is this node's. None: the part that its peer id falls on, in an order that its peer id gives."""
 
     def __post_init__(self) -> None:
-        """ValueError when the shard is not one of the count."""
+        """ValueError when the shard is not one of the count; UsageError for a page that all may read."""
         if self.shard_index is not None and self.shard_index >= self.shard_count:
             raise ValueError(f"shard_index {self.shard_index} must be below shard_count {self.shard_count}")
+        if self.metrics_port >= 0:
+            check_exposure(self.metrics_host, self.status_token_file)
 
 
 def check_addresses(network: NetworkConfig) -> None:

@@ -72,6 +72,7 @@ async def announce(node: Node, phase: Phase) -> None:
             payload=message.payload,
             steps=phase.steps,
             tokens=phase.tokens,
+            state=lambda: node.lane.offload(node.strategy.snapshot),
         )
     node.note_payload(len(message.payload))
     node.pace.took(node.peer_id, phase.steps)
@@ -114,6 +115,7 @@ async def follow(node: Node) -> None:
             node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")
         else:
             node.service.accepted(update)
+            node.count_accepted(peer)
             node.pace.took(peer, update.steps if update.kind == "delta" else None)
             node.look_around()
 

@@ -23,13 +23,23 @@ from gossip.api import UpdateKind
 from gossip.errors import Reason
 from gossip.identity import Identity
 from gossip.ids import Digest
+from gossip.membership.limits import BUCKET_BYTES, BUCKETS
 from gossip.protocol import messages
 from gossip.protocol.blobs import Manifest, manifest_of
 from gossip.protocol.chain import Chain, EquivocationError
 from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
 from gossip.protocol.envelope import Envelope, Statement, seal
 from gossip.protocol.exchange import Group
+from gossip.protocol.kademlia import PLACE_BITS, place_of_id
 from gossip.protocol.limits import CHUNK_BYTES, PROTOCOL_VERSION
+from gossip.protocol.member_messages import (
+    BucketsRequest,
+    Known,
+    MembershipRequest,
+    RosterRequest,
+    TermsRequest,
+    pack_parts,
+)
 from gossip.protocol.statements import (
     Link,
     LinkBody,
@@ -63,6 +73,10 @@ def names() -> dict[str, object]:
             {"ring": ring, "peer_id": each.peer_id, "place": f"{place_of(SCOPE, ring, each.peer_id):016x}"}
             for each in (ALICE, BOB)
             for ring in range(3)
+        ],
+        "places": [
+            {"peer_id": each.peer_id, "place": f"{place_of_id(SCOPE, each.peer_id):064x}"}
+            for each in (ALICE, BOB, CAROL)
         ],
         "ring_scope": {"swarm": SCOPE.swarm, "run": SCOPE.run},
     }
@@ -105,12 +119,14 @@ def statements() -> dict[str, object]:
 
 
 def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
-    for link in (_body("genesis"), _body("snapshot", size=12), _body("delta", codec="q2", size=7)):
+    bases = [(_body("genesis"), 0), (_body("snapshot", size=12), 0)]
+    for link, seq in (*bases, (_body("delta", "q2", 7), 5), (_body("delta", "q2", 7, digest_of(b"the state")), 8)):
         base = link.kind != "delta"
         prev = NO_DIGEST if base else digest_of(b"the link before")
         address = NO_DIGEST if link.kind == "genesis" else PAYLOAD.address
         fields = {key: value for key, value in vars(link).items() if value is not None}
-        yield link_statement(epoch=EPOCH, seq=0 if base else 5, prev=prev, address=address, body=link), fields
+        named = {} if base else {"state": link.state or b""}
+        yield link_statement(epoch=EPOCH, seq=seq, prev=prev, address=address, body=link), {**fields, **named}
     offer = offer_statement(
         epoch=EPOCH, seq=5, head=digest_of(b"the newest link"), address=PAYLOAD.address, round=6, size=12
     )
@@ -127,9 +143,9 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
         yield part, {"size": 12}
 
 
-def _body(kind: UpdateKind, codec: str = "", size: int = 0) -> LinkBody:
+def _body(kind: UpdateKind, codec: str = "", size: int = 0, state: Digest | None = None) -> LinkBody:
     genesis = GENESIS if kind == "genesis" else None
-    return LinkBody(round=6, kind=kind, codec=codec, size=size, steps=20, tokens=320, genesis=genesis)
+    return LinkBody(round=6, kind=kind, codec=codec, size=size, steps=20, tokens=320, genesis=genesis, state=state)
 
 
 def _statement(envelope: Envelope, body: dict[str, Any], by: Identity = ALICE) -> dict[str, object]:
@@ -163,10 +179,13 @@ def conversation() -> dict[str, object]:
         "hello": (messages.HelloRequest(hello=lonely.encode()), [lonely.encode()]),
         "links": (messages.LinksRequest(epoch=EPOCH, first=1, count=8), [[link, link]]),
         "snapshot": (messages.SnapshotRequest(epoch=EPOCH, seq=5), [record]),
+        "state": (messages.StateRequest(key=BOB.public_key, epoch=EPOCH, seq=8, least=5), [address]),
         "manifest": (messages.ManifestRequest(address=address), [PAYLOAD.encode(), chunk]),
         "chunk": (messages.ChunkRequest(address=address, index=0), [chunk]),
         "goodbye": (messages.GoodbyeRequest(envelope=goodbye), []),
         "part": (messages.PartRequest(envelope=goodbye), []),
+        "find": (_find(record), [record, [record, record]]),
+        **_of_members(),
     }
     return {
         "hellos": [_hello(hello), _hello(lonely)],
@@ -189,6 +208,23 @@ def conversation() -> dict[str, object]:
         ],
         "bad_answers": list(bad.answers()),
     }
+
+
+def _of_members() -> dict[str, tuple[messages.Request, list[Any]]]:
+    """What members of a private swarm ask; pages, buckets and manifests are only carried here."""
+    known = Known(roster=digest_of(b"a roster"), version=2, manifest=digest_of(b"a manifest"))
+    buckets = bytes(BUCKETS * BUCKET_BYTES)
+    return {
+        "membership": (MembershipRequest.of(known, b"\x91\xc4\x04item"), [*vars(known).values()]),
+        "buckets": (BucketsRequest(), [buckets]),
+        "roster": (RosterRequest(parts=pack_parts((0, 9, 255)), page=1), [b"\x91\xc4\x04item"]),
+        "terms": (TermsRequest(above=1), [b"a manifest"]),
+    }
+
+
+def _find(record: bytes) -> messages.FindRequest:
+    target = Digest(place_of_id(SCOPE, BOB.peer_id).to_bytes(PLACE_BITS // 8, "big"))
+    return messages.FindRequest(swarm=SCOPE.swarm, run=SCOPE.run, genesis=GENESIS, target=target, record=record)
 
 
 def _hello(hello: messages.Hello) -> dict[str, object]:

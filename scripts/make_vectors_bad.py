@@ -10,13 +10,20 @@ from gossip.identity import Identity
 from gossip.protocol.blobs import manifest_of
 from gossip.protocol.digests import NO_DIGEST, digest_of
 from gossip.protocol.envelope import DOMAIN
-from gossip.protocol.limits import MAX_COUNTER, MAX_ENVELOPE_BYTES, MAX_HELLO_BYTES, MAX_LINKS, PROTOCOL_VERSION
+from gossip.protocol.limits import (
+    MAX_COUNTER,
+    MAX_ENVELOPE_BYTES,
+    MAX_FOUND,
+    MAX_HELLO_BYTES,
+    MAX_LINKS,
+    PROTOCOL_VERSION,
+)
 from gossip.protocol.messages import Hello, LinksRequest, encode_request
 
 Case = dict[str, object]
 DIGEST = digest_of(b"something")
 GENESIS_BODY = [0, "genesis", "", 0, 0, 0, GENESIS]
-DELTA_BODY = [1, "delta", "q2", 7, 20, 320]
+DELTA_BODY = [1, "delta", "q2", 7, 20, 320, b""]
 
 
 def packed(value: Any) -> bytes:
@@ -159,14 +166,18 @@ def _links() -> Iterator[Case]:
         ("an update that does not exist", stated([1, "detla", *DELTA_BODY[2:]]), "unknown_kind"),
         ("a body that is no array", stated(packed(1)), "malformed"),
         ("a body with a field too many", stated([*DELTA_BODY, 0]), "malformed"),
-        ("a codec of 33 characters", stated([1, "delta", "q" * 33, 7, 20, 320]), "oversize"),
-        ("a payload above 16 GiB", stated([1, "delta", "q2", (1 << 34) + 1, 20, 320]), "malformed"),
+        ("a codec of 33 characters", stated([1, "delta", "q" * 33, 7, 20, 320, b""]), "oversize"),
+        ("a payload above 16 GiB", stated([1, "delta", "q2", (1 << 34) + 1, 20, 320, b""]), "malformed"),
         ("a delta at seq 0", base(DELTA_BODY, payload=DIGEST), "protocol"),
         ("a genesis at seq 1", stated(GENESIS_BODY), "protocol"),
         ("a base that names a link before it", base(GENESIS_BODY, prev=DIGEST), "protocol"),
         ("a delta that names none", stated(prev=NO_DIGEST), "protocol"),
         ("a delta without a payload", stated(payload=NO_DIGEST), "protocol"),
-        ("a delta of no bytes", stated([1, "delta", "q2", 0, 20, 320]), "protocol"),
+        ("a delta of no bytes", stated([1, "delta", "q2", 0, 20, 320, b""]), "protocol"),
+        ("a delta without the field for a state", stated(DELTA_BODY[:-1]), "malformed"),
+        ("a state of 31 bytes", stated([*DELTA_BODY[:-1], DIGEST[:31]], seq=8), "malformed"),
+        ("a state of 33 bytes", stated([*DELTA_BODY[:-1], bytes(33)], seq=8), "oversize"),
+        ("a state after link 6", stated([*DELTA_BODY[:-1], DIGEST], seq=6), "protocol"),
         ("a genesis with a payload", base(GENESIS_BODY, payload=DIGEST), "protocol"),
         ("a genesis without a digest", base(GENESIS_BODY[:-1]), "malformed"),
         ("another initial model", base([*GENESIS_BODY[:-1], DIGEST]), "wrong_model"),
@@ -207,6 +218,17 @@ def requests() -> Iterator[Case]:
     yield _bytes("more links than one answer has", packed(["links", EPOCH, 1, MAX_LINKS + 1]), "malformed")
     yield _bytes("an address of 31 bytes", packed(["chunk", bytes(31), 0]), "malformed")
     yield _bytes("a field too many", packed(["manifest", DIGEST, 0]), "malformed")
+    find = ["find", SCOPE.swarm, SCOPE.run, GENESIS]
+    yield _bytes("a target of 31 bytes", packed([*find, bytes(31), b""]), "malformed")
+    yield _bytes(
+        "an asker's record beyond its bound", packed([*find, DIGEST, bytes(MAX_ENVELOPE_BYTES + 1)]), "oversize"
+    )
+    membership = ["membership", DIGEST, 1]
+    yield _bytes("a manifest's digest of 31 bytes", packed([*membership, bytes(31), b""]), "malformed")
+    yield _bytes("a version beyond its bound", packed(["membership", DIGEST, 2**31, DIGEST, b""]), "malformed")
+    yield _bytes("a page beyond its bound", packed([*membership, DIGEST, bytes(8193)]), "oversize")
+    yield _bytes("a set of 255 parts", packed(["roster", bytes(31), 0]), "malformed")
+    yield _bytes("a page that no roster has", packed(["roster", DIGEST, 4097]), "malformed")
     yield _bytes("an envelope beyond its bound", packed(["goodbye", bytes(MAX_ENVELOPE_BYTES + 1)]), "oversize")
 
 
@@ -220,6 +242,12 @@ def answers() -> Iterator[Case]:
         ("chunk", "neither true nor false", [1, b"payload"], "malformed"),
         ("manifest", "no chunk", [True, b""], "malformed"),
         ("goodbye", "a field too many", [True, 0], "malformed"),
+        ("find", "17 members", [True, b"", [b""] * (MAX_FOUND + 1)], "oversize"),
+        ("find", "no record of its own, not even an empty one", [True, [b""]], "malformed"),
+        ("membership", "no manifest", [True, DIGEST, 1], "malformed"),
+        ("buckets", "more than there are", [True, bytes(2049)], "oversize"),
+        ("roster", "a page beyond its bound", [True, bytes(8193)], "oversize"),
+        ("terms", "a manifest beyond its bound", [True, bytes(61441)], "oversize"),
         ("chunk", "a refusal of a reason that does not exist", [False, "mood", "not today"], "protocol"),
         ("chunk", "a refusal without its line", [False, "unavailable"], "malformed"),
     ):

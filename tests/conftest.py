@@ -1,8 +1,8 @@
-"""What all tests share: hypothesis draws the same examples in every run, so that a failure is a change's; and torch
-computes in one thread, so that a test's time and its last bits are those of no other machine, and of no other test."""
+"""What all tests share: hypothesis draws the same examples in every run, and trio, which shuffles its ready tasks on
+purpose, shuffles them the same way, so that a failure is a change's; and torch computes in one thread, so that a test's
+time and its last bits are those of no other machine, and of no other test."""
 
 import sys
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -14,22 +14,19 @@ settings.load_profile("repeatable")
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Before fixtures of any scope. The network's tests know no torch, and it is not imported for them."""
+    if (scheduler := sys.modules.get("trio._core._run")) is not None:
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+        scheduler._r.seed(0)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of real processes, which are known by their harness, are marked `alone`: nobody has to remember it."""
+    """Tests of real processes, which are known by their harness, are marked `alone`: nobody has to remember it. Those
+    that only wait for events, and ask of none when it comes, say that they are `paired`."""
     for item in items:
         names = vars(item.module).values() if isinstance(item, pytest.Function) else ()
-        if any(getattr(each, "__module__", "") == "processes_harness" for each in names):
+        real = any(getattr(each, "__module__", "") == "processes_harness" for each in names)
+        if real and item.get_closest_marker("paired") is None:
             item.add_marker("alone")
-
-
-@pytest.fixture(scope="module")
-def seeded_scheduling() -> Iterator[None]:
-    """Trio shuffles its ready tasks on purpose; seeded, as hypothesis does it, a failure can be had again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
-        yield

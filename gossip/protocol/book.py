@@ -114,6 +114,10 @@ class Book:
         record = self._records.get(peer)
         return record.addresses if record else ()
 
+    def reached_at(self, peer: PeerId) -> str:
+        """The address at which the peer last proved its key to us; "" when it has not."""
+        return self._reached.get(peer, "")
+
     def known(self) -> tuple[PeerRecord, ...]:
         """Every record, the longest known first."""
         return tuple(self._records.values())

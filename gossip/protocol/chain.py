@@ -2,8 +2,9 @@
 
 A chain is (epoch, seq): an epoch begins with a base (seq 0), each later link names its predecessor's digest. What we
 have *applied* is one place in it. A link may be the next step, something we have, something too old, something beyond
-a gap, or the proof of a lie: two statements by one key that cannot both hold, namely two links at one place, or a
-link whose predecessor is not the one that the same key signed before.
+a gap, or the proof of a lie: two statements by one key that cannot both hold, namely two links at one place, a
+link whose predecessor is not the one that the same key signed before, or a snapshot that is not the state which the
+link at its place names.
 """
 
 from collections import OrderedDict
@@ -127,6 +128,8 @@ class Chain:
         """Raises RemoteError unless a snapshot fits what the peer signed before."""
         known = self._recent.get(offer.place)
         if known is not None and known.digest != offer.head:
+            raise EquivocationError(known.raw, offer.raw)
+        if known is not None and known.body.state not in (None, offer.address):
             raise EquivocationError(known.raw, offer.raw)
         if self.newest is not None and offer.epoch < self.newest[0]:
             raise RemoteError(Reason.REPLAYED, "a snapshot of an earlier incarnation")

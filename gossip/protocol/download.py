@@ -58,6 +58,12 @@ class _Asked:
 
 
 @dataclass(eq=False)
+class _Refusals:
+    first: float
+    last: float
+
+
+@dataclass(eq=False)
 class _Source:
     left: list[int]
     """What it may be asked for, in order; chunks that are here drop out."""
@@ -91,7 +97,8 @@ class Download:
         self._here: set[int] = set()
         self._sources: dict[PeerId, _Source] = {}
         self._paces: dict[PeerId, float | None] = {}
-        self._refused_at: dict[int, float] = {}
+        self._refused_at: dict[int, _Refusals] = {}
+        self._rank, self._shares = 0, 1
 
     # -- what it is
 
@@ -155,6 +162,7 @@ class Download:
         in an order that all know."""
         span = self._known().span
         shares = max(1, min(len(pullers), len(span)))
+        self._rank, self._shares = (pullers.index(me) if me in pullers else 0) % shares, shares
         whose = me if peer == self.author else peer
         rank = (pullers.index(whose) if whose in pullers else 0) % shares
         own = span[rank::shares]
@@ -223,7 +231,7 @@ class Download:
         source = self._sources[peer]
         source.under_way.pop(index, None)
         source.lacks[index] = now + LACKS_S
-        self._refused_at[index] = now
+        self._refused_at.setdefault(index, _Refusals(now, now)).last = now
         source.resumes_at = now + min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0**source.refusals)
         source.heard_at, source.window = now, 1
         source.refusals += 1
@@ -277,10 +285,14 @@ class Download:
 
     def _settled(self, index: int, now: float) -> bool:
         """Whether a slow author may be asked for another's share: its owner does not help, or said a while ago that it
-        has not asked for this chunk itself."""
-        refused_at = self._refused_at.get(index)
-        if refused_at is not None:
-            return now >= refused_at + 2 * LACKS_S
+        has not asked for this chunk itself. Its owner may be none of those that pull: what nobody has had for long, all
+        who are through with their own shares ask for, in turn."""
+        refused = self._refused_at.get(index)
+        if refused is not None:
+            turn = (self._rank - (index - self._known().span.start)) % self._shares
+            through = self._here.issuperset(self._known().span[self._rank :: self._shares])
+            late = through and now >= refused.first + LATE_S + min(LATE_S, turn * LACKS_S)
+            return late or now >= refused.last + 2 * LACKS_S
         helpers = (source for peer, source in self._sources.items() if peer != self.author)
         return not any(index in source.own for source in helpers)
 

@@ -18,16 +18,18 @@ from gossip.protocol.book import Book
 from gossip.protocol.book import Standing as BookStanding
 from gossip.protocol.chain import Verdict
 from gossip.protocol.court import Court
-from gossip.protocol.digests import digest_of, swarm_id_of
+from gossip.protocol.digests import digest_of
+from gossip.protocol.directory import Directory
+from gossip.protocol.earshot import Earshot
 from gossip.protocol.envelope import Kind, Scope, open_envelope, open_from, seal
 from gossip.protocol.hearsay import Hearsay
 from gossip.protocol.members import Members
-from gossip.protocol.messages import Hello, parse_hello
+from gossip.protocol.messages import Hello, check_run, parse_hello
 from gossip.protocol.neighbour import Neighbour, Work
 from gossip.protocol.outs import Disconnect, Out, Outbox, Wake
 from gossip.protocol.publisher import Publisher
 from gossip.protocol.quota import Quota
-from gossip.protocol.rates import Rates
+from gossip.protocol.roles import Roles
 from gossip.protocol.rounds import Standing, standing, swarm_round
 from gossip.protocol.seen import Seen
 from gossip.protocol.statements import (
@@ -49,16 +51,26 @@ MODEL_AGE: Final = 2
 others' models, and the neighbour serves all newcomers one snapshot for some rounds (publisher.py)."""
 
 HELLO_BURST: Final = 8
-HELLO_PER_S: Final = 1 / MIN_HEARTBEAT_S
-"""Hellos of a peer that are looked at: five times what heartbeats need. One with 32 new records costs 4 ms."""
+HELLO_PER_S: Final = 2 / MIN_HEARTBEAT_S
+"""Hellos of a peer that are looked at: twice the shortest heartbeat, since whoever has places left asks in between, and
+ten times the usual one. A hello with 32 new records costs 4 ms."""
 
 
 class Engine:
     """All that one node knows of its swarm."""
 
-    def __init__(self, *, identity: Identity, config: GossipConfig, run: RunInfo, rng: random.Random) -> None:
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        config: GossipConfig,
+        run: RunInfo,
+        rng: random.Random,
+        roles: Roles | None = None,
+    ) -> None:
         self.me = identity.peer_id
-        self.scope = Scope(swarm=swarm_id_of(config.swarm), run=run.run_id)
+        self.scope = Scope(swarm=config.named, run=run.run_id)
+        self.roles = roles or Roles(self.me)
         self._outbox = Outbox()
         self.court = Court(self._outbox)
         self.book = Book()
@@ -70,6 +82,7 @@ class Engine:
             rng=rng,
             scores=self.court.scores,
             outbox=self._outbox,
+            roles=self.roles,
         )
         self.neighbours = self.members.table
         self.traffic = Traffic(self.court.stats, self.publisher, self.neighbours)
@@ -78,10 +91,11 @@ class Engine:
         self._run = run
         self._rng = rng
         self._seen = Seen(MAX_SEEN)
-        self._rates = Rates()
+        self._earshot = Earshot(self.court, self.roles, self.offence)
         self._hellos = Quota(burst=HELLO_BURST, per_s=HELLO_PER_S)
-        self._hearsay = Hearsay(self.book, self.scope, self.members.dialable)
-        self._record = b""
+        dialable = self.members.dialable
+        self._hearsay = Hearsay(self.book, self.scope, dialable)
+        self.directory = Directory(me=self.me, scope=self.scope, genesis=run.genesis, book=self.book, dialable=dialable)
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"
         """See GossipService.fetch."""
@@ -101,29 +115,14 @@ class Engine:
         name = digest_of(data)
         signer = self._seen.signer(name)
         if signer is not None:
-            return self._listens(forwarder, signer, now) and self._seen.passes_again(name, now)
+            return self._earshot.listens(forwarder, signer, now) and self._seen.passes_again(name, now)
         try:
             link = self._check_link(parse_link(open_envelope(data, self.scope)))
         except RemoteError as error:
             self.offence(forwarder, error, now)
             return False
         self._seen.add(name, link.peer, now)
-        return self._listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
-
-    def _listens(self, forwarder: PeerId, signer: PeerId, now: float) -> bool:
-        """Whether a link of `signer` is looked into: not of a banned one, and not more than its share. Too many are
-        charged to whoever sends them of itself."""
-        if self.court.scores.banned(signer, now):
-            self.court.refuse(signer, RemoteError(Reason.BANNED, "a link of a banned signer"))
-            return False
-        if self._rates.takes(forwarder, signer, now):
-            return True
-        flood = RemoteError(Reason.FLOODED, f"more announcements of {signer} than anybody needs")
-        if forwarder == signer:
-            self.offence(signer, flood, now)
-        else:
-            self.court.refuse(forwarder, flood)
-        return False
+        return self._earshot.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
 
     def _on_broadcast_link(self, forwarder: PeerId, link: Link, now: float) -> bool:
         if link.peer == self.me:
@@ -163,22 +162,29 @@ class Engine:
     # -- hellos
 
     def set_record(self, addresses: tuple[str, ...], beside: tuple[bytes, ...], *, epoch: int, version: int) -> None:
-        """Sign the record of where we can be dialled, and beside whom we stand."""
+        """Sign the record of where we can be dialled, and beside whom we stand. Only trainers have one."""
+        if not self.roles.publishes:
+            return
         statement = record_statement(epoch=epoch, version=version, addresses=addresses, beside=beside)
-        self._record = seal(self._identity, self.scope, statement).raw
+        self.directory.record = seal(self._identity, self.scope, statement).raw
 
     def hello_for(self, peer: PeerId, now: float) -> bytes:
         """Our hello to `peer`."""
-        newest = self.publisher.newest
+        newest, publishes = self.publisher.newest, self.roles.publishes
         return Hello(
             scope=self.scope,
             genesis=self._run.genesis,
             neighbours=len(self.neighbours),
-            admitted=self.members.has_room_for(peer, now),
-            link=newest.raw if newest else b"",
-            record=self._record,
-            records=self.book.sample(self._rng, without=peer, rings=self.members.rings),
+            admitted=self._takes(peer, now),
+            link=newest.raw if newest and publishes else b"",
+            record=self.directory.record,
+            records=self.book.sample(self._rng, without=peer, rings=self.members.rings) if publishes else (),
         ).encode()
+
+    def _takes(self, peer: PeerId, now: float) -> bool:
+        if self.roles.listens(peer):
+            return self.roles.takes(peer, now, self._config.silence_s)
+        return self.members.has_room_for(peer, now)
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
         """A peer's hello; returns ours in answer. Raises RemoteError."""
@@ -186,10 +192,13 @@ class Engine:
             self.offence(peer, RemoteError(Reason.FLOODED, "too many hellos"), now)
             raise RemoteError(Reason.UNAVAILABLE, "too many hellos")
         hello = self._parse_hello(peer, raw, now)
-        if hello.admitted:
-            self.members.admit(peer, hello.neighbours, now)
-        else:
+        if not hello.admitted:
+            self.roles.lose(peer)
             self.members.lose(peer, "it has no room for us")
+        elif self.roles.listens(peer) and self._takes(peer, now):
+            self.roles.listeners[peer] = now
+        else:
+            self.members.admit(peer, hello.neighbours, now)
         self._learn_hello(peer, hello, now)
         return self.hello_for(peer, now)
 
@@ -202,19 +211,15 @@ class Engine:
             self.met_bootstrap = True
         if not hello.admitted or peer not in self.neighbours:
             self.members.lose(peer, "no room")
-            self._outbox.add(Disconnect(peer=peer))
+            self._outbox.add(Disconnect(peer=peer, hurried=False))
         self._learn_hello(peer, hello, now)
 
     def _parse_hello(self, peer: PeerId, raw: bytes, now: float) -> Hello:
         if self.court.scores.banned(peer, now):
             raise RemoteError(Reason.BANNED)
         hello = parse_hello(raw)
-        if hello.scope.swarm != self.scope.swarm:
-            raise RemoteError(Reason.WRONG_SWARM, "another swarm")
-        if hello.scope.run != self.scope.run:
-            raise RemoteError(Reason.WRONG_RUN, "another run: model, task or name differ")
-        if hello.genesis != self._run.genesis:
-            raise RemoteError(Reason.WRONG_MODEL, "another initial model: the seed differs")
+        check_run(hello, self.scope, self._run.genesis)
+        self.roles.check_hello(peer, hello)
         return hello
 
     def _learn_hello(self, peer: PeerId, hello: Hello, now: float) -> None:
@@ -232,13 +237,13 @@ class Engine:
     def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
         """A peer wants nothing to do with us: counted under its reason, not charged, and left alone."""
         self.court.refuse(peer, refusal)
-        self.members.lose(peer, f"it refused our hello: {refusal}")
-        self._outbox.add(Disconnect(peer=peer))
+        self.members.drop(peer, f"it refused our hello: {refusal}")
 
     # -- coming and going
 
     def heard(self, peer: PeerId, now: float) -> None:
         """A sign of life that nobody else could have given."""
+        self.roles.heard(peer, now)
         neighbour = self.neighbours.get(peer)
         if neighbour is not None:
             neighbour.heard_at = now
@@ -252,7 +257,7 @@ class Engine:
         """Draw the rings of everybody whose record says where it is. A record that its signer alone has told of, and
         that was reached nowhere, is one that nobody else can know: it counts while its signer is our neighbour."""
         known = self.book.of_standing(BookStanding.HEARSAY, BookStanding.KEPT, BookStanding.VERIFIED)
-        self.members.look_round((record.peer for record in known), now)
+        self.members.look_round((record.peer for record in known if self.roles.trains(record.peer)), now)
 
     @property
     def beside(self) -> tuple[bytes, ...]:
@@ -267,6 +272,11 @@ class Engine:
             if record.peer in self.neighbours or self.members.is_there(record.peer, now)
         }
         return agreed_edges({**rows, tag_of(self.me): self.beside})
+
+    @property
+    def companions(self) -> frozenset[PeerId]:
+        """Who may do us a favour: neighbours, and members whose part it is to relay."""
+        return frozenset(self.neighbours).union(self.roles.relays())
 
     def dial_failed(self, peer: PeerId, detail: str) -> None:
         """An address could not be dialled."""
@@ -295,6 +305,7 @@ class Engine:
         """A peer leaves the run. Raises RemoteError."""
         open_from(raw, self.scope, peer, Kind.GOODBYE)
         self.book.forget(peer)
+        self.roles.lose(peer)
         self.members.depart(peer, now)
 
     # -- catching up
@@ -370,9 +381,16 @@ class Engine:
 
     # -- offences
 
+    def cut(self, peer: PeerId, why: RemoteError) -> None:
+        """A member that is none any more: counted under its reason, and forgotten with all that it had to say."""
+        self.court.refuse(peer, why)
+        self.book.forget(peer)
+        self.directory.table.forget(peer)
+        self.roles.lose(peer)
+        self.members.drop(peer, f"it is no member any more: {why}")
+
     def offence(self, peer: PeerId, error: RemoteError, now: float) -> None:
         """Count, tell and charge a refusal; at 100 points the peer is banned."""
         if self.court.charge(peer, error, now):
             self.book.forget(peer)
-            self.members.lose(peer, "banned")
-            self._outbox.add(Disconnect(peer=peer))
+            self.members.drop(peer, "banned")

@@ -6,7 +6,7 @@ two nodes that disagreed on a bound would charge each other for honest messages.
 
 from typing import Final
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 """Goes into every signature; a change of any format below raises it."""
 
 STREAM_PROTOCOL: Final = "/p2ptrain/1/session"
@@ -36,11 +36,21 @@ MAX_HELLO_RECORDS: Final = 32
 MAX_HELLO_BYTES: Final = 128 * KIB
 """32 records of at most 2.4 KiB, one announcement and one record of our own, with room to spare."""
 
+MAX_FOUND: Final = 16
+"""Members that an answer to a find request tells of, and members of a bucket: kademlia.py has the reason."""
+
+MAX_FIND_ANSWER_BYTES: Final = (MAX_FOUND + 2) * MAX_ENVELOPE_BYTES
+"""So many records, the teller's own, and what is around them."""
+
 MAX_LINKS: Final = 8
 """Links in one response: a gap longer than that is cheaper to close by a snapshot."""
 
 MAX_REQUEST_BYTES: Final = MAX_HELLO_BYTES
 """A hello is the largest request."""
+
+MARK_EVERY: Final = 4
+"""Only every so many-th link may name the state after it: hashing a model for each would cost more than it is worth. A
+newcomer that begins at one has three links to follow at most, of the eight that are held."""
 
 CHUNK_BYTES: Final = MIB
 """What a puller asks for, holds and verifies at once. 1 MiB keeps the hash list at 0.003% and a resend cheap."""
@@ -71,6 +81,6 @@ MAX_DETAIL_CHARS: Final = 200
 MAX_COUNTER: Final = 2**53 - 1
 """Epochs (unix ms), sequence numbers, rounds, steps and tokens: exact in a double, so in every language's JSON."""
 
-MAX_STREAMS_PER_PEER: Final = 6
-"""A neighbour needs one stream to pull, one for hellos and two to have us help with others' payloads; a re-opened pull
-may overlap the old one for a while."""
+MAX_STREAMS_PER_PEER: Final = 8
+"""A neighbour needs one stream to pull, one for hellos, one to ask us about others and two to have us help with others'
+blobs; those that end may overlap the next for a while."""

@@ -17,6 +17,7 @@ from gossip.protocol.envelope import Scope
 from gossip.protocol.neighbour import Neighbour
 from gossip.protocol.outs import Disconnect, Follow, Outbox, Unfollow
 from gossip.protocol.quota import Quota
+from gossip.protocol.roles import Roles
 from gossip.protocol.scoring import Scores
 from gossip.protocol.topology import Rings
 
@@ -45,7 +46,15 @@ class Members:
     """The table of neighbours."""
 
     def __init__(
-        self, *, me: PeerId, scope: Scope, degree: int, rng: random.Random, scores: Scores, outbox: Outbox
+        self,
+        *,
+        me: PeerId,
+        scope: Scope,
+        degree: int,
+        rng: random.Random,
+        scores: Scores,
+        outbox: Outbox,
+        roles: Roles | None = None,
     ) -> None:
         self.table: dict[PeerId, Neighbour] = {}
         self.leaving = False
@@ -55,6 +64,7 @@ class Members:
         self._rng = rng
         self._scores = scores
         self._outbox = outbox
+        self._roles = roles or Roles(me)
         self._departed: OrderedDict[PeerId, float] = OrderedDict()
         self._swapped_at = float("-inf")
         self.rings = Rings(me, scope, degree)
@@ -66,7 +76,7 @@ class Members:
         """Whether `peer` is a neighbour or may become one."""
         if peer in self.table:  # also while leaving: pulls under way may finish
             return True
-        if self.leaving or self._scores.banned(peer, now):
+        if self.leaving or self._scores.banned(peer, now) or self._roles.listens(peer):
             return False
         wanted = self.rings.wants(peer)
         return (
@@ -100,7 +110,7 @@ class Members:
 
     def admit(self, peer: PeerId, its_neighbours: int, now: float) -> None:
         """Take `peer` in if there is room, if it is an anchor, or if it is lonely and one of ours can go."""
-        if peer in self.table or self.leaving or self._scores.banned(peer, now):
+        if peer in self.table or self.leaving or self._scores.banned(peer, now) or not self._roles.trains(peer):
             return
         if self.rings.wants(peer):
             self.rings.add(peer)  # or a crowd, each nearer than the one before, would hold more places than rings have
@@ -119,6 +129,11 @@ class Members:
         if self.table.pop(peer, None) is not None:
             self._outbox.add(Unfollow(peer=peer))
             self._outbox.tell("neighbour_lost", peer, detail=why)
+
+    def drop(self, peer: PeerId, why: str) -> None:
+        """Forget a neighbour, and close all connections to a peer, neighbour or not."""
+        self.lose(peer, why)
+        self._outbox.add(Disconnect(peer=peer))
 
     def vanish(self, peer: PeerId, why: str, now: float) -> None:
         """A neighbour is gone without a word."""
@@ -139,19 +154,17 @@ class Members:
         """Whether we want a connection to this peer at all."""
         if peer == self._me or self.leaving or self._scores.banned(peer, now):
             return False
-        return self._departed.get(peer, now) <= now
+        return self._departed.get(peer, now) <= now and self._roles.wanted(peer)
 
     def _make_room(self, peer: PeerId, its_neighbours: int, now: float) -> None:
         """Without this, a clique of full nodes would shut out whoever comes next."""
         if peer in self.anchors:
             others = [each for each in self.table if each not in self.anchors]
             if others:
-                self._replace(
-                    next(iter(self._idle(others, now)), others[-1]), "its place goes to a peer of the operator's"
-                )
+                self.drop(next(iter(self._idle(others, now)), others[-1]), "its place goes to a peer of the operator's")
         elif self.rings.wants(peer) and (others := self._beyond_the_rings()):
             if self._rewired.take("", now):
-                self._replace(others[-1], "its place goes to one that the rings put beside us")
+                self.drop(others[-1], "its place goes to one that the rings put beside us")
         elif its_neighbours <= self._degree // 4 and now >= self._swapped_at + SWAP_EVERY_S:
             kept = self._kept()
             free = [each for each in self.table if each not in kept]
@@ -159,7 +172,7 @@ class Members:
             rich = [each for each in others if self.table[each].neighbours > self._degree // 2]
             if candidates := self._idle(others, now) or rich:
                 self._swapped_at = now
-                self._replace(self._rng.choice(candidates), "its place goes to a lonely newcomer")
+                self.drop(self._rng.choice(candidates), "its place goes to a lonely newcomer")
 
     def _kept(self) -> frozenset[PeerId]:
         """Anchors, and the half of the places that has been followed longest."""
@@ -183,7 +196,3 @@ class Members:
         table, lonely = self.table, self._degree // 4
         old = [peer for peer in peers if now >= table[peer].since + IDLE_S]
         return [peer for peer in old if not table[peer].tracked or table[peer].neighbours <= lonely]
-
-    def _replace(self, peer: PeerId, why: str) -> None:
-        self.lose(peer, why)
-        self._outbox.add(Disconnect(peer=peer))

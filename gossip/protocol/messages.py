@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gossip.errors import Reason, RemoteError
+from gossip.identity import KEY_BYTES
 from gossip.ids import Digest, RunId, SwarmId
 from gossip.protocol.digests import RUN_ID_BYTES, SWARM_ID_BYTES
 from gossip.protocol.envelope import Scope
@@ -18,6 +19,8 @@ from gossip.protocol.limits import (
     MAX_CHUNKS,
     MAX_DETAIL_CHARS,
     MAX_ENVELOPE_BYTES,
+    MAX_FIND_ANSWER_BYTES,
+    MAX_FOUND,
     MAX_HELLO_BYTES,
     MAX_HELLO_RECORDS,
     MAX_LINKS,
@@ -25,6 +28,19 @@ from gossip.protocol.limits import (
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
     PROTOCOL_VERSION,
+)
+from gossip.protocol.member_messages import (
+    BucketsRequest,
+    Known,
+    MemberRequest,
+    MembershipRequest,
+    RosterRequest,
+    TermsRequest,
+    known_fields,
+    parse_known,
+    parse_membership,
+    parse_roster,
+    parse_terms,
 )
 from gossip.protocol.wire import Fields, pack, unpack
 
@@ -84,6 +100,17 @@ def parse_hello(raw: bytes) -> Hello:
     )
 
 
+def check_run(asked: "Hello | FindRequest", scope: Scope, genesis: Digest) -> None:
+    """Raises RemoteError(WRONG_SWARM | WRONG_RUN | WRONG_MODEL) on what is for members of another run."""
+    theirs = asked.scope
+    if theirs.swarm != scope.swarm:
+        raise RemoteError(Reason.WRONG_SWARM, "another swarm")
+    if theirs.run != scope.run:
+        raise RemoteError(Reason.WRONG_RUN, "another run: model, task or name differ")
+    if asked.genesis != genesis:
+        raise RemoteError(Reason.WRONG_MODEL, "another initial model: the seed differs")
+
+
 @dataclass(frozen=True, kw_only=True)
 class HelloRequest:
     """Answered by a `Hello`."""
@@ -106,6 +133,17 @@ class SnapshotRequest:
 
     epoch: int
     seq: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateRequest:
+    """What the asked holds of the peer with this public key after its link (epoch, seq); `least`: the seq from which on
+    a snapshot was wanted. Answered by an address (neighbour.py: `witness`)."""
+
+    key: bytes
+    epoch: int
+    seq: int
+    least: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +175,35 @@ class PartRequest:
     envelope: bytes
 
 
-Request = HelloRequest | LinksRequest | SnapshotRequest | ManifestRequest | ChunkRequest | GoodbyeRequest | PartRequest
+@dataclass(frozen=True, kw_only=True)
+class FindRequest:
+    """The members of a run that stand nearest to a place (kademlia.py); answered by the answerer's own record and
+    theirs, nearest first. `record`: the asker's own. The envelopes are raw here; b"" stands for none."""
+
+    swarm: SwarmId
+    run: RunId
+    genesis: Digest
+    target: Digest
+    record: bytes = field(default=b"", repr=False)
+
+    @property
+    def scope(self) -> Scope:
+        """The run whose members are looked for."""
+        return Scope(swarm=self.swarm, run=self.run)
+
+
+Request = (
+    HelloRequest
+    | LinksRequest
+    | SnapshotRequest
+    | StateRequest
+    | ManifestRequest
+    | ChunkRequest
+    | GoodbyeRequest
+    | PartRequest
+    | FindRequest
+    | MemberRequest
+)
 
 
 def encode_request(request: Request) -> bytes:
@@ -149,6 +215,8 @@ def encode_request(request: Request) -> bytes:
             return pack(("links", epoch, first, count))
         case SnapshotRequest(epoch=epoch, seq=seq):
             return pack(("snapshot", epoch, seq))
+        case StateRequest(key=key, epoch=epoch, seq=seq, least=least):
+            return pack(("state", key, epoch, seq, least))
         case ManifestRequest(address=address):
             return pack(("manifest", address))
         case ChunkRequest(address=address, index=index):
@@ -157,6 +225,16 @@ def encode_request(request: Request) -> bytes:
             return pack(("goodbye", envelope))
         case PartRequest(envelope=envelope):
             return pack(("part", envelope))
+        case FindRequest(swarm=swarm, run=run, genesis=genesis, target=target, record=record):
+            return pack(("find", swarm, run, genesis, target, record))
+        case MembershipRequest(page=page):
+            return pack(("membership", *known_fields(request.known), page))
+        case BucketsRequest():
+            return pack(("buckets",))
+        case RosterRequest(parts=parts, page=number):
+            return pack(("roster", parts, number))
+        case TermsRequest(above=above):
+            return pack(("terms", above))
 
 
 _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
@@ -165,10 +243,24 @@ _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
         epoch=fields.integer(), first=fields.integer(), count=fields.integer(MAX_LINKS)
     ),
     "snapshot": lambda fields: SnapshotRequest(epoch=fields.integer(), seq=fields.integer()),
+    "state": lambda fields: StateRequest(
+        key=fields.exactly(KEY_BYTES), epoch=fields.integer(), seq=fields.integer(), least=fields.integer()
+    ),
     "manifest": lambda fields: ManifestRequest(address=fields.digest()),
     "chunk": lambda fields: ChunkRequest(address=fields.digest(), index=fields.integer(MAX_CHUNKS)),
     "goodbye": lambda fields: GoodbyeRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
     "part": lambda fields: PartRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
+    "find": lambda fields: FindRequest(
+        swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)),
+        run=RunId(fields.exactly(RUN_ID_BYTES)),
+        genesis=fields.digest(),
+        target=fields.digest(),
+        record=fields.binary(MAX_ENVELOPE_BYTES),
+    ),
+    "membership": parse_membership,
+    "buckets": lambda fields: BucketsRequest(),
+    "roster": parse_roster,
+    "terms": parse_terms,
 }
 
 
@@ -183,7 +275,7 @@ def parse_request(raw: bytes | bytearray) -> Request:
     return request
 
 
-def encode_answer(*values: bytes | memoryview | Sequence[bytes]) -> bytes:
+def encode_answer(*values: bytes | memoryview | int | Sequence[bytes]) -> bytes:
     """A response that grants a request."""
     return pack((True, *values))
 
@@ -242,6 +334,24 @@ def parse_manifest_answer(raw: bytes | bytearray) -> tuple[bytes, bytes]:
     manifest, chunk = fields.binary(MAX_MANIFEST_BYTES), fields.binary(CHUNK_BYTES)
     fields.end()
     return manifest, chunk
+
+
+def parse_find_answer(raw: bytes | bytearray) -> tuple[bytes, tuple[bytes, ...]]:
+    """The teller's own record (b"" when it has none), and those of others. Raises Refused or RemoteError."""
+    if len(raw) > MAX_FIND_ANSWER_BYTES:
+        raise RemoteError(Reason.OVERSIZE, f"{len(raw)} bytes of records")
+    fields = _open_response(raw)
+    own, items = fields.binary(MAX_ENVELOPE_BYTES), fields.array(MAX_FOUND)
+    fields.end()
+    return own, tuple(items.binary(MAX_ENVELOPE_BYTES) for _ in range(items.left))
+
+
+def parse_known_answer(raw: bytes | bytearray) -> Known:
+    """What a member says that it knows. Raises Refused or RemoteError."""
+    fields = _open_response(raw)
+    known = parse_known(fields)
+    fields.end()
+    return known
 
 
 def parse_empty_answer(raw: bytes | bytearray) -> None:

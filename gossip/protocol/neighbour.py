@@ -12,7 +12,8 @@ from gossip.api import NeighbourStatus
 from gossip.errors import Reason
 from gossip.ids import Digest, PeerId
 from gossip.protocol.chain import Chain, Place
-from gossip.protocol.limits import MAX_LINKS
+from gossip.protocol.digests import NO_DIGEST
+from gossip.protocol.limits import MARK_EVERY, MAX_LINKS
 from gossip.protocol.statements import Link, Offer
 
 RETRY_MIN_S: Final = 0.5
@@ -21,6 +22,9 @@ RETRY_MAX_S: Final = 10.0
 
 LINKS_FROM_BASE: Final = 4
 """A newcomer replays a chain from its base while that is at most 4 links; four 8-bit deltas weigh one snapshot."""
+
+STATES_KEPT: Final = 4
+"""Marks of a neighbour that are remembered: of 16 links, twice what it holds itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,7 @@ class Neighbour:
         self._failures = 0
         self._links_gone = False
         self._must_restart_at: tuple[int, int] | None = None
+        self._states: dict[tuple[int, int], Digest | None] = {}
 
     @property
     def tracked(self) -> bool:
@@ -97,7 +102,7 @@ class Neighbour:
         if expected is None or announced is None or now < self.retry_at:
             return None
         if self._wants_snapshot(announced):
-            at = self._must_restart_at or (announced.epoch, 0)
+            at = self._must_restart_at or (announced.epoch, max(0, announced.seq - MAX_LINKS))
             return FetchSnapshot(epoch=at[0], seq=at[1])
         link = self.chain.next_link()
         if link is not None:
@@ -155,6 +160,25 @@ class Neighbour:
         self.chain.forget_applied()
         self._must_restart_at = (what.epoch, what.seq + 1)
         self.failed(now)
+
+    def marked(self, place: tuple[int, int], state: Digest | None) -> None:
+        """What we hold of it after its marked link at `place` was found to be `state`; None: nobody looked."""
+        self._states.pop(place, None)
+        self._states[place] = state
+        while len(self._states) > STATES_KEPT:
+            del self._states[next(iter(self._states))]
+
+    def witness(self, epoch: int, seq: int, least: int) -> Digest | None:
+        """What its snapshot at (epoch, seq) must be, for one who wanted it from `least` on: its address; NO_DIGEST
+        where it should have offered an earlier state that it named and we found true; None where we cannot tell."""
+        if (epoch, seq) in self._states:
+            return self._states[epoch, seq]
+        applied = self.chain.applied
+        if applied is None or applied.epoch != epoch or applied.seq < seq:
+            return None
+        due = range(max(least, seq - MARK_EVERY), seq)
+        true = (place for place, state in self._states.items() if state is not None)
+        return NO_DIGEST if any(at == epoch and number in due for at, number in true) else None
 
     def _wants_snapshot(self, announced: Link) -> bool:
         """A new epoch's base begins anew by itself; otherwise after a refusal, and for a latecomer."""

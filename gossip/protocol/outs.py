@@ -30,9 +30,10 @@ class Unfollow:
 
 @dataclass(frozen=True, kw_only=True)
 class Disconnect:
-    """Close all connections."""
+    """Close all connections. `hurried`: at once; else when what members of a private swarm tell each other is told."""
 
     peer: PeerId
+    hurried: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Our own chain: we sign its links, keep the last few with their payloads, and offer snapshots.
 
 Memory is what the history holds and two snapshots: the newest and the one before, which a slow puller may still be
-reading. Everything older is let go at once, so that a node holds as much at round 60 as at round 20.
+reading; one that nobody asked for makes room for the next. Everything older is let go at once, so that a node holds as
+much at round 60 as at round 20.
 """
 
 from collections import deque
@@ -15,12 +16,13 @@ from gossip.ids import Digest
 from gossip.protocol.blobs import BlobStore, Manifest
 from gossip.protocol.digests import NO_DIGEST
 from gossip.protocol.envelope import Scope, seal
-from gossip.protocol.limits import MAX_CODEC_CHARS
+from gossip.protocol.limits import MARK_EVERY, MAX_CODEC_CHARS
 from gossip.protocol.statements import Link, LinkBody, Offer, link_statement, offer_statement, parse_link, parse_offer
 
 SNAPSHOTS_HELD: Final = 2
-REUSE_WITHIN: Final = 4
-"""A snapshot this many links old is offered again: the asker catches up by links, and one cut serves many askers."""
+REUSE_WITHIN: Final = MARK_EVERY
+"""A snapshot this many links old is offered again: the asker catches up by links, one cut serves many askers, and the
+newest mark is offered until the next (neighbour.py: `witness`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class Publisher:
         self.blobs = BlobStore((history + SNAPSHOTS_HELD + 1) * max_payload_bytes)
         self._links: deque[Link] = deque()
         self._offers: deque[Offer] = deque()
+        self._wanted: set[Digest] = set()
+        """Addresses of the offers that somebody was given."""
 
     @property
     def newest(self) -> Link | None:
@@ -68,20 +72,42 @@ class Publisher:
             self._let_go(self._links.popleft().address)
         while self._offers:
             self._let_go(self._offers.popleft().address)
+        self._wanted.clear()
         self._links.append(link)
         return link
 
-    def extend(self, *, round: int, codec: str, payload: Payload, steps: int, tokens: int) -> Link:
-        """The next delta. Raises LocalError before the first epoch, or on a payload that cannot be sent."""
+    @property
+    def may_mark(self) -> bool:
+        """Whether our next link may name the state after it: who is offered that must find the links since held."""
+        newest = self.newest
+        return newest is not None and (newest.seq + 1) % MARK_EVERY == 0 and self._history > REUSE_WITHIN
+
+    def extend(
+        self, *, round: int, codec: str, payload: Payload, steps: int, tokens: int, state: Payload | None = None
+    ) -> Link:
+        """The next delta, marked with `state` and offered from then on if there is one. Raises LocalError before the
+        first epoch, or on a payload that cannot be sent."""
         newest = self._require()
+        for blob in (payload, state) if state else (payload,):
+            self._check_size(blob)
         if not 0 < len(codec) <= MAX_CODEC_CHARS:
             raise LocalError(f"a codec's name has 1 to {MAX_CODEC_CHARS} characters: {codec!r}")
-        body = LinkBody(round=round, kind="delta", codec=codec, size=payload.manifest.size, steps=steps, tokens=tokens)
+        body = LinkBody(
+            round=round,
+            kind="delta",
+            codec=codec,
+            size=payload.manifest.size,
+            steps=steps,
+            tokens=tokens,
+            state=state.manifest.address if state else None,
+        )
         address = self._hold(payload)
         link = self._sign(epoch=newest.epoch, seq=newest.seq + 1, prev=newest.digest, address=address, body=body)
         self._links.append(link)
         while len(self._links) > self._history:
             self._let_go(self._links.popleft().address)
+        if state is not None:
+            self._offer(link, state)
         return link
 
     def links(self, epoch: int, first: int, count: int) -> list[bytes]:
@@ -94,6 +120,11 @@ class Publisher:
         link = next((link for link in self._links if link.digest == head.digest), None)
         if link is None:
             raise LocalError("a snapshot must belong to a recent link")
+        offer = self._offer(link, payload)
+        self._wanted.add(offer.address)
+        return offer
+
+    def _offer(self, link: Link, payload: Payload) -> Offer:
         statement = offer_statement(
             epoch=link.epoch,
             seq=link.seq,
@@ -103,9 +134,12 @@ class Publisher:
             size=payload.manifest.size,
         )
         offer = parse_offer(seal(self._identity, self._scope, statement))
-        self._offers.append(offer)
-        while len(self._offers) > SNAPSHOTS_HELD:
-            self._let_go(self._offers.popleft().address)
+        wanted = [held for held in self._offers if held.address in self._wanted][1 - SNAPSHOTS_HELD :]
+        for held in self._offers:
+            if held not in wanted:
+                self._let_go(held.address)
+        self._offers = deque((*wanted, offer))
+        self._wanted.intersection_update(held.address for held in wanted)
         return offer
 
     def held_offer(self, epoch: int, seq: int) -> Offer | None:
@@ -116,6 +150,7 @@ class Publisher:
         reusable = min(REUSE_WITHIN, self._history - 1)
         for offer in reversed(self._offers):
             if offer.place >= (epoch, seq) and newest.seq - offer.seq <= reusable:
+                self._wanted.add(offer.address)
                 return offer
         return None
 
@@ -129,10 +164,13 @@ class Publisher:
             raise LocalError("no epoch has begun")
         return self.newest
 
-    def _hold(self, payload: Payload) -> Digest:
+    def _check_size(self, payload: Payload) -> None:
         size = payload.manifest.size
         if not 0 < size <= self._max_payload_bytes:  # neighbours with the same limit would charge us for it
             raise LocalError(f"a payload has 1 to {self._max_payload_bytes} bytes, not {size} (max_payload_bytes)")
+
+    def _hold(self, payload: Payload) -> Digest:
+        self._check_size(payload)
         return self.blobs.put(payload.manifest, payload.data)
 
     def _let_go(self, address: Digest) -> None:

@@ -22,13 +22,11 @@ we: an hour later the old proof is gone. Shorter, and a small swarm would lose i
 ASK_PEERS: Final = 3
 """Members that are asked to dial us back: of three, one that lies or is cut off itself is outvoted."""
 
-CONFIRMED_BY: Final = 2
-"""Peers that reached us at an address before it is told to others, when nobody else has told us of it."""
-
 
 @dataclass(frozen=True)
 class _Vote:
     sighting: Sighting
+    host: str
     until: float
 
 
@@ -46,10 +44,10 @@ class Reach:
         if dialled_us:
             self._reached_until = now + REACH_HOLDS_S
 
-    def dialled_back(self, peer: PeerId, sighting: Sighting, now: float) -> None:
-        """`peer` was asked to dial us; the newest ASK_PEERS answers count."""
+    def dialled_back(self, peer: PeerId, sighting: Sighting, host: str, now: float) -> None:
+        """`peer`, whose connection leads to `host`, was asked to dial us; the newest ASK_PEERS answers count."""
         self._votes.pop(peer, None)
-        self._votes[peer] = _Vote(sighting, now + REACH_HOLDS_S)
+        self._votes[peer] = _Vote(sighting, host, now + REACH_HOLDS_S)
         while len(self._votes) > ASK_PEERS:
             del self._votes[next(iter(self._votes))]
 
@@ -71,11 +69,14 @@ class Reach:
         times = Counter(address for vote in votes for address in vote.answered)
         return tuple(address for address, count in times.items() if 2 * count > len(votes))
 
-    def confirmed(self, now: float, mapped: Collection[str]) -> tuple[str, ...]:
-        """Those of them that are told to others: where two reached us, or one where a router says that it forwards. One
-        peer alone could have us send others to whom it likes."""
-        times = Counter(address for vote in self.sightings(now) for address in vote.answered)
-        return tuple(it for it in self.answering(now) if times[it] >= CONFIRMED_BY or it in mapped)
+    def confirmed(self, now: float, mapped: Collection[str], liars: int) -> tuple[str, ...]:
+        """Those of them that are told to others: where a router says that it forwards, or where peers on more hosts
+        than there are `liars` reached us. Fewer could have us send others to whom they like, and keys are free."""
+        return tuple(it for it in self.answering(now) if it in mapped or len(self._hosts(it, now)) > liars)
+
+    def _hosts(self, address: str, now: float) -> set[str]:
+        """Of those who say that they reached us there."""
+        return {vote.host for vote in self._votes.values() if now <= vote.until and address in vote.sighting.answered}
 
     def unreachable(self, now: float) -> bool:
         """Whether it is known, and not only likely, that nobody can dial us."""

@@ -1,36 +1,39 @@
 """Relaying: a member that can be dialled carries bytes between two neighbours of its own that cannot.
 
-The two ends make a handshake of their own over what it carries, so it sees ciphertext, and who talks to whom. It offers
-that (`network.relay`) and is asked for it by the end that is to be found through it; whoever finds that end's address,
+The messages are those of libp2p's circuit relay v2 (circuit.py); this file decides. The two ends make a handshake of
+their own over what is carried, so the relay sees ciphertext, and who talks to whom. It offers that (`network.relay`)
+and is asked for a reservation by the end that is to be found through it; whoever finds that end's address,
 `/p2p/RELAY/p2p-circuit/p2p/PEER`, asks the relay to connect the two. Nothing is dialled on anybody's word: a relay and
-both ends are connected already. Circuits are bounded by peer and in all, and share one bound of bytes a second.
+both ends are connected already. Circuits are bounded by peer and in all, and share one bound of bytes a second; none is
+cut off after a time or an amount (the messages name no limit).
 """
 
 import re
 from collections import Counter
 from typing import Final
 
-from gossip.errors import Reason, RemoteError
 from gossip.ids import PeerId
+from gossip.protocol.circuit import Status
 from gossip.protocol.quota import Quota
-from gossip.protocol.wire import malformed, pack, unpack
-
-RELAY_PROTOCOL: Final = "/p2ptrain/1/relay"
-"""To a relay: whether it would, or a circuit."""
-
-RELAYED_PROTOCOL: Final = "/p2ptrain/1/relayed"
-"""From a relay to the far end of a circuit."""
-
-MAX_RELAY_BYTES: Final = 96
-"""A peer id of an Ed25519 key has 52 characters."""
-
-MAX_RELAY_ANSWER_BYTES: Final = 320
-"""A refusal with its line of detail."""
-
-MAX_PEER_CHARS: Final = 64
 
 RELAY_S: Final = 10.0
-"""For a relay and the far end together to take a circuit, and for the handshake over it: some round trips each."""
+"""For each step of a relay, a source or a far end: a message, a stream and its answer, the handshake over a circuit.
+Each is some round trips."""
+
+RESERVATION_S: Final = 3600
+"""A reservation's life: go's default. One whose peer is lost ends at once, so it only bounds what is forgotten."""
+
+LEAST_RESERVATION_S: Final = 60.0
+"""What a reservation is taken to last at least: its end is a date, and clocks differ."""
+
+RENEW_SHARE: Final = 0.5
+"""Of its life, after which a reservation is renewed: half of it is left for further tries."""
+
+RENEW_AGAIN_S: Final = 60.0
+"""Between these: thirty in that half."""
+
+MAX_RESERVATIONS: Final = 32
+"""Four times the default degree; each is a name and a number, and is worth nothing without a place for a circuit."""
 
 MAX_CIRCUITS: Final = 16
 """Twice the default degree. Each holds 128 KiB at the relay at most."""
@@ -46,10 +49,11 @@ CIRCUIT_PIECE_BYTES: Final = 16 * 1024
 
 CONNECTS_BURST: Final = 64
 CONNECTS_PER_S: Final = 1 / 4
-"""Circuits of a peer that it may ask for: its dialler backs off from a second to a minute, so eight peers that are gone
-cost it seven asks each at first and eight a minute then."""
+"""Circuits and reservations that a peer may ask for: its dialler backs off from a second to a minute, so eight peers
+that are gone cost it seven asks each at first and eight a minute then."""
 
-_CIRCUIT: Final = re.compile(r"/p2p/(\w{1,64})/p2p-circuit/p2p/(\w{1,64})", re.ASCII)
+_HOST: Final = r"(?:/(?:ip4|ip6|dns|dns4|dns6)/[^/\s]{1,128}/tcp/\d{1,5})?"
+_CIRCUIT: Final = re.compile(_HOST + r"/p2p/(\w{1,64})/p2p-circuit/p2p/(\w{1,64})", re.ASCII)
 
 
 def circuit_address(relay: PeerId, peer: PeerId) -> str:
@@ -58,47 +62,27 @@ def circuit_address(relay: PeerId, peer: PeerId) -> str:
 
 
 def parse_circuit(address: str) -> tuple[PeerId, PeerId] | None:
-    """The relay and the peer of such an address; None for any other."""
+    """The relay and the peer of such an address; None for any other. Where it also says where the relay listens, as
+    those of other programs do, that is passed over: only who is connected to the relay can use it."""
     match = _CIRCUIT.fullmatch(address)
     return None if match is None else (PeerId(match[1]), PeerId(match[2]))
 
 
-def encode_relay_ask(target: PeerId | None) -> bytes:
-    """Ask a relay for a circuit to `target`; None: whether it would relay for us."""
-    return pack(("offer",) if target is None else ("connect", target))
-
-
-def parse_relay_ask(raw: bytes | bytearray) -> PeerId | None:
-    """To whom a circuit is asked for; None where only the offer is. Raises RemoteError."""
-    fields = unpack(raw, MAX_RELAY_BYTES)
-    name = fields.text(16)
-    if name not in ("offer", "connect"):
-        raise RemoteError(Reason.UNKNOWN_KIND, f"a relay is asked for {name}")
-    target = None if name == "offer" else PeerId(fields.text(MAX_PEER_CHARS))
-    fields.end()
-    return target
-
-
-def encode_relayed(asker: PeerId) -> bytes:
-    """To the far end: who wants a circuit to it."""
-    return pack((asker,))
-
-
-def parse_relayed(raw: bytes | bytearray) -> PeerId:
-    """Who wants a circuit to us, as the relay says. Raises RemoteError."""
-    fields = unpack(raw, MAX_RELAY_BYTES)
-    asker = PeerId(fields.text(MAX_PEER_CHARS))
-    fields.end()
-    if not asker:
-        raise malformed("a circuit of nobody")
-    return asker
+def lasting(expire: int, unix_now: float) -> float:
+    """Seconds that a reservation is taken to last which ends at `expire`, by another's clock."""
+    return min(float(RESERVATION_S), max(LEAST_RESERVATION_S, expire - unix_now))
 
 
 class Circuits:
-    """The circuits that a relay carries. `bytes_per_s`: of all together, both ways."""
+    """What a relay has granted, and carries. `bytes_per_s`: of all circuits together, both ways."""
 
     def __init__(self, bytes_per_s: float) -> None:
+        self.carried = 0
+        """Bytes, of all circuits since the start."""
+        self.refused: Counter[Status] = Counter()
+        """What was asked for in vain since the start."""
         self._bytes_per_s = bytes_per_s
+        self._until: dict[PeerId, float] = {}
         self._ends: Counter[PeerId] = Counter()
         self._asked = Quota(burst=CONNECTS_BURST, per_s=CONNECTS_PER_S)
         self._free_at = float("-inf")
@@ -106,13 +90,31 @@ class Circuits:
     def __len__(self) -> int:
         return self._ends.total() // 2
 
-    def take(self, asker: PeerId, target: PeerId, now: float) -> None:
-        """One more circuit. RemoteError: FLOODED is an offence, UNAVAILABLE is none."""
-        if not self._asked.take(asker, now):
-            raise RemoteError(Reason.FLOODED, "it asks for circuits again and again")
+    def may_ask(self, peer: PeerId, now: float) -> bool:
+        """Count one more request; False is an offence."""
+        return self._asked.take(peer, now)
+
+    def reserve(self, peer: PeerId, now: float) -> Status:
+        """A reservation, or a longer one."""
+        for old in [each for each, until in self._until.items() if until <= now]:
+            del self._until[old]
+        if peer not in self._until and len(self._until) >= MAX_RESERVATIONS:
+            return Status.RESERVATION_REFUSED
+        self._until[peer] = now + RESERVATION_S
+        return Status.OK
+
+    def drop(self, peer: PeerId) -> None:
+        """It is connected no more, and has no reservation."""
+        self._until.pop(peer, None)
+
+    def take(self, asker: PeerId, target: PeerId, now: float) -> Status:
+        """One more circuit; with OK it is counted until `leave`."""
+        if target == asker or self._until.get(target, now) <= now:
+            return Status.NO_RESERVATION
         if len(self) >= MAX_CIRCUITS or max(self._ends[asker], self._ends[target]) >= MAX_CIRCUITS_OF_PEER:
-            raise RemoteError(Reason.UNAVAILABLE, "too many circuits")
+            return Status.RESOURCE_LIMIT_EXCEEDED
         self._ends.update((asker, target))
+        return Status.OK
 
     def leave(self, asker: PeerId, target: PeerId) -> None:
         """It has ended."""

@@ -16,15 +16,18 @@ from typing import Final
 
 from gossip.errors import LocalError, Reason, RemoteError
 from gossip.identity import Identity
-from gossip.ids import Digest, PeerId, RunId
+from gossip.ids import Digest, PeerId, RunId, SwarmId
 from gossip.protocol.book import MAX_DUMP_BYTES, Book, Standing
 from gossip.protocol.court import Court
-from gossip.protocol.digests import DIGEST_BYTES, RUN_ID_BYTES, swarm_id_of
+from gossip.protocol.digests import DIGEST_BYTES, RUN_ID_BYTES
+from gossip.protocol.directory import FINDS_BURST, FINDS_PER_S, asker_of, placed
 from gossip.protocol.engine import HELLO_BURST, HELLO_PER_S
 from gossip.protocol.envelope import Kind, Scope, open_from
-from gossip.protocol.messages import Hello, parse_hello
+from gossip.protocol.kademlia import nearest
+from gossip.protocol.messages import FindRequest, Hello, parse_hello
 from gossip.protocol.outs import Outbox
 from gossip.protocol.quota import Quota
+from gossip.protocol.roles import Roles
 from gossip.protocol.statements import PeerRecord, parse_record
 from gossip.protocol.topology import Rings
 
@@ -70,13 +73,15 @@ class _Run:
 class Rendezvous:
     """All that a bootstrap node knows."""
 
-    def __init__(self, identity: Identity, swarm: str, rng: random.Random) -> None:
+    def __init__(self, identity: Identity, swarm: SwarmId, rng: random.Random, roles: Roles | None = None) -> None:
         self.me = identity.peer_id
         self.outbox = Outbox()
         self.court = Court(self.outbox)
-        self._swarm = swarm_id_of(swarm)
+        self._swarm = swarm
+        self._roles = roles or Roles(identity.peer_id)
         self._rng = rng
         self._hellos = Quota(burst=HELLO_BURST, per_s=HELLO_PER_S)
+        self._finds = Quota(burst=FINDS_BURST, per_s=FINDS_PER_S)
         self._runs: OrderedDict[RunKey, _Run] = OrderedDict()
 
     @property
@@ -109,6 +114,7 @@ class Rendezvous:
         hello = parse_hello(raw)
         if hello.scope.swarm != self._swarm:
             raise RemoteError(Reason.WRONG_SWARM, "another swarm")
+        self._roles.check_hello(peer, hello)
         record = None
         if hello.record:
             record = parse_record(open_from(hello.record, hello.scope, peer, Kind.RECORD))
@@ -123,6 +129,25 @@ class Rendezvous:
             admitted=False,
             records=run.book.sample(self._rng, without=peer, rings=run.rings),
         ).encode()
+
+    def on_find(self, peer: PeerId, request: FindRequest, now: float) -> list[bytes]:
+        """The records of the members that stand nearest to the target, of whichever run is asked for. RemoteError when
+        there is none such: a question makes no run known."""
+        if self.court.scores.banned(peer, now):
+            raise RemoteError(Reason.BANNED)
+        if not self._finds.take(peer, now):
+            raise RemoteError(Reason.FLOODED, "too many find requests")
+        if request.swarm != self._swarm:
+            raise RemoteError(Reason.WRONG_SWARM, "another swarm")
+        self._roles.check_find(peer, request)
+        run = self._runs.get((request.run, request.genesis))
+        if run is None:
+            raise RemoteError(Reason.UNAVAILABLE, "nobody of that run has been here")
+        if (asker := asker_of(request, run.scope, peer)) is not None:
+            run.book.learn(asker, first_hand=True)
+            run.heard(peer, now)
+        there = [record for record in run.book.of_standing(Standing.VERIFIED) if record.peer != peer]
+        return [record.raw for record in nearest(there, run.scope, placed(request.target))]
 
     def on_goodbye(self, peer: PeerId) -> None:
         """A member leaves."""

@@ -66,10 +66,14 @@ class LearnedDeadline:
     """
 
     def __init__(self, *, initial: float, least: float, k: float) -> None:
+        self.change(initial=initial, least=least, k=k)
+        self._seconds: deque[float] = deque(maxlen=WINDOW)
+
+    def change(self, *, initial: float, least: float, k: float) -> None:
+        """Other bounds; what was learned stays."""
         self._initial = initial
         self._least = least
         self._k = k
-        self._seconds: deque[float] = deque(maxlen=WINDOW)
 
     def seconds(self, at_most: float) -> float:
         """The deadline for the next round, never above `at_most`."""

@@ -1,6 +1,6 @@
 """What an offence costs: points by reason, which decay; at 100 a peer is banned.
 
-The points answer "how sure are we that this was no accident". A forged signature cannot be one, two of them ban. A
+The points answer "how sure are we that this was no accident". A forged signature cannot be one, three of them ban. A
 timeout is mostly one, and only a peer that never answers collects enough. Equivocation is proved and bans at once,
 until we restart. Points halve every five minutes, so that an honest peer's rare mishaps never add up.
 """
@@ -24,6 +24,7 @@ POINTS: Final[dict[Reason, float]] = {
     Reason.EQUIVOCATION: 1000.0,  # proved
     Reason.FORGED: 50.0,  # no accident: transports carry bytes unharmed
     Reason.DIGEST_MISMATCH: 34.0,  # the same, but a blob may be replaced while it is served
+    Reason.CONTRADICTED: 34.0,  # bits that went wrong in memory could do it once
     Reason.WRONG_SHAPE: 34.0,  # signed, and useless
     Reason.NONFINITE: 34.0,  # signed, and harmful; an honest node's training may blow up once
     Reason.WRONG_MODEL: 34.0,
@@ -37,6 +38,11 @@ POINTS: Final[dict[Reason, float]] = {
     Reason.TIMEOUT: 1.0,  # an overloaded node times out every few seconds and stays below half of a ban
     Reason.REPLAYED: 2.0,  # a network reorders
     Reason.STALE: 0.5,
+    Reason.WRONG_ROLE: 20.0,  # an invite of the wrong role, at the second start at the latest
+    Reason.NO_MEMBER: 0.0,  # who is none is not let in, or cut off: that is all there is to it
+    Reason.EXPIRED: 0.0,
+    Reason.REVOKED: 0.0,
+    Reason.USED_UP: 0.0,
     Reason.UNAVAILABLE: 0.5,
     Reason.FLOODED: 0.25,  # each beyond the rate; a node that wakes up finds some hundreds waiting: see rates.py
     Reason.BANNED: 0.0,  # it has its ban
@@ -71,6 +77,15 @@ class Scores:
             record.banned_until = float("inf") if forever else now + BAN_S
         self._shrink(now)
         return newly
+
+    def inherit(self, heir: PeerId, peer: PeerId) -> None:
+        """What `peer` has done is its successor's: a new key is no new start."""
+        left, held = self._records.pop(peer, None), self._records.get(heir)
+        if left is not None and held is not None:
+            at = max(left.at, held.at)
+            left = _Record(_decayed(left, at) + _decayed(held, at), at, max(left.banned_until, held.banned_until))
+        if left is not None:
+            self._records[heir] = left
 
     def points(self, peer: PeerId, now: float) -> float:
         """The peer's points now."""

@@ -10,9 +10,10 @@ from typing import Final, Literal, get_args
 from gossip.api import UpdateKind
 from gossip.errors import Reason, RemoteError
 from gossip.ids import Digest, PeerId
-from gossip.protocol.digests import NO_DIGEST
+from gossip.protocol.digests import DIGEST_BYTES, NO_DIGEST
 from gossip.protocol.envelope import Envelope, Kind, Statement, body_of
 from gossip.protocol.limits import (
+    MARK_EVERY,
     MAX_ADDRESS_CHARS,
     MAX_ADDRESSES,
     MAX_BLOB_BYTES,
@@ -27,7 +28,8 @@ _UPDATE_KINDS: Final = frozenset(get_args(UpdateKind))
 
 @dataclass(frozen=True, kw_only=True)
 class LinkBody:
-    """What a link says of its update. `size`: payload bytes. `genesis`: the initial model's digest, genesis only."""
+    """What a link says of its update. `size`: payload bytes. `genesis`: the initial model's digest, genesis only.
+    `state`: the address of the estimate after this link, of a marked delta only (limits.MARK_EVERY)."""
 
     round: int
     kind: UpdateKind
@@ -36,11 +38,14 @@ class LinkBody:
     steps: int = 0
     tokens: int = 0
     genesis: Digest | None = None
+    state: Digest | None = None
 
     def encode(self) -> bytes:
         """The body of the statement."""
         fields = (self.round, self.kind, self.codec, self.size, self.steps, self.tokens)
-        return pack(fields if self.genesis is None else (*fields, self.genesis))
+        if self.genesis is not None:
+            return pack((*fields, self.genesis))
+        return pack((*fields, self.state or b"") if self.kind == "delta" else fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +100,21 @@ def _parse_link_body(envelope: Envelope) -> LinkBody:
     codec, size = fields.text(MAX_CODEC_CHARS), fields.integer(MAX_BLOB_BYTES)
     steps, tokens = fields.integer(), fields.integer()
     genesis = fields.digest() if kind == "genesis" else None
+    state = fields.binary(DIGEST_BYTES) if kind == "delta" else b""
     fields.end()
+    if len(state) not in (0, DIGEST_BYTES):
+        raise malformed("a state is named by a digest")
     known: Literal["genesis", "snapshot", "delta"] = kind  # type: ignore[assignment]  # checked above
-    return LinkBody(round=round_, kind=known, codec=codec, size=size, steps=steps, tokens=tokens, genesis=genesis)
+    return LinkBody(
+        round=round_,
+        kind=known,
+        codec=codec,
+        size=size,
+        steps=steps,
+        tokens=tokens,
+        genesis=genesis,
+        state=Digest(state) if state else None,
+    )
 
 
 def _check_link(link: Link) -> None:
@@ -110,6 +127,8 @@ def _check_link(link: Link) -> None:
     empty = link.body.kind == "genesis"
     if empty != (link.address == NO_DIGEST) or empty != (link.body.size == 0):
         raise RemoteError(Reason.PROTOCOL, "a genesis, and nothing else, has no payload")
+    if link.body.state is not None and link.seq % MARK_EVERY:
+        raise RemoteError(Reason.PROTOCOL, f"only every {MARK_EVERY}th link names a state")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,12 @@ class Traffic:
         else:
             self._stats.payload_bytes_sent += size
 
-    def passed_on(self, size: int) -> None:
-        """`size` bytes of another's payload go out."""
-        self._stats.payload_bytes_sent += size
+    def passed_on(self, size: int, *, snapshot: bool) -> None:
+        """`size` bytes of another's blob go out."""
+        if snapshot:
+            self._stats.snapshot_bytes_sent += size
+        else:
+            self._stats.payload_bytes_sent += size
 
     def delivered(self, peer: PeerId, address: Digest) -> None:
         """`peer` was sent all of a blob of ours, or wants no more of it: the rest it has of others."""

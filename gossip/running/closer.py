@@ -5,6 +5,7 @@ from typing import Literal
 import trio
 
 from gossip.api import RoundView
+from gossip.config import GossipConfig
 from gossip.protocol.rounds import LearnedDeadline
 from gossip.running.context import Context
 
@@ -15,9 +16,15 @@ class Closer:
     def __init__(self, context: Context) -> None:
         config = context.config
         self._context = context
+        self._quorum = config.quorum
         self._deadline = LearnedDeadline(
             initial=config.initial_deadline_s, least=config.min_deadline_s, k=config.deadline_k
         )
+
+    def settle(self, config: GossipConfig) -> None:
+        """Close by another quorum and other bounds of the deadline from now on; what was learned stays."""
+        self._quorum = config.quorum
+        self._deadline.change(initial=config.initial_deadline_s, least=config.min_deadline_s, k=config.deadline_k)
 
     async def close(self, round: int, at_most_s: float) -> RoundView:
         """One round's end."""
@@ -43,6 +50,6 @@ class Closer:
             standing = self._context.engine.standing(round)
             if standing.neighbours == 0:
                 return "alone"
-            if standing.quorum_reached(self._context.config.quorum):
+            if standing.quorum_reached(self._quorum):
                 return "quorum"
             await self._context.changed.wait()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from gossip.api import Tracked
 from gossip.config import GossipConfig
 from gossip.errors import RemoteError
 from gossip.ids import PeerId
@@ -31,6 +32,15 @@ class Pulse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Relayed:
+    """Our address through a neighbour, and the times (seconds) at which that is asked for again, and ends."""
+
+    address: str
+    renew_at: float
+    until: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Context:
     """Shared by all tasks of one service. `perform` drains the engine's outbox; call it after every engine call."""
 
@@ -42,18 +52,25 @@ class Context:
     changed: Pulse
     quiet: Callable[[], bool]
     """Whether the link belongs to others now: nothing large is begun."""
+    tracked: Tracked | None = None
+    """What the runtime holds of the neighbours; None where nobody says."""
     reach: Reach = field(default_factory=Reach)
-    relayed: dict[PeerId, str] = field(default_factory=dict)
-    """Our addresses through neighbours that relay for us."""
+    relayed: dict[PeerId, Relayed] = field(default_factory=dict)
+    """Our addresses through neighbours that relay for us. One that is lost is to be dropped at once."""
 
     mapped: list[str] = field(default_factory=list)
     """Addresses (without `/p2p/`) that a router forwards here, as it says."""
 
     def addresses(self) -> tuple[str, ...]:
         """Where others can dial us: through relays, as the transport says, and where they were seen to."""
-        found = self.reach.confirmed(trio.current_time(), self.mapped)
+        found = self.reach.confirmed(trio.current_time(), self.mapped, self.liars)
         seen = (f"{address}/p2p/{self.engine.me}" for address in found)
-        return tuple(dict.fromkeys((*self.relayed.values(), *self.transport.addresses, *seen)))
+        return tuple(dict.fromkeys((*(it.address for it in self.relayed.values()), *self.transport.addresses, *seen)))
+
+    @property
+    def liars(self) -> int:
+        """How many may be among the neighbours."""
+        return self.tracked.liars if self.tracked else 1
 
     def greeted(self, peer: PeerId) -> None:
         """Hellos were exchanged with `peer`, which is of our run. (A twin with our key is nobody else.)"""

@@ -21,6 +21,7 @@ from gossip.errors import GossipError, LocalError
 from gossip.ids import PeerId
 from gossip.protocol.attempts import Attempts, addresses_in, host_of, peer_in
 from gossip.protocol.book import Standing
+from gossip.protocol.statements import PeerRecord
 from gossip.running.context import Context, Pulse
 from gossip.running.greeting import say_hello
 from gossip.running.prober import Prober
@@ -48,6 +49,12 @@ less than what heartbeats cost, and of 64 members each has met all others in hal
 MAX_HINTS: Final = 64
 """Addresses that a local network tells of, and that are tried like hearsay; the oldest goes first."""
 
+MAX_LOST: Final = 16
+"""Peers that belong beside us or are the operator's, and answer nowhere, that are remembered to be looked up by id."""
+
+CALL_ADDRESSES: Final = 2
+"""Addresses of one peer that are tried for one question of a lookup: it has others to ask."""
+
 MAX_FILE_PEERS: Final = 256
 """Lines of the peers file that are used: as many as records are kept."""
 
@@ -66,8 +73,11 @@ class Dialler:
         self._rumours = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._hosts = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._refusals = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
-        self._asks = Attempts(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
+        # Quick at first, then no quicker than heartbeats: neighbours take twice as many hellos, and charge for more.
+        self._asks = Attempts(least=config.redial_min_s, most=max(config.redial_max_s, config.heartbeat_s), rng=rng)
         self._prober = Prober(context, Attempts(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng), self._hosts)
+        self.lost: OrderedDict[PeerId, None] = OrderedDict()
+        """Who belongs beside us, or is the operator's, and answers at none of its addresses."""
         self._dialling: dict[PeerId, str] = {}
         self._greeting: set[PeerId] = set()
         self._complained: set[str] = set()
@@ -87,6 +97,47 @@ class Dialler:
         while len(self._hints) > MAX_HINTS:
             self._hints.popitem(last=False)
         self._woken.beat()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is being dialled."""
+        return not self._dialling
+
+    def operators(self) -> list[PeerRecord]:
+        """The operator's peers, as a lookup may begin with them: nobody has signed these addresses."""
+        return [PeerRecord(peer=peer, epoch=0, version=0, addresses=(it,), raw=b"") for it, peer in self._bootstrap()]
+
+    def found(self, peer: PeerId) -> None:
+        """It has answered, at an address of a newer record: it is dialled at once if it is wanted."""
+        self.lost.pop(peer, None)
+        self._context.engine.members.present(peer)
+        self._woken.beat()
+
+    async def call(self, record: PeerRecord, within_s: float) -> bool:
+        """Connect to a peer for a question, unless its addresses are not due: they have the same pauses as all others.
+        Whether it is connected."""
+        peer = record.peer
+        if peer in self._context.transport.peers:
+            return True
+        for address in self._callable(record)[:CALL_ADDRESSES]:
+            if peer in self._dialling:
+                break
+            self._dialling[peer] = host_of(address)
+            if await self._dial(address, peer, within_s):
+                return True
+        return False
+
+    def _callable(self, record: PeerRecord) -> list[str]:
+        peer, now, book = record.peer, trio.current_time(), self._context.engine.book
+        if not self._context.engine.members.dialable(peer, now):
+            return []
+        trusted = {*self._operators, *(book.addresses(peer) if self._trusted(peer) else ())}
+        hosts, last = set(self._dialling.values()), book.reached_at(peer)
+        return [
+            address
+            for address in sorted(record.addresses, key=lambda each: each != last)
+            if self._dials.due(address, now) and (address in trusted or self._rumour_due(address, peer, hosts, now))
+        ]
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -214,17 +265,19 @@ class Dialler:
             self._complained.add(address)
             self._context.warn(why)
 
-    async def _dial(self, address: str, peer: PeerId) -> bool:
+    async def _dial(self, address: str, peer: PeerId, within_s: float | None = None) -> bool:
         """Whether it answered."""
-        why = f"no answer within {self._context.config.dial_timeout_s:g} s"
+        within_s = self._context.config.dial_timeout_s if within_s is None else within_s
+        why = f"no answer within {within_s:g} s"
         try:
-            with trio.move_on_after(self._context.config.dial_timeout_s) as scope:
+            with trio.move_on_after(within_s) as scope:
                 await self._context.transport.dial(address)
             if not scope.cancelled_caught:
                 self._context.engine.book.reached(peer, address)
                 self._dials.succeeded(address)
                 self._rumours.succeeded(peer)
                 self._hosts.succeeded(host_of(address))
+                self.lost.pop(peer, None)
                 self._woken.beat()
                 return True
         except GossipError as error:
@@ -247,6 +300,19 @@ class Dialler:
                 del self._hints[address]
         elif self._context.transport.peers and address in engine.book.addresses(peer):
             self._missed(address, peer, now)
+        elif self._context.transport.peers and address not in self._operators:  # a lookup's: nobody we know
+            self._rumours.failed(peer, now)
+            self._hosts.failed(host_of(address), now)
+        self._note_lost(peer)
+
+    def _note_lost(self, peer: PeerId) -> None:
+        members, book = self._context.engine.members, self._context.engine.book
+        ours = peer in members.rings.wanted or peer in members.anchors
+        if ours and self._context.transport.peers and all(self._dials.failures(it) for it in book.addresses(peer)):
+            self.lost[peer] = None
+            self.lost.move_to_end(peer)
+            while len(self.lost) > MAX_LOST:
+                self.lost.popitem(last=False)
 
     def _missed(self, address: str, peer: PeerId, now: float) -> None:
         """A learned address does not answer, and it is not we who are cut off."""

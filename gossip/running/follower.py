@@ -4,34 +4,25 @@ One update a neighbour is in flight at a time, so memory is bounded by the degre
 itself. Whatever goes wrong here costs this neighbour a pause or points; the service goes on.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
 
 import trio
 
 from gossip.api import Update
 from gossip.errors import Reason, RemoteError
-from gossip.ids import Digest, PeerId
-from gossip.protocol.limits import MAX_ENVELOPE_BYTES, MAX_LINKS
-from gossip.protocol.messages import (
-    LinksRequest,
-    Refused,
-    SnapshotRequest,
-    parse_bytes_answer,
-    parse_links_answer,
-)
-from gossip.protocol.neighbour import FetchLinks, FetchPayload, FetchSnapshot, Neighbour, Work
+from gossip.ids import PeerId
+from gossip.protocol.messages import Refused
+from gossip.protocol.neighbour import FetchPayload, Neighbour, Work
 from gossip.protocol.quota import Quota
 from gossip.protocol.statements import Link, Offer
 from gossip.running.context import Context, Pulse
-from gossip.running.download import Joint, measured
+from gossip.running.fetching import Fetcher
 from gossip.running.greeting import say_hello
-from gossip.running.puller import BULK_BYTES, Pulling, pull_from
+from gossip.running.marks import Checker
 from gossip.running.quiet import QUIET_LOOK_S
-from gossip.running.session import Session, open_session
-from gossip.running.shelf import Kept, Shelf
+from gossip.running.shelf import Shelf
+from gossip.running.witnesses import Witnesses
 from gossip.transport.base import TransportError
 
 UPDATES_BURST: Final = 32
@@ -45,6 +36,7 @@ class _InFlight:
     update: Update
     what: Link | Offer
     answered: trio.Event
+    accepted: bool = False
 
 
 class Follower:
@@ -57,6 +49,7 @@ class Follower:
         context: Context,
         updates: trio.MemorySendChannel[Update],
         shelf: Shelf,
+        witnesses: Witnesses,
     ) -> None:
         self.scope = trio.CancelScope()
         self.woken = Pulse()
@@ -67,13 +60,14 @@ class Follower:
         self._updates = updates
         self._shelf = shelf
         self._in_flight: _InFlight | None = None
-        self._pulling = False
+        self._fetcher = Fetcher(peer, context, shelf, witnesses)
+        self._checker = Checker(peer, neighbour, context)
         self._quota = Quota(burst=UPDATES_BURST, per_s=UPDATES_PER_S)
 
     @property
     def pulling(self) -> bool:
         """Whether a blob is being pulled."""
-        return self._pulling
+        return self._fetcher.pulling
 
     @property
     def awaits_answer(self) -> bool:
@@ -96,6 +90,7 @@ class Follower:
             return
         self._in_flight = None
         if error is None:
+            flight.accepted = True
             self._engine.accepted(flight.what)
         else:
             self._engine.rejected(flight.what, error, trio.current_time())
@@ -124,7 +119,7 @@ class Follower:
     async def _attempt(self, work: Work) -> None:
         now = trio.current_time
         try:
-            fetched = await self._fetch(work)
+            fetched = await self._fetcher.fetch(work)
         except Refused as refusal:
             self._refused(work, refusal)
         except RemoteError as error:
@@ -145,90 +140,6 @@ class Follower:
             self._neighbour.payload_gone()
         self._neighbour.failed(trio.current_time())
 
-    async def _fetch(self, work: Work) -> tuple[Link | Offer, bytes | None] | None:
-        if isinstance(work, FetchPayload) and work.link.body.kind == "delta":
-            return work.link, await self._pull_shared(work.link)
-        bulk = _is_model(work)
-        patience_s = self._context.config.request_timeout_s
-        async with open_session(self._context.transport, self._peer, patience_s, bulk=bulk) as session:
-            fetched = await self._fetch_over(session, work)
-        self._engine.heard(self._peer, trio.current_time())
-        return fetched
-
-    async def _fetch_over(self, session: Session, work: Work) -> tuple[Link | Offer, bytes | None] | None:
-        match work:
-            case FetchPayload(link=link) if link.body.kind == "genesis":
-                return link, None
-            case FetchPayload(link=link):
-                return link, await self._pull_model(session, link)
-            case FetchLinks(epoch=epoch, first=first, count=count):
-                answer = await session.ask(
-                    LinksRequest(epoch=epoch, first=first, count=count), (MAX_LINKS + 1) * MAX_ENVELOPE_BYTES
-                )
-                self._engine.on_links(self._peer, parse_links_answer(answer), trio.current_time())
-                self._context.perform()
-                return None
-            case FetchSnapshot(epoch=epoch, seq=seq):
-                raw = await session.ask(SnapshotRequest(epoch=epoch, seq=seq), 2 * MAX_ENVELOPE_BYTES)
-                offer = self._engine.on_offer(self._peer, parse_bytes_answer(raw, MAX_ENVELOPE_BYTES), (epoch, seq))
-                return offer, await self._pull_model(session, offer)
-            case _:
-                assert_never(work)
-
-    async def _pull_shared(self, link: Link) -> bytes:
-        """An update, of its author or of whoever has it."""
-        kept, neighbours = self._begin(link.address, link.body.size, shared=True), self._engine.neighbours
-        pullers = sorted({self._engine.me, *neighbours} - {self._peer})
-        joint = Joint(self._context, self._pulling_of(kept, pullers), self._shelf.places)
-        async with self._at_it(kept):
-            whole, error = await joint.run(), joint.error
-        if not whole:
-            assert error is not None
-            raise error
-        if isinstance(error, RemoteError) and not isinstance(error, Refused):  # the others have helped out
-            self._context.offence(self._peer, error)
-        return self._finish(kept)
-
-    async def _pull_model(self, session: Session, what: Link | Offer) -> bytes:
-        """A snapshot, which nobody else has."""
-        size = what.size if isinstance(what, Offer) else what.body.size
-        kept = self._begin(what.address, size, shared=False)
-        async with self._at_it(kept):
-            with measured(self._context, kept.download):
-                await pull_from(session, self._peer, self._pulling_of(kept, ()))
-        return self._finish(kept)
-
-    def _begin(self, address: Digest, size: int, *, shared: bool) -> Kept:
-        now = trio.current_time()
-        self._shelf.tidy(self._engine.neighbours, now)
-        return self._shelf.begin(self._peer, address, size, shared=shared, now=now)
-
-    def _pulling_of(self, kept: Kept, pullers: Sequence[PeerId]) -> Pulling:
-        return Pulling(
-            download=kept.download,
-            hasher=self._context.hasher,
-            meter=self._engine.traffic.received(snapshot=not kept.shared),
-            me=self._engine.me,
-            pullers=pullers,
-            changed=kept.changed,
-        )
-
-    @asynccontextmanager
-    async def _at_it(self, kept: Kept) -> AsyncIterator[None]:
-        async with kept.turn:
-            self._pulling = True
-            try:
-                yield
-            finally:
-                self._pulling = False
-                kept.used_at = trio.current_time()
-
-    def _finish(self, kept: Kept) -> bytes:
-        data = kept.download.finish()
-        self._engine.court.stats.blob_seconds.add(trio.current_time() - kept.download.began)
-        self._shelf.finish(self._peer, kept, data)
-        return data
-
     async def _deliver(self, what: Link | Offer, payload: bytes | None) -> None:
         await trio.sleep(self._quota.reserve(self._peer, trio.current_time()))
         flight = _InFlight(update_of(what, payload), what, trio.Event())
@@ -237,6 +148,17 @@ class Follower:
         del payload
         await flight.answered.wait()
         self._context.perform()
+        if flight.accepted and isinstance(what, Link):
+            await self._check_mark(what)
+
+    async def _check_mark(self, link: Link) -> None:
+        try:
+            await self._checker.check(link)
+        except RemoteError as error:  # what we hold of it is not what it says: begun anew from a snapshot
+            self._engine.rejected(link, error, trio.current_time())
+            self._context.perform()
+        except Exception as error:  # the runtime's bug must not end the network
+            self._context.warn(f"what is held of {self._peer} could not be read: {error!r}")
 
     async def _heartbeat(self) -> None:
         config = self._context.config
@@ -248,11 +170,6 @@ class Follower:
                 self._context.perform()
                 return
             await say_hello(self._context, self._peer)
-
-
-def _is_model(work: Work) -> bool:
-    """A snapshot's size is known too late; it is a whole model's."""
-    return isinstance(work, FetchSnapshot) or (isinstance(work, FetchPayload) and work.link.body.size >= BULK_BYTES)
 
 
 def update_of(what: Link | Offer, payload: bytes | None) -> Update:

@@ -35,7 +35,7 @@ class Prober:
         self._probing: dict[PeerId, str] = {}
 
     def start_some(self, nursery: trio.Nursery) -> None:
-        """Probe whoever is connected and has not been reached where its record says."""
+        """Probe whoever is connected, or asked us for somebody of late, and was not reached where its record says."""
         now = trio.current_time()
         for record in self._context.engine.book.of_standing(Standing.FIRST_HAND):
             if len(self._probing) >= MAX_PROBES:
@@ -46,7 +46,8 @@ class Prober:
                 nursery.start_soon(self._probe, record.peer, address)
 
     def _next(self, record: PeerRecord, now: float) -> str | None:
-        if record.peer in self._probing or record.peer not in self._context.transport.peers:
+        there = record.peer in self._context.transport.peers or self._context.engine.directory.awaits(record.peer, now)
+        if record.peer in self._probing or not there:
             return None
         busy = self._probing.values()
         return next(

@@ -1,21 +1,25 @@
 """Finds out whether others can dial this node, says so, and sees to it that they can.
 
-A few members are asked to dial us back (protocol/dialback.py). Where two reached us is an address of ours, also when
-nobody told us of it (a forwarded port). Where none did, neighbours are asked to relay (transport), and
-what they grant is an address of ours for as long as they are connected. All of these stand in our signed record.
+A few members are asked to dial us back (protocol/dialback.py). Where enough reached us is an address of ours, also when
+nobody told us of it (a forwarded port). Where none did, neighbours are asked to relay (transport), and what they grant
+is an address of ours for as long as they are connected, and is renewed before it ends. All of these stand in our signed
+record.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import trio
 
 from gossip.errors import GossipError
 from gossip.ids import PeerId
+from gossip.protocol.attempts import host_of
 from gossip.protocol.dialback import Sighting, ports_in
 from gossip.protocol.digests import digest_of
 from gossip.protocol.reach import ASK_PEERS
-from gossip.running.context import Context
+from gossip.protocol.relaying import RENEW_AGAIN_S, RENEW_SHARE
+from gossip.running.context import Context, Relayed
 from gossip.running.dialback import ask_to_dial_back
 
 LOOK_REACH_S: Final = 5.0
@@ -67,14 +71,15 @@ class Reacher:
             sighting = await ask_to_dial_back(context.transport, peer, ports, patience_s)
         except GossipError:
             return  # it may not want to, or be too busy: others are asked
-        context.reach.dialled_back(peer, sighting, trio.current_time())
+        if (at := context.transport.address_at(peer, ports[0])) is not None:  # else it has gone meanwhile
+            context.reach.dialled_back(peer, sighting, host_of(at), trio.current_time())
 
     def _next(self, asked_at: dict[PeerId, float], without: frozenset[PeerId]) -> PeerId | None:
         """A neighbour that was not asked of late, and is from now on."""
         now = trio.current_time()
         for old in [peer for peer, at in asked_at.items() if now >= at + ASK_AGAIN_S]:
             del asked_at[old]
-        there = self._context.transport.peers.intersection(self._context.engine.neighbours)
+        there = self._context.transport.peers.intersection(self._context.engine.companions)
         free = there - asked_at.keys() - without
         if not free:
             return None
@@ -93,18 +98,31 @@ class Reacher:
 
     async def _find_relays(self) -> None:
         context = self._context
-        relayed = {peer: at for peer, at in context.relayed.items() if peer in context.engine.neighbours}
-        if not context.reach.unreachable(trio.current_time()):
-            relayed.clear()
-        context.relayed.clear()
-        context.relayed.update(relayed)
+        for peer in list(context.relayed):
+            if peer not in context.engine.companions or not context.reach.unreachable(trio.current_time()):
+                del context.relayed[peer]
+        for peer, held in list(context.relayed.items()):
+            if trio.current_time() >= held.renew_at:
+                await self._reserve(peer)
         while context.reach.unreachable(trio.current_time()) and len(context.relayed) < RELAYS:
-            peer = self._next(self._relay_at, frozenset(context.relayed))
-            if peer is None:
+            asked = self._next(self._relay_at, frozenset(context.relayed))
+            if asked is None:
                 return
-            address = await context.transport.relayed_by(peer)
-            if address is not None:
-                context.relayed[peer] = address
+            await self._reserve(asked)
+
+    async def _reserve(self, peer: PeerId) -> None:
+        """Ask a neighbour to relay for us, or to go on with it."""
+        context = self._context
+        grant = await context.transport.relayed_by(peer)
+        now, held = trio.current_time(), context.relayed.get(peer)
+        if grant is not None and peer in context.engine.companions:
+            renew_at = now + RENEW_SHARE * grant.lasts_s
+            context.relayed[peer] = Relayed(address=grant.address, renew_at=renew_at, until=now + grant.lasts_s)
+            self._relay_at.pop(peer, None)  # should it be lost, it is asked again as soon as it is back
+        elif held is not None and now + RENEW_AGAIN_S < held.until:
+            context.relayed[peer] = replace(held, renew_at=now + RENEW_AGAIN_S)
+        elif held is not None:
+            del context.relayed[peer]
 
 
 def _in_words(sightings: Sequence[Sighting], answering: Sequence[str]) -> str:

@@ -1,101 +1,160 @@
-"""The relay's part of relaying (protocol/relaying.py): connects two neighbours, and carries bytes between them."""
+"""The relay's part of relaying (protocol/relaying.py): grants reservations, connects two neighbours, and carries bytes
+between them. It knows nothing of a run: whom it serves, and under which addresses, it is told."""
 
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import trio
 
+from gossip.api import Relaying
 from gossip.errors import GossipError, Reason, RemoteError
+from gossip.identity import Identity
 from gossip.ids import PeerId
-from gossip.protocol.messages import encode_answer, encode_refusal, parse_empty_answer
-from gossip.protocol.relaying import (
-    CIRCUIT_IDLE_S,
-    CIRCUIT_PIECE_BYTES,
-    MAX_RELAY_ANSWER_BYTES,
-    MAX_RELAY_BYTES,
-    RELAY_S,
-    RELAYED_PROTOCOL,
-    Circuits,
-    encode_relayed,
-    parse_relay_ask,
+from gossip.protocol.circuit import (
+    STOP_PROTOCOL,
+    Kind,
+    Message,
+    Reservation,
+    Status,
+    binary_address,
+    encode_hop,
+    encode_stop,
+    parse_hop,
+    parse_stop,
+    status_for,
 )
+from gossip.protocol.relaying import CIRCUIT_IDLE_S, CIRCUIT_PIECE_BYTES, RELAY_S, RESERVATION_S, Circuits
+from gossip.protocol.vouchers import seal_voucher
 from gossip.running.context import Context
-from gossip.running.session import FrameStream
-from gossip.transport.base import Stream, TransportError
+from gossip.running.delimited import receive_message, send_message
+from gossip.transport.base import Stream, Transport, TransportError
 
 
 class Relay:
-    """Answers whoever asks, and refuses all where `network.relay` is not set."""
+    """`serves`: whether a peer is relayed for, at either end of a circuit. `addresses`: where others reach us, that a
+    reservation is for; none: nobody can. `offence` charges a peer."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.circuits = Circuits(context.config.relay_bytes_per_s)
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        identity: Identity,
+        circuits: Circuits,
+        serves: Callable[[PeerId], bool],
+        addresses: Callable[[], Sequence[str]],
+        offence: Callable[[PeerId, RemoteError], None],
+    ) -> None:
+        self._transport = transport
+        self._identity = identity
+        self._serves = serves
+        self._addresses = addresses
+        self._offence = offence
+        self.circuits = circuits
 
     async def handle_stream(self, stream: Stream) -> None:
         """Serve one stream to its end; raises nothing of the peer's or the network's making."""
-        peer, frames = stream.remote, FrameStream(stream, RELAY_S)
         try:
-            raw = await frames.receive(MAX_RELAY_BYTES)
-            if raw is None:
-                return
-            target = parse_relay_ask(raw)
-            try:
-                self._check(peer)
-                if target is None:
-                    await frames.send(encode_answer())
-                else:
-                    await self._connect(stream, frames, target)
-            except RemoteError as error:
-                if error.reason is not Reason.UNAVAILABLE:
-                    self._context.offence(peer, error)
-                await frames.send(encode_refusal(error.reason, error.detail))
+            raw = await receive_message(stream, RELAY_S)
+            if raw is not None:
+                await self._answer(stream, raw)
         except RemoteError as error:
             if error.reason is not Reason.TIMEOUT:
-                self._context.offence(peer, error)
+                self._offence(stream.remote, error)
             await stream.reset()
         except TransportError:
             await stream.reset()
 
-    def _check(self, peer: PeerId) -> None:
-        if not self._context.config.relay:
-            raise RemoteError(Reason.UNAVAILABLE, "it does not relay (network.relay)")
-        if peer not in self._context.engine.neighbours:
-            raise RemoteError(Reason.UNAVAILABLE, "it relays between its neighbours")
-        if self._context.reach.unreachable(trio.current_time()):
-            raise RemoteError(Reason.UNAVAILABLE, "nobody can dial it either")
+    def reading(self) -> Relaying:
+        """What it relays, for metrics."""
+        refused = {status.label: times for status, times in self.circuits.refused.items()}
+        return Relaying(circuits=len(self.circuits), carried_bytes=self.circuits.carried, refused=refused)
 
-    async def _connect(self, near: Stream, frames: FrameStream, target: PeerId) -> None:
-        asker = near.remote
-        if target == asker or target not in self._context.engine.neighbours:
-            raise RemoteError(Reason.UNAVAILABLE, "it relays between its neighbours")
-        self.circuits.take(asker, target, trio.current_time())
+    async def _answer(self, stream: Stream, raw: bytes) -> None:
+        peer, now = stream.remote, trio.current_time()
         try:
-            far = await self._far_end(asker, target)
-            try:
-                await frames.send(encode_answer())
-                await self._carry(near, far)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await far.reset()
-                    await near.reset()
+            asked = parse_hop(raw)
+        except RemoteError as error:
+            self._offence(peer, error)
+            await self._refuse(stream, status_for(error))
+            return
+        if not self.circuits.may_ask(peer, now):
+            self._offence(peer, RemoteError(Reason.FLOODED, "it asks a relay again and again"))
+            await self._refuse(stream, Status.RESOURCE_LIMIT_EXCEEDED)
+        elif asked.kind is Kind.RESERVE:
+            await self._reserve(stream, now)
+        elif asked.peer is not None:
+            await self._connect(stream, asked.peer, now)
+        else:
+            self._offence(peer, RemoteError(Reason.PROTOCOL, "a relay is told what it did not ask"))
+            await self._refuse(stream, Status.UNEXPECTED_MESSAGE)
+
+    async def _refuse(self, stream: Stream, status: Status) -> None:
+        self.circuits.refused[status] += 1
+        await _tell(stream, Message(kind=Kind.STATUS, status=status))
+
+    def _welcome(self, peer: PeerId) -> bool:
+        """Who is connected through another relay is none that we relay for: the bytes would go round in circles."""
+        return self._serves(peer) and self._transport.address_at(peer, 1) is not None
+
+    async def _reserve(self, stream: Stream, now: float) -> None:
+        peer, addresses = stream.remote, self._addresses()
+        if not self._welcome(peer):
+            await self._refuse(stream, Status.PERMISSION_DENIED)
+        elif not addresses or self.circuits.reserve(peer, now) is not Status.OK:
+            await self._refuse(stream, Status.RESERVATION_REFUSED)
+        else:
+            expire = int(time.time()) + RESERVATION_S  # of the clock on the wall, as the far end's can know
+            binary = tuple(filter(None, map(binary_address, addresses)))
+            voucher = seal_voucher(self._identity, peer, expire)
+            reservation = Reservation(expire=expire, addresses=binary, voucher=voucher)
+            await _tell(stream, Message(kind=Kind.STATUS, status=Status.OK, reservation=reservation))
+
+    async def _connect(self, near: Stream, target: PeerId, now: float) -> None:
+        asker = near.remote
+        if not self._welcome(asker):
+            await self._refuse(near, Status.PERMISSION_DENIED)
+            return
+        if not self._serves(target):  # also one that was, and has its reservation still
+            await self._refuse(near, Status.NO_RESERVATION)
+            return
+        status = self.circuits.take(asker, target, now)
+        if status is not Status.OK:
+            await self._refuse(near, status)
+            return
+        try:
+            await self._join(near, target)
         finally:
             self.circuits.leave(asker, target)
 
-    async def _far_end(self, asker: PeerId, target: PeerId) -> Stream:
-        """A stream to the far end that has taken the circuit. RemoteError(UNAVAILABLE): it is not the asker's fault."""
-        far: Stream | None = None
+    async def _join(self, near: Stream, target: PeerId) -> None:
+        far = await self._far_end(near.remote, target)
+        if far is None:
+            await self._refuse(near, Status.CONNECTION_FAILED)
+            return
         try:
-            far = await self._context.transport.open_stream(target, RELAYED_PROTOCOL)
-            frames = FrameStream(far, RELAY_S)
-            await frames.send(encode_relayed(asker))
-            parse_empty_answer(await frames.receive(MAX_RELAY_ANSWER_BYTES) or b"")
-            return far
-        except BaseException as error:
-            if far is not None:
+            await _tell(near, Message(kind=Kind.STATUS, status=Status.OK))
+            await self._carry(near, far)
+        finally:
+            with trio.CancelScope(shield=True):
+                await far.reset()
+                await near.reset()
+
+    async def _far_end(self, asker: PeerId, target: PeerId) -> Stream | None:
+        """A stream to the far end that has taken the circuit; None: it is not the asker's fault."""
+        far: Stream | None = None
+        taken = False
+        try:
+            with suppress(GossipError), trio.move_on_after(RELAY_S):
+                far = await self._transport.open_stream(target, STOP_PROTOCOL)
+                await send_message(far, encode_stop(Message(kind=Kind.CONNECT, peer=asker)), RELAY_S)
+                answer = parse_stop(await receive_message(far, RELAY_S) or b"")
+                taken = answer.kind is Kind.STATUS and answer.status == Status.OK
+        finally:
+            if far is not None and not taken:
                 with trio.CancelScope(shield=True):
                     await far.reset()
-            if isinstance(error, GossipError):
-                raise RemoteError(Reason.UNAVAILABLE, "the far end does not take the circuit") from error
-            raise
+        return far if taken else None
 
     async def _carry(self, one: Stream, other: Stream) -> None:
         """Both ways, until either end is done with it."""
@@ -121,3 +180,26 @@ class Relay:
                 await sink.send_all(piece)
             if scope.cancelled_caught:
                 return
+            self.circuits.carried += len(piece)
+
+
+async def _tell(stream: Stream, message: Message) -> None:
+    await send_message(stream, encode_hop(message), RELAY_S)
+
+
+def relay_of(context: Context, identity: Identity) -> Relay:
+    """A member's: between neighbours alone, where `network.relay` is set, and nobody is known to dial us in vain."""
+
+    def addresses() -> Sequence[str]:
+        if context.reach.unreachable(trio.current_time()):
+            return ()
+        return [address for address in context.addresses() if "/p2p-circuit/" not in address]
+
+    return Relay(
+        transport=context.transport,
+        identity=identity,
+        circuits=Circuits(context.config.relay_bytes_per_s),
+        serves=lambda peer: context.config.relay and peer in context.engine.neighbours,
+        addresses=addresses,
+        offence=context.offence,
+    )

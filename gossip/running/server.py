@@ -1,4 +1,4 @@
-"""Answers neighbours' requests: hellos, links, snapshots, manifests, chunks, goodbyes.
+"""Answers neighbours' requests, and strangers' hellos, goodbyes and questions for others.
 
 Every answer that can be given is given from memory at once; only a snapshot may have to be cut first. A request that
 breaks the protocol is charged and ends its stream, one that cannot be granted is refused on the stream. No peer can
@@ -12,10 +12,13 @@ from typing import Final, assert_never
 import trio
 
 from gossip.errors import Reason, RemoteError
+from gossip.identity import peer_id_of
 from gossip.ids import Digest, PeerId
 from gossip.protocol.limits import MAX_STREAMS_PER_PEER, STREAM_PROTOCOL
+from gossip.protocol.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.protocol.messages import (
     ChunkRequest,
+    FindRequest,
     GoodbyeRequest,
     HelloRequest,
     LinksRequest,
@@ -23,6 +26,7 @@ from gossip.protocol.messages import (
     PartRequest,
     Request,
     SnapshotRequest,
+    StateRequest,
     encode_answer,
     encode_refusal,
     parse_request,
@@ -31,6 +35,7 @@ from gossip.protocol.quota import Quota
 from gossip.protocol.speeds import Transfer
 from gossip.running.context import Context
 from gossip.running.exchange import Exchanger
+from gossip.running.registrar import Registrar
 from gossip.running.session import serve
 from gossip.running.shelf import Shelf
 from gossip.running.snapshots import Snapshots
@@ -57,11 +62,14 @@ class _Conversation:
 class Server:
     """The answering end of all streams."""
 
-    def __init__(self, context: Context, snapshots: Snapshots, exchanger: Exchanger) -> None:
+    def __init__(
+        self, context: Context, snapshots: Snapshots, exchanger: Exchanger, registrar: Registrar | None
+    ) -> None:
         self._context = context
         self._engine = context.engine
         self._snapshots = snapshots
         self._exchanger = exchanger
+        self._registrar = registrar
         self.shelf = Shelf(most=context.config.max_payload_bytes, count=context.config.degree)
         self._streams: Counter[PeerId] = Counter()
         self._pace = Quota(burst=REQUESTS_BURST, per_s=REQUESTS_PER_S)
@@ -120,7 +128,16 @@ class Server:
             case GoodbyeRequest(envelope=envelope):
                 self._engine.on_goodbye(peer, envelope, trio.current_time())
                 return encode_answer()
-        if peer not in self._engine.neighbours:
+            case FindRequest():
+                self._engine.roles.check_find(peer, request)
+                return encode_answer(*self._engine.directory.on_find(peer, request, trio.current_time()))
+            case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest():
+                if self._registrar is None:
+                    raise RemoteError(Reason.UNAVAILABLE, "the swarm is open to all")
+                return self._registrar.answer(peer, request)
+        if peer in self._engine.roles.listeners:
+            self._check_listens(peer, request)
+        elif peer not in self._engine.neighbours:
             raise RemoteError(Reason.UNAVAILABLE, "neighbours only: say hello first")
         if isinstance(request, ManifestRequest | SnapshotRequest) and self._context.quiet():
             raise RemoteError(Reason.UNAVAILABLE, "quiet hours")  # chunks under way may finish
@@ -129,6 +146,8 @@ class Server:
                 return encode_answer(self._engine.publisher.links(epoch, first, count))
             case SnapshotRequest(epoch=epoch, seq=seq):
                 return await self._offer(epoch, seq)
+            case StateRequest():
+                return encode_answer(self._witness(request))
             case ManifestRequest(address=address):
                 return await self._manifest(talk, address)
             case ChunkRequest(address=address, index=index):
@@ -139,10 +158,21 @@ class Server:
             case _:
                 assert_never(request)
 
+    def _check_listens(self, peer: PeerId, request: Request) -> None:
+        if isinstance(request, PartRequest):
+            raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange from who trains nothing")
+
     async def _offer(self, epoch: int, seq: int) -> bytes:
         offer = await self._snapshots.offer(epoch, seq)
         self._engine.court.stats.snapshots_served += 1
         return encode_answer(offer.raw)
+
+    def _witness(self, asked: StateRequest) -> Digest:
+        neighbour = self._engine.neighbours.get(peer_id_of(asked.key))
+        held = neighbour.witness(asked.epoch, asked.seq, asked.least) if neighbour else None
+        if held is None:
+            raise RemoteError(Reason.UNAVAILABLE, "we cannot tell what that must be")
+        return held
 
     async def _manifest(self, talk: _Conversation, address: Digest) -> bytes:
         self._uploaded(talk, whole=False)
@@ -176,7 +206,7 @@ class Server:
         if address in self._engine.publisher.blobs:
             return self._own_chunk(talk, address, index)
         others = await self.shelf.chunk(address, index)
-        self._engine.traffic.passed_on(len(others))
+        self._engine.traffic.passed_on(len(others), snapshot=self.shelf.is_model(address))
         return others
 
     def _own_chunk(self, talk: _Conversation, address: Digest, index: int) -> memoryview:

@@ -1,8 +1,8 @@
-"""What we can serve of others: the newest payload of each neighbour once it is here, and chunks of those on their way.
+"""What we can serve of others: the newest payload and snapshot of each neighbour, and chunks of those on their way.
 
-Payloads are named by their content, so whoever has one can serve it. Memory: of finished ones one a neighbour, and
-`most` bytes (network.max_payload_bytes) in all, of which the least recently used go first; of those on their way one a
-neighbour, what is verified of it. A download that was cut waits KEPT_S for its neighbour to come back.
+Blobs are named by their content, so whoever has one can serve it. Memory: of finished ones one of either kind a
+neighbour, and `most` bytes (network.max_payload_bytes) in all, of which the least recently used go first; of those on
+their way one a neighbour, what is verified of it. A download that was cut waits KEPT_S for its neighbour to come back.
 """
 
 from collections.abc import Container
@@ -58,11 +58,11 @@ class Places:
 
 @dataclass(eq=False)
 class Kept:
-    """A download of a neighbour's. `shared`: whether others may have its chunks."""
+    """A download of a neighbour's. `model`: whether it is all of its model, a snapshot, and not an update."""
 
     download: Download
     changed: Pulse
-    shared: bool
+    model: bool
     used_at: float
     turn: trio.Lock = field(default_factory=trio.Lock)
     """A neighbour that came back waits until what followed it before has ended."""
@@ -75,7 +75,8 @@ class Shelf:
         self.places = Places()
         self._count = count
         self._whole = BlobStore(most)
-        self._newest: dict[PeerId, Digest] = {}
+        self._newest: dict[tuple[PeerId, bool], Digest] = {}
+        """By author, and by whether it is a model."""
         self._coming: dict[PeerId, Kept] = {}
 
     @property
@@ -86,26 +87,27 @@ class Shelf:
     def __len__(self) -> int:
         return len(self._whole)
 
-    def begin(self, peer: PeerId, address: Digest, size: int, *, shared: bool, now: float) -> Kept:
+    def begin(self, peer: PeerId, address: Digest, size: int, *, model: bool, now: float) -> Kept:
         """The download of a blob of `peer`, where an earlier one of the same blob was cut: with what it had."""
         kept = self._coming.get(peer)
         if kept is None or kept.download.address != address or kept.download.size != size:
             download = Download(address, size, author=peer, began=now)
-            kept = self._coming[peer] = Kept(download, Pulse(), shared, now)
+            kept = self._coming[peer] = Kept(download, Pulse(), model, now)
         kept.used_at = now
         return kept
 
     def finish(self, peer: PeerId, kept: Kept, data: bytes) -> None:
-        """It is whole: served from now on, if it may be, in place of what was newest of this peer."""
+        """It is whole: served from now on, in place of what was newest of its kind of this peer."""
         if self._coming.get(peer) is kept:
             del self._coming[peer]
         manifest = kept.download.manifest
         assert manifest is not None
-        if kept.shared and kept.download.address not in self._whole:
-            self._drop(peer)
-            while len(self._newest) >= self._count:
-                self._drop(next(iter(self._newest)))
-            self._newest[peer] = self._whole.put(manifest, data)
+        if kept.download.address not in self._whole:
+            self._drop((peer, kept.model))
+            of_kind = [name for name in self._newest if name[1] == kept.model]
+            for name in of_kind[: max(0, len(of_kind) + 1 - self._count)]:
+                self._drop(name)
+            self._newest[peer, kept.model] = self._whole.put(manifest, data)
             self._whole.unpin(kept.download.address)
         kept.changed.beat()
 
@@ -126,6 +128,11 @@ class Shelf:
             return kept.download.manifest
         return self._whole.manifest(address)
 
+    def is_model(self, address: Digest) -> bool:
+        """Whether this blob is a snapshot."""
+        kept = self._download(address)
+        return kept.model if kept else any(held == address for (_, model), held in self._newest.items() if model)
+
     async def chunk(self, address: Digest, index: int) -> bytes | memoryview:
         """A chunk that is here, or that the author sends within HOLD_S. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
         with trio.move_on_after(HOLD_S):
@@ -145,10 +152,10 @@ class Shelf:
         """The one on its way, as far as others may know; never while the whole is here."""
         if address in self._whole:
             return None
-        shared = (kept for kept in self._coming.values() if kept.shared and kept.download.manifest is not None)
-        return next((kept for kept in shared if kept.download.address == address), None)
+        begun = (kept for kept in self._coming.values() if kept.download.manifest is not None)
+        return next((kept for kept in begun if kept.download.address == address), None)
 
-    def _drop(self, peer: PeerId) -> None:
-        address = self._newest.pop(peer, None)
+    def _drop(self, name: tuple[PeerId, bool]) -> None:
+        address = self._newest.pop(name, None)
         if address is not None:
             self._whole.drop(address)

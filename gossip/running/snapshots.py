@@ -10,6 +10,7 @@ from gossip.errors import LocalError, Reason, RemoteError
 from gossip.protocol.publisher import Publisher
 from gossip.protocol.statements import Offer
 from gossip.running.hashing import Hasher
+from gossip.running.marks import Rest
 
 REST: Final = 9.0
 """Times as long as a cut took is the pause until the next: cutting takes a tenth of the node's time at most, however
@@ -26,7 +27,7 @@ class Snapshots:
         self._source = source
         self._hasher = hasher
         self._warn = warn
-        self._rested_at = float("-inf")
+        self._rest = Rest(REST)
         self._cutting = trio.Lock()  # a second asker waits for the first one's snapshot and gets the same
 
     async def offer(self, epoch: int, seq: int) -> Offer:
@@ -39,13 +40,10 @@ class Snapshots:
         return offer
 
     async def _cut(self) -> Offer:
-        began = trio.current_time()
-        if began < self._rested_at:
+        if not self._rest.over:
             raise RemoteError(Reason.UNAVAILABLE, "a snapshot was cut only just now; ask again")
-        try:
+        with self._rest.after():
             return await self._cut_now()
-        finally:
-            self._rested_at = trio.current_time() + REST * (trio.current_time() - began)
 
     async def _cut_now(self) -> Offer:
         try:

@@ -6,11 +6,12 @@ it runs on. Peer ids are authenticated: a stream's or a message's `PeerId` is th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import trio
 
-from gossip.errors import GossipError
+from gossip.errors import GossipError, RemoteError
 from gossip.ids import PeerId
 
 
@@ -61,6 +62,42 @@ class TransportHandlers(Protocol):
     def keeps(self, peer: PeerId) -> bool:
         """Whether the connection to `peer` must stay when places are short; that of others goes to a newcomer."""
 
+    def offended(self, peer: PeerId, error: RemoteError) -> None:
+        """`peer` itself, and nobody behind it, did over a proved connection what no sound implementation does."""
+
+    def caller_refused(self, caller: str, why: str) -> None:
+        """A private swarm has sent somebody away, as a line for the operator: `caller` is a peer id, an address or
+        both. All are counted; of a flood, few are told."""
+
+
+class Admission(Protocol):
+    """Who may connect, decided inside the security handshake, before any protocol is open. A transport that is given
+    none lets everybody in: an open swarm."""
+
+    def credentials(self) -> bytes:
+        """What we show of our membership: at most `MAX_CREDENTIALS` bytes, asked for anew in every handshake."""
+
+    def admit(self, peer: PeerId, credentials: bytes) -> None:
+        """Decide about the key that the far end has just proved, and what it showed; any bytes whatever.
+
+        Raises RemoteError with the reason when it is not to become a peer: the socket is closed without a word, and the
+        transport counts a drop `refused_<reason>`. Asked more than once of one connection, so that one that takes its
+        time to come up is not there after a `disconnect`: the answer must cost the peer nothing, and be quick.
+        """
+
+
+MAX_CREDENTIALS: Final = 4096
+"""Bytes that a stranger may show before anything is known of it: two signed links and a key that signs a newer one
+take under 700."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """A relay's: others reach us at `address` for `lasts_s` seconds from now, while we are connected to it."""
+
+    address: str
+    lasts_s: float
+
 
 class Transport(Protocol):
     """A node's attachment to a network."""
@@ -88,9 +125,9 @@ class Transport(Protocol):
         """The multiaddr of this port on the host that a live connection to `peer` leads to; None where none does, or
         only through a third peer."""
 
-    async def relayed_by(self, peer: PeerId) -> str | None:
-        """Ask a connected peer to relay for us: the multiaddr at which others reach us through it, None where it does
-        not. Raises nothing of the network's."""
+    async def relayed_by(self, peer: PeerId) -> Grant | None:
+        """Ask a connected peer to relay for us, or to go on with that; None where it does not. Raises nothing of the
+        network's."""
 
     async def run(
         self, handlers: TransportHandlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -112,4 +149,5 @@ class Transport(Protocol):
         """Broadcast a small message (under 8 KiB) to the swarm, best effort. Raises nothing of the network's."""
 
     async def disconnect(self, peer: PeerId) -> None:
-        """Close every connection to `peer`. Never raises TransportError."""
+        """Close every connection to `peer`, of whatever kind, and let no stream come from one that is just being made.
+        Whether it may come again is for `Admission`. Never raises TransportError."""

@@ -10,8 +10,8 @@ closed properly (a goodbye, sockets freed) within `SHUTDOWN_S`; only then are th
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,13 +21,15 @@ from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicat
 
 from gossip.errors import LocalError
 from gossip.ids import PeerId
-from gossip.protocol.relaying import RELAYED_PROTOCOL, parse_circuit
-from gossip.transport.base import Stream, TransportError, TransportHandlers
+from gossip.protocol.circuit import STOP_PROTOCOL
+from gossip.protocol.relaying import parse_circuit
+from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
+from gossip.transport.door import Door
 from gossip.transport.drops import counted
 from gossip.transport.libp2p_address import dialable, parse_dial, parse_listen, parse_peer
 from gossip.transport.libp2p_channels import PROTOCOL as DATA_PROTOCOL
 from gossip.transport.libp2p_channels import Channels, Way
-from gossip.transport.libp2p_errors import translated
+from gossip.transport.libp2p_errors import translated, unwrapped
 from gossip.transport.libp2p_guard import Faults, GuardedManager
 from gossip.transport.libp2p_host import BoundedSwarm, build_host
 from gossip.transport.libp2p_pubsub import MAX_MESSAGE_BYTES, GuardedPubsub
@@ -35,6 +37,7 @@ from gossip.transport.libp2p_relay import CircuitEnds
 from gossip.transport.libp2p_stream import Libp2pStream
 from gossip.transport.libp2p_yamux import MAX_STREAMS, MuxSettings
 from gossip.transport.places import Bounds
+from gossip.transport.preshared import PresharedKey
 
 SHUTDOWN_S: Final = 1.0
 """For goodbyes at the end; sockets that are not closed by then are closed hard. Cancelling takes less than 2 s."""
@@ -80,9 +83,17 @@ class Libp2pConfig:
 
 
 class Libp2pTransport:
-    """A `gossip.transport.base.Transport`. `seed`: the 32 bytes of the node's Ed25519 key."""
+    """A `gossip.transport.base.Transport`. `seed`: the 32 bytes of the node's Ed25519 key. `admission`: who may come
+    in; None: everybody. `psk`: of a private network of libp2p's."""
 
-    def __init__(self, config: Libp2pConfig, seed: bytes) -> None:
+    def __init__(
+        self,
+        config: Libp2pConfig,
+        seed: bytes,
+        *,
+        admission: Admission | None = None,
+        psk: PresharedKey | None = None,
+    ) -> None:
         if len(seed) != SEED_BYTES:
             raise LocalError(f"an Ed25519 seed has {SEED_BYTES} bytes, not {len(seed)}")
         self._config = config
@@ -93,7 +104,8 @@ class Libp2pTransport:
             stall_s=config.stall_s,
             faults=self._faults,
         )
-        self._host = build_host(seed, self._serve, settings, config.bounds)
+        self._door = Door(admission, self._faults.note)
+        self._host = build_host(seed, self._serve, settings, config.bounds, self._door, psk)
         self._swarm: BoundedSwarm = self._host.get_network()
         self._peer_id = PeerId(str(self._host.get_id()))
         self._dialling: dict[PeerId, trio.Lock] = {}
@@ -106,6 +118,7 @@ class Libp2pTransport:
             serve=self._serve_stream,
             keeps=lambda peer: self._swarm.keeps(peer),
             spawn=self._spawn,
+            psk=psk,
         )
         self._circuits = CircuitEnds(self._swarm, self._faults, self._open_libp2p)
         self._pubsub: GuardedPubsub | None = None
@@ -153,11 +166,12 @@ class Libp2pTransport:
         self._handlers = handlers
         self._swarm.on_peer = self._peer_changed
         self._swarm.keeps = handlers.keeps
+        self._door.tell = lambda caller, why: handlers.caller_refused(caller, why)
         if self._config.data_connections:
             self._swarm.on_data = self._channels.admit
         topic = f"/p2ptrain/1/{self._config.swarm}"
         self._pubsub = GuardedPubsub(self._host, topic, handlers, self._faults)
-        with _unwrapped():
+        with unwrapped():
             async with trio.open_nursery() as nursery:
                 services = trio.CancelScope(shield=True)
                 nursery.start_soon(self._run_services, services)
@@ -205,8 +219,8 @@ class Libp2pTransport:
         elif peer not in self.peers:  # else it answers through us now
             raise TransportError(f"not connected to {peer}")
 
-    async def relayed_by(self, peer: PeerId) -> str | None:
-        """Ask a connected peer to relay for us: our address through it, None where it does not."""
+    async def relayed_by(self, peer: PeerId) -> Grant | None:
+        """Ask a connected peer to relay for us, or to go on with that; None where it does not."""
         return await self._circuits.granted_by(peer, self._peer_id)
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
@@ -249,7 +263,8 @@ class Libp2pTransport:
             await self._pubsub.publish_to_topic(data)
 
     async def disconnect(self, peer: PeerId) -> None:
-        """Close every connection to `peer`."""
+        """Close every connection to `peer`: those for bulk at once, the others when what is queued has left."""
+        self._channels.drop(peer)
         await _close_all(self._swarm.get_connections(parse_peer(peer)))
 
     async def _run_services(self, services: trio.CancelScope) -> None:
@@ -307,7 +322,7 @@ class Libp2pTransport:
         stream = Libp2pStream(net_stream, PeerId(str(net_stream.muxed_conn.peer_id)), self._spawn)
         if protocol == DATA_PROTOCOL:
             await (self._serve_anchor(stream) if self._config.data_connections else stream.reset())
-        elif protocol == RELAYED_PROTOCOL:
+        elif protocol == STOP_PROTOCOL:
             await self._circuits.accept(stream)
         else:
             await self._serve_stream(protocol, stream)
@@ -336,8 +351,10 @@ class Libp2pTransport:
 
     def _peer_changed(self, peer: PeerId, up: bool) -> None:
         assert self._handlers is not None
-        self._channels.drop(peer)  # also when it comes: what could not be had before may be now
-        if not up:
+        if up:
+            self._channels.came(peer)
+        else:
+            self._channels.drop(peer)
             self._circuits.drop(peer)
         try:
             (self._handlers.peer_connected if up else self._handlers.peer_lost)(peer)
@@ -366,17 +383,3 @@ async def _close_all(connections: Sequence[Any]) -> None:
 async def _close(close: Callable[[], Awaitable[None]]) -> None:
     with suppress(Exception):
         await close()
-
-
-@contextmanager
-def _unwrapped() -> Iterator[None]:
-    """A LocalError that comes in the groups of our nurseries, by itself."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        found: BaseException | None = group.subgroup(LocalError)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        if found is None:
-            raise
-        raise found from None

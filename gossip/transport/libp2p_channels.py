@@ -11,7 +11,8 @@ libp2p stream: a peer that does not speak this, or that refuses, is not asked ag
 
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,9 +29,11 @@ from gossip.transport.libp2p_data import (
     DataStream,
     Kind,
     keys_of,
+    masks_of,
 )
 from gossip.transport.libp2p_guard import Faults
 from gossip.transport.libp2p_tcp import BufferedTcpStream
+from gossip.transport.preshared import NONCE_BYTES, PresharedKey, Veil
 
 PROTOCOL: Final = "/p2ptrain/1/data"
 """The stream protocol by which a connection is agreed on."""
@@ -95,7 +98,7 @@ class Channels:
 
     `open_stream` opens a libp2p stream; `way` says how its connection came about; `serve` runs the handler on a stream
     that a peer opened; `keeps` says whether a peer is one that we grant connections to; `spawn` starts a task that
-    outlives the caller.
+    outlives the caller; `psk`: behind which all of it stands.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Channels:
         serve: Callable[[str, Stream], Awaitable[None]],
         keeps: Callable[[PeerId], bool],
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
+        psk: PresharedKey | None = None,
     ) -> None:
         self._me = me
         self._faults = faults
@@ -114,6 +118,9 @@ class Channels:
         self._serve = serve
         self._keeps = keeps
         self._spawn = spawn
+        self._psk = psk
+        self._making: dict[trio.CancelScope, PeerId] = {}
+        """What is being agreed on or dialled, with whom: it ends with the peer."""
         self._expected: dict[bytes, _Expected] = {}
         self._idle: dict[PeerId, list[DataLink]] = {}
         self._links: dict[DataLink, PeerId] = {}
@@ -140,10 +147,17 @@ class Channels:
         self._spawn(lambda: self._give_back(peer, link, stream))
         return stream
 
+    def came(self, peer: PeerId) -> None:
+        """A first connection is up: what could not be had before may be now."""
+        self._without.pop(peer, None)
+
     def drop(self, peer: PeerId) -> None:
         """Close whatever there is with a peer: it is gone, or was sent away."""
         self._idle.pop(peer, None)
         self._without.pop(peer, None)
+        for scope, whose in self._making.items():
+            if whose == peer:
+                scope.cancel()
         for link, whose in list(self._links.items()):
             if whose == peer:
                 link.abandon()
@@ -171,7 +185,7 @@ class Channels:
             return None
         link = None
         try:
-            with trio.move_on_after(OPEN_S):
+            with trio.move_on_after(OPEN_S) as scope, self._while_there(peer, scope):
                 link = await self._agreed(peer)
         except (TransportError, OSError) as error:
             self._faults.note("data_open", error)
@@ -239,7 +253,7 @@ class Channels:
         if way.dialled is None:
             self._expected[token] = expected
         try:
-            with trio.move_on_after(OPEN_S):
+            with trio.move_on_after(OPEN_S) as scope, self._while_there(peer, scope):
                 await anchor.send_all(GRANTED)
                 await anchor.close()
                 if way.dialled is not None:
@@ -282,6 +296,15 @@ class Channels:
 
     # -- both
 
+    @contextmanager
+    def _while_there(self, peer: PeerId, scope: trio.CancelScope) -> Iterator[None]:
+        """Cancel the scope when the peer goes: nothing comes to be with one that was sent away."""
+        self._making[scope] = peer
+        try:
+            yield
+        finally:
+            del self._making[scope]
+
     async def admit(self, stream: BufferedTcpStream) -> DataLink | None:
         """A connection came in that began with `MAGIC`; None where nobody expects it. Raises TransportError."""
         preamble = await stream.read(len(MAGIC) + TOKEN_BYTES)
@@ -291,7 +314,12 @@ class Channels:
             return None
         socket, left = stream.taken_over()
         receive_key, send_key = keys_of(expected.secret, expected.peer, self._me)
-        link = DataLink(socket, left, send_key=send_key, receive_key=receive_key)
+        masks = None
+        if self._psk is not None:
+            await stream.write(b"")  # our nonce, unless that was sent when the caller's came
+            theirs, ours = masks_of(self._psk, expected.secret, expected.peer, self._me)
+            masks = ours, theirs
+        link = DataLink(socket, left, send_key=send_key, receive_key=receive_key, masks=masks)
         await self._greet(link, expected.peer)
         if expected.given_up:
             self._forget(link)
@@ -303,9 +331,13 @@ class Channels:
     async def _dialled(self, where: tuple[str, int], token: bytes, secret: bytes, peer: PeerId) -> DataLink:
         socket = await trio.open_tcp_stream(*where)
         send_key, receive_key = keys_of(secret, self._me, peer)
-        link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key)
+        masks = None if self._psk is None else masks_of(self._psk, secret, self._me, peer)
+        link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key, masks=masks)
+        preamble = MAGIC + token
         try:
-            await socket.send_all(MAGIC + token)
+            await socket.send_all(preamble if self._psk is None else Veil(self._psk).hidden(preamble))
+            if self._psk is not None:
+                await _exactly(socket, NONCE_BYTES)  # all that is behind the veil that way; no record before it
             await self._greet(link, peer)
         except trio.BrokenResourceError as error:
             link.abandon()
@@ -337,7 +369,7 @@ class Channels:
         self._links.pop(link, None)
 
 
-async def _exactly(stream: Stream, size: int) -> bytes:
+async def _exactly(stream: Stream | trio.SocketStream, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = await stream.receive_some(size - len(data))

@@ -7,7 +7,7 @@ words, not the type: whatever comes out of a call into libp2p is a TransportErro
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 from libp2p.io.exceptions import IOException
@@ -17,8 +17,9 @@ from libp2p.protocol_muxer.exceptions import MultiselectClientError, Multiselect
 from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p.transport.exceptions import OpenConnectionError, UpgradeFailure
 
-from gossip.errors import GossipError
+from gossip.errors import GossipError, LocalError
 from gossip.transport.base import TransportError
+from gossip.transport.door import RefusedError
 
 WORDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (StreamReset, "the stream was reset"),
@@ -40,6 +41,8 @@ WORDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
 )
 """From the most to the least specific: the first match names the fault."""
 
+Caught = TypeVar("Caught", bound=BaseException)
+
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An exception, what it groups and what caused it: the root cause tells more than the wrapper."""
@@ -51,8 +54,16 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield from _chain(error.__cause__)
 
 
+def caused_by(error: BaseException, kind: type[Caught]) -> Caught | None:
+    """The first of this kind among an exception, what it groups and what caused it."""
+    return next((cause for cause in _chain(error) if isinstance(cause, kind)), None)
+
+
 def words_for(error: BaseException) -> str:
     """One clause saying what went wrong, without libp2p's terms."""
+    refused = caused_by(error, RefusedError)
+    if refused is not None:
+        return str(refused)
     causes = list(_chain(error))
     for kind, words in WORDS:
         for cause in causes:
@@ -70,3 +81,17 @@ def translated(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise TransportError(f"{what}: {words_for(error)}") from error
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """A LocalError that comes in the groups of our nurseries, by itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        found: BaseException | None = group.subgroup(LocalError)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is None:
+            raise
+        raise found from None

@@ -32,15 +32,23 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_ID
 from libp2p.transport.upgrader import TransportUpgrader
 
 from gossip.ids import PeerId
+from gossip.protocol.circuit import HOP_PROTOCOL, STOP_PROTOCOL
 from gossip.protocol.quota import Quota
+from gossip.transport.door import Door, RefusedError
 from gossip.transport.libp2p_data import MAGIC, DataLink
+from gossip.transport.libp2p_errors import caused_by
 from gossip.transport.libp2p_guard import Faults
-from gossip.transport.libp2p_tcp import BufferedTcpStream, OwnPortTcp
+from gossip.transport.libp2p_member import guarded_upgrader, host_of, readmit
+from gossip.transport.libp2p_tcp import MULTISTREAM, BufferedTcpStream, OwnPortTcp
 from gossip.transport.libp2p_yamux import MuxSettings, SteadyMuxer, SteadyYamux
 from gossip.transport.places import Bounds, Handshakes, Networks, Places
+from gossip.transport.preshared import PresharedKey
 
 PROTOCOL: Final = "/p2ptrain/1"
 """Streams of this protocol, and of those below it, go to the handlers; the rest is libp2p's own."""
+
+CIRCUIT_PROTOCOLS: Final = (HOP_PROTOCOL, STOP_PROTOCOL)
+"""Go to the handlers as well. Identify does not tell of them: strangers would ask for what neighbours alone get."""
 
 BURST_S: Final = 4.0
 """Seconds' worth of handshakes that may begin at once: a small swarm that is started together."""
@@ -65,11 +73,20 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
     """A swarm that dials only when told, and bounds connections by those that live."""
 
     def __init__(
-        self, peer_id: ID, upgrader: TransportUpgrader, config: ConnectionConfig, bounds: Bounds, faults: Faults
+        self,
+        peer_id: ID,
+        upgrader: TransportUpgrader,
+        config: ConnectionConfig,
+        bounds: Bounds,
+        faults: Faults,
+        door: Door,
+        psk: PresharedKey | None,
     ) -> None:
         peerstore = PeerStore()
         retry_never = RetryConfig(max_retries=0)
-        super().__init__(peer_id, peerstore, upgrader, [OwnPortTcp()], retry_never, config)
+        self._tcp = OwnPortTcp(psk)
+        super().__init__(peer_id, peerstore, upgrader, [self._tcp], retry_never, config)
+        self._door = door
         self._bounds = bounds
         self._faults = faults
         self._networks = Networks(bounds.unbounded_networks)
@@ -96,7 +113,7 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
 
     async def probe(self, address: Any, peer_id: ID) -> None:
         """A whole handshake with `peer_id` at `address`, and the end: what the far end takes for a short visit."""
-        raw = await OwnPortTcp().dial(address)
+        raw = await self._tcp.dial(address)
         try:
             secured = await self.upgrader.upgrade_security(raw, True, peer_id)
             await self.upgrader.upgrade_connection(secured, peer_id)
@@ -140,6 +157,7 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
                 loser.cancel()
             try:
                 with trio.fail_after(self._bounds.handshake_s):
+                    await self._check_key(read_write_closer)
                     await self._turn()
                     if self.on_data is not None and await read_write_closer.begins_with(MAGIC[:1]):
                         return await self.on_data(read_write_closer)
@@ -149,10 +167,18 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
             except trio.TooSlowError:
                 self._faults.note("handshake_timeout")
             except Exception as error:  # garbage, no common security, a bad signature, a limit: all the remote's
-                self._faults.note("handshake", error)
+                refused = caused_by(error, RefusedError)
+                if refused is None or not refused.kind:
+                    self._faults.note("handshake", error)
             finally:
                 self._handshakes.end(scope)
         return None
+
+    async def _check_key(self, stream: BufferedTcpStream) -> None:
+        """That the caller has the pre-shared key, if there is one: found out before it costs others a turn."""
+        if stream.veil is not None and await stream.is_foreign(MULTISTREAM, MAGIC):
+            why, now = "it has not our pre-shared key", trio.current_time()
+            raise self._door.refusal("refused_psk", why, None, host_of(stream), now)
 
     async def _turn(self) -> None:
         """Wait until another handshake may begin. Whoever asks at the right moment gets it, so that who waits longest,
@@ -161,12 +187,13 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
             await trio.sleep(1 / self._bounds.handshakes_per_s)
 
     async def add_conn(self, muxed_conn: Any, direction: str = "unknown") -> Any:
-        """Register a connection, at most `of_peer` a peer. Raises SwarmException."""
+        """Register a connection, at most `of_peer` a peer. Raises SwarmException, RefusedError."""
         peer_id = muxed_conn.peer_id
         if self.count(peer_id) + self._joining[peer_id] >= self._bounds.of_peer:
             self._faults.note("too_many_connections_of_peer")
             await muxed_conn.close()
             raise SwarmException(f"enough connections to {peer_id}")
+        await self._readmit(muxed_conn)
         was_new = not self.count(peer_id)
         self._joining[peer_id] += 1
         try:
@@ -180,7 +207,17 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
                 await self._make_room(loser)
         if was_new and self.count(peer_id):
             self.on_peer(PeerId(str(peer_id)), True)
+        await self._readmit(muxed_conn)  # cut by its name a moment ago, it was not registered yet
         return connection
+
+    async def _readmit(self, muxed: SteadyYamux) -> None:
+        """Close a connection with one that is no member any more. Raises RefusedError."""
+        try:
+            readmit(self._door, muxed.secured_conn)
+        except RefusedError:
+            with trio.CancelScope(shield=True):
+                await muxed.close()
+            raise
 
     def remove_conn(self, swarm_conn: Any) -> None:
         """Forget a connection; with the last one, all that libp2p remembers of the peer."""
@@ -223,7 +260,7 @@ class _Handlers(dict[Any, Any]):
 
     def __contains__(self, protocol: object) -> bool:
         ours = isinstance(protocol, str) and f"{protocol}/".startswith(f"{PROTOCOL}/")
-        return ours or super().__contains__(protocol)
+        return ours or protocol in CIRCUIT_PROTOCOLS or super().__contains__(protocol)
 
     def __missing__(self, protocol: str) -> Callable[[Any], Awaitable[None]]:
         async def handler(net_stream: Any) -> None:
@@ -268,8 +305,11 @@ class GuardedHost(BasicHost):  # type: ignore[misc]
         """Never push: our addresses travel in signed records of our own."""
 
 
-def build_host(seed: bytes, serve: StreamHandler, settings: MuxSettings, bounds: Bounds) -> GuardedHost:
-    """A host for the Ed25519 key of `seed` (32 bytes): Noise alone (trap 9), yamux alone, TCP alone."""
+def build_host(
+    seed: bytes, serve: StreamHandler, settings: MuxSettings, bounds: Bounds, door: Door, psk: PresharedKey | None
+) -> GuardedHost:
+    """A host for the Ed25519 key of `seed` (32 bytes): Noise alone (trap 9), with the door behind it, yamux alone, TCP
+    alone, behind `psk` if there is one."""
     # libp2p's own limits are out of reach: at them it would refuse, or prune, whomever it likes.
     total = 2 * (bounds.inbound + bounds.dialled + bounds.handshakes)
     config = ConnectionConfig(
@@ -283,8 +323,8 @@ def build_host(seed: bytes, serve: StreamHandler, settings: MuxSettings, bounds:
     )
     key_pair = create_new_key_pair(seed)
     noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
-    upgrader = TransportUpgrader({NOISE_ID: noise}, {YAMUX_ID: SteadyYamux})
+    upgrader = guarded_upgrader(noise, NOISE_ID, {YAMUX_ID: SteadyYamux}, door)
     upgrader.muxer_multistream = SteadyMuxer(YAMUX_ID, settings)
-    swarm = BoundedSwarm(ID.from_pubkey(key_pair.public_key), upgrader, config, bounds, settings.faults)
+    swarm = BoundedSwarm(ID.from_pubkey(key_pair.public_key), upgrader, config, bounds, settings.faults, door, psk)
     swarm.peerstore.add_key_pair(swarm.get_peer_id(), key_pair)
     return GuardedHost(swarm, serve, settings.faults)

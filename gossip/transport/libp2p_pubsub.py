@@ -6,8 +6,10 @@ ids, which are always author + number (mcache.py:73), with the seen ids. Sequenc
 a restarted node does not reuse those of its last run, which others would drop as equivocation (gossipsub.py:2908).
 """
 
+import itertools
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Final
 
 import trio
@@ -20,6 +22,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
+from gossip.errors import Reason, RemoteError
 from gossip.ids import PeerId
 from gossip.transport.base import TransportHandlers
 from gossip.transport.libp2p_budget import Budget
@@ -43,7 +46,8 @@ MAX_STREAMS_OF_PEER: Final = 2
 
 MAX_UNSIGNED: Final = 4
 """Messages without a good signature of their author's that a stream may bring: every implementation looks before it
-passes on, so that a peer which does not is broken or a liar. With one more its stream is reset."""
+passes on, so that a peer which does not is broken or a liar. Each is its offence; with one more its stream is reset,
+for a peer whose ban ends its connections only soon, or not at all."""
 
 MAX_BACKOFF_S: Final = 3600
 """Longest back-off believed of a peer that pruned us: the spec asks for a minute."""
@@ -137,7 +141,7 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
 
         Raises what malformed bytes raise, for the guard of streams. A signed record of py-libp2p's own is not read.
         """
-        peer, unsigned = stream.muxed_conn.peer_id, 0
+        peer, unsigned = stream.muxed_conn.peer_id, itertools.count(1)
         if self._reading[peer] >= MAX_STREAMS_OF_PEER:
             self._faults.note("too_many_pubsub_streams")
             await stream.reset()
@@ -147,9 +151,7 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
             while True:
                 frame = await read_varint_prefixed_bytes_limited(stream, MAX_RPC_BYTES)
                 await trio.sleep(self._budget.pause_for(peer, len(frame), trio.current_time()))
-                unsigned += await self._take(peer, frame)
-                if unsigned > MAX_UNSIGNED:
-                    raise UnsignedError
+                await self._take(peer, frame, unsigned)
         except MessageTooLarge:
             raise
         except (StreamError, IOException, RawConnError):
@@ -158,22 +160,34 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
             self._reading[peer] -= 1
             self._reading += Counter()  # drops the zeros
 
-    async def _take(self, peer: ID, frame: bytes) -> int:
-        """Handle a frame; how many of its messages were not signed by their author."""
+    async def _take(self, peer: ID, frame: bytes, unsigned: Iterator[int]) -> None:
+        """Handle a frame. `unsigned` numbers the stream's messages that were not signed by their author.
+
+        Raises UnsignedError at one too many.
+        """
         rpc = rpc_pb2.RPC()
         rpc.ParseFromString(frame)
         if len(rpc.publish) + len(rpc.subscriptions) > MAX_RPC_MESSAGES:
             self._faults.note("pubsub_flood")
-            return 0
-        unsigned = 0
+            return
         for message in rpc.publish:
-            unsigned += not await self._pushed(peer, message)
+            if not await self._pushed(peer, message):
+                self._charge(peer)
+                if next(unsigned) > MAX_UNSIGNED:
+                    raise UnsignedError
             await trio.lowlevel.checkpoint()
         for entry in [each for each in rpc.subscriptions if each.topicid == self._topic][-1:]:
             self.handle_subscription(peer, entry)
         if rpc.HasField("control"):
             await self.router.handle_rpc(rpc, peer)
-        return unsigned
+
+    def _charge(self, forwarder: ID) -> None:
+        """Whoever wrote it: the one who brought it had to look."""
+        error = RemoteError(Reason.FORGED, "a broadcast that its author did not sign")
+        try:
+            self._handlers.offended(PeerId(str(forwarder)), error)
+        except Exception as bug:
+            self._faults.note("handler", bug)
 
     def get_hello_packet(self) -> Any:
         """The first frame of a stream, without the record described at `write_msg`."""
@@ -209,7 +223,7 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
     async def _pushed(self, msg_forwarder: ID, msg: Any) -> bool:
         """Whether nothing is wrong with the signature, as far as it was looked at.
 
-        Trap 2: a garbage public key raises (pubsub/validators.py:60), and so may any malformed field.
+        Trap 2: a garbage public key raises (pubsub/validators.py:60), and so may any malformed field before it.
         """
         if msg_forwarder != self.my_id and not self._admitted(msg_forwarder, msg):
             return True
@@ -217,6 +231,7 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
             await super().push_msg(msg_forwarder, msg)
         except Exception as error:
             self._faults.note("pubsub_message", error)
+            return id(msg) in self._signed
         else:
             if id(msg) not in self._signed:
                 self._faults.note("pubsub_message")

@@ -1,10 +1,12 @@
 """Circuits at their ends: a stream through a relay becomes a connection like any other.
 
-What a relay carries is taken for a socket: Noise between the two ends proves both keys, and yamux over it makes
-streams, heartbeats and the end of a dead one. libp2p's own circuit relay is not used (decision 0021).
-A circuit is nobody's proof of being reachable, has no address, and no data connections of its own.
+The messages are those of libp2p's circuit relay v2, its code is not used (decision 0021). What a relay carries is taken
+for a socket: Noise between the two ends proves both keys, and yamux over it makes streams, heartbeats and the end of a
+dead one. A circuit is nobody's proof of being reachable, has no address, and no data connections of its own. Where a
+relay names a limit it is not kept to here: the relay ends the circuit then, and there is another dial.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,21 +15,25 @@ import trio
 from libp2p.io.exceptions import IOException
 from libp2p.network.connection.raw_connection import RawConnection
 
-from gossip.errors import GossipError, Reason, RemoteError
+from gossip.errors import GossipError, LocalError, Reason, RemoteError
 from gossip.ids import PeerId
-from gossip.protocol.messages import encode_answer, encode_refusal, parse_empty_answer
-from gossip.protocol.relaying import (
-    MAX_CIRCUITS,
-    MAX_RELAY_ANSWER_BYTES,
-    MAX_RELAY_BYTES,
-    RELAY_PROTOCOL,
-    RELAY_S,
-    circuit_address,
-    encode_relay_ask,
-    parse_relayed,
+from gossip.protocol.circuit import (
+    HOP_PROTOCOL,
+    Kind,
+    Message,
+    Status,
+    encode_hop,
+    encode_stop,
+    is_peer,
+    parse_hop,
+    parse_stop,
+    status_for,
+    words_for,
 )
-from gossip.running.session import FrameStream
-from gossip.transport.base import Stream, TransportError
+from gossip.protocol.relaying import MAX_CIRCUITS, RELAY_S, circuit_address, lasting
+from gossip.protocol.vouchers import check_voucher
+from gossip.running.delimited import receive_message, send_message
+from gossip.transport.base import Grant, Stream, TransportError
 from gossip.transport.libp2p_address import parse_peer
 from gossip.transport.libp2p_errors import translated
 from gossip.transport.libp2p_guard import Faults
@@ -90,35 +96,45 @@ class CircuitEnds:
         self._swarm = swarm
         self._faults = faults
         self._open_stream = open_stream
-        self._relays: set[PeerId] = set()
+        self._relays: dict[PeerId, float] = {}
+        """With whom we have a reservation, and until when (seconds of trio's clock)."""
         self._held: set[Any] = set()
         self._coming = 0
         """Circuits on their way: a handshake takes its time, and counts from its beginning."""
 
     def drop(self, relay: PeerId) -> None:
         """The last connection to a peer is gone: what it granted is over."""
-        self._relays.discard(relay)
+        self._relays.pop(relay, None)
 
-    async def granted_by(self, relay: PeerId, me: PeerId) -> str | None:
-        """Ask a connected peer to relay for us: our address through it, or None."""
+    async def granted_by(self, relay: PeerId, me: PeerId) -> Grant | None:
+        """Ask a connected peer to relay for us, or to go on with that; None where it does not."""
         try:
-            stream = await self._asked(relay, None)
+            stream, answer = await self._asked(relay, Message(kind=Kind.RESERVE))
         except GossipError:
             return None
         await stream.close()
-        self._relays.add(relay)
-        return circuit_address(relay, me)
+        if (reservation := answer.reservation) is None:
+            return None
+        try:
+            if reservation.voucher is not None:  # nobody has to give one
+                check_voucher(reservation.voucher, relay, me, reservation.expire)
+        except RemoteError as error:
+            self._faults.note("circuit", error)
+            return None
+        lasts_s = lasting(reservation.expire, time.time())
+        self._relays[relay] = trio.current_time() + lasts_s
+        return Grant(address=circuit_address(relay, me), lasts_s=lasts_s)
 
     async def dial(self, relay: PeerId, target: PeerId) -> None:
         """A connection to `target` through `relay`. Raises TransportError."""
         if self._full():
             raise TransportError(f"{MAX_CIRCUITS} circuits end here already")
         with self._on_its_way():
-            await self._add(await self._upgraded(await self._asked(relay, target), target, dials=True))
+            await self._add(await self._circuit(relay, target))
 
     async def probe(self, relay: PeerId, target: PeerId) -> None:
         """Whether `target` answers through `relay`. Raises TransportError."""
-        muxed = await self._upgraded(await self._asked(relay, target), target, dials=True)
+        muxed = await self._circuit(relay, target)
         with trio.CancelScope(shield=True):
             await muxed.secured_conn.close()
 
@@ -133,16 +149,26 @@ class CircuitEnds:
                 await stream.reset()
 
     async def _accepted(self, stream: Stream) -> None:
-        frames = FrameStream(stream, RELAY_S)
-        raw = await frames.receive(MAX_RELAY_BYTES)
+        raw = await receive_message(stream, RELAY_S)
         if raw is None:
             return
-        asker = parse_relayed(raw)
-        if stream.remote not in self._relays or self._full():
-            await frames.send(encode_refusal(Reason.UNAVAILABLE, "no circuit is wanted"))
-            return
+        try:
+            asker = _asker_in(raw)
+        except RemoteError as error:
+            await _tell(stream, status_for(error))
+            raise
+        if self._relays.get(stream.remote, float("-inf")) < trio.current_time():
+            self._faults.note("circuit_unasked")
+            await _tell(stream, Status.PERMISSION_DENIED)
+        elif self._full():
+            self._faults.note("circuit")
+            await _tell(stream, Status.RESOURCE_LIMIT_EXCEEDED)
+        else:
+            await self._take(stream, asker)
+
+    async def _take(self, stream: Stream, asker: PeerId) -> None:
         with self._on_its_way():
-            await frames.send(encode_answer())
+            await _tell(stream, Status.OK)
             muxed = await self._upgraded(stream, asker, dials=False)
             await self._add(muxed)
         await muxed.event_closed.wait()
@@ -161,20 +187,31 @@ class CircuitEnds:
         finally:
             self._coming -= 1
 
-    async def _asked(self, relay: PeerId, target: PeerId | None) -> Stream:
-        """A stream on which the relay has granted what was asked. Raises TransportError, RemoteError."""
-        stream = await self._open_stream(relay, RELAY_PROTOCOL)
+    async def _circuit(self, relay: PeerId, target: PeerId) -> Any:
+        """Noise and yamux with `target` through `relay`. Raises TransportError, LocalError for what is no peer id."""
+        if not is_peer(target):
+            raise LocalError(f"{target}: not a peer id")
+        stream, _ = await self._asked(relay, Message(kind=Kind.CONNECT, peer=target))
+        return await self._upgraded(stream, target, dials=True)
+
+    async def _asked(self, relay: PeerId, ask: Message) -> tuple[Stream, Message]:
+        """A stream on which the relay has granted what was asked, and its words. Raises TransportError."""
+        stream = await self._open_stream(relay, HOP_PROTOCOL)
         try:
-            frames = FrameStream(stream, 2 * RELAY_S)  # it has to ask the far end first
-            await frames.send(encode_relay_ask(target))
-            parse_empty_answer(await frames.receive(MAX_RELAY_ANSWER_BYTES) or b"")
+            await send_message(stream, encode_hop(ask), RELAY_S)
+            # A circuit takes it longer: it has to ask the far end first.
+            answer = parse_hop(await receive_message(stream, 2 * RELAY_S) or b"")
+            if answer.kind is not Kind.STATUS:
+                raise RemoteError(Reason.PROTOCOL, "it asks where it is asked")
+            if answer.status != Status.OK:
+                raise TransportError(f"the relay {relay} refuses: {words_for(answer.status)}")
         except BaseException as error:
             with trio.CancelScope(shield=True):
                 await stream.reset()
             if isinstance(error, RemoteError):
                 raise TransportError(f"the relay {relay}: {error}") from error
             raise
-        return stream
+        return stream, answer
 
     async def _upgraded(self, stream: Stream, peer: PeerId, *, dials: bool) -> Any:
         """Noise and yamux with `peer` over the stream, and with nobody else. Raises TransportError."""
@@ -195,3 +232,15 @@ class CircuitEnds:
         with translated("a circuit"):
             await self._swarm.add_conn(muxed)
         self._held.add(muxed)
+
+
+def _asker_in(raw: bytes) -> PeerId:
+    """Who wants a circuit to us, as a relay says. Raises RemoteError."""
+    message = parse_stop(raw)
+    if message.peer is None:
+        raise RemoteError(Reason.UNKNOWN_KIND, "a far end is asked for something else than a circuit")
+    return message.peer
+
+
+async def _tell(stream: Stream, status: Status) -> None:
+    await send_message(stream, encode_stop(Message(kind=Kind.STATUS, status=status)), RELAY_S)

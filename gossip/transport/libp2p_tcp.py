@@ -20,6 +20,8 @@ from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
 from gossip.errors import LocalError
+from gossip.transport.door import RefusedError
+from gossip.transport.preshared import PresharedKey, Veil
 
 RECEIVE_BYTES: Final = 256 * 1024
 """Asked of the kernel at a time: four Noise messages, and yamux's initial window."""
@@ -30,6 +32,9 @@ MOST_AT_ONCE: Final = 65_535
 READS_A_TURN: Final = 64
 """Reads served from the buffer in a row before other tasks get a turn: at some 15 us for a message of few bytes, 1 ms.
 Without it a buffer full of such messages holds the event loop for 0.2 s."""
+
+MULTISTREAM: Final = b"\x13/multistream/1.0.0\n"
+"""What every libp2p connection begins with, from both ends; no nonce is ever drawn that begins so."""
 
 BACKLOG: Final = 128
 """Connections the kernel holds for us; its usual maximum."""
@@ -47,10 +52,11 @@ def host_and_port(address: Multiaddr) -> tuple[str, int]:
 
 
 class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
-    """A TCP stream whose `read(n)` returns exactly n bytes, or fewer at the end."""
+    """A TCP stream whose `read(n)` returns exactly n bytes, or fewer at the end; behind a pre-shared key, if any."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, psk: PresharedKey | None = None) -> None:
         super().__init__(stream)
+        self.veil = None if psk is None else Veil(psk)
         self._buffer = bytearray()
         self._reads = 0
 
@@ -63,10 +69,12 @@ class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
         if self._reads % READS_A_TURN == 0:
             await trio.lowlevel.checkpoint()
         while len(self._buffer) < wanted:
-            piece = await super().read(RECEIVE_BYTES)
-            if not piece:
+            if not await self._receive():
+                if self.veil is not None and not self.veil.answered:
+                    raise RefusedError("", "the far end hung up at once: it may have another pre-shared key")
                 break
-            self._buffer += piece
+            if self.bare:  # it would wait for us, and we for the rest of its nonce
+                raise RefusedError("", "the far end has no pre-shared key")
         size = len(self._buffer) if n is None else n
         with memoryview(self._buffer) as view, view[:size] as part:
             data = bytes(part)  # a slice of the bytearray itself would be one copy more
@@ -76,8 +84,39 @@ class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
     async def begins_with(self, byte: bytes) -> bool:
         """Whether the first byte is this one. Nothing is taken."""
         if not self._buffer:
-            self._buffer += await super().read(RECEIVE_BYTES)
+            await self._receive()
         return self._buffer.startswith(byte)
+
+    async def is_foreign(self, *openings: bytes) -> bool:
+        """Whether what comes first begins none of these, or is libp2p without a key where we have one.
+
+        Nothing is taken. Of one that ends too early it is not known: False.
+        """
+        while True:
+            likely = [each for each in openings if each.startswith(self._buffer[: len(each)])]
+            if not likely or self.bare:
+                return True
+            if any(len(self._buffer) >= len(each) for each in likely):
+                return False
+            if self.veil is not None and self.veil.answered:
+                await self.write(b"")  # our nonce: js and rust callers say nothing before they have it
+            if not await self._receive():
+                return False
+
+    @property
+    def bare(self) -> bool:
+        """Whether the far end speaks libp2p where we expect the nonce of a private network."""
+        return self.veil is not None and self.veil.came.startswith(MULTISTREAM)
+
+    async def _receive(self) -> bool:
+        """Fill the buffer with what there is. False at the end."""
+        piece = await super().read(RECEIVE_BYTES)
+        self._buffer += piece if self.veil is None else self.veil.shown(piece)
+        return bool(piece)
+
+    async def write(self, data: bytes) -> None:
+        """Send all of it."""
+        await super().write(data if self.veil is None else self.veil.hidden(data))
 
     def taken_over(self) -> tuple[trio.SocketStream, bytes]:
         """The socket, and what was read of it and not taken: from now on both are the caller's."""
@@ -97,8 +136,9 @@ class OwnPortListener:
 
     background_nursery: trio.Nursery
 
-    def __init__(self, handler: Callable[[Any], Awaitable[None]]) -> None:
+    def __init__(self, handler: Callable[[Any], Awaitable[None]], psk: PresharedKey | None) -> None:
         self._handler = handler
+        self._psk = psk
         self._scope = trio.CancelScope()
         self._sockets: list[trio.SocketListener] = []
 
@@ -112,7 +152,7 @@ class OwnPortListener:
             await trio.serve_listeners(self._accepted, self._sockets)
 
     async def _accepted(self, stream: trio.SocketStream) -> None:
-        await self._handler(BufferedTcpStream(stream))
+        await self._handler(BufferedTcpStream(stream, self._psk))
 
     def get_addrs(self) -> tuple[Multiaddr, ...]:
         """The addresses bound, with the port that the kernel chose for 0."""
@@ -127,7 +167,11 @@ class OwnPortListener:
 
 
 class OwnPortTcp(TCP):  # type: ignore[misc]
-    """libp2p's TCP transport over the two classes above."""
+    """libp2p's TCP transport over the two classes above. `psk`: of a private network."""
+
+    def __init__(self, psk: PresharedKey | None) -> None:
+        super().__init__()
+        self._psk = psk
 
     async def dial(self, maddr: Multiaddr) -> RawConnection:
         """A raw connection; names are resolved by the system, which also knows /etc/hosts."""
@@ -136,11 +180,11 @@ class OwnPortTcp(TCP):  # type: ignore[misc]
             stream = await trio.open_tcp_stream(host, port)
         except OSError as error:
             raise OpenConnectionError(f"cannot reach {host} port {port}") from error
-        return RawConnection(BufferedTcpStream(stream), True)
+        return RawConnection(BufferedTcpStream(stream, self._psk), True)
 
     def create_listener(self, handler_function: Callable[[Any], Awaitable[None]]) -> OwnPortListener:
         """A listener that hands accepted streams to `handler_function`."""
-        return OwnPortListener(handler_function)
+        return OwnPortListener(handler_function, self._psk)
 
 
 async def _open_listener(host: str, port: int) -> trio.SocketListener:

@@ -8,7 +8,7 @@ connection stays, nothing passes: a stopped process); see memory_links.py.
 
 import itertools
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,8 @@ import trio
 
 from gossip.errors import LocalError
 from gossip.ids import PeerId
-from gossip.transport.base import Stream, TransportError, TransportHandlers
+from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
+from gossip.transport.door import Door, RefusedError
 from gossip.transport.drops import counted
 from gossip.transport.memory_links import LinkQuality, Links
 from gossip.transport.memory_pipe import MemoryStream, Pipe
@@ -51,9 +52,10 @@ class MemoryNetwork(Links):
         self._nodes: dict[str, MemoryTransport] = {}
         self._numbers = itertools.count()
 
-    def attach(self, peer: PeerId) -> "MemoryTransport":
-        """A node's attachment, not yet listening. A peer may attach again, as after a restart."""
-        return MemoryTransport(self, peer, f"/memory/{next(self._numbers)}/p2p/{peer}")
+    def attach(self, peer: PeerId, admission: Admission | None = None) -> "MemoryTransport":
+        """A node's attachment, not yet listening. A peer may attach again, as after a restart. `admission`: who may
+        connect; None: everybody who asks for none either."""
+        return MemoryTransport(self, peer, f"/memory/{next(self._numbers)}/p2p/{peer}", admission)
 
     def broadcast(self, data: bytes) -> _Broadcast:
         """A new message, told apart from one with the same bytes."""
@@ -82,7 +84,7 @@ class MemoryNetwork(Links):
 class MemoryTransport:
     """One node's attachment. `handler_errors`: exceptions that the handlers let out, which they must not."""
 
-    def __init__(self, network: MemoryNetwork, peer: PeerId, address: str) -> None:
+    def __init__(self, network: MemoryNetwork, peer: PeerId, address: str, admission: Admission | None) -> None:
         self.handler_errors: list[Exception] = []
         self._network = network
         self._peer = peer
@@ -93,6 +95,8 @@ class MemoryTransport:
         self._inbox_in, self._inbox = trio.open_memory_channel[tuple[PeerId, _Broadcast]](MAX_INBOX)
         self._seen: OrderedDict[int, None] = OrderedDict()
         self._overflowed = 0
+        self._refused: Counter[str] = Counter()
+        self._door = Door(admission, lambda kind: self._refused.update((kind,)))
 
     @property
     def peer_id(self) -> PeerId:
@@ -111,8 +115,8 @@ class MemoryTransport:
 
     @property
     def drops(self) -> Mapping[str, int]:
-        """Broadcasts that were lost because too many waited, and what handlers let out."""
-        return counted({"pubsub_flood": self._overflowed, "handler": len(self.handler_errors)})
+        """Broadcasts that were lost because too many waited, who was refused, and what handlers let out."""
+        return counted({"pubsub_flood": self._overflowed, "handler": len(self.handler_errors), **self._refused})
 
     def dialled_us(self, peer: PeerId) -> bool:
         """Whether the connection to `peer` is one that it dialled."""
@@ -123,7 +127,7 @@ class MemoryTransport:
         """Every node is a host of its own here; its number stands for its port."""
         return f"/memory/{port}/p2p/{peer}" if peer in self._connections else None
 
-    async def relayed_by(self, peer: PeerId) -> str | None:
+    async def relayed_by(self, peer: PeerId) -> Grant | None:
         """Nobody relays here."""
         await trio.lowlevel.checkpoint()
         return None
@@ -136,6 +140,7 @@ class MemoryTransport:
             raise LocalError(f"{self._address} is in use")
         async with trio.open_nursery() as nursery:
             self._handlers, self._nursery = handlers, nursery
+            self._door.tell = lambda caller, why: handlers.caller_refused(caller, why)
             self._network.add(self)
             task_status.started()
             try:
@@ -151,6 +156,7 @@ class MemoryTransport:
         node = await self._found(address)
         peer = node.peer_id
         if peer not in self._connections:
+            self._introduce(node)
             connection = _Connection((self, node))
             node.take(self._peer, connection)
             self.take(peer, connection)
@@ -158,7 +164,7 @@ class MemoryTransport:
 
     async def probe(self, address: str) -> None:
         """Whether somebody answers there."""
-        await self._found(address)
+        self._introduce(await self._found(address))
 
     async def _found(self, address: str) -> "MemoryTransport":
         peer = PeerId(address.rpartition("/p2p/")[2])
@@ -170,6 +176,22 @@ class MemoryTransport:
         if node is None or node is self or self._nursery is None or not there:
             raise TransportError(f"nobody answers at {address}")
         return node
+
+    def _introduce(self, node: "MemoryTransport") -> None:
+        """What the handshake is elsewhere: who listens decides first, and a stranger sees nothing. Raises
+        TransportError."""
+        door, its, now = self._door, node._door, trio.current_time()
+        if door.open != its.open:
+            if not its.open:
+                its.refusal("refused_protocol", "it shows no membership", self._peer, None, now)
+            raise TransportError("one of the two asks for membership, and the other has none")
+        if door.open:
+            return
+        try:
+            its.admit(self._peer, door.credentials(), None, now)
+        except RefusedError:
+            raise TransportError("it does not take us for a member") from None
+        door.admit(node.peer_id, its.credentials(), None, now)
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
         """A new stream to a connected peer."""

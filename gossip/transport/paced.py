@@ -11,7 +11,7 @@ import trio
 
 from gossip.ids import PeerId
 from gossip.protocol.allowance import Allowance
-from gossip.transport.base import Stream, Transport, TransportHandlers
+from gossip.transport.base import Grant, Stream, Transport, TransportHandlers
 
 PIECE_BYTES: Final = 16 << 10
 """Sent or received at a time, so that streams take turns: a second of the slowest transfer that is borne
@@ -72,6 +72,8 @@ class _Handlers:
         self.peer_connected = inner.peer_connected
         self.peer_lost = inner.peer_lost
         self.keeps = inner.keeps
+        self.offended = inner.offended
+        self.caller_refused = inner.caller_refused
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
         """See TransportHandlers."""
@@ -114,7 +116,7 @@ class Paced:
         """See Transport."""
         return self._transport.address_at(peer, port)
 
-    async def relayed_by(self, peer: PeerId) -> str | None:
+    async def relayed_by(self, peer: PeerId) -> Grant | None:
         """See Transport."""
         return await self._transport.relayed_by(peer)
 

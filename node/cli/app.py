@@ -12,7 +12,19 @@ from typing import Annotated
 import typer
 
 from node import collector
-from node.cli import bench_cmd, config_cmd, doctor_cmd, id_cmd, model_cmd, node_cmd, status_cmd, up_cmd
+from node.cli import (
+    bench_cmd,
+    config_cmd,
+    doctor_cmd,
+    id_cmd,
+    model_cmd,
+    monitor_cmd,
+    node_cmd,
+    status_cmd,
+    swarm_cmd,
+    top_cmd,
+    up_cmd,
+)
 from node.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
 
 app = typer.Typer(
@@ -29,9 +41,12 @@ app.command("generate")(model_cmd.generate)
 app.command("evaluate")(model_cmd.evaluate)
 app.command("doctor")(doctor_cmd.doctor)
 app.command("status")(status_cmd.status)
+app.command("top")(top_cmd.top)
 app.add_typer(bench_cmd.app, name="bench")
 app.add_typer(config_cmd.app, name="config")
 app.add_typer(id_cmd.app, name="id")
+app.add_typer(swarm_cmd.app, name="swarm")
+app.add_typer(monitor_cmd.app, name="monitor")
 
 
 @app.callback(invoke_without_command=True)

@@ -66,9 +66,9 @@ def codecs(
     json: Json = False,
 ) -> None:
     """Speed, size and error of the compressors, against a copy, plain torch, and hivemind where it is installed."""
-    from node.bench import BENCHMARKS
     from node.bench.codecs import VARIANTS
     from node.bench.lists import names_in
+    from node.bench.menu import BENCHMARKS
     from p2ptrain import compress
 
     benchmark = BENCHMARKS.get(
@@ -94,8 +94,8 @@ def aggregators(
     json: Json = False,
 ) -> None:
     """Time and memory of the aggregators, in plain means; against plain torch, and byzfl where it is installed."""
-    from node.bench import BENCHMARKS
     from node.bench.lists import names_in, numbers_in
+    from node.bench.menu import BENCHMARKS
     from p2ptrain import aggregate
 
     benchmark = BENCHMARKS.get(
@@ -138,7 +138,7 @@ def blob(
     json: Json = False,
 ) -> None:
     """A blob from one process to another, by gossip over libp2p; against bare noise+yamux, and TCP."""
-    from node.bench import BENCHMARKS
+    from node.bench.menu import BENCHMARKS
 
     benchmark = BENCHMARKS.get(
         "blob",
@@ -166,7 +166,7 @@ def average(
     json: Json = False,
 ) -> None:
     """Peers average a tensor each, by gossip over libp2p, a process each; against hivemind where it is installed."""
-    from node.bench import BENCHMARKS
+    from node.bench.menu import BENCHMARKS
 
     benchmark = BENCHMARKS.get(
         "average",
@@ -192,8 +192,8 @@ def _study(
     out: Path | None = None,
     plot: Path | None = None,
 ) -> None:
-    from node.bench import BENCHMARKS
     from node.bench import plot as pictures
+    from node.bench.menu import BENCHMARKS
     from node.bench.swarm.presets import asked
     from node.bench.swarm.study import Study, with_baselines
 

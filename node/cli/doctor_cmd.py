@@ -2,7 +2,7 @@
 
 import json as jsonlib
 from contextlib import nullcontext
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from node.cli import options
+from node.cli.member import membership_in, passphrase_in, run_dir_of
 from node.errors import EXIT_FAILED
-from node.run_dir import fresh_run_dir
 
 if TYPE_CHECKING:
     from node.config_source import Raw
     from node.doctor.finding import Finding, Subject
+    from node.swarm.joining import Membership
 
 _MARKS = {"ok": ("ok", "green"), "unknown": ("?", "cyan"), "warning": ("look", "yellow"), "problem": ("wrong", "red")}
 
@@ -34,6 +35,9 @@ def doctor(
     ] = None,
     name: options.NodeName = None,
     role: options.RoleName = None,
+    invite: options.Invite = None,
+    swarm: options.SwarmDir = None,
+    passphrase_file: options.PassphraseFile = None,
     json: options.Json = False,
 ) -> int:
     """Say what keeps this machine and network from running a node, and what to do. With the flags of `p2ptrain node`.
@@ -44,7 +48,12 @@ def doctor(
     from node.sections import merged
 
     given = options.flags(task=task, data=data, peers=peer or (), listen=listen or (), name=name, role=role)
-    subject = _subject(merged(config or (), set_ or (), given), run_dir or fresh_run_dir(datetime.now()))
+    raw = merged(config or (), set_ or (), given)
+    run_dir = run_dir_of(run_dir, swarm, invite)
+    member = membership_in(run_dir, raw, invite)
+    subject = _subject(raw if member is None else member.raw, run_dir)
+    if member is not None:
+        subject = _as_member(subject, member, passphrase_file)
     console = Console()
     waiting = console.status("looking round, for 20 seconds at most") if console.is_terminal and not json else None
     with waiting or nullcontext():
@@ -55,6 +64,24 @@ def doctor(
     else:
         _show(console, findings, fit=fit)
     return 0 if fit else EXIT_FAILED
+
+
+def _as_member(subject: "Subject", member: "Membership", passphrase_file: Path | None) -> "Subject":
+    """With what the swarm's members want to see of it."""
+    from gossip.running.membership import of_swarm
+    from node import credentials
+    from node.swarm.looking import is_running
+
+    if member.invitation is not None:
+        return replace(
+            subject, unasked="they speak with members only, and the invite is not redeemed before a node runs"
+        )
+    if is_running(member.node_dir):
+        return replace(subject, unasked=f"the node in {member.node_dir} runs, and its peers know it by its key")
+    held = credentials.load(member.node_dir, passphrase_in(member.node_dir, passphrase_file))
+    assert held.private is not None
+    network = replace(subject.network, swarm_id=of_swarm(subject.network, held.private).swarm_id)
+    return replace(subject, network=network, credentials=held)
 
 
 def _subject(raw: "Raw", run_dir: Path) -> "Subject":

@@ -2,15 +2,18 @@
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli import options
 from node.errors import UsageError
-from node.run_dir import IDENTITY
+from node.run_dir import IDENTITY, locked
 
-app = typer.Typer(help="Make and show identities.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from gossip.identity import Identity
+
+app = typer.Typer(help="Make, show, protect and replace identities.", no_args_is_help=True)
 
 KeyPath = Annotated[
     Path, typer.Argument(metavar="PATH", help=f"The key file, or a node's folder with {IDENTITY} in it.")
@@ -18,25 +21,98 @@ KeyPath = Annotated[
 
 
 @app.command()
-def new(path: KeyPath, json: options.Json = False) -> None:
-    """Make a new identity. A file that is there stays as it is, and the command fails."""
+def new(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: options.Json = False) -> None:
+    """Make a new identity. A file that is there stays as it is, and the command fails.
+
+    With --passphrase-file the key lies under that passphrase, and the node wants the same option.
+    """
     from gossip.identity import Identity
+    from node.swarm.passphrases import from_file
 
     file = _key_file(path)
     if file.exists():
         raise UsageError(f"{file} holds an identity already", "move it away first: nothing can bring it back")
-    _print(Identity.load_or_create(file).peer_id, file, json=json)
+    passphrase = None if passphrase_file is None else from_file(passphrase_file)
+    _print(Identity.load_or_create(file, passphrase).peer_id, file, json=json)
 
 
 @app.command()
-def show(path: KeyPath, json: options.Json = False) -> None:
+def show(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: options.Json = False) -> None:
     """Print the peer id that belongs to an identity."""
+    file = _there(path)
+    _print(_opened(file, passphrase_file).peer_id, file, json=json)
+
+
+@app.command()
+def export(
+    path: KeyPath,
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="Where the copy goes; nothing may be there.")],
+    passphrase_file: options.PassphraseFile = None,
+    new_passphrase_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds a passphrase to put the copy under.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Copy an identity to a file (mode 0600), to keep it elsewhere. Two running nodes with one identity are banned."""
+    from node.swarm.passphrases import from_file
+
+    file = _there(path)
+    if out.exists():
+        raise UsageError(f"{out} is there already", "nothing is overwritten: give another file")
+    identity = _opened(file, passphrase_file)
+    identity.save(out, None if new_passphrase_file is None else from_file(new_passphrase_file))
+    _print(identity.peer_id, out, json=json)
+
+
+@app.command()
+def encrypt(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: options.Json = False) -> None:
+    """Put an identity under a passphrase. The node that uses it then wants --passphrase-file, or asks."""
+    from gossip.identity import Identity
+    from node.swarm.passphrases import new_passphrase
+
+    file = _there(path)
+    if Identity.is_sealed(file):
+        raise UsageError(f"{file} lies under a passphrase already", "id export with --new-passphrase-file changes it")
+    with locked(file.parent):
+        identity = Identity.load(file)
+        passphrase = new_passphrase(passphrase_file, none=False, what=f"the key {file}")
+        identity.save(file, passphrase, replace=True)
+    _print(identity.peer_id, file, json=json)
+
+
+@app.command()
+def rotate(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: options.Json = False) -> None:
+    """Replace a stopped node's key: the old one signs the new one, and a membership goes on under it.
+
+    Members turn the old key away from the moment they meet the new one. The old one is deleted.
+    """
+    from node.swarm.successor import replace_key
+
+    file = _there(path)
+    passphrase = _passphrase(file, passphrase_file)
+    with locked(file.parent):
+        identity = replace_key(file, passphrase)
+    _print(identity.peer_id, file, json=json)
+
+
+def _opened(file: Path, passphrase_file: Path | None) -> "Identity":
     from gossip.identity import Identity
 
+    return Identity.load(file, _passphrase(file, passphrase_file))
+
+
+def _passphrase(file: Path, passphrase_file: Path | None) -> bytes | None:
+    from gossip.identity import Identity
+    from node.swarm.passphrases import passphrase_for
+
+    return passphrase_for(passphrase_file, f"the key {file}") if Identity.is_sealed(file) else None
+
+
+def _there(path: Path) -> Path:
     file = _key_file(path)
     if not file.is_file():
         raise UsageError(f"there is no identity {file}", "p2ptrain id new makes one")
-    _print(Identity.load_or_create(file).peer_id, file, json=json)
+    return file
 
 
 def _key_file(path: Path) -> Path:

@@ -152,6 +152,7 @@ _LINES: dict[str, Callable[[Event], list[Text]]] = {
     "checkpoint": _said("checkpoint of round {round} written", "dim"),
     "checkpoint_skipped": _said("checkpoint {path} is not usable ({why}); taking the one before", "yellow"),
     "reachability": _said("{detail}"),
+    "manifest": _said("version {version} of the swarm's manifest holds from round {applies_at}", "cyan"),
     "router": _said("{message}", "dim"),
     "warning": _said("{message}", "yellow"),
     "members": _said("{members_known} members that answer, in {runs} runs", "dim"),

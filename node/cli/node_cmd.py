@@ -8,7 +8,6 @@ import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -19,6 +18,7 @@ import typer
 from node import run_dir as folders
 from node.cli import options, text
 from node.cli.lines import LastingConsole, LineSink
+from node.cli.member import membership_in, passphrase_in, run_dir_of
 from node.errors import EXIT_INTERRUPTED, is_interrupt, translate
 from node.events import EventLog, JsonSink
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from node.config import Config
     from node.config_source import Raw
     from node.sections import NodeConfig
+    from node.swarm.joining import Membership
 
 LOG = "node.log"
 LOG_BYTES = 5 << 20
@@ -48,12 +49,18 @@ def node(
     seed: options.Seed = None,
     name: options.NodeName = None,
     role: options.RoleName = None,
+    invite: options.Invite = None,
+    swarm: options.SwarmDir = None,
+    passphrase_file: options.PassphraseFile = None,
     json: options.Json = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> int:
     """Run one node: on its own, or joined to a swarm with --peer. It prints what another machine runs to join it.
 
     Give --run-dir to be able to go on later: the same folder resumes from its newest checkpoint.
+
+    A private swarm is joined with --invite, once: its folder is a member's from then on, and all training settings are
+    the swarm's. --swarm runs the node of whoever created it.
     """
     from node.sections import merged, role_in
 
@@ -69,11 +76,17 @@ def node(
         role=role,
     )
     raw = merged(config or (), set_ or (), given)
+    run_dir = run_dir_of(run_dir, swarm, invite)
+    member = membership_in(run_dir, raw, invite)
+    raw = raw if member is None else member.raw
     settings, run = _bootstrap(raw) if role_in(raw) == "bootstrap" else _trainer(raw)
-    folder = folders.make_node_dir(run_dir or folders.fresh_run_dir(datetime.now()), settings.node.name)
+    folder = folders.make_node_dir(run_dir, settings.node.name)
+    passphrase = passphrase_in(folder, passphrase_file)
     if with_parent:
         _end_with_parent()
-    return _run(settings, run, folder, as_json=json)
+    return _run(
+        settings, partial(run, passphrase=passphrase), folder, member=member, passphrase=passphrase, as_json=json
+    )
 
 
 class _Settings(Protocol):
@@ -86,7 +99,7 @@ class _Settings(Protocol):
 
 
 class _Main(Protocol):
-    def __call__(self, *, node_dir: Path, emit: EventLog) -> int: ...
+    def __call__(self, *, node_dir: Path, emit: EventLog, passphrase: bytes | None = None) -> int: ...
 
 
 def _trainer(raw: "Raw") -> tuple[_Settings, _Main]:
@@ -107,10 +120,20 @@ def _bootstrap(raw: "Raw") -> tuple[_Settings, _Main]:
     return settings, partial(bootstrap.main, settings)
 
 
-def _run(settings: _Settings, run: _Main, folder: Path, *, as_json: bool) -> int:
+def _run(
+    settings: _Settings,
+    run: _Main,
+    folder: Path,
+    *,
+    member: "Membership | None",
+    passphrase: bytes | None,
+    as_json: bool,
+) -> int:
     console = LastingConsole()
     with ExitStack() as stack:
         stack.enter_context(folders.locked(folder))
+        if member is not None:
+            member.settle(passphrase)
         folders.write_atomic(folder / folders.CONFIG, settings.to_toml().encode())
         _log_to(folder / LOG)
         log = stack.enter_context(EventLog(folder / folders.EVENTS))
@@ -124,7 +147,7 @@ def _run(settings: _Settings, run: _Main, folder: Path, *, as_json: bool) -> int
                 log("failed", error=known.message, hint=known.hint)
             raise
     if code == EXIT_INTERRUPTED and not as_json:
-        console.print(f"\nTo go on: {_again(folder)}", soft_wrap=True, highlight=False)
+        console.print(f"\nTo go on: {_again(folder, private=member is not None)}", soft_wrap=True, highlight=False)
     return code
 
 
@@ -135,8 +158,13 @@ def _awaiting_peers(config: "Config") -> "Config":
     return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 
 
-def _again(folder: Path) -> str:
-    words = ["node", "--config", str(folder / folders.CONFIG), "--run-dir", str(folder.parent)]
+def _again(folder: Path, *, private: bool) -> str:
+    """A member's folder knows all by itself: the swarm's settings, and what this machine was told."""
+    words = ["node", "--run-dir", str(folder.parent)]
+    if not private:
+        words[1:1] = ["--config", str(folder / folders.CONFIG)]
+    elif folder.name != "node":
+        words += ["--name", folder.name]
     return f"{text.program()} {shlex.join(words)}"
 
 

@@ -37,6 +37,26 @@ RoleName = Annotated[
         "--role", metavar="ROLE", help="trainer, or bootstrap: trains nothing, and tells members of each other."
     ),
 ]
+TokenFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Holds the token of a node's page (its node.status_token_file).")
+]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Holds the passphrase of the key; its owner alone may read it. (default: asked)"),
+]
+Invite = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LINE|FILE|-",
+        envvar="P2PTRAIN_INVITE",
+        help="An invite to a private swarm: a file with its line, - for stdin, or the line itself. What stands on a "
+        "command line can be seen by other users of this machine (ps); the others can not.",
+        show_envvar=True,
+    ),
+]
+SwarmDir = Annotated[
+    Path | None, typer.Option("--swarm", metavar="DIR", help="Run the node in this folder of `p2ptrain swarm create`.")
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of text.")]
 
 

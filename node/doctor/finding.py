@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from gossip.api import RunInfo
 from node.config import Config
+from node.credentials import Credentials
 from node.sections import NetworkConfig, NodeConfig
 
 Level = Literal["ok", "unknown", "warning", "problem"]
@@ -35,6 +36,10 @@ class Subject:
     node: NodeConfig
     learning: Config | None
     run_dir: Path
+    credentials: Credentials | None = None
+    """Of a member of a private swarm, whose peers speak with nobody else; None where the swarm is open."""
+    unasked: str = ""
+    """Why peers cannot be asked; empty where they can."""
 
 
 @dataclass(frozen=True, kw_only=True)

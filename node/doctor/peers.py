@@ -1,7 +1,8 @@
 """The configured peers: each name, port, key and run; and what they see of us when they are asked to dial back.
 
 It speaks as a stranger with a key of its own, which is thrown away: a node with the real one may be running. It admits
-nobody and asks for nothing but hellos and dial backs, so members are left as they were.
+nobody and asks for nothing but hellos and dial backs, so members are left as they were. In a private swarm strangers
+hear nothing: there it uses the node's own key, and only while the node does not run.
 """
 
 import os
@@ -17,7 +18,6 @@ from gossip.errors import GossipError, LocalError, Reason, RemoteError
 from gossip.ids import PeerId
 from gossip.protocol.attempts import addresses_in, peer_in
 from gossip.protocol.dialback import MAX_PORTS, Sighting
-from gossip.protocol.digests import swarm_id_of
 from gossip.protocol.envelope import Kind as EnvelopeKind
 from gossip.protocol.envelope import Scope, open_from
 from gossip.protocol.limits import MAX_HELLO_BYTES, PROTOCOL_VERSION
@@ -74,6 +74,12 @@ class Stranger:
         """For as long as the page takes."""
         return True
 
+    def offended(self, peer: PeerId, error: RemoteError) -> None:
+        """Nobody is charged by one who leaves at once."""
+
+    def caller_refused(self, caller: str, why: str) -> None:
+        """Whoever calls meanwhile."""
+
 
 def configured(subject: Subject) -> list[str]:
     """The addresses to try: `network.peers`, and the lines of the peers file."""
@@ -88,6 +94,8 @@ async def peers(subject: Subject, run: RunInfo | None, within_s: float) -> list[
     if not targets:
         fix = "to join a swarm, give the address that another node prints, with --peer"
         return [Finding(check="peers", level="ok", seen="none is configured: this node begins a swarm", fix=fix)]
+    if subject.unasked:
+        return [Finding(check="peers", level="unknown", seen=f"not asked: {subject.unasked}")]
     late = Finding(check="from outside", level="unknown", seen="not tried: the peers took too long")
     met = {it: [Finding(check="peer", level="unknown", seen=f"{it}: takes too long")] for it in targets}
     with trio.move_on_after(within_s):
@@ -109,7 +117,10 @@ def _transport(subject: Subject) -> Transport:
     network = subject.network
     listen = tuple(_free(address) for address in network.listen)
     config = Libp2pConfig(listen=listen, announce=network.announce, swarm=network.swarm, dial_timeout_s=STEP_S)
-    return Libp2pTransport(config, os.urandom(32))
+    held = subject.credentials
+    if held is None:
+        return Libp2pTransport(config, os.urandom(32))
+    return Libp2pTransport(config, held.identity.seed, admission=held.admission, psk=held.psk)
 
 
 def _free(address: str) -> str:
@@ -172,7 +183,7 @@ async def _hello(subject: Subject, transport: Transport, peer: PeerId, run: RunI
     name = text.peer(peer)
     if run is None:
         return [Finding(check="peer", level="ok", seen=f"{name} proves its key; not asked for its run")]
-    scope = Scope(swarm=swarm_id_of(subject.network.swarm), run=run.run_id)
+    scope = Scope(swarm=subject.network.named, run=run.run_id)
     mine = Hello(scope=scope, genesis=run.genesis, neighbours=0, admitted=False)
     try:
         raw = await ask_once(transport, peer, HelloRequest(hello=mine.encode()), STEP_S, MAX_HELLO_BYTES + 64)

@@ -6,7 +6,6 @@ re-read. A node that dies is told of and the rest goes on. stdin is a pipe that 
 supervisor is killed it closes, and the nodes stop by themselves.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -19,10 +18,11 @@ from pathlib import Path
 
 import trio
 
-from node.errors import EXIT_INTERRUPTED, RunError
+from node.errors import EXIT_INTERRUPTED, RunError, describe_code
 from node.events import Event, from_line
 from node.progress import NodeProgress
 from node.run_dir import CONFIG, STDERR, TARGETS, make_dir, write_atomic
+from node.targets import entry, to_text
 from node.up.plan import NodePlan, Plan
 
 STOP_GRACE_S = 4.5
@@ -154,7 +154,13 @@ class Supervisor:
 
     def _write_targets(self) -> None:
         """Nodes that have finished are not there to be scraped: Prometheus would call them down."""
-        write_targets(self._plan.run_dir / TARGETS, [node.progress for node in self.nodes if node.code != 0])
+        run = self._plan.run_dir.resolve().name
+        entries = [
+            entry(url, swarm=node.plan.config.network.swarm, run=run, node=node.plan.name)
+            for node in self.nodes
+            if node.code != 0 and (url := node.progress.metrics_url)
+        ]
+        write_atomic(self._plan.run_dir / TARGETS, to_text(entries).encode())
 
     def _ended(self, node: NodeProcess, code: int | None) -> None:
         node.code = code
@@ -197,26 +203,6 @@ def node_command(plan: Plan, node: NodePlan) -> list[str]:
 def write_peers(path: Path, addresses: Sequence[str]) -> None:
     """The peers file, whole or not at all: nodes read it while it changes."""
     write_atomic(path, "".join(f"{address}\n" for address in addresses).encode())
-
-
-def write_targets(path: Path, nodes: Sequence[NodeProgress]) -> None:
-    """The nodes' metrics for Prometheus (file_sd_config); copy or link it into monitoring/targets/."""
-    targets = [
-        {"targets": [node.metrics_url.removeprefix("http://")], "labels": {"node": node.name}}
-        for node in nodes
-        if node.metrics_url
-    ]
-    write_atomic(path, (json.dumps(targets, indent=2) + "\n").encode())
-
-
-def describe_code(code: int | None) -> str:
-    """An exit code in words."""
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 async def _end(process: trio.Process) -> None:

@@ -51,11 +51,14 @@ def spectral_gap(neighbours: Mapping[Hashable, Collection[Hashable]]) -> float:
         return math.nan
     places = {node: place for place, node in enumerate(neighbours)}
     weight_nn = torch.zeros(len(places), len(places), dtype=torch.float64)
+    ends: list[tuple[int, int]] = []
     for node, beside in neighbours.items():
         for other in beside:
             if other not in places:
                 raise ValueError(f"{other!r} is a neighbour, and no node of the graph")
-            weight_nn[places[node], places[other]] = 1.0
+            ends.append((places[node], places[other]))
+    if ends:
+        weight_nn[tuple(zip(*ends, strict=True))] = 1.0  # at once: each write of a tensor costs microseconds
     degree = float(weight_nn.sum()) / len(places)
     return algebraic_connectivity(weight_nn) / degree if degree > 0 else 0.0
 

@@ -7,13 +7,16 @@ State: two vectors. Cost: one fused kernel over the flat vector, whatever the nu
 """
 
 import torch
-from torch import nn
+from torch.optim.adamw import adamw
 
 from p2ptrain.inner.base import Parameters, decay
 
 
 class AdamW:
     """torch's own, on the flat vector as one tensor. Decay is applied apart, since it spares some coordinates of it.
+
+    The function, not the class `torch.optim.AdamW` around it: the class imports torch's compiler, which nothing here
+    uses, and a node would wait for that longer than for everything else of ours (docs/benchmarks.md, start-up).
 
     betas (0.9, 0.95) are GPT-3's (2005.14165); 0.999 averages over more steps than a short run has.
     """
@@ -28,19 +31,11 @@ class AdamW:
     def attach(self, parameters: Parameters) -> None:
         """See InnerOptimizer."""
         self._parameters = parameters
-        master = nn.Parameter(parameters.data_d)
-        master.grad = parameters.grad_d
-        self._adamw = torch.optim.AdamW([master], betas=self.betas, weight_decay=0.0, fused=True)
-        moments = {
-            "step": torch.zeros((), device=master.device),
-            "exp_avg": torch.zeros_like(parameters.data_d),
-            "exp_avg_sq": torch.zeros_like(parameters.data_d),
-        }
-        self._adamw.state[master] = moments
+        data_d = parameters.data_d
         self.buffers = {
-            "exp_avg": moments["exp_avg"],
-            "exp_avg_sq": moments["exp_avg_sq"],
-            "updates": moments["step"],
+            "exp_avg": torch.zeros_like(data_d),
+            "exp_avg_sq": torch.zeros_like(data_d),
+            "updates": torch.zeros((), device=data_d.device),
         }
 
     def gradient_point(self) -> None:
@@ -49,5 +44,19 @@ class AdamW:
     def step(self, rate: float) -> None:
         """See InnerOptimizer."""
         decay(self._parameters, rate * self.weight_decay)
-        self._adamw.param_groups[0]["lr"] = rate
-        self._adamw.step()
+        adamw(
+            [self._parameters.data_d],
+            [self._parameters.grad_d],
+            [self.buffers["exp_avg"]],
+            [self.buffers["exp_avg_sq"]],
+            [],
+            [self.buffers["updates"]],
+            fused=True,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )

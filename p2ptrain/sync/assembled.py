@@ -149,6 +149,10 @@ class Assembled:
         """See SyncStrategy: fp32 little-endian."""
         return to_bytes(self.public_d)
 
+    def estimate(self, peer: str) -> bytes | None:
+        """See SyncStrategy: fp32 little-endian."""
+        return to_bytes(self.estimates[peer]) if peer in self.estimates else None
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """See SyncStrategy: `anchor`; the outer optimizers' buffers as `outer.<part>.<name>`; the voice's memory as
         `voice.<name>`; `held`, the f that no round may fall below (council.py), int64 (1,)."""

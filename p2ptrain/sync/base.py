@@ -102,6 +102,9 @@ class SyncStrategy(Protocol):
     def snapshot(self) -> bytes:
         """Own public estimate, exact (what `track` takes at the other side)."""
 
+    def estimate(self, peer: str) -> bytes | None:
+        """A neighbour's estimate, exact: the same bytes as the neighbour's own `snapshot`. None when it has none."""
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Own state (anchor, outer buffers) for a checkpoint. Neighbours' estimates are not kept: after a restart each
         neighbour is tracked anew from a snapshot, and own chain begins a new epoch."""

@@ -128,6 +128,10 @@ class Byzantine:
         """The lie told so far, exact: what `track` takes at the other side."""
         return to_bytes(self._voice.public_d)
 
+    def estimate(self, peer: str) -> bytes | None:
+        """As the honest strategy."""
+        return self._inner.estimate(peer)
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """As the honest strategy."""
         return self._inner.state_dict()

@@ -5,7 +5,9 @@ examples to the shards evenly, by Dirichlet draws, or by label. Who holds what f
 nodes agree without a word.
 """
 
+import importlib.util
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -139,11 +141,19 @@ def _fill_empty(shards: list[Indices]) -> list[Indices]:
 
 @cache
 def _pools() -> tuple[Pool, Pool]:
-    from sklearn.datasets import load_digits  # a slow import, that only this task needs
-
-    digits = load_digits()
-    order = np.random.default_rng(PARTITION_SEED).permutation(len(digits.target))
-    images = torch.from_numpy(digits.data[order]).float() / MAX_PIXEL
-    labels = torch.from_numpy(digits.target[order]).long()
-    held_out = int(len(order) * HELD_OUT_SHARE)
+    rows = np.loadtxt(_file(), delimiter=",")
+    rows = rows[np.random.default_rng(PARTITION_SEED).permutation(len(rows))]
+    images = torch.from_numpy(rows[:, :PIXELS]).float() / MAX_PIXEL
+    labels = torch.from_numpy(rows[:, PIXELS]).long()
+    held_out = int(len(rows) * HELD_OUT_SHARE)
     return Pool(images[held_out:], labels[held_out:]), Pool(images[:held_out], labels[:held_out])
+
+
+def _file() -> Path:
+    """What `sklearn.datasets.load_digits` reads: 64 pixels and a label a line. TaskError where it is not installed.
+
+    The library itself, with all of SciPy, is not imported for it: that takes longer than a first round."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise TaskError("digits needs scikit-learn, which holds the pictures: pip install scikit-learn")
+    return Path(spec.origin).with_name("datasets") / "data" / "digits.csv.gz"

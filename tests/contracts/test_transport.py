@@ -8,7 +8,7 @@ import pytest
 import trio
 from transport_networks import TRANSPORT_NETWORKS, Attach
 
-from gossip.errors import GossipError, LocalError
+from gossip.errors import GossipError, LocalError, RemoteError
 from gossip.identity import Identity
 from gossip.ids import PeerId
 from gossip.transport.base import Stream, Transport, TransportError
@@ -34,6 +34,7 @@ class Node:
     connected: list[PeerId] = field(default_factory=list)
     lost: list[PeerId] = field(default_factory=list)
     protocols: list[str] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
         self.protocols.append(protocol)
@@ -51,6 +52,12 @@ class Node:
 
     def keeps(self, peer: PeerId) -> bool:
         return True
+
+    def offended(self, peer: PeerId, error: RemoteError) -> None:
+        raise AssertionError(f"{peer} did nothing: {error}")
+
+    def caller_refused(self, caller: str, why: str) -> None:
+        self.refused.append((caller, why))
 
     @property
     def peer(self) -> PeerId:

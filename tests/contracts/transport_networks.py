@@ -3,12 +3,14 @@
 import random
 from collections.abc import Callable
 
+from gossip.errors import Reason, RemoteError
 from gossip.identity import Identity
 from gossip.ids import PeerId
 from gossip.transport.base import Stream, Transport
 from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
 from gossip.transport.memory import MemoryNetwork
 from gossip.transport.paced import Paced
+from gossip.transport.preshared import PresharedKey
 
 Attach = Callable[[Identity], Transport]
 """Makes a node's transport on one network; each test gets a network of its own."""
@@ -21,6 +23,29 @@ def memory() -> Attach:
 
 def libp2p() -> Attach:
     return lambda identity: Libp2pTransport(Libp2pConfig(), identity.seed)
+
+
+class Named:
+    """An `Admission` for tests: whoever names itself is of the swarm, with the transport's word for its key."""
+
+    def __init__(self, peer: PeerId) -> None:
+        self._peer = peer
+
+    def credentials(self) -> bytes:
+        return b"a member: " + self._peer.encode("ascii")
+
+    def admit(self, peer: PeerId, credentials: bytes) -> None:
+        if credentials != Named(peer).credentials():
+            raise RemoteError(Reason.NO_MEMBER, "it names somebody else")
+
+
+def memory_with_admission() -> Attach:
+    network = MemoryNetwork(random.Random(1))
+    return lambda identity: network.attach(identity.peer_id, Named(identity.peer_id))
+
+
+def libp2p_with_admission() -> Attach:
+    return lambda identity: Libp2pTransport(Libp2pConfig(), identity.seed, admission=Named(identity.peer_id))
 
 
 def paced(network: Callable[[], Attach]) -> Callable[[], Attach]:
@@ -44,10 +69,19 @@ def libp2p_bulk() -> Attach:
     return lambda identity: _Bulky(Libp2pConfig(), identity.seed)
 
 
+def libp2p_with_psk() -> Attach:
+    """Bulk too, or nothing of the suite would go over a data connection behind the key."""
+    key = PresharedKey(bytes(range(32)))
+    return lambda identity: _Bulky(Libp2pConfig(), identity.seed, psk=key)
+
+
 TRANSPORT_NETWORKS: dict[str, Callable[[], Attach]] = {
     "memory": memory,
     "libp2p": libp2p,
     "libp2p for bulk": libp2p_bulk,
+    "memory with admission": memory_with_admission,
+    "libp2p with admission": libp2p_with_admission,
+    "libp2p with psk": libp2p_with_psk,
     "memory within limits": paced(memory),
     "libp2p within limits": paced(libp2p),
 }

@@ -38,6 +38,7 @@ def link(
     scope: Scope = SCOPE,
     size: int | None = None,
     genesis: Digest = GENESIS,
+    state: Digest | None = None,
 ) -> Link:
     kind = kind or ("genesis" if seq == 0 else "delta")
     empty = kind == "genesis"
@@ -47,6 +48,7 @@ def link(
         codec="none" if kind == "delta" else "",
         size=(0 if empty else len(content)) if size is None else size,
         genesis=genesis if empty else None,
+        state=state,
     )
     address = NO_DIGEST if empty else digest_of(content)
     statement = link_statement(epoch=epoch, seq=seq, prev=prev, address=address, body=body)

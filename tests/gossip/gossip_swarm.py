@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from gossip.api import GossipEvent, Head, RoundView, RunInfo, Update
+from gossip.api import GossipEvent, Head, RoundView, RunInfo, Tracked, Update
 from gossip.config import GossipConfig
 from gossip.errors import Reason
 from gossip.identity import Identity
 from gossip.ids import PeerId, RunId
 from gossip.protocol.digests import digest_of
+from gossip.running.membership import Private
 from gossip.service import GossipService
 from gossip.transport.memory import MemoryNetwork, MemoryTransport
 
@@ -45,6 +46,7 @@ class FakeRuntime:
     estimates: dict[PeerId, list[bytes]] = field(default_factory=dict)
     received: list[Update] = field(default_factory=list)
     verdict: Callable[[Update], Reason | None] = lambda update: None
+    marks: bool = True
     ready: trio.Event = field(default_factory=_at_once)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
@@ -66,10 +68,18 @@ class FakeRuntime:
     async def publish(self, round: int, payload: bytes | None = None) -> None:
         payload = payload or f"{self.peer[-4:]}:{round}".encode()
         self.history.append(payload)
-        await self.service.publish(round=round, codec="none", payload=payload, steps=1, tokens=64)
+        await self.service.publish(
+            round=round, codec="none", payload=payload, steps=1, tokens=64, state=self.state if self.marks else None
+        )
+
+    async def state(self) -> bytes:
+        return b"|".join(self.history) or b"genesis"
 
     async def snapshot(self) -> tuple[Head, bytes]:
-        return self.service.head, b"|".join(self.history) or b"genesis"
+        return self.service.head, await self.state()
+
+    async def estimate(self, peer: PeerId) -> bytes | None:
+        return b"|".join(self.estimates[peer]) or b"genesis" if peer in self.estimates else None
 
     def follows(self, other: "FakeRuntime") -> bool:
         """Whether our estimate of `other` is exactly what it has published."""
@@ -112,10 +122,19 @@ class Swarm:
         """Make a node and let it run; see `make`."""
         return await self.launch(self.make(number, **how))
 
-    def make(self, number: int, *, peers: tuple[str, ...] = (), run: RunInfo = RUN, **changes: object) -> FakeRuntime:
+    def make(
+        self,
+        number: int,
+        *,
+        peers: tuple[str, ...] = (),
+        run: RunInfo = RUN,
+        private: Private | None = None,
+        **changes: object,
+    ) -> FakeRuntime:
         """A node that does not run yet. `changes`: of the config."""
         key = identity(number)
-        transport = self.network.attach(key.peer_id)
+        attach = self.network.attach
+        transport = attach(key.peer_id) if private is None else attach(key.peer_id, private.gate)
         events: list[GossipEvent] = []
         node: FakeRuntime
 
@@ -129,8 +148,10 @@ class Swarm:
             run=run,
             rng=random.Random(f"{self._seed}/{number}"),
             snapshot_source=source,
+            tracked=Tracked(estimate=lambda peer: node.estimate(peer)),
             observer=events.append,
             minute_of_day=lambda: self.minute,
+            private=private,
         )
         node = FakeRuntime(service, transport, events)
         return node

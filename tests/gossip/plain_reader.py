@@ -21,7 +21,8 @@ NONE = bytes(32)
 REASONS = (
     *("malformed", "oversize", "forged", "wrong_swarm", "wrong_run", "unknown_kind", "replayed", "equivocation"),
     *("stale", "wrong_shape", "wrong_model", "unknown_codec", "nonfinite", "digest_mismatch", "timeout"),
-    *("unavailable", "banned", "protocol", "flooded"),
+    *("unavailable", "banned", "protocol", "flooded", "contradicted"),
+    *("no_member", "expired", "revoked", "used_up", "wrong_role"),
 )
 
 Check = Callable[[Any], None]
@@ -59,6 +60,10 @@ def read_peer_id(text: str) -> bytes:
 
 def ring_place(swarm: bytes, run: bytes, ring: int, peer: str) -> bytes:
     return digest(b"p2ptrain-ring-v1\0" + swarm + run + bytes([ring]) + peer.encode())[:8]
+
+
+def place(swarm: bytes, run: bytes, peer: str) -> bytes:
+    return digest(b"p2ptrain-kad-v1\0" + swarm + run + peer.encode())
 
 
 # -- shapes
@@ -134,6 +139,7 @@ LINK = {
     "steps": uint(),
     "tokens": uint(),
 }
+OF_DELTA = {**LINK, "state": up_to(bytes, 32)}
 BODIES: dict[str, dict[str, Check]] = {
     "link": LINK,
     "offer": {"round": uint(), "size": uint(BLOB)},
@@ -168,7 +174,7 @@ def read_statement(raw: bytes, scope: dict[str, Any], kind: str) -> dict[str, An
         need(len(items) > 1)
         LINK["kind"](items[1])
         need(items[1] in ("genesis", "snapshot", "delta"), "unknown_kind")
-        shape = {**LINK, "genesis": exactly(32)} if items[1] == "genesis" else LINK
+        shape = {"genesis": {**LINK, "genesis": exactly(32)}, "delta": OF_DELTA}.get(items[1], LINK)
     body = fields(items, shape)
     if kind == "link":
         check_link(stated, body, scope)
@@ -184,6 +190,8 @@ def check_link(stated: dict[str, Any], body: dict[str, Any], scope: dict[str, An
     need(base == (body["kind"] != "delta"), "protocol")
     need(base == (stated["prev"] == NONE), "protocol")
     need(empty == (stated["payload"] == NONE) == (body["size"] == 0), "protocol")
+    need(len(body.get("state", b"")) in (0, 32))
+    need(not body.get("state") or stated["seq"] % 4 == 0, "protocol")
     need(not empty or body["genesis"] == scope["genesis"], "wrong_model")
 
 
@@ -236,23 +244,42 @@ HELLO_FIELDS = {
     "record": up_to(bytes, ENVELOPE),
     "records": list_of(up_to(bytes, ENVELOPE), 32),
 }
+KNOWN: dict[str, Check] = {"roster": exactly(32), "version": uint(2**31 - 1), "manifest": exactly(32)}
 REQUESTS: dict[str, dict[str, Check]] = {
     "hello": {"hello": up_to(bytes, HELLO)},
     "links": {"epoch": uint(), "first": uint(), "count": uint(8)},
     "snapshot": {"epoch": uint(), "seq": uint()},
+    "state": {"key": exactly(32), "epoch": uint(), "seq": uint(), "least": uint()},
     "manifest": {"address": exactly(32)},
     "chunk": {"address": exactly(32), "index": uint(16_384)},
     "goodbye": {"envelope": up_to(bytes, ENVELOPE)},
     "part": {"envelope": up_to(bytes, ENVELOPE)},
+    "find": {
+        "swarm": exactly(16),
+        "run": exactly(16),
+        "genesis": exactly(32),
+        "target": exactly(32),
+        "record": up_to(bytes, ENVELOPE),
+    },
+    "membership": {**KNOWN, "page": up_to(bytes, 8192)},
+    "buckets": {},
+    "roster": {"parts": exactly(32), "page": uint(4096)},
+    "terms": {"above": uint(2**31 - 1)},
 }
 ANSWERS: dict[str, list[Check]] = {
     "hello": [up_to(bytes, HELLO)],
     "links": [list_of(up_to(bytes, ENVELOPE), 8)],
     "snapshot": [up_to(bytes, ENVELOPE)],
+    "state": [exactly(32)],
     "manifest": [up_to(bytes, 557_120), up_to(bytes, CHUNK)],
     "chunk": [up_to(bytes, CHUNK)],
     "goodbye": [],
     "part": [],
+    "find": [up_to(bytes, ENVELOPE), list_of(up_to(bytes, ENVELOPE), 16)],
+    "membership": [*KNOWN.values()],
+    "buckets": [up_to(bytes, 2048)],
+    "roster": [up_to(bytes, 8192)],
+    "terms": [up_to(bytes, 61_440)],
 }
 
 

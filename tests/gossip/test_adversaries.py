@@ -8,7 +8,7 @@ from gossip_swarm import identity, play, swarm, until
 
 from gossip.errors import Reason, RemoteError
 from gossip.protocol.digests import digest_of
-from gossip.protocol.limits import STREAM_PROTOCOL
+from gossip.protocol.limits import MAX_STREAMS_PER_PEER, STREAM_PROTOCOL
 from gossip.protocol.messages import (
     Request,
     SnapshotRequest,
@@ -130,9 +130,11 @@ async def test_streams_of_one_peer_are_bounded(autojump_clock):
     async with swarm() as it, trio.open_nursery() as nursery:
         nodes = await it.start_all(2)
         liar = await join(it, nursery, nodes)
-        streams = [await liar.transport.open_stream(nodes[0].peer, STREAM_PROTOCOL) for _ in range(8)]
+        streams = [
+            await liar.transport.open_stream(nodes[0].peer, STREAM_PROTOCOL) for _ in range(MAX_STREAMS_PER_PEER + 2)
+        ]
         await trio.sleep(1)
-        assert nodes[0].service._server.serving <= 7
+        assert nodes[0].service._server.serving <= MAX_STREAMS_PER_PEER + 1
         assert Reason.PROTOCOL in counted(nodes, liar)[0]
         for stream in streams:
             await stream.reset()
@@ -142,6 +144,7 @@ async def test_streams_of_one_peer_are_bounded(autojump_clock):
 async def test_a_snapshot_source_that_fails_is_our_warning_and_no_end(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(2)
+        nodes[0].marks = False
         for round_ in range(1, 21):
             await nodes[0].publish(round_)
 

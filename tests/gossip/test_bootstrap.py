@@ -49,7 +49,7 @@ def address_of(key: Identity) -> str:
 
 @pytest.fixture
 def it() -> Rendezvous:
-    return Rendezvous(ME, "p2ptrain", random.Random(1))
+    return Rendezvous(ME, swarm_id_of("p2ptrain"), random.Random(1))
 
 
 # -- what it decides
@@ -129,7 +129,7 @@ def test_what_it_knows_outlives_it_but_is_told_only_when_it_answers_again(it):
     it.on_hello(ALICE.peer_id, hello(), 0.0)
     it.answered(ALICE.peer_id, address_of(ALICE), 0.0)
     it.on_hello(BOB.peer_id, hello(BOB), 0.0)
-    again = Rendezvous(ME, "p2ptrain", random.Random(1))
+    again = Rendezvous(ME, swarm_id_of("p2ptrain"), random.Random(1))
     assert it.changed
     assert again.recall(it.dump()) == 1
     assert not it.changed
@@ -143,7 +143,7 @@ def test_what_it_knows_outlives_it_but_is_told_only_when_it_answers_again(it):
 @pytest.mark.parametrize("prefix", [b"", b'{"format": 1, "runs": [{"run": "00", "genesis": "", "book": "'])
 def test_any_bytes_are_a_dump_or_a_plain_refusal(prefix, data):
     with pytest.raises(LocalError):
-        Rendezvous(ME, "p2ptrain", random.Random(1)).recall(prefix + data)
+        Rendezvous(ME, swarm_id_of("p2ptrain"), random.Random(1)).recall(prefix + data)
 
 
 # -- among members

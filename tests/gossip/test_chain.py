@@ -5,6 +5,7 @@ from gossip.errors import Reason, RemoteError
 from gossip.protocol.chain import MAX_PENDING, RECENT_LINKS, Chain, EquivocationError, Verdict
 from gossip.protocol.digests import digest_of
 from gossip.protocol.envelope import open_envelope
+from gossip.protocol.limits import MAX_LINKS
 from gossip.protocol.neighbour import FetchLinks, FetchPayload, FetchSnapshot, Neighbour, place_of
 
 
@@ -102,6 +103,21 @@ def test_a_link_that_fell_out_of_the_waiting_ones_is_taken_in_again():
     assert it.gap >= 0
 
 
+def test_an_offer_of_another_state_than_its_link_names_is_proof_of_a_lie():
+    links = chain(4)
+    marked = link(seq=4, prev=links[3].digest, round=4, state=digest_of(b"snapshot"))
+    lying = link(seq=4, prev=links[3].digest, round=4, state=digest_of(b"another"))
+    for last, lies in ((marked, False), (lying, True)):
+        it = following(links)
+        it.learn(last)
+        if not lies:
+            it.check_offer(offer(last))
+            continue
+        with pytest.raises(EquivocationError) as caught:
+            it.check_offer(offer(last))
+        assert caught.value.proof == (last.raw, offer(last).raw)
+
+
 def test_an_offer_must_fit_what_was_signed():
     links = chain(4)
     it = following(links[:3])
@@ -145,7 +161,7 @@ def test_work_for_a_newcomer_near_the_base():
 def test_work_for_a_latecomer_is_a_snapshot():
     it, links = Neighbour(BOB.peer_id, 0.0), chain(30)
     it.chain.learn(links[20])
-    assert it.next_work(0.0) == FetchSnapshot(epoch=1, seq=0)
+    assert it.next_work(0.0) == FetchSnapshot(epoch=1, seq=20 - MAX_LINKS)
     it.accepted(offer(links[20]))
     it.chain.learn(links[21])
     assert it.next_work(0.0) == FetchPayload(link=links[21])

@@ -108,16 +108,17 @@ def test_who_asks_too_often_is_charged_and_a_crowd_is_only_refused():
 
 def test_the_majority_is_believed():
     reach = Reach()
-    reach.dialled_back(ONE, MISS, now=0.0)
+    reach.dialled_back(ONE, MISS, "a", now=0.0)
     assert (reach.state(0.0), reach.unreachable(0.0), reach.answering(0.0)) == ("outbound", True, ())
-    reach.dialled_back(TWO, HIT, now=0.0)
-    assert reach.confirmed(0.0, [HERE]) == ()
+    reach.dialled_back(TWO, HIT, "b", now=0.0)
+    assert reach.confirmed(0.0, [HERE], 1) == ()
     assert (reach.state(0.0), reach.unreachable(0.0)) == ("outbound", False)  # one says this, one that
-    reach.dialled_back(THREE, HIT, now=0.0)
+    reach.dialled_back(THREE, HIT, "c", now=0.0)
     assert (reach.state(0.0), reach.answering(0.0)) == ("reached", (HERE,))
-    reach.dialled_back(FOUR, MISS, now=0.0)  # in the place of the first
+    reach.dialled_back(FOUR, MISS, "d", now=0.0)  # in the place of the first
     assert reach.asked(0.0) == {TWO, THREE, FOUR}
-    assert reach.confirmed(0.0, ()) == (HERE,)
+    assert reach.confirmed(0.0, (), 1) == (HERE,)
+    assert reach.confirmed(0.0, (), 2) == (), "two may lie, and no more than two say it"
     assert reach.state(REACH_HOLDS_S + 1) == "unknown"
     reach.forget()
     assert reach.state(0.0) == "unknown"
@@ -125,9 +126,19 @@ def test_the_majority_is_believed():
 
 def test_one_peer_alone_cannot_say_where_others_are_sent():
     reach = Reach()
-    reach.dialled_back(ONE, HIT, now=0.0)
-    assert (reach.answering(0.0), reach.confirmed(0.0, ())) == ((HERE,), ())
-    assert reach.confirmed(0.0, [HERE]) == (HERE,)  # the router says so too
+    reach.dialled_back(ONE, HIT, "a", now=0.0)
+    assert (reach.answering(0.0), reach.confirmed(0.0, (), 1)) == ((HERE,), ())
+    assert reach.confirmed(0.0, [HERE], 1) == (HERE,)  # the router says so too
+
+
+def test_nor_can_one_host_with_many_keys():
+    """Two keys cost nothing, and the two that are believed could both be one machine's."""
+    reach = Reach()
+    for peer in (ONE, TWO, THREE):
+        reach.dialled_back(peer, HIT, "a", now=0.0)
+    assert (reach.answering(0.0), reach.confirmed(0.0, (), 1)) == ((HERE,), ())
+    reach.dialled_back(FOUR, HIT, "b", now=0.0)
+    assert reach.confirmed(0.0, (), 1) == (HERE,)
 
 
 async def test_a_forwarded_port_that_two_reached_is_told_to_others(autojump_clock, monkeypatch):
@@ -156,7 +167,7 @@ def handed_out(node):
 def test_who_was_dialled_is_not_unreachable_whatever_is_said():
     reach = Reach()
     reach.greeted(dialled_us=True, now=0.0)
-    reach.dialled_back(ONE, MISS, now=0.0)
+    reach.dialled_back(ONE, MISS, "a", now=0.0)
     assert not reach.unreachable(0.0)
 
 

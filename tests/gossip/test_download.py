@@ -247,3 +247,23 @@ def test_an_address_and_a_size_that_contradict_each_other_are_the_authors_doing(
     with pytest.raises(RemoteError) as other:
         download.learn(manifest(4).encode())
     assert not isinstance(other.value, AuthorLiedError), "a manifest of something else is its server's"
+
+
+def test_the_share_of_one_that_does_not_pull_is_asked_of_a_slow_author_in_turn():
+    """Ann, whose share is 0 and 3, pulls nothing; Bob says so again and again, and each time puts it off a little."""
+    download = begun(6)
+    for peer in (AUTHOR, BOB):
+        download.join(peer, PULLERS, ME)
+    now = 0.0
+    for peer, index in ((AUTHOR, 2), (AUTHOR, 5), (BOB, 1), (BOB, 4)):
+        assert download.ask(peer, now) == index
+        now += 1.0
+        give(download, peer, index, now)
+    first, asked = now, None
+    while asked is None and now < 100.0:
+        for index in (0, 3):  # as several helpers would
+            download.refused(BOB, index, now)
+        now += LACKS_S
+        asked = download.ask(AUTHOR, now)
+    assert asked in (0, 3)
+    assert now == first + LATE_S + 2 * LACKS_S, "we are the second after Ann"

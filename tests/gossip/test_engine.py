@@ -235,7 +235,7 @@ def test_a_full_node_says_so_and_makes_room_for_the_lonely_now_and_then():
 def test_who_has_no_room_for_us_is_no_neighbour(it):
     it.on_hello_answer(A, hello(admitted=False), 0.0)
     assert A not in it.neighbours
-    assert Disconnect(peer=A) in it.drain()
+    assert Disconnect(peer=A, hurried=False) in it.drain()
 
 
 def test_a_goodbye_ends_it_and_is_not_dialled_after(it):

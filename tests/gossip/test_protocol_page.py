@@ -35,7 +35,14 @@ from p2ptrain import compress
 from p2ptrain.training.flat import fingerprint
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-FOLDERS = ("gossip.protocol", "gossip.running", "gossip.transport", "p2ptrain.compress", "p2ptrain.sync")
+FOLDERS = (
+    "gossip.protocol",
+    "gossip.running",
+    "gossip.transport",
+    "gossip.membership",
+    "p2ptrain.compress",
+    "p2ptrain.sync",
+)
 NO_BOUNDS = {"limits.KIB", "limits.MIB", "speeds.LEAST_S"}
 """Two units, and a guard of a division."""
 SCOPE = Scope(swarm=swarm_id_of("p2ptrain"), run=RunId(b"r" * 16))
@@ -174,6 +181,7 @@ def test_every_kind_of_statement_and_request_has_a_heading():
     headings = {
         name for line in re.findall(r"^### (`.*)$", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)
     }
-    requests = {"hello", "links", "snapshot", "manifest", "chunk", "goodbye"}
-    assert {kind.value for kind in Kind} | requests <= headings
+    requests = {"hello", "links", "snapshot", "manifest", "chunk", "goodbye", "find"}
+    of_members = {"membership", "buckets", "roster", "terms"}
+    assert {kind.value for kind in Kind} | requests | of_members <= headings
     assert set(CODECS) <= headings

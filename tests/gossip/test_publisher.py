@@ -6,7 +6,8 @@ from gossip.errors import LocalError, Reason, RemoteError
 from gossip.protocol.blobs import manifest_of
 from gossip.protocol.digests import digest_of
 from gossip.protocol.envelope import open_envelope
-from gossip.protocol.publisher import SNAPSHOTS_HELD, Payload, Publisher
+from gossip.protocol.limits import MARK_EVERY
+from gossip.protocol.publisher import REUSE_WITHIN, SNAPSHOTS_HELD, Payload, Publisher
 from gossip.protocol.statements import Link, parse_link
 
 
@@ -94,3 +95,34 @@ def test_users_mistakes_are_said():
     for codec, data in (("", b"x"), ("c" * 33, b"x"), ("q2", b"")):
         with pytest.raises(LocalError):
             fresh.extend(round=1, codec=codec, payload=payload(data), steps=1, tokens=1)
+
+
+def marked(it: Publisher, seqs: range) -> None:
+    for seq in seqs:
+        state = payload(b"state %d" % seq) if it.may_mark else None
+        assert (state is not None) == (seq % MARK_EVERY == 0)
+        data = payload(b"delta %d" % seq)
+        it.extend(round=seq, codec="q2", payload=data, steps=10, tokens=640, state=state)
+
+
+def test_the_newest_mark_is_offered_until_the_next_and_held_alone_while_nobody_asks():
+    it = Publisher(ALICE, SCOPE, history=8, max_payload_bytes=1000)
+    it.begin(epoch=7, round=0, base=GENESIS)
+    marked(it, range(1, 12 * MARK_EVERY))
+    assert len(it.blobs) == 8 + 1
+    first = it.held_offer(7, 0)
+    assert (first.seq, first.address) == (11 * MARK_EVERY, manifest_of(b"state %d" % (11 * MARK_EVERY)).address)
+    marked(it, range(12 * MARK_EVERY, 12 * MARK_EVERY + 2))
+    assert it.held_offer(7, 0).seq == 12 * MARK_EVERY
+    assert first.address in it.blobs, "somebody may still be reading it"
+    marked(it, range(12 * MARK_EVERY + 2, 13 * MARK_EVERY + 1))
+    assert first.address not in it.blobs
+    assert len(it.blobs) == 8 + SNAPSHOTS_HELD
+
+
+def test_who_holds_too_few_links_for_a_mark_to_lead_on_names_none():
+    it = Publisher(ALICE, SCOPE, history=REUSE_WITHIN, max_payload_bytes=1000)
+    it.begin(epoch=7, round=0, base=GENESIS)
+    for round_ in range(1, 2 * MARK_EVERY):
+        assert not it.may_mark
+        extend(it, round_)

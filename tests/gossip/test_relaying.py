@@ -1,31 +1,23 @@
-"""Relaying: the messages, the bounds of circuits, and a relay over the in-memory network."""
-
-from contextlib import suppress
+"""Relaying: addresses, the bounds of circuits, and a relay over the in-memory network."""
 
 import pytest
 import trio
 from gossip_swarm import identity, swarm, until
-from hypothesis import given
-from hypothesis import strategies as st
+from relay_swarm import RESERVE, Quiet, asked, carrying, circuit_to, refused, status_of, three, with_room
 
-from gossip.errors import Reason, RemoteError
-from gossip.protocol.messages import Refused, parse_empty_answer
+from gossip.errors import Reason
+from gossip.protocol.circuit import HOP_PROTOCOL, STOP_PROTOCOL, Kind, Message, Status, encode_hop, encode_stop
 from gossip.protocol.relaying import (
     CIRCUIT_IDLE_S,
     CONNECTS_BURST,
     MAX_CIRCUITS,
     MAX_CIRCUITS_OF_PEER,
-    RELAY_PROTOCOL,
+    RELAY_S,
     Circuits,
     circuit_address,
-    encode_relay_ask,
-    encode_relayed,
     parse_circuit,
-    parse_relay_ask,
-    parse_relayed,
 )
-from gossip.protocol.wire import pack
-from gossip.running.session import FrameStream
+from gossip.running.delimited import send_message
 from gossip.transport.base import TransportError
 
 ONE, TWO = (identity(number).peer_id for number in (1, 2))
@@ -35,54 +27,38 @@ def test_an_address_through_a_relay_comes_back_as_it_was():
     assert parse_circuit(circuit_address(ONE, TWO)) == (ONE, TWO)
 
 
-@pytest.mark.parametrize("address", ["", f"/p2p/{ONE}", f"/ip4/1.2.3.4/tcp/1/p2p/{ONE}/p2p-circuit/p2p/{TWO}"])
+@pytest.mark.parametrize("host", ["/ip4/1.2.3.4/tcp/1", "/ip6/2001:db8::1/tcp/65535", "/dns4/relay.example/tcp/4001"])
+def test_where_the_relay_listens_may_stand_before_it(host):
+    assert parse_circuit(f"{host}/p2p/{ONE}/p2p-circuit/p2p/{TWO}") == (ONE, TWO)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        f"/p2p/{ONE}",
+        f"/ip4/1.2.3.4/p2p/{ONE}/p2p-circuit/p2p/{TWO}",
+        f"/ip4/1.2.3.4/udp/1/quic-v1/p2p/{ONE}/p2p-circuit/p2p/{TWO}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{ONE}/p2p-circuit",
+        f"/p2p/{ONE}/p2p-circuit/p2p/{TWO}/p2p-circuit/p2p/{ONE}",
+        f"/p2p/{ONE}/p2p-circuit/p2p/{TWO}\n",
+    ],
+)
 def test_other_addresses_are_none_through_a_relay(address):
     assert parse_circuit(address) is None
 
 
-def test_requests_come_back_as_they_were():
-    assert parse_relay_ask(encode_relay_ask(None)) is None
-    assert parse_relay_ask(encode_relay_ask(ONE)) == ONE
-    assert parse_relayed(encode_relayed(ONE)) == ONE
-
-
-@given(st.binary(max_size=120))
-def test_any_bytes_are_a_request_or_a_refusal(raw):
-    for parse in (parse_relay_ask, parse_relayed):
-        with suppress(RemoteError):
-            assert parse(raw) != ""
-
-
-def test_a_request_for_something_else_is_refused():
-    with pytest.raises(RemoteError, match="asked for dinner"):
-        parse_relay_ask(pack(("dinner",)))
-
-
 def test_circuits_are_bounded_by_either_end_and_in_all():
-    circuits = Circuits(1e6)
+    circuits = with_room(ONE, TWO, identity(8).peer_id)
     busy = [identity(number).peer_id for number in range(100, 100 + MAX_CIRCUITS)]
-    for peer in busy[:MAX_CIRCUITS_OF_PEER]:
-        circuits.take(peer, ONE, 0.0)
-    with pytest.raises(RemoteError, match="too many circuits"):
-        circuits.take(busy[-1], ONE, 0.0)
-    for peer in busy[MAX_CIRCUITS_OF_PEER:]:
-        circuits.take(peer, TWO, 0.0)
+    taken = [circuits.take(peer, ONE, 0.0) for peer in busy[: MAX_CIRCUITS_OF_PEER + 1]]
+    assert taken == [Status.OK] * MAX_CIRCUITS_OF_PEER + [Status.RESOURCE_LIMIT_EXCEEDED]
+    taken = [circuits.take(peer, TWO, 0.0) for peer in busy[MAX_CIRCUITS_OF_PEER:]]
+    assert set(taken) == {Status.OK}
     assert len(circuits) == MAX_CIRCUITS
-    with pytest.raises(RemoteError, match="too many circuits"):
-        circuits.take(identity(7).peer_id, identity(8).peer_id, 0.0)
+    assert circuits.take(identity(7).peer_id, identity(8).peer_id, 0.0) is Status.RESOURCE_LIMIT_EXCEEDED
     circuits.leave(busy[0], ONE)
-    circuits.take(identity(7).peer_id, identity(8).peer_id, 0.0)
-
-
-def test_who_asks_for_circuits_again_and_again_floods():
-    circuits = Circuits(1e6)
-    for _ in range(CONNECTS_BURST):
-        circuits.take(ONE, TWO, 0.0)
-        circuits.leave(ONE, TWO)
-    with pytest.raises(RemoteError) as caught:
-        circuits.take(ONE, TWO, 0.0)
-    assert caught.value.reason is Reason.FLOODED
-    assert len(circuits) == 0
+    assert circuits.take(identity(7).peer_id, identity(8).peer_id, 0.0) is Status.OK
 
 
 def test_all_circuits_together_keep_to_the_bound():
@@ -91,42 +67,11 @@ def test_all_circuits_together_keep_to_the_bound():
     assert circuits.pause(500, 10.0) == 0.0
 
 
-async def asked(node, relay, target):
-    """A stream on which a circuit was granted. Raises Refused."""
-    stream = await node.transport.open_stream(relay.peer, RELAY_PROTOCOL)
-    frames = FrameStream(stream, 30)
-    await frames.send(encode_relay_ask(target))
-    parse_empty_answer(await frames.receive(320))
-    return stream
-
-
-async def carrying(it, monkeypatch, **config):
-    """A relay and two neighbours of it, the second of which echoes what comes over a circuit."""
-    relay = await it.start(1, relay=True, **config)
-    one, other = [await it.start(number, peers=(relay.address,)) for number in (2, 3)]
-    await until(lambda: len(relay.service.neighbours()) == 2)
-
-    async def echo(protocol, stream):
-        frames = FrameStream(stream, 30)
-        assert parse_relayed(await frames.receive(96)) == one.peer
-        await frames.send(pack((True,)))
-        with suppress(TransportError):
-            while data := await stream.receive_some(1 << 20):
-                await stream.send_all(data)
-
-    serve = other.service.handle_stream
-
-    async def handle(protocol, stream):
-        await (echo(protocol, stream) if protocol.endswith("relayed") else serve(protocol, stream))
-
-    monkeypatch.setattr(other.service, "handle_stream", handle)
-    return relay, one, other
-
-
 async def test_bytes_go_both_ways_at_the_bound_and_no_faster(autojump_clock, monkeypatch):
     async with swarm() as it:
         relay, one, other = await carrying(it, monkeypatch, relay_bytes_per_s=10_000.0)
-        stream = await asked(one, relay, other.peer)
+        answer, stream = await asked(one, relay, circuit_to(other.peer))
+        assert (answer.status, answer.limit) == (Status.OK, None)
         began, sent, got = trio.current_time(), b"x" * 200_000, bytearray()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, sent)
@@ -134,15 +79,16 @@ async def test_bytes_go_both_ways_at_the_bound_and_no_faster(autojump_clock, mon
                 got += await stream.receive_some(1 << 20)
         assert bytes(got) == sent
         assert 2 * len(sent) / 10_000 * 0.9 <= trio.current_time() - began <= 2 * len(sent) / 10_000 * 1.1
-        assert len(relay.service._relay.circuits) == 1
+        relaying = relay.service.relaying()
+        assert (relaying.circuits, relaying.carried_bytes, relaying.refused) == (1, 2 * len(sent), {})
         await stream.reset()
-        await until(lambda: len(relay.service._relay.circuits) == 0)
+        await until(lambda: relay.service.relaying().circuits == 0)
 
 
 async def test_an_idle_circuit_ends(autojump_clock, monkeypatch):
     async with swarm() as it:
         relay, one, other = await carrying(it, monkeypatch)
-        await asked(one, relay, other.peer)
+        await asked(one, relay, circuit_to(other.peer))
         await trio.sleep(0.9 * CIRCUIT_IDLE_S)
         assert len(relay.service._relay.circuits) == 1
         await trio.sleep(0.2 * CIRCUIT_IDLE_S)
@@ -153,21 +99,67 @@ async def test_a_relay_serves_its_neighbours_alone(autojump_clock, monkeypatch):
     async with swarm() as it:
         relay, one, other = await carrying(it, monkeypatch)
         for target in (identity(77).peer_id, one.peer):
-            with pytest.raises(Refused, match="between its neighbours"):
-                await asked(one, relay, target)
-        with pytest.raises(Refused, match="does not relay"):
-            await asked(relay, other, one.peer)
+            assert await status_of(one, relay, circuit_to(target)) == Status.NO_RESERVATION
+        assert await status_of(relay, other, circuit_to(one.peer)) == Status.PERMISSION_DENIED
+        assert await status_of(relay, other, RESERVE) == Status.PERMISSION_DENIED
         stranger = it.network.attach(identity(50).peer_id)
         async with trio.open_nursery() as nursery:
             await nursery.start(stranger.run, Quiet())
             await stranger.dial(relay.address)
-            stream = await stranger.open_stream(relay.peer, RELAY_PROTOCOL)
-            frames = FrameStream(stream, 30)
-            await frames.send(encode_relay_ask(other.peer))
-            with pytest.raises(Refused, match="between its neighbours"):
-                parse_empty_answer(await frames.receive(320))
+            for ask in (RESERVE, circuit_to(other.peer)):
+                assert await status_of(stranger, relay, ask) == Status.PERMISSION_DENIED
             nursery.cancel_scope.cancel()
         assert len(relay.service._relay.circuits) == 0
+        assert refused(relay) == {"no_reservation": 2, "permission_denied": 2}
+        assert relay.service.stats.rejected == {}
+
+
+async def test_who_is_connected_through_another_relay_is_not_relayed_for(autojump_clock, monkeypatch):
+    async with swarm() as it:
+        relay, one, other = await carrying(it, monkeypatch)
+        monkeypatch.setattr(relay.transport, "address_at", lambda peer, port: None)
+        assert await status_of(one, relay, circuit_to(other.peer)) == Status.PERMISSION_DENIED
+        assert await status_of(one, relay, RESERVE) == Status.PERMISSION_DENIED
+
+
+async def test_who_asks_again_and_again_floods(autojump_clock):
+    async with swarm() as it:
+        relay, one, other = await three(it)
+        for _ in range(CONNECTS_BURST):
+            assert await status_of(one, relay, circuit_to(other.peer)) == Status.NO_RESERVATION
+        assert await status_of(one, relay, circuit_to(other.peer)) == Status.RESOURCE_LIMIT_EXCEEDED
+        assert relay.service.stats.rejected[one.peer, Reason.FLOODED] == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "reason"),
+    [
+        (b"hello", Status.MALFORMED_MESSAGE, Reason.MALFORMED),
+        (b"\x08\x07", Status.UNEXPECTED_MESSAGE, Reason.UNKNOWN_KIND),
+        (encode_hop(Message(kind=Kind.STATUS, status=100)), Status.UNEXPECTED_MESSAGE, Reason.PROTOCOL),
+    ],
+)
+async def test_what_is_no_request_is_told_so_and_charged(autojump_clock, raw, status, reason):
+    async with swarm() as it:
+        relay, one, _ = await three(it)
+        assert await status_of(one, relay, raw) == status
+        assert relay.service.stats.rejected == {(one.peer, reason): 1}
+        assert refused(relay) == {status.label: 1}
+
+
+async def test_a_request_that_is_too_long_is_charged_and_one_that_never_comes_is_not(autojump_clock):
+    async with swarm() as it:
+        relay, one, _ = await three(it)
+        silent, oversize = [await one.transport.open_stream(relay.peer, HOP_PROTOCOL) for _ in range(2)]
+        await oversize.send_all(b"\xff\xff")
+        with pytest.raises(TransportError):
+            await oversize.receive_some(1)
+        assert relay.service.stats.rejected == {(one.peer, Reason.OVERSIZE): 1}
+        began = trio.current_time()
+        with pytest.raises(TransportError):
+            await silent.receive_some(1)
+        assert trio.current_time() - began == pytest.approx(RELAY_S)
+        assert relay.service.stats.rejected == {(one.peer, Reason.OVERSIZE): 1}
 
 
 async def test_a_relay_that_nobody_can_dial_is_none(autojump_clock):
@@ -177,37 +169,51 @@ async def test_a_relay_that_nobody_can_dial_is_none(autojump_clock):
         it.network.hide(relay.peer)
         await it.launch(relay)
         await until(lambda: relay.told("reachability") != [])
-        with pytest.raises(Refused, match="nobody can dial it either"):
-            await asked(one, relay, None)
+        assert await status_of(one, relay, RESERVE) == Status.RESERVATION_REFUSED
 
 
 async def test_a_far_end_that_does_not_want_it_costs_the_asker_nothing(autojump_clock):
     async with swarm() as it:
-        relay = await it.start(1, relay=True)
-        one, other = [await it.start(number, peers=(relay.address,)) for number in (2, 3)]
-        await until(lambda: len(relay.service.neighbours()) == 2)
+        relay, one, other = await three(it)
+        assert await status_of(other, relay, RESERVE) == Status.OK
         it.network.stall(other.peer)
-        with pytest.raises(Refused, match="does not take"):
-            await asked(one, relay, other.peer)
+        began = trio.current_time()
+        assert await status_of(one, relay, circuit_to(other.peer)) == Status.CONNECTION_FAILED
+        assert trio.current_time() - began <= RELAY_S + 1
         assert one.peer not in {peer for peer, _ in relay.service.stats.rejected}
         assert len(relay.service._relay.circuits) == 0
         it.network.unstall(other.peer)
 
 
-class Quiet:
-    """Handlers of a stranger that says nothing."""
+async def test_a_far_end_that_takes_no_stream_is_given_up(autojump_clock, monkeypatch):
+    async with swarm() as it:
+        relay, one, other = await three(it)
+        assert await status_of(other, relay, RESERVE) == Status.OK
 
-    async def handle_stream(self, protocol, stream):
-        await stream.reset()
+        async def never(peer, protocol, *, bulk=False):
+            await trio.sleep_forever()
 
-    def handle_message(self, forwarder, data):
-        return False
+        monkeypatch.setattr(relay.transport, "open_stream", never)
+        assert await status_of(one, relay, circuit_to(other.peer)) == Status.CONNECTION_FAILED
 
-    def peer_connected(self, peer):
-        pass
 
-    def peer_lost(self, peer):
-        pass
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Message(kind=Kind.STATUS, status=Status.PERMISSION_DENIED),
+        Message(kind=Kind.CONNECT, peer=ONE),
+        None,
+    ],
+)
+async def test_only_a_far_ends_ok_makes_a_circuit(autojump_clock, monkeypatch, answer):
+    async with swarm() as it:
+        relay, one, other = await three(it)
+        assert await status_of(other, relay, RESERVE) == Status.OK
 
-    def keeps(self, peer):
-        return True
+        async def handle(protocol, stream):
+            if protocol == STOP_PROTOCOL and answer is not None:
+                await send_message(stream, encode_stop(answer), 30)
+
+        monkeypatch.setattr(other.service, "handle_stream", handle)
+        assert await status_of(one, relay, circuit_to(other.peer)) == Status.CONNECTION_FAILED
+        assert len(relay.service._relay.circuits) == 0

@@ -6,6 +6,7 @@ import trio.lowlevel
 from gossip_swarm import CONFIG, RUN, all_follow, identity, play, seqs, swarm, until
 
 from gossip.api import RunInfo
+from gossip.config import MIN_HEARTBEAT_S
 from gossip.errors import LocalError, Reason
 from gossip.ids import RunId
 from gossip.protocol.digests import digest_of
@@ -176,3 +177,11 @@ async def test_an_epoch_may_begin_before_the_network_runs(autojump_clock):
         await other.begin()
         await it.launch(other)
         await until(lambda: one.follows(other) and other.follows(one))
+
+
+async def test_the_quickest_heartbeats_and_redials_are_within_what_neighbours_take(autojump_clock):
+    """Who has places left asks its neighbours for addresses between heartbeats."""
+    async with swarm() as it:
+        nodes = await it.start_all(3, heartbeat_s=MIN_HEARTBEAT_S, redial_min_s=0.25, redial_max_s=0.5)
+        await trio.sleep(120)
+        assert [node.service.stats.rejected for node in nodes] == [{}, {}, {}]

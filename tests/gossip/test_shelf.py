@@ -18,9 +18,9 @@ def blob(number: int, size: int = 2 * CHUNK_BYTES + 9) -> bytes:
     return random.Random(number).randbytes(size)
 
 
-def begun(shelf: Shelf, peer: PeerId, data: bytes, *, now: float = 0.0, shared: bool = True) -> Kept:
+def begun(shelf: Shelf, peer: PeerId, data: bytes, *, now: float = 0.0, model: bool = False) -> Kept:
     manifest = manifest_of(data)
-    kept = shelf.begin(peer, manifest.address, len(data), shared=shared, now=now)
+    kept = shelf.begin(peer, manifest.address, len(data), model=model, now=now)
     kept.download.learn(manifest.encode())
     kept.download.join(peer, (), ANN)
     return kept
@@ -94,15 +94,20 @@ async def test_chunks_on_their_way_are_served_once_they_are_here(autojump_clock)
     assert await refused(shelf, data, 3) is Reason.PROTOCOL
 
 
-async def test_a_snapshot_is_nobodys_but_its_authors():
-    shelf, data = Shelf(most=1 << 30, count=8), blob(1)
-    kept = begun(shelf, BOB, data, shared=False)
+async def test_a_snapshot_is_served_beside_its_authors_newest_payload():
+    shelf, data, update = Shelf(most=1 << 30, count=1), blob(1), blob(2)
+    kept = begun(shelf, BOB, data, model=True)
     for index in range(3):
         take(kept, data, index)
-    assert await refused(shelf, data, 0) is Reason.UNAVAILABLE
+    address = manifest_of(data).address
+    assert shelf.is_model(address)
+    assert await shelf.chunk(address, 2) == data[2 * CHUNK_BYTES :]
     shelf.finish(BOB, kept, kept.download.finish())
-    assert await refused(shelf, data, 0) is Reason.UNAVAILABLE
-    assert len(shelf) == 0
+    put(shelf, BOB, update)
+    assert len(shelf) == 2
+    assert await shelf.chunk(address, 2) == data[2 * CHUNK_BYTES :]
+    assert shelf.is_model(address)
+    assert not shelf.is_model(manifest_of(update).address)
 
 
 def test_a_cut_download_waits_for_its_neighbour_and_no_longer():

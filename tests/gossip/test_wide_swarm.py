@@ -52,7 +52,6 @@ async def gather(it: Swarm, count: int) -> list[FakeRuntime]:
     return nodes
 
 
-@pytest.mark.usefixtures("seeded_scheduling")
 @pytest.mark.parametrize("count", [32, pytest.param(64, marks=pytest.mark.soak)])
 async def test_many_members_find_their_places_and_heal(autojump_clock, count):
     async with swarm(QUIET) as it:

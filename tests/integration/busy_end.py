@@ -14,7 +14,7 @@ import numpy as np
 import trio
 
 from node.bench.network.member import Member, joined
-from node.runtime import SWITCH_INTERVAL_S
+from node.collector import SWITCH_INTERVAL_S
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer

@@ -34,8 +34,10 @@ async def watched() -> AsyncIterator[Stopwatch]:
         nursery.cancel_scope.cancel()
 
 
-async def tcp(address: str) -> trio.SocketStream:
-    return await trio.open_tcp_stream("127.0.0.1", int(Multiaddr(address).value_for_protocol("tcp")))
+async def tcp(address: str, source: str | None = None) -> trio.SocketStream:
+    """A socket to a node; `source`: of which of this machine's addresses."""
+    port = int(Multiaddr(address).value_for_protocol("tcp"))
+    return await trio.open_tcp_stream("127.0.0.1", port, local_address=source)
 
 
 async def swallowed(send: Callable[[bytes], Any], data: bytes, most: int) -> int:

@@ -18,9 +18,11 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr
 
+from gossip.errors import RemoteError
 from gossip.ids import PeerId
-from gossip.transport.base import Stream
+from gossip.transport.base import Admission, Stream
 from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
+from gossip.transport.preshared import PresharedKey
 
 ECHO = "/p2ptrain/1/echo"
 BOOM = "/p2ptrain/1/boom"
@@ -30,8 +32,12 @@ HOLD = "/p2ptrain/1/hold"
 class Node:
     """Handlers that remember what they saw: echoes, holds a stream unread, or raises, by protocol."""
 
-    def __init__(self, **config: Any) -> None:
-        self.transport = Libp2pTransport(Libp2pConfig(**config), os.urandom(32))
+    def __init__(
+        self, *, seed: bytes = b"", admission: Admission | None = None, psk: PresharedKey | None = None, **config: Any
+    ) -> None:
+        self.transport = Libp2pTransport(Libp2pConfig(**config), seed or os.urandom(32), admission=admission, psk=psk)
+        self.refused: list[tuple[str, str]] = []
+        self.offences: list[tuple[PeerId, RemoteError]] = []
         self.messages: list[tuple[PeerId, bytes]] = []
         self.log: list[tuple[str, PeerId]] = []
         self.held: list[Stream] = []
@@ -68,6 +74,12 @@ class Node:
 
     def keeps(self, peer: PeerId) -> bool:
         return True
+
+    def offended(self, peer: PeerId, error: RemoteError) -> None:
+        self.offences.append((peer, error))
+
+    def caller_refused(self, caller: str, why: str) -> None:
+        self.refused.append((caller, why))
 
     async def echo(self, peer: PeerId, data: bytes = b"hello") -> bytes:
         """Send to a peer's echo and read it back."""

@@ -10,6 +10,7 @@ from gossip.api import GossipEvent, Head, RunInfo, Update
 from gossip.config import GossipConfig
 from gossip.identity import Identity
 from gossip.ids import Digest, RunId
+from gossip.running.membership import Private
 from gossip.service import GossipService
 from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
 
@@ -22,10 +23,14 @@ RUN = RunInfo(run_id=RunId(b"r" * 16), genesis=Digest(b"g" * 32))
 class Member:
     """A service over real libp2p, and the updates that it was given."""
 
-    def __init__(self, number: int, *, hidden: bool = False, **config: object) -> None:
+    def __init__(self, number: int, *, hidden: bool = False, private: Private | None = None, **config: object) -> None:
         identity = Identity(number.to_bytes(32, "big"))
         announce = NOWHERE if hidden else ()
-        self.transport = Libp2pTransport(Libp2pConfig(announce=announce, dial_timeout_s=2.0), identity.seed)
+        self.transport = Libp2pTransport(
+            Libp2pConfig(announce=announce, dial_timeout_s=2.0),
+            identity.seed,
+            admission=None if private is None else private.gate,
+        )
         self.events: list[GossipEvent] = []
         self.updates: list[Update] = []
         self.scope = trio.CancelScope()
@@ -37,6 +42,7 @@ class Member:
             rng=random.Random(number),
             snapshot_source=self._snapshot,
             observer=self.events.append,
+            private=private,
         )
 
     @property

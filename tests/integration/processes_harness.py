@@ -201,9 +201,7 @@ class Ran:
 
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(
-    ["node.config", "node.runtime", "gossip.transport.libp2p", "sklearn.datasets", "torch._dynamo"]
-)
+_forks.set_forkserver_preload(["node.config", "node.runtime", "gossip.transport.libp2p"])
 
 
 def ran(folder: Path, *words: object, within_s: float = PATIENCE_S) -> Ran:

@@ -16,6 +16,8 @@ from processes_harness import DIGITS, PACED, Ran, node, ran
 
 from node.run_dir import locked
 
+pytestmark = pytest.mark.paired
+
 PEER = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWE7xjnskgWFnf9XF6Bfqsm8fBFrbv8M7DR6pCifMJ4hUJ"
 QUICK = (*DIGITS, "--inner-steps", 2, "--set", "node.metrics_port=-1", "--set", "node.checkpoint_every=1")
 

@@ -6,7 +6,10 @@ import signal
 import urllib.request
 from pathlib import Path
 
+import pytest
 from processes_harness import PACED, node, ran, read_log
+
+pytestmark = pytest.mark.paired
 
 BUDGET_BYTES = 160 << 20
 """Resident, of a bootstrap node: half of what importing torch alone takes."""

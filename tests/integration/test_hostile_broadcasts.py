@@ -4,9 +4,10 @@ Each attack did harm before its defence was there; what it did is said in the te
 """
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import trio
 from hostile_harness import LAG_S, watched
 from libp2p.crypto.ed25519 import create_new_key_pair
@@ -21,12 +22,16 @@ from libp2p_harness import (
     running,
     until,
 )
+from members_harness import Member, living
 
+from gossip.errors import Reason
 from gossip.identity import Identity
 from gossip.transport.libp2p_budget import MAX_TOTAL_PER_SECOND, SHARE_PER_SECOND
 from gossip.transport.libp2p_pubsub import MAX_UNSIGNED
 
 TOPIC = "/p2ptrain/1/p2ptrain"
+FORGERIES = 3
+"""Until a ban: the points of two fall short by what has decayed between them."""
 
 
 def encoded(rpc: Any) -> bytes:
@@ -108,5 +113,51 @@ async def test_unsigned_broadcasts_are_counted_and_end_the_stream() -> None:
         await until(lambda: victim.transport.faults.get("stream"))
         assert victim.transport.faults["pubsub_message"] == MAX_UNSIGNED + 1
         assert victim.messages == []
+        assert [error.reason for _, error in victim.offences] == [Reason.FORGED] * (MAX_UNSIGNED + 1)
+        assert friend.peer_id not in {peer for peer, _ in victim.offences}
         await heard(friend, victim, b"an honest announcement")
         assert victim.transport.faults["pubsub_message"] == MAX_UNSIGNED + 1, "and those are no fault"
+
+
+def badly_signed(number: int) -> Any:
+    message = signed(Identity.generate(), b"a lie", number)
+    message.data = b"another one"
+    return message
+
+
+def not_signed(number: int) -> Any:
+    message = signed(Identity.generate(), b"a lie", number)
+    message.ClearField("signature")
+    return message
+
+
+def with_a_garbage_key(number: int) -> Any:
+    """libp2p raises where it reads it (trap 2)."""
+    message = signed(Identity.generate(), b"a lie", number)
+    message.from_id, message.key = b"nobody", b"no key"
+    return message
+
+
+@pytest.mark.parametrize("lie", [badly_signed, not_signed, with_a_garbage_key])
+async def test_who_brings_what_nobody_signed_is_banned_and_who_forwards_is_not(
+    lie: Callable[[int], Any],
+) -> None:
+    """It was counted, and the peer itself got no points: it could come back for ever."""
+    near, far = Member(1), Member(2)
+    async with living(near, far):
+        for each in (near, far):
+            await each.service.begin_epoch(epoch=1, round=0, snapshot=None)
+        await far.transport.dial(near.address)
+        await until(lambda: near.follows(far) and far.follows(near))
+        async with attacking(near.address) as attacker:
+            stream = await attacker.stream(PROTOCOL_ID_V11)
+            for number in range(FORGERIES):
+                await stream.write(encoded(rpc_pb2.RPC(publish=[lie(number + 1)])))
+            await until(lambda: len(near.transport.peers) == 1, within_s=20)
+        assert near.transport.faults["pubsub_message"] == FORGERIES
+        charged = [(event.name, event.reason) for event in near.events if event.name in {"rejected", "banned"}]
+        assert charged == [("rejected", Reason.FORGED)] * FORGERIES + [("banned", Reason.FORGED)]
+        assert near.transport.peers == {far.transport.peer_id}
+        await near.service.publish(round=0, codec="none", payload=b"an update", steps=1, tokens=1)
+        await until(lambda: far.updates)
+        assert not [event for event in far.events if event.name == "rejected"], "it saw none of them"

@@ -15,7 +15,8 @@ from libp2p.io.exceptions import IncompleteReadError
 from libp2p.io.utils import read_exactly
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
-from libp2p_harness import HOLD, Node, receive_exactly, running, until
+from libp2p.transport.tcp.tcp import TCP
+from libp2p_harness import HOLD, Node, receive_exactly, running, stock, until
 from multiaddr import Multiaddr
 from trio.testing import memory_stream_pair
 
@@ -142,6 +143,24 @@ def test_trap_18_no_relay_is_dialled() -> None:
     relay, peer = Node().peer_id, Node().peer_id
     with pytest.raises(LocalError):
         parse_dial(f"/ip4/127.0.0.1/tcp/4001/p2p/{relay}/p2p-circuit/p2p/{peer}")
+
+
+async def left_from(port: int, address: str) -> int:
+    """The port from which the library's dial for a hole leaves when it is to leave from this one."""
+    raw: Any = await TCP().dial_with_source(Multiaddr(address.partition("/p2p/")[0]), ("127.0.0.1", port))
+    try:
+        return int(raw.stream.stream.socket.getsockname()[1])
+    finally:
+        await raw.close()
+
+
+async def test_trap_18_the_library_punches_holes_from_a_shared_port_and_ours_is_not() -> None:
+    """From ours it dials all the same, from another port."""
+    node, far = Node(), Node()
+    async with running(node, far), stock() as (_, address):
+        shared, alone = (int(str(Multiaddr(each).value_for_protocol("tcp"))) for each in (address, node.address))
+        assert await left_from(shared, far.address) == shared
+        assert await left_from(alone, far.address) != alone
 
 
 async def test_trap_19_both_ends_run_our_yamux_under_the_stock_name() -> None:

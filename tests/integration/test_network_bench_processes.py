@@ -10,6 +10,8 @@ import psutil
 import pytest
 from processes_harness import PATIENCE_S, Program
 
+pytestmark = pytest.mark.paired
+
 SMALL = ("--mib", 1, "--repetitions", 2, "--json")
 LONG = ("--mib", 8, "--repetitions", 1000, "--json")
 

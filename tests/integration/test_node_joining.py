@@ -4,7 +4,10 @@ import shlex
 import signal
 from pathlib import Path
 
+import pytest
 from processes_harness import DIGITS, PACED, Program, node, ran, read_log
+
+pytestmark = pytest.mark.paired
 
 
 def joined(folder: Path, line: str, *words: object) -> Program:

@@ -9,16 +9,24 @@ import trio
 from libp2p_harness import Node, running, until
 from members_harness import Member, living
 
-from gossip.errors import RemoteError
-from gossip.protocol.relaying import (
-    MAX_CIRCUITS,
-    MAX_CIRCUITS_OF_PEER,
-    RELAYED_PROTOCOL,
-    circuit_address,
-    encode_relayed,
+from gossip.errors import GossipError, LocalError
+from gossip.identity import Identity
+from gossip.ids import PeerId
+from gossip.protocol.circuit import (
+    STOP_PROTOCOL,
+    Kind,
+    Message,
+    Reservation,
+    Status,
+    encode_hop,
+    encode_stop,
+    parse_hop,
+    parse_stop,
 )
+from gossip.protocol.relaying import MAX_CIRCUITS, MAX_CIRCUITS_OF_PEER, RESERVATION_S, circuit_address
+from gossip.protocol.vouchers import seal_voucher
 from gossip.running import reacher
-from gossip.running.session import FrameStream
+from gossip.running.delimited import receive_message, send_message
 from gossip.transport.base import Stream, TransportError
 from gossip.transport.libp2p_guard import Faults
 from gossip.transport.libp2p_relay import CircuitEnds
@@ -61,7 +69,7 @@ async def test_a_relay_that_stops_costs_a_dial_through_another() -> None:
         await until(lambda: not one.follows(carrying), 20)
         await until(lambda: one.follows(other) and other.follows(one), 30)
         left = next(member for member in offering if member is not carrying)
-        await until(lambda: len(left.service._relay.circuits) == 1, 20)
+        await until(lambda: len(left.service._relay.circuits), 20)  # two where both have dialled at once
 
 
 async def test_without_an_offer_there_is_no_circuit() -> None:
@@ -71,7 +79,7 @@ async def test_without_an_offer_there_is_no_circuit() -> None:
         async with living(one, other):
             await until(lambda: "nobody can dial" in one.told() and "nobody can dial" in other.told(), 20)
             assert await one.transport.relayed_by(plain.transport.peer_id) is None
-            with pytest.raises(TransportError, match="does not relay"):
+            with pytest.raises(TransportError, match="permission_denied"):
                 await one.transport.dial(circuit_address(plain.transport.peer_id, other.transport.peer_id))
             assert not one.follows(other)
 
@@ -82,41 +90,119 @@ async def test_a_peer_has_so_many_circuits_and_no_more() -> None:
         circuits = relay.service._relay.circuits
         while circuits._ends[one.transport.peer_id] < MAX_CIRCUITS_OF_PEER:
             circuits._ends.update((one.transport.peer_id, "12D3KooSomebody"))
-        with pytest.raises(TransportError, match="too many circuits"):
+        with pytest.raises(TransportError, match="resource_limit_exceeded"):
             await one.transport.probe(circuit_address(relay.transport.peer_id, other.transport.peer_id))
 
 
-async def test_a_circuit_that_was_not_asked_for_is_not_taken() -> None:
-    stranger, node = Node(), Node()
-    async with running(stranger, node):
-        await stranger.transport.dial(node.address)
-        stream = await stranger.transport.open_stream(node.peer_id, RELAYED_PROTOCOL)
-        frames = FrameStream(stream, 5)
-        await frames.send(encode_relayed(stranger.peer_id))
-        assert b"no circuit is wanted" in bytes(await frames.receive(320) or b"")
-
-
-async def test_no_more_circuits_are_taken_than_may_be_however_many_come_at_once() -> None:
-    relay, node = Node(), Node()
+@asynccontextmanager
+async def connected(
+    granted_for_s: float | None = 60.0, identity: Identity | None = None
+) -> AsyncIterator[tuple[Node, Node]]:
+    """What passes for a relay, and a node that has (or had, or never had) a reservation with it."""
+    relay, node = Node(seed=b"" if identity is None else identity.seed), Node()
     async with running(relay, node):
         await relay.transport.dial(node.address)
         await until(lambda: node.log == [("up", relay.peer_id)])
-        node.transport._circuits._relays.add(relay.peer_id)
+        if granted_for_s is not None:
+            node.transport._circuits._relays[relay.peer_id] = trio.current_time() + granted_for_s
+        yield relay, node
 
-        async def offered() -> tuple[Stream, bool]:
-            stream = await relay.transport.open_stream(node.peer_id, RELAYED_PROTOCOL)
-            frames = FrameStream(stream, 5)
-            await frames.send(encode_relayed(relay.peer_id))
-            return stream, await frames.receive(320) == b"\x91\xc3"
 
-        came = [await offered() for _ in range(MAX_CIRCUITS + 2)]  # none of them begins its handshake
-        assert [taken for _, taken in came] == [True] * MAX_CIRCUITS + [False] * 2
+async def offered(relay: Node, node: Node, asker: PeerId) -> tuple[Stream, int | None]:
+    """A circuit of `asker` is offered to the node: the stream, and the node's answer."""
+    stream = await relay.transport.open_stream(node.peer_id, STOP_PROTOCOL)
+    await send_message(stream, encode_stop(Message(kind=Kind.CONNECT, peer=asker)), 5)
+    return stream, parse_stop(await receive_message(stream, 5) or b"").status
+
+
+@pytest.mark.parametrize("granted_for_s", [None, -1.0], ids=["never reserved", "expired"])
+async def test_a_circuit_that_was_not_asked_for_is_not_taken(granted_for_s: float | None) -> None:
+    async with connected(granted_for_s) as (stranger, node):
+        _, status = await offered(stranger, node, stranger.peer_id)
+        assert status == Status.PERMISSION_DENIED
+        assert node.transport.drops["circuit_unasked"] == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"hello", Status.MALFORMED_MESSAGE),
+        (b"\x08\x00", Status.MALFORMED_MESSAGE),  # a circuit of nobody
+        (encode_stop(Message(kind=Kind.STATUS, status=100)), Status.UNEXPECTED_MESSAGE),
+        (b"\x08\x09", Status.UNEXPECTED_MESSAGE),
+    ],
+)
+async def test_what_is_no_circuit_is_told_so_and_counted(raw: bytes, status: Status) -> None:
+    async with connected() as (relay, node):
+        stream = await relay.transport.open_stream(node.peer_id, STOP_PROTOCOL)
+        await send_message(stream, raw, 5)
+        assert parse_stop(await receive_message(stream, 5) or b"").status == status
+        await until(lambda: node.transport.drops["circuit"] == 1)
+
+
+async def test_no_more_circuits_are_taken_than_may_be_however_many_come_at_once() -> None:
+    async with connected() as (relay, node):
+        # None of them begins its handshake.
+        came = [await offered(relay, node, relay.peer_id) for _ in range(MAX_CIRCUITS + 2)]
+        assert [status for _, status in came] == [Status.OK] * MAX_CIRCUITS + [Status.RESOURCE_LIMIT_EXCEEDED] * 2
         for stream, _ in came:
             await stream.reset()
         await until(lambda: not node.transport._circuits._coming)
-        stream, taken = await offered()
-        assert taken
+        stream, status = await offered(relay, node, relay.peer_id)
+        assert status == Status.OK
         await stream.reset()
+
+
+async def test_a_source_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossip.transport.libp2p_relay.RELAY_S", 0.2)
+    async with connected() as (relay, node):
+        _, status = await offered(relay, node, relay.peer_id)
+        assert status == Status.OK
+        assert node.transport._circuits._coming == 1
+        await until(lambda: not node.transport._circuits._coming and node.transport.drops["circuit"] == 1)
+
+
+async def test_a_relay_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossip.transport.libp2p_relay.RELAY_S", 0.1)
+    async with connected() as (relay, node):
+        monkeypatch.setattr(relay, "handle_stream", _silent)
+        with pytest.raises(TransportError, match="timeout"):
+            await node.transport.dial(circuit_address(relay.peer_id, Node().peer_id))
+        assert await node.transport.relayed_by(relay.peer_id) is None
+
+
+async def _silent(protocol: str, stream: Stream) -> None:
+    await trio.sleep_forever()
+
+
+async def test_an_address_with_something_else_than_a_peer_is_the_users_mistake() -> None:
+    async with connected() as (relay, node):
+        with pytest.raises(LocalError, match="not a peer id"):
+            await node.transport.dial(f"/p2p/{relay.peer_id}/p2p-circuit/p2p/nobody")
+
+
+@pytest.mark.parametrize("signs", ["relay", "other", "nobody"])
+async def test_a_voucher_that_the_relay_has_not_signed_is_no_reservation(signs: str) -> None:
+    its = Identity.generate()
+    async with connected(None, its) as (relay, node):
+        expire = 2_000_000_000
+        signer = {"relay": its, "other": Identity.generate()}.get(signs)
+        voucher = None if signer is None else seal_voucher(signer, node.peer_id, expire)
+        reservation = Reservation(expire=expire, voucher=voucher)
+
+        async def grant(protocol: str, stream: Stream) -> None:
+            assert parse_hop(await receive_message(stream, 5) or b"").kind is Kind.RESERVE
+            answer = Message(kind=Kind.STATUS, status=Status.OK, reservation=reservation)
+            await send_message(stream, encode_hop(answer), 5)
+
+        relay.handle_stream = grant  # type: ignore[method-assign]
+        granted = await node.transport.relayed_by(relay.peer_id)
+        if signs == "other":
+            assert granted is None
+            assert node.transport.drops["circuit"] == 1
+        else:
+            assert granted is not None
+            assert (granted.address, granted.lasts_s) == (circuit_address(relay.peer_id, node.peer_id), RESERVATION_S)
 
 
 async def test_circuits_that_ended_make_room_for_others() -> None:
@@ -151,15 +237,15 @@ class Ends(CircuitEnds):
 
     def __init__(self) -> None:
         self.made: list[Muxed] = []
-        super().__init__(self, Faults(), self._asked)  # type: ignore[arg-type]
+        super().__init__(self, Faults(), self._nothing)  # type: ignore[arg-type]
 
-    async def _asked(self, relay: object, target: object) -> Any:
-        await trio.lowlevel.checkpoint()
-
-    async def _upgraded(self, stream: object, peer: object, *, dials: bool) -> Muxed:
+    async def _circuit(self, relay: object, target: object) -> Muxed:
         await trio.lowlevel.checkpoint()
         self.made.append(Muxed())
         return self.made[-1]
+
+    async def _nothing(self, *_: object) -> Any:
+        """No stream is opened."""
 
     async def add_conn(self, muxed: Muxed) -> None:
         await trio.lowlevel.checkpoint()
@@ -167,15 +253,9 @@ class Ends(CircuitEnds):
 
 async def test_a_relay_cannot_say_that_another_is_there() -> None:
     """It tells the far end of one peer, and sends another: the far end looks whose key it is."""
-    liar, node, victim = Node(), Node(), Node()
-    async with running(liar, node, victim):
-        await liar.transport.dial(node.address)
-        await until(lambda: node.log == [("up", liar.peer_id)])
-        node.transport._circuits._relays.add(liar.peer_id)
-        stream = await liar.transport.open_stream(node.peer_id, RELAYED_PROTOCOL)
-        frames = FrameStream(stream, 5)
-        await frames.send(encode_relayed(victim.peer_id))
-        assert await frames.receive(320) == b"\x91\xc3"
+    async with connected() as (liar, node):
+        stream, status = await offered(liar, node, Node().peer_id)
+        assert status == Status.OK
         with suppress(TransportError):  # the liar's end of the handshake may be over before the other looks
             await liar.transport._circuits._upgraded(stream, node.peer_id, dials=True)
         await until(lambda: node.transport.faults.get("circuit"))
@@ -187,12 +267,11 @@ async def test_a_relay_cannot_pass_itself_off_as_the_peer() -> None:
     """It connects the asker to itself: Noise at the asker's end expects another key."""
     liar, node, victim = Node(), Node(), Node()
 
-    async def answers_itself(protocol: str, stream: object) -> None:
-        frames = FrameStream(stream, 5)  # type: ignore[arg-type]
-        await frames.receive(96)
-        await frames.send(b"\x91\xc3")
-        with pytest.raises((TransportError, RemoteError)):
-            await liar.transport._circuits._upgraded(stream, node.peer_id, dials=False)  # type: ignore[arg-type]
+    async def answers_itself(protocol: str, stream: Stream) -> None:
+        await receive_message(stream, 5)
+        await send_message(stream, encode_hop(Message(kind=Kind.STATUS, status=Status.OK)), 5)
+        with pytest.raises(GossipError):
+            await liar.transport._circuits._upgraded(stream, node.peer_id, dials=False)
 
     liar.handle_stream = answers_itself  # type: ignore[method-assign]
     async with running(liar, node, victim):

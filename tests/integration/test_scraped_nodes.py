@@ -3,10 +3,13 @@
 import urllib.request
 from pathlib import Path
 
+import pytest
 from processes_harness import PACED, Program, node
 from scraped import Scraped, parsed, reachability_in
 
 from node.live_metrics import QUEUES
+
+pytestmark = pytest.mark.paired
 
 ROUNDS = 8
 ON_CPU = (*PACED, "--rounds", 400, "--set", "train.device=cpu")

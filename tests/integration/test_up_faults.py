@@ -47,6 +47,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
             yield Killed(folder / "run", swarm, back)
 
 
+@pytest.mark.paired
 def test_the_death_is_told_and_three_end_normally(killed: Killed) -> None:
     (died,) = killed.swarm.heard("died")
     assert (died["node"], died["code"], died["why"]) == ("node-3", -9, "killed by SIGKILL")
@@ -59,6 +60,7 @@ def test_the_death_is_told_and_three_end_normally(killed: Killed) -> None:
     assert killed.swarm.stderr == ""
 
 
+@pytest.mark.paired
 def test_the_killed_one_goes_on_from_its_checkpoint_and_ends_level(killed: Killed) -> None:
     resumed = killed.back.heard("resumed")[0]["round"]
     assert resumed in {8, 12}
@@ -71,12 +73,14 @@ def test_the_killed_one_goes_on_from_its_checkpoint_and_ends_level(killed: Kille
     assert killed.back.stderr == ""
 
 
+@pytest.mark.paired
 def test_a_new_incarnation_is_no_liar(killed: Killed) -> None:
     for kind in ("equivocation", "banned"):
         assert not killed.swarm.heard(kind)
         assert not killed.back.heard(kind)
 
 
+@pytest.mark.paired
 def test_memory_stays_level_from_round_20_to_round_60(killed: Killed) -> None:
     for name in NODES[:3]:
         bytes_at = {event["round"]: event["rss_bytes"] for event in killed.rounds(name)}

@@ -18,18 +18,23 @@ Promise.withResolvers ??= function () {
 
 export const topicOf = swarm => `/p2ptrain/1/${swarm}`
 
+/** A peer of TCP, Noise, yamux, identify and gossipsub; `options` are those of js-libp2p, and go before these. */
+export async function made ({ services = {}, ...options } = {}) {
+  return await createLibp2p({
+    transports: [tcp()],
+    connectionEncrypters: [noise()],
+    streamMuxers: [yamux()],
+    services: { identify: identify(), pubsub: gossipsub({ allowPublishToZeroTopicPeers: true }), ...services },
+    ...options
+  })
+}
+
 /**
  * A connected peer; `heard(data)` is told of every message on the topic whose gossipsub signature is good. It passes
  * none on: who passes on what is bad is charged for it, and a peer of no run cannot tell links of another run or model.
  */
 export async function join (address, swarm, seed, heard) {
-  const node = await createLibp2p({
-    privateKey: await generateKeyPairFromSeed('Ed25519', seed),
-    transports: [tcp()],
-    connectionEncrypters: [noise()],
-    streamMuxers: [yamux()],
-    services: { identify: identify(), pubsub: gossipsub({ allowPublishToZeroTopicPeers: true }) }
-  })
+  const node = await made({ privateKey: await generateKeyPairFromSeed('Ed25519', seed) })
   node.services.pubsub.topicValidators.set(topicOf(swarm), (_, { data }) => {
     heard(Buffer.from(data))
     return TopicValidatorResult.Ignore

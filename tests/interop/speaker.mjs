@@ -43,7 +43,7 @@ function made (word) {
   if (word === 'garbage') return Buffer.from('hello?')
   seq += 1
   const payload = digestOf(Buffer.from('nobody will ask for it'))
-  const body = { round: seq, update: 'delta', codec: 'q2', size: 7, steps: 1, tokens: 1 }
+  const body = { round: seq, update: 'delta', codec: 'q2', size: 7, steps: 1, tokens: 1, state: Buffer.alloc(0) }
   const link = sealLink(seed, { swarm: swarmId(swarm), run, epoch, seq, prev, payload, ...body })
   prev = openEnvelope(link).digest
   if (word === 'forged') link[link.length - 1] ^= 1

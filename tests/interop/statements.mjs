@@ -5,7 +5,7 @@ import { createPrivateKey, createPublicKey, sign, verify } from 'node:crypto'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { pack, Refused, unpack } from './msgpack.mjs'
 
-export const PROTOCOL_VERSION = 2
+export const PROTOCOL_VERSION = 3
 const DOMAIN = Buffer.from('p2ptrain-envelope-v1\0')
 const MAX_ENVELOPE_BYTES = 8192
 const MAX_BODY_BYTES = 6144
@@ -45,8 +45,11 @@ const SIGNED = {
   body: bin(MAX_BODY_BYTES)
 }
 const UPDATE = { round: uint(), update: text(16) }
-const DELTA = { ...UPDATE, codec: text(32), size: uint(MAX_BLOB_BYTES), steps: uint(), tokens: uint() }
-const GENESIS = { ...DELTA, genesis: exactly(32) }
+const SNAPSHOT = { ...UPDATE, codec: text(32), size: uint(MAX_BLOB_BYTES), steps: uint(), tokens: uint() }
+const GENESIS = { ...SNAPSHOT, genesis: exactly(32) }
+const DELTA = { ...SNAPSHOT, state: bin(32) }
+const BODIES = { genesis: GENESIS, snapshot: SNAPSHOT, delta: DELTA }
+const MARK_EVERY = 4
 
 /** An array with exactly these fields, by name. */
 function fields (items, shape) {
@@ -78,13 +81,17 @@ export function parseLink (stated, scope = {}) {
   const items = unpack(stated.body, MAX_BODY_BYTES)
   const { update } = fields(Array.isArray(items) ? items.slice(0, 2) : items, UPDATE)
   if (!UPDATES.includes(update)) refuse('unknown_kind', update)
-  const body = fields(items, update === 'genesis' ? GENESIS : DELTA)
+  const body = fields(items, BODIES[update])
   const base = stated.seq === 0
   if (base === (update === 'delta')) refuse('protocol', 'a chain begins with a base, and nowhere else is one')
   if (base !== stated.prev.equals(NONE)) refuse('protocol', 'only a base has no previous link')
   const empty = update === 'genesis'
   const bare = [stated.payload.equals(NONE), body.size === 0]
   if (bare.some(each => each !== empty)) refuse('protocol', 'a genesis, and nothing else, has no payload')
+  if (update === 'delta') {
+    when([0, 32].includes(body.state.length), body.state, 'a state of 32 bytes, or none')
+    if (body.state.length > 0 && stated.seq % MARK_EVERY !== 0) refuse('protocol', 'a state where none is due')
+  }
   if (empty && scope.genesis && !body.genesis.equals(scope.genesis)) refuse('wrong_model')
   return { ...stated, ...body }
 }
@@ -93,8 +100,8 @@ export function parseLink (stated, scope = {}) {
 export function sealLink (seed, stated) {
   const key = createPrivateKey({ key: Buffer.concat([PRIVATE_DER, seed]), format: 'der', type: 'pkcs8' })
   const own = createPublicKey(key).export({ format: 'der', type: 'spki' }).subarray(-32)
-  const { round, update, codec, size, steps, tokens, genesis } = stated
-  const body = pack([round, update, codec, size, steps, tokens, ...(genesis ? [genesis] : [])])
+  const { round, update, codec, size, steps, tokens, genesis, state } = stated
+  const body = pack([round, update, codec, size, steps, tokens, ...(genesis ? [genesis] : state ? [state] : [])])
   const { swarm, run, epoch, seq, prev, payload } = stated
   const signed = pack([PROTOCOL_VERSION, swarm, run, 'link', own, epoch, seq, prev, payload, body])
   return pack([signed, sign(null, Buffer.concat([DOMAIN, signed]), key)])

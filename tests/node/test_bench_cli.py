@@ -11,9 +11,11 @@ import pytest
 import torch
 from bench_words import TINY, rows, run
 
-from node.bench import BENCHMARKS, Benchmark, plot
+from node.bench import plot
 from node.bench.aggregators import scratch_bytes
+from node.bench.base import Benchmark
 from node.bench.codecs import VARIANTS
+from node.bench.menu import BENCHMARKS
 from node.errors import UsageError
 from p2ptrain import aggregate, compress
 

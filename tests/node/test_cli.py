@@ -92,8 +92,10 @@ def test_debug_shows_where_it_came_from(capsys):
     assert err.splitlines()[-1].startswith("error: ")
 
 
-def test_help_and_version_do_not_wait_for_torch():
-    script = "import sys; from node.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+def test_help_and_version_do_not_wait_for_torch_and_trio():
+    script = (
+        "import sys; from node.cli import main; main(sys.argv[1:]); assert not {'torch', 'trio'} & set(sys.modules)"
+    )
     for arguments in (["--help"], ["up", "--help"], ["node", "--help"], ["--version"], []):
         done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -1,14 +1,17 @@
 """What is read at the scrape, read back with Prometheus' own parser; and the memory of the one GPU that matters."""
 
+import shutil
+from types import SimpleNamespace
+
 import pytest
 import torch
 from prometheus_client import CollectorRegistry, generate_latest
 from scraped import Scraped, parsed
 
-from gossip.api import Durations
+from gossip.api import Durations, Relaying
 from gossip.transport.drops import DROPS, counted
 from node.gpu_metrics import register_gpu
-from node.live_metrics import QUEUES, REACHABILITY, Readings
+from node.live_metrics import QUEUES, REACHABILITY, REFUSALS, Readings, disk_free
 from node.metrics import Metrics
 
 
@@ -24,12 +27,52 @@ def test_before_there_is_a_node_nothing_is_known_and_nothing_missing():
     assert seen["blob_seconds_sum"] == {"": 0}
     assert seen["drops_total"] == dict.fromkeys(DROPS, 0)
     assert seen["spectral_gap"] == {"": -1}
+    assert seen["relay_circuits"] == seen["relay_bytes_total"] == {"": 0}
+    assert seen["relay_refused_total"] == dict.fromkeys(REFUSALS, 0)
 
 
 def test_the_gap_of_the_known_graph_is_read():
     metrics = Metrics()
     metrics.live.watch(lambda: Readings(spectral_gap=0.25))
     assert scrape(metrics)["spectral_gap"] == {"": 0.25}
+
+
+def test_what_is_relayed_is_read():
+    metrics = Metrics()
+    relaying = Relaying(circuits=2, carried_bytes=3_000_000, refused={"no_reservation": 5})
+    metrics.live.watch(lambda: Readings(relaying=relaying))
+    seen = scrape(metrics)
+    assert (seen["relay_circuits"], seen["relay_bytes_total"]) == ({"": 2}, {"": 3_000_000})
+    assert seen["relay_refused_total"] == dict.fromkeys(REFUSALS, 0) | {"no_reservation": 5}
+
+
+def test_what_a_relay_may_carry_and_what_the_disk_still_takes_are_read():
+    metrics = Metrics()
+    assert scrape(metrics)["relay_limit_bytes_per_second"] == {"": 0}
+    assert scrape(metrics)["disk_free_bytes"] == {"": -1}
+    metrics.live.watch(lambda: Readings(relay_limit=1e6, disk_free=7 << 30))
+    assert scrape(metrics)["relay_limit_bytes_per_second"] == {"": 1e6}
+    assert scrape(metrics)["disk_free_bytes"] == {"": 7 << 30}
+
+
+def test_the_disk_is_that_of_the_folder_or_of_the_nearest_above_it(tmp_path, monkeypatch):
+    asked = []
+
+    def usage(path):
+        asked.append(path)
+        return SimpleNamespace(total=9, used=2, free=5)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    assert disk_free(tmp_path) == disk_free(tmp_path / "not" / "yet") == 5
+    assert asked == [tmp_path, tmp_path]
+
+
+def test_a_disk_that_cannot_be_asked_is_unknown(tmp_path, monkeypatch):
+    def usage(path):
+        raise OSError("gone")
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    assert disk_free(tmp_path) == -1
 
 
 def test_drops_are_read_by_kind():

@@ -10,6 +10,7 @@ from swarm_story import node_events
 
 from node.errors import RunError, UsageError
 from node.metrics import Metrics
+from node.page.feed import Feed
 from node.progress import NodeProgress
 from node.status_server import StatusServer
 
@@ -27,7 +28,7 @@ async def test_the_page_serves_metrics_status_and_health():
     progress.observe({"ts": 2000.0, "event": "checkpoint", "round": 10, "path": Path("/runs/x")})
     progress.train_loss = float("nan")
     async with trio.open_nursery() as nursery:
-        url = await nursery.start(StatusServer(metrics, progress.as_dict).run)
+        url = await nursery.start(StatusServer(metrics, Feed(progress)).run)
         assert url.startswith("http://127.0.0.1:")
         scraped = await get(f"{url}/metrics")
         assert scraped.headers["content-type"].startswith("text/plain")
@@ -45,7 +46,7 @@ async def test_the_port_is_free_again_after_the_stop():
     for _ in range(2):
         async with trio.open_nursery() as nursery:
             port = 0 if server is None else server
-            url = await nursery.start(StatusServer(Metrics(), dict, port=port).run)
+            url = await nursery.start(StatusServer(Metrics(), Feed(NodeProgress()), port=port).run)
             server = int(url.rpartition(":")[2])
             nursery.cancel_scope.cancel()
 
@@ -54,10 +55,10 @@ async def test_a_port_in_use_is_one_clear_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(RunError, match=f"127.0.0.1:{port} is in use") as caught:
-            await StatusServer(Metrics(), dict, port=port).run()
+            await StatusServer(Metrics(), Feed(NodeProgress()), port=port).run()
     assert "metrics_port" in caught.value.hint
 
 
 async def test_an_address_of_another_machine_is_one_clear_error():
     with pytest.raises(UsageError, match="cannot listen"):
-        await StatusServer(Metrics(), dict, host="203.0.113.1").run()
+        await StatusServer(Metrics(), Feed(NodeProgress()), host="203.0.113.1", token="a token of the test").run()

@@ -13,8 +13,9 @@ import trio
 from streams_harness import gone
 
 from node.config import load
+from node.errors import describe_code
 from node.up.plan import NodePlan, Plan, make_plan
-from node.up.supervisor import Outcome, Supervisor, describe_code, node_command
+from node.up.supervisor import Outcome, Supervisor, node_command
 from node.up.view import JsonView
 
 FAKE = Path(__file__).with_name("fake_node.py")
@@ -153,7 +154,10 @@ async def test_prometheus_finds_the_nodes_but_not_those_that_have_finished(tmp_p
         nursery.start_soon(interrupt_the_other)
         outcome = await swarm.run()
     assert [node.code for node in outcome.nodes] == [0, 130]
-    ours = [{"targets": [f"127.0.0.1:{9400 + index}"], "labels": {"node": f"node-{index}"}} for index in range(2)]
+    labels = {"swarm": "p2ptrain", "run": tmp_path.name}
+    ours = [
+        {"targets": [f"127.0.0.1:{9400 + index}"], "labels": {**labels, "node": f"node-{index}"}} for index in range(2)
+    ]
     assert seen[-1] == ours
     assert json.loads((tmp_path / "targets.json").read_text()) == ours[1:]
 

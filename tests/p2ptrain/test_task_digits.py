@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
+from p2ptrain.tasks import digits
 from p2ptrain.tasks.base import Shard, TaskError
-from p2ptrain.tasks.digits import Digits
+from p2ptrain.tasks.digits import MAX_PIXEL, PARTITION_SEED, Digits
 from p2ptrain.training import TrainConfig, Trainer
 
 
@@ -26,6 +28,22 @@ def test_every_example_has_one_owner_and_no_shard_is_empty(options, count):
     assert sorted(np.concatenate(dealt)) == list(range(len(task.train.labels)))
     again = shards(Digits(**options), count)
     assert all(np.array_equal(a, b) for a, b in zip(dealt, again, strict=True))
+
+
+def test_they_are_those_of_scikit_learn():
+    """Whose file is read without it: where it lies, and what stands in it, are scikit-learn's to change."""
+    task = Digits()
+    theirs = load_digits()
+    pools = (task.held_out, task.train)
+    order = np.random.default_rng(PARTITION_SEED).permutation(len(theirs.target))
+    assert np.array_equal(torch.cat([pool.images for pool in pools]).numpy() * MAX_PIXEL, theirs.data[order])
+    assert np.array_equal(torch.cat([pool.labels for pool in pools]).numpy(), theirs.target[order])
+
+
+def test_without_scikit_learn_it_says_so(monkeypatch):
+    monkeypatch.setattr(digits.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(TaskError, match="scikit-learn"):
+        digits._pools.__wrapped__()
 
 
 def test_a_fifth_is_held_out():

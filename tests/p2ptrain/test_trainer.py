@@ -293,14 +293,25 @@ def test_the_initial_models_are_the_same_on_every_type_of_cpu(tmp_path):
     assert len(digests.pop().split()) == 2
 
 
-def test_the_rate_can_follow_the_swarms_rounds():
+def test_the_rate_can_follow_the_swarms_rounds(monkeypatch):
     settings = config(warmup_steps=0, schedule="cosine", learning_rate=1e-2)
     node = Trainer(Digits(), settings, Shard())
+    rates = []
+    monkeypatch.setattr(node.optimizer, "step", rates.append)
     node.step(settings.total_steps - 1)
-    assert node.optimizer._adamw.param_groups[0]["lr"] == lr_at(
-        settings.total_steps - 1, settings.total_steps, settings
-    )
+    assert rates == [lr_at(settings.total_steps - 1, settings.total_steps, settings)]
     assert node.global_step == 1
+
+
+def test_training_waits_for_no_compiler_and_no_scipy():
+    """They are what torch's optimizers and scikit-learn import: more than a second of every node's start."""
+    script = (
+        "import sys; from p2ptrain.tasks.base import Shard; from p2ptrain.tasks.digits import Digits;"
+        "from p2ptrain.training import TrainConfig, Trainer; Trainer(Digits(), TrainConfig(), Shard()).step();"
+        "assert not {'torch._dynamo', 'sklearn', 'scipy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_its_two_halves_are_a_step_bit_for_bit():

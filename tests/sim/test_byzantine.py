@@ -25,8 +25,6 @@ from sim_swarm import Member, swarm
 from p2ptrain.tasks.byte_lm import ByteLM
 from p2ptrain.tasks.byte_lm.model import GPTSize
 
-pytestmark = pytest.mark.usefixtures("seeded_scheduling")
-
 NODES = 6
 ROUNDS = 12
 STEP_SECONDS = 1.0

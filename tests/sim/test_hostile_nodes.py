@@ -22,8 +22,6 @@ from gossip.protocol.envelope import open_envelope
 from gossip.protocol.statements import parse_link
 from node.node import Node
 
-pytestmark = pytest.mark.usefixtures("seeded_scheduling")
-
 NODES = 5
 ROUNDS = 8
 

@@ -34,7 +34,6 @@ async def test_four_nodes_learn_one_model(tmp_path: Path, autojump_clock: trio.t
         assert spread(members) < 0.2, "without averaging it is 0.8"
 
 
-@pytest.mark.usefixtures("seeded_scheduling")
 def test_the_same_seed_gives_the_same_models(tmp_path: Path) -> None:
     def run(folder: Path) -> list[torch.Tensor]:
         async def main() -> list[torch.Tensor]:
@@ -55,9 +54,9 @@ def test_the_same_seed_gives_the_same_models(tmp_path: Path) -> None:
 
 
 def _identity(folder: Path, number: int) -> None:
-    from gossip.identity import Identity, _write_new
+    from gossip.identity import Identity
 
-    _write_new(folder / "identity.key", Identity(bytes([number + 1]) * 32))
+    Identity(bytes([number + 1]) * 32).save(folder / "identity.key")
 
 
 async def test_a_node_alone_trains(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:

@@ -13,7 +13,6 @@ import trio
 
 from node import collector
 from node.errors import translate
-from node.runtime import SWITCH_INTERVAL_S
 
 Order = Mapping[str, Any]
 
@@ -60,7 +59,7 @@ def now() -> float:
 def main(role: str) -> None:
     """Be what `role` names until the parent closes stdin. What goes wrong is told to it."""
     collector.starting()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    sys.setswitchinterval(collector.SWITCH_INTERVAL_S)
     module, name = ROLES[role]
     run: Role = getattr(importlib.import_module(module), name)
     collector.running()

@@ -19,8 +19,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any, Final
 
-from node.errors import RunError
-from node.up.supervisor import describe_code
+from node.errors import RunError, describe_code
 
 Message = dict[str, Any]
 

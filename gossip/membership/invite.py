@@ -1,0 +1,168 @@
+"""What an admin grants: an invite to whoever holds its secret, or an appointment of one peer.
+
+    invite      = signed statement of [swarm: bin(16), invite key: bin(32), role: str, name: str, issued_at: uint,
+                  expires: uint, uses: uint]
+    appointment = signed statement of [swarm: bin(16), peer: bin(32), role: str, name: str, issued_at: uint,
+                  expires: uint]
+
+Times are unix seconds; 0 stands for no expiry and for no number of uses. `expires` ends the membership, not only the
+time to take it up: when a stranger claims to have redeemed an invite, nobody can check it (decision 0024). One admin is
+enough, whatever k a manifest asks for: a grant can be revoked.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from gossip.identity import KEY_BYTES
+from gossip.ids import Digest, PeerId, SwarmId
+from gossip.membership.limits import MAX_CERTIFICATE_BYTES, MAX_NAME_CHARS, MAX_OPEN_USES, MAX_REDEMPTIONS, MAX_USES
+from gossip.membership.signed import Kind, Signer, key_of, open_signed, ours, peer_of, sign
+from gossip.protocol.digests import SWARM_ID_BYTES
+from gossip.protocol.wire import Fields, malformed
+
+_MAX_ROLE_CHARS: Final = 16
+
+
+class Role(StrEnum):
+    """What a member may do."""
+
+    TRAINER = "trainer"
+    OBSERVER = "observer"
+    RELAY = "relay"
+    BOOTSTRAP = "bootstrap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invite:
+    """A bearer invite. `key`: of its secret; `admin`: who signed; `id`: the digest of that and its fields."""
+
+    swarm: SwarmId
+    key: bytes
+    role: Role
+    name: str
+    issued_at: int
+    expires: int | None
+    uses: int | None
+    admin: bytes
+    id: Digest
+    raw: bytes = field(repr=False)
+
+    @property
+    def capacity(self) -> int:
+        """Redemptions that a roster holds of it: those that may be, or a bound."""
+        return min(MAX_OPEN_USES if self.uses is None else self.uses, MAX_REDEMPTIONS)
+
+    @property
+    def limited(self) -> bool:
+        """Whether its redemptions are counted."""
+        return self.uses is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Appointment:
+    """A membership of one peer, from an admin itself: for the creator's own node, and for who lost a key."""
+
+    swarm: SwarmId
+    peer: PeerId
+    role: Role
+    name: str
+    issued_at: int
+    expires: int | None
+    admin: bytes
+    id: Digest
+    raw: bytes = field(repr=False)
+
+    @property
+    def capacity(self) -> int:
+        """It is its one peer's."""
+        return 1
+
+    @property
+    def limited(self) -> bool:
+        """It has one place, which no other takes."""
+        return True
+
+
+def make_invite(
+    admin: Signer,
+    swarm: SwarmId,
+    secret: Signer,
+    *,
+    role: Role,
+    issued_at: int,
+    name: str = "",
+    expires: int | None = None,
+    uses: int | None = 1,
+) -> Invite:
+    """Sign an invite for whoever holds `secret`, which is made for it alone. Raises LocalError on values out of
+    bounds. Both times in unix seconds."""
+    fields = (swarm, secret.public_key, role.value, name, issued_at, expires or 0, uses or 0)
+    return ours(parse_invite, sign(Kind.INVITE, fields, admin))
+
+
+def appoint(
+    admin: Signer,
+    swarm: SwarmId,
+    peer: PeerId,
+    *,
+    role: Role,
+    issued_at: int,
+    name: str = "",
+    expires: int | None = None,
+) -> Appointment:
+    """Sign a membership of `peer`. Raises LocalError on values out of bounds."""
+    fields = (swarm, key_of(peer), role.value, name, issued_at, expires or 0)
+    return ours(parse_appointment, sign(Kind.APPOINTMENT, fields, admin))
+
+
+def parse_invite(raw: bytes) -> Invite:
+    """An invite whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
+    signed = open_signed(Kind.INVITE, raw, MAX_CERTIFICATE_BYTES)
+    fields = signed.fields
+    swarm, key = SwarmId(fields.exactly(SWARM_ID_BYTES)), fields.exactly(KEY_BYTES)
+    role, name, issued_at, expires = _granted(fields)
+    uses = fields.integer(MAX_USES)
+    fields.end()
+    return Invite(
+        swarm=swarm,
+        key=key,
+        role=role,
+        name=name,
+        issued_at=issued_at,
+        expires=expires,
+        uses=uses or None,
+        admin=signed.key,
+        id=signed.digest,
+        raw=raw,
+    )
+
+
+def parse_appointment(raw: bytes) -> Appointment:
+    """An appointment whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
+    signed = open_signed(Kind.APPOINTMENT, raw, MAX_CERTIFICATE_BYTES)
+    fields = signed.fields
+    swarm, peer = SwarmId(fields.exactly(SWARM_ID_BYTES)), peer_of(fields)
+    role, name, issued_at, expires = _granted(fields)
+    fields.end()
+    return Appointment(
+        swarm=swarm,
+        peer=peer,
+        role=role,
+        name=name,
+        issued_at=issued_at,
+        expires=expires,
+        admin=signed.key,
+        id=signed.digest,
+        raw=raw,
+    )
+
+
+def _granted(fields: Fields) -> tuple[Role, str, int, int | None]:
+    role, name = fields.text(_MAX_ROLE_CHARS), fields.text(MAX_NAME_CHARS)
+    issued_at, expires = fields.integer(), fields.integer()
+    if role not in {each.value for each in Role}:
+        raise malformed(f"no role {role}")
+    if expires and expires <= issued_at:
+        raise malformed("expires before it is issued")
+    return Role(role), name, issued_at, expires or None

@@ -1,0 +1,99 @@
+"""Every bound of membership in one place, each with why it is that number. As in the protocol's, none is configurable:
+two members that disagreed on a bound would refuse each other's honest words."""
+
+from typing import Final
+
+KIB: Final = 1024
+
+TOLERANCE_S: Final = 300
+"""Seconds that two honest clocks may differ: added to every expiry, and allowed to every time that lies ahead. Kerberos
+takes the same five minutes."""
+
+MAX_CERTIFICATE_BYTES: Final = 4096
+"""What the handshake carries (`MAX_CREDENTIALS` of the transports). One with everything at its limit takes 1.2 KiB."""
+
+MAX_NAME_CHARS: Final = 64
+"""A swarm's, a run's or a member's name: one column of a terminal's table."""
+
+MAX_ADMINS: Final = 16
+"""Enough for a board; every signature of a manifest is checked, at 60 us each."""
+
+MAX_SIGNATURES: Final = 2 * MAX_ADMINS
+"""A change of admins may be signed by those that leave and those that come."""
+
+MAX_ALLOWED: Final = 1024
+"""Peers on an allow list: 32 KiB in a manifest. Whoever has more wants invites."""
+
+MAX_BOOTSTRAP: Final = 16
+"""Addresses to begin at: a node needs one that answers."""
+
+MAX_ADDRESS_CHARS: Final = 256
+"""As on the wire."""
+
+MAX_VERSION: Final = 2**31 - 1
+"""Versions of a manifest: one a second for 68 years."""
+
+MAX_APP_CHARS: Final = 32
+"""A version of the program, such as `0.4.1rc2`."""
+
+MAX_SETTINGS_BYTES: Final = 16 * KIB
+MAX_SETTINGS: Final = 256
+"""Entries of all tables and lists together: the whole configuration of a node has under 100."""
+
+MAX_SETTINGS_DEPTH: Final = 4
+"""Tables within tables: `[sync.momentum]` is two; lists count."""
+
+MAX_SETTING_CHARS: Final = 4096
+"""A string in the settings: a prompt, a list of globs."""
+
+MAX_KEY_CHARS: Final = 64
+
+MAX_MANIFEST_BYTES: Final = 60 * KIB
+"""Allow list 32 KiB, settings 16, bootstrap addresses 4, signatures 3.2, and the rest under 2."""
+
+MAX_CHAIN: Final = 64
+"""Manifests that a member keeps: the founding one, those that changed the admins, and the newest others."""
+
+MAX_CONFLICTS: Final = 16
+"""Forks that are remembered for the operator: one is already a matter for all admins."""
+
+MAX_USES: Final = 10_000
+
+MAX_LINE_CHARS: Final = 128 * KIB - 1
+"""The longest argument that Linux hands to a program."""
+
+MAX_LINE_BYTES: Final = 256 * KIB
+"""What a line may unpack to: four manifests of the largest kind."""
+
+MAX_LINE_MANIFESTS: Final = 64
+"""As many as a chain holds."""
+
+MAX_ROTATIONS: Final = 4
+"""Keys that followed each other in one membership; then an admin gives a new one. 148 bytes each."""
+
+MAX_REDEMPTIONS: Final = 4096
+"""Memberships that a roster holds: sixteen times the address book, 4.7 MiB at the most."""
+
+MAX_OPEN_USES: Final = 1024
+"""Redemptions that a roster holds of an invite without a number of uses: a stolen one fills a quarter of it."""
+
+MAX_REVOCATIONS: Final = 4096
+"""As many as memberships; one takes 0.5 KiB at the most."""
+
+MAX_REASON_CHARS: Final = 200
+"""One line for a log, as every refusal's detail."""
+
+MAX_ITEM_BYTES: Final = 1536
+"""A roster's item: the largest certificate and its tag."""
+
+MAX_PAGE_BYTES: Final = 8 * KIB
+"""Items that travel together: what a control message may have."""
+
+BUCKETS: Final = 256
+"""Parts of a roster that are compared one by one: by the first byte of an item's digest, 32 items each when full."""
+
+BUCKET_BYTES: Final = 8
+"""Of each part's digest: 2 KiB for the whole roster. Who makes two parts look alike only keeps items from itself."""
+
+MAX_REMEMBERED: Final = 4096
+"""Peers that a gate remembers: twice the connections of the largest node."""

@@ -1,0 +1,167 @@
+"""An invite as one line to paste: `p2p1`, then base64url without padding of
+
+    length: 3 bytes, big-endian, of all bytes after it but the checksum
+    body:   zlib of msgpack [invite: bin, secret seed: bin(32), pre-shared key: bin (0 or 32), manifests: [bin]]
+    check:  the first 4 bytes of BLAKE2b-256 of `p2p1`, length and body
+
+It is all that a newcomer needs, and whoever has it is let in: it is a password. The manifests are the shortest chain
+from the founding one to the newest. The length tells a line that was cut from one that was mistyped.
+"""
+
+import base64
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import Final
+
+from gossip.errors import LocalError, RemoteError
+from gossip.identity import KEY_BYTES, Identity
+from gossip.ids import PeerId
+from gossip.membership.certificate import Certificate, redeem
+from gossip.membership.chain import ManifestChain
+from gossip.membership.invite import Invite, parse_invite
+from gossip.membership.limits import (
+    MAX_CERTIFICATE_BYTES,
+    MAX_LINE_BYTES,
+    MAX_LINE_CHARS,
+    MAX_LINE_MANIFESTS,
+    MAX_MANIFEST_BYTES,
+)
+from gossip.membership.manifest import PSK_BYTES, parse_manifest, psk_fingerprint
+from gossip.membership.signed import unpack_exact
+from gossip.protocol.digests import digest_of
+from gossip.protocol.wire import malformed, pack
+
+PREFIX: Final = "p2p1"
+CHECK_BYTES: Final = 4
+_LENGTH_BYTES: Final = 3
+_ANY_VERSION: Final = re.compile(r"p2p([0-9])")
+_ALPHABET: Final = re.compile(r"[A-Za-z0-9_-]*")
+_LEAST_CHARS: Final = 4
+"""What the length takes in base64."""
+
+_WORDS: Final = b" ".join(
+    each.encode("ascii")
+    for each in (
+        "warmup weight_decay momentum clip tokens eval checkpoint float32 bfloat16 vocab context width depth heads",
+        "layers seed recipe digest corpus bytes gpt digits relay observer bootstrap trainer allow open invite_only",
+        "/ip4/192.168. /ip6/ /dns4/ /tcp/4001 /udp/ /p2p/12D3KooW adaptive none topk sign1 int8 int4 fp16 bf16 q2",
+        "mean trimmed_mean median krum zeno nesterov adamw sgd gossip moshpit noloco diloco strategy compressor",
+        "aggregator quorum deadline_s max_staleness degree gamma tau alpha beta batch_size inner_steps inner_lr",
+        "learning_rate outer optimizer rounds steps train data hash path model name task sync settings",
+    )
+)
+"""Words that lines are likely to hold: zlib's preset dictionary, the likeliest last. A part of the format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invitation:
+    """What a line holds. `secret` is whoever's has the line; it never travels to members."""
+
+    invite: Invite
+    secret: Identity = field(repr=False)
+    chain: ManifestChain
+    psk: bytes | None = field(default=None, repr=False)
+
+    def redeem(self, peer: PeerId, *, issued_at: int, nonce: bytes) -> Certificate:
+        """Make `peer` a member; `issued_at` in unix seconds, `nonce` 16 random bytes. Raises LocalError."""
+        return redeem(self.invite, self.secret, peer, issued_at=issued_at, nonce=nonce)
+
+
+def encode_line(invitation: Invitation) -> str:
+    """The line. Raises LocalError when its parts do not belong together, or when it would be too long."""
+    manifests = [each.raw for each in invitation.chain.spine()]
+    packed = pack((invitation.invite.raw, invitation.secret.seed, invitation.psk or b"", manifests))
+    packer = zlib.compressobj(level=9, zdict=_WORDS)
+    body = packer.compress(packed) + packer.flush()
+    if len(packed) > MAX_LINE_BYTES or len(body) * 4 // 3 + 16 > MAX_LINE_CHARS:
+        raise LocalError("the manifest is too large for a line; a shorter allow list or fewer settings help")
+    whole = len(body).to_bytes(_LENGTH_BYTES, "big") + body
+    line = PREFIX + base64.urlsafe_b64encode(whole + _check(whole)).decode("ascii").rstrip("=")
+    parse_line(line)
+    return line
+
+
+def parse_line(text: str) -> Invitation:
+    """What a line holds; blanks around it do not matter. Raises LocalError, which says what is wrong with it."""
+    body = _body(text)
+    try:
+        return _parse(_unpacked(body))
+    except RemoteError as error:
+        raise LocalError(f"the invite contradicts itself: {error.detail or error}") from error
+
+
+def _check(whole: bytes) -> bytes:
+    return digest_of(PREFIX.encode("ascii") + whole)[:CHECK_BYTES]
+
+
+def _body(text: str) -> bytes:
+    if len(text) > 2 * MAX_LINE_CHARS or len(line := text.strip()) > MAX_LINE_CHARS:
+        raise LocalError("not an invite: too long")
+    version = _ANY_VERSION.match(line)
+    if not line.startswith(PREFIX):
+        if version is not None:
+            raise LocalError(f"the invite is of format {version[1]}, ours is 1: a newer p2ptrain is needed")
+        raise LocalError(f"not an invite: one begins with {PREFIX}")
+    letters = line[len(PREFIX) :]
+    if _ALPHABET.fullmatch(letters) is None:
+        raise LocalError("mistyped: an invite is one line of letters, digits, - and _")
+    if len(letters) < _LEAST_CHARS:
+        raise LocalError("the invite is cut short")
+    return _checked(letters)
+
+
+def _checked(letters: str) -> bytes:
+    size = int.from_bytes(base64.urlsafe_b64decode(letters[:_LEAST_CHARS]), "big")
+    expected = -(-(_LENGTH_BYTES + size + CHECK_BYTES) * 4 // 3)
+    if len(letters) < expected:
+        raise LocalError(f"the invite is cut short: {len(PREFIX) + len(letters)} of {len(PREFIX) + expected} letters")
+    padded = letters + "=" * (-len(letters) % 4)
+    if len(letters) > expected or len(letters) % 4 == 1:
+        raise LocalError("mistyped: the invite is longer than it says")
+    whole = base64.urlsafe_b64decode(padded)
+    content, check = whole[:-CHECK_BYTES], whole[-CHECK_BYTES:]
+    same = base64.urlsafe_b64encode(whole).decode("ascii").rstrip("=") == letters  # the last letter has spare bits
+    if not same or _check(content) != check:
+        raise LocalError("mistyped: the invite's checksum does not hold; copy the whole line again")
+    return content[_LENGTH_BYTES:]
+
+
+def _unpacked(body: bytes) -> bytes:
+    """Never more than the bound, whatever the body claims to hold."""
+    unpacker = zlib.decompressobj(zdict=_WORDS)
+    try:
+        packed = unpacker.decompress(body, MAX_LINE_BYTES + 1)
+    except zlib.error as error:
+        raise LocalError("the invite does not unpack") from error
+    if len(packed) > MAX_LINE_BYTES:
+        raise LocalError("the invite unpacks to more than one may hold")
+    if not unpacker.eof or unpacker.unused_data:
+        raise LocalError("the invite does not unpack")
+    return packed
+
+
+def _parse(packed: bytes) -> Invitation:
+    fields = unpack_exact(packed, MAX_LINE_BYTES)
+    invite, seed = parse_invite(fields.binary(MAX_CERTIFICATE_BYTES)), fields.exactly(KEY_BYTES)
+    psk, manifests = fields.binary(PSK_BYTES), fields.array(MAX_LINE_MANIFESTS)
+    fields.end()
+    if not manifests.left:
+        raise malformed("no manifest")
+    chain = ManifestChain(parse_manifest(manifests.binary(MAX_MANIFEST_BYTES)))
+    while manifests.left:
+        chain.accept(parse_manifest(manifests.binary(MAX_MANIFEST_BYTES)))
+    invitation = Invitation(invite=invite, secret=Identity(seed), chain=chain, psk=psk or None)
+    _check_parts(invitation)
+    return invitation
+
+
+def _check_parts(invitation: Invitation) -> None:
+    invite, terms = invitation.invite, invitation.chain.newest.terms
+    if invite.swarm != invitation.chain.swarm or invite.key != invitation.secret.public_key:
+        raise malformed("its parts are of two invites")
+    if invite.admin not in terms.admins:
+        raise malformed("it is signed by nobody who is an admin now")
+    fingerprint = None if invitation.psk is None else psk_fingerprint(invitation.psk)
+    if fingerprint != terms.psk_fingerprint or (invitation.psk is not None and len(invitation.psk) != PSK_BYTES):
+        raise malformed("its pre-shared key is not the swarm's")

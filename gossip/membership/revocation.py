@@ -1,0 +1,86 @@
+"""An admin's word that a peer or a grant is out, for good.
+
+    revocation = signed statement of [swarm: bin(16), what: str, target: bin(32), issued_at: uint, reason: str]
+
+`target` is a peer's public key, or the id of an invite or appointment: with it go all that joined by it.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from gossip.identity import peer_id_of
+from gossip.ids import Digest, PeerId, SwarmId
+from gossip.membership.limits import MAX_CERTIFICATE_BYTES, MAX_REASON_CHARS
+from gossip.membership.signed import Kind, Signer, key_of, open_signed, ours, sign
+from gossip.protocol.digests import SWARM_ID_BYTES
+from gossip.protocol.wire import malformed
+
+Target: TypeAlias = "tuple[What, PeerId | Digest]"
+_MAX_WHAT_CHARS: Final = 16
+
+
+class What(StrEnum):
+    """What a revocation names."""
+
+    PEER = "peer"
+    GRANT = "grant"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revocation:
+    """Who is out, since when (unix seconds, by the admin's clock) and why."""
+
+    swarm: SwarmId
+    what: What
+    target: PeerId | Digest
+    issued_at: int
+    reason: str
+    admin: bytes
+    digest: Digest
+    raw: bytes = field(repr=False)
+
+    @property
+    def names(self) -> Target:
+        """What is revoked."""
+        return self.what, self.target
+
+    @property
+    def order(self) -> tuple[int, bytes]:
+        """The total order of revocations."""
+        return self.issued_at, self.digest
+
+
+def revoke_peer(admin: Signer, swarm: SwarmId, peer: PeerId, *, issued_at: int, reason: str = "") -> Revocation:
+    """Sign that a peer is out. Raises LocalError on a reason that is too long or not plain ASCII."""
+    return _revoke(admin, (swarm, What.PEER.value, key_of(peer), issued_at, reason))
+
+
+def revoke_grant(admin: Signer, swarm: SwarmId, grant: Digest, *, issued_at: int, reason: str = "") -> Revocation:
+    """Sign that an invite or appointment is void, with all that joined by it. Raises LocalError as `revoke_peer`."""
+    return _revoke(admin, (swarm, What.GRANT.value, grant, issued_at, reason))
+
+
+def parse_revocation(raw: bytes) -> Revocation:
+    """A revocation whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
+    signed = open_signed(Kind.REVOCATION, raw, MAX_CERTIFICATE_BYTES)
+    fields = signed.fields
+    swarm, what = SwarmId(fields.exactly(SWARM_ID_BYTES)), fields.text(_MAX_WHAT_CHARS)
+    target, issued_at, reason = fields.digest(), fields.integer(), fields.text(MAX_REASON_CHARS)
+    fields.end()
+    if what not in {each.value for each in What}:
+        raise malformed(f"nothing known is revoked: {what}")
+    return Revocation(
+        swarm=swarm,
+        what=What(what),
+        target=peer_id_of(target) if what == What.PEER else target,
+        issued_at=issued_at,
+        reason=reason,
+        admin=signed.key,
+        digest=signed.digest,
+        raw=raw,
+    )
+
+
+def _revoke(admin: Signer, fields: tuple[object, ...]) -> Revocation:
+    return ours(parse_revocation, sign(Kind.REVOCATION, fields, admin))

@@ -1,0 +1,121 @@
+"""Signed statements: msgpack of [fields: bin, key: bin(32), signature: bin(64)], Ed25519 over a domain tag and fields.
+
+A tag for each kind: what was signed as one thing is never another. Everything has exactly one spelling: what does not
+come out the same when it is packed again is refused, so that bytes can be compared and named by their digest.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final, Protocol, TypeVar
+
+import msgpack
+
+from gossip.errors import LocalError, RemoteError
+from gossip.identity import KEY_BYTES, SIGNATURE_BYTES, peer_id_of, verify, verify_key_of
+from gossip.ids import Digest, PeerId
+from gossip.protocol.digests import digest_of
+from gossip.protocol.wire import MAX_ARRAY, Fields, malformed, pack, unpack
+
+NONCE_BYTES: Final = 16
+_T = TypeVar("_T")
+
+
+class Kind(StrEnum):
+    """What a statement says; each has its own domain tag."""
+
+    MANIFEST = "manifest"
+    INVITE = "invite"
+    REDEMPTION = "redemption"
+    APPOINTMENT = "appointment"
+    ROTATION = "rotation"
+    REVOCATION = "revocation"
+
+
+class Signer(Protocol):
+    """A key pair: a node's `Identity`, an `Authority`, an invite's secret."""
+
+    @property
+    def public_key(self) -> bytes:
+        """The 32-byte Ed25519 public key."""
+
+    def sign(self, message: bytes) -> bytes:
+        """The 64-byte signature over `message`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signed:
+    """A statement whose signature holds. `digest` names its signer and fields, and not the signature."""
+
+    fields: Fields
+    key: bytes
+    digest: Digest
+    raw: bytes
+
+
+def domain(kind: Kind) -> bytes:
+    """What is signed before the fields."""
+    return f"p2ptrain-{kind.value}-1\x00".encode("ascii")
+
+
+def sign(kind: Kind, fields: object, signer: Signer) -> bytes:
+    """The statement's bytes."""
+    packed = pack(fields)
+    return pack((packed, signer.public_key, signer.sign(domain(kind) + packed)))
+
+
+def open_signed(kind: Kind, raw: bytes, limit: int) -> Signed:
+    """Check size, spelling and signature. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
+    outer = unpack_exact(raw, limit)
+    packed, key, signature = outer.binary(limit), outer.exactly(KEY_BYTES), outer.exactly(SIGNATURE_BYTES)
+    outer.end()
+    fields = unpack_exact(packed, limit)
+    verify(key, domain(kind) + packed, signature)
+    return Signed(fields=fields, key=key, digest=digest_of(key + packed), raw=raw)
+
+
+def unpack_exact(data: bytes, limit: int, items: int = MAX_ARRAY) -> Fields:
+    """`wire.unpack` of the one spelling that `wire.pack` has. Raises RemoteError."""
+    fields = unpack(data, limit, items)
+    try:
+        same = pack(msgpack.unpackb(data)) == data
+    except (ValueError, TypeError) as error:  # nested deeper than the packer goes
+        raise malformed("not msgpack that we write") from error
+    if not same:
+        raise malformed("not in msgpack's shortest form")
+    return fields
+
+
+def ours(parse: Callable[[bytes], _T], raw: bytes) -> _T:
+    """Read back what we made ourselves: what others would refuse is our caller's mistake. Raises LocalError."""
+    try:
+        return parse(raw)
+    except RemoteError as error:
+        raise LocalError(f"out of bounds: {error.detail or error}") from error
+
+
+def keys_of(packed: bytes, most: int) -> tuple[bytes, ...]:
+    """At most `most` public keys one after another, rising, none twice. Raises RemoteError(MALFORMED)."""
+    keys = tuple(packed[at : at + KEY_BYTES] for at in range(0, len(packed), KEY_BYTES))
+    if len(packed) % KEY_BYTES or len(keys) > most or any(a >= b for a, b in pairwise(keys)):
+        raise malformed("not a rising list of keys")
+    return keys
+
+
+def sorted_keys(peers: frozenset[PeerId]) -> tuple[bytes, ...]:
+    """The keys of peer ids, as `keys_of` reads them. Raises RemoteError(MALFORMED)."""
+    return tuple(sorted(verify_key_of(peer) for peer in peers))
+
+
+def key_of(peer: PeerId) -> bytes:
+    """The key of a peer that our caller names. Raises LocalError on what is no peer id."""
+    try:
+        return verify_key_of(peer)
+    except RemoteError as error:
+        raise LocalError(f"{peer!r} is no peer: {error.detail}") from error
+
+
+def peer_of(fields: Fields) -> PeerId:
+    """A field that is a peer's public key."""
+    return peer_id_of(fields.exactly(KEY_BYTES))

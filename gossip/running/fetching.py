@@ -1,0 +1,115 @@
+"""Gets what the state machine wants of one neighbour: links, updates, and snapshots that the other neighbours agree to.
+
+Every blob may come from whoever has it (download.py): an update because all neighbours pull it, a snapshot because
+newcomers seldom come alone, and all of a time are offered the same one (publisher.py).
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import assert_never
+
+import trio
+
+from gossip.errors import RemoteError
+from gossip.ids import Digest, PeerId
+from gossip.protocol.limits import MAX_ENVELOPE_BYTES, MAX_LINKS
+from gossip.protocol.messages import (
+    LinksRequest,
+    Refused,
+    Request,
+    SnapshotRequest,
+    parse_bytes_answer,
+    parse_links_answer,
+)
+from gossip.protocol.neighbour import FetchLinks, FetchPayload, FetchSnapshot, Work
+from gossip.protocol.statements import Link, Offer
+from gossip.running.context import Context
+from gossip.running.download import Joint
+from gossip.running.puller import Pulling
+from gossip.running.session import ask_once
+from gossip.running.shelf import Kept, Shelf
+from gossip.running.witnesses import Witnesses
+
+
+class Fetcher:
+    """Of one neighbour. `pulling`: whether a blob is on its way."""
+
+    def __init__(self, peer: PeerId, context: Context, shelf: Shelf, witnesses: Witnesses) -> None:
+        self.pulling = False
+        self._peer = peer
+        self._context = context
+        self._engine = context.engine
+        self._shelf = shelf
+        self._witnesses = witnesses
+
+    async def fetch(self, work: Work) -> tuple[Link | Offer, bytes | None] | None:
+        """What came of it: an update, or None where there is none to hand on. Raises RemoteError (also Refused) or
+        TransportError."""
+        match work:
+            case FetchPayload(link=link) if link.body.kind == "genesis":
+                return link, None
+            case FetchPayload(link=link):
+                return link, await self._pull(link.address, link.body.size, model=link.body.kind == "snapshot")
+            case FetchLinks(epoch=epoch, first=first, count=count):
+                await self._links(LinksRequest(epoch=epoch, first=first, count=count))
+                return None
+            case FetchSnapshot(epoch=epoch, seq=seq):
+                offer = await self._offer(SnapshotRequest(epoch=epoch, seq=seq))
+                await self._witnesses.check(offer, seq if offer.epoch == epoch else 0)
+                return offer, await self._pull(offer.address, offer.size, model=True)
+            case _:
+                assert_never(work)
+
+    async def _links(self, request: LinksRequest) -> None:
+        raws = parse_links_answer(await self._ask(request, (MAX_LINKS + 1) * MAX_ENVELOPE_BYTES))
+        self._engine.on_links(self._peer, raws, trio.current_time())
+        self._context.perform()
+
+    async def _offer(self, request: SnapshotRequest) -> Offer:
+        raw = await self._ask(request, 2 * MAX_ENVELOPE_BYTES)
+        place = request.epoch, request.seq
+        return self._engine.on_offer(self._peer, parse_bytes_answer(raw, MAX_ENVELOPE_BYTES), place)
+
+    async def _ask(self, request: Request, most: int) -> bytes | bytearray:
+        context = self._context
+        answer = await ask_once(context.transport, self._peer, request, context.config.request_timeout_s, most)
+        self._engine.heard(self._peer, trio.current_time())
+        return answer
+
+    async def _pull(self, address: Digest, size: int, *, model: bool) -> bytes:
+        """A blob, of its author or of whoever has it."""
+        self._shelf.tidy(self._engine.neighbours, trio.current_time())
+        kept = self._shelf.begin(self._peer, address, size, model=model, now=trio.current_time())
+        joint = Joint(self._context, self._pulling_of(kept), self._shelf.places)
+        async with self._at_it(kept):
+            whole, error = await joint.run(), joint.error
+        if not whole:
+            assert error is not None
+            raise error
+        if isinstance(error, RemoteError) and not isinstance(error, Refused):  # the others have helped out
+            self._context.offence(self._peer, error)
+        data = kept.download.finish()
+        self._engine.court.stats.blob_seconds.add(trio.current_time() - kept.download.began)
+        self._shelf.finish(self._peer, kept, data)
+        return data
+
+    def _pulling_of(self, kept: Kept) -> Pulling:
+        engine = self._engine
+        return Pulling(
+            download=kept.download,
+            hasher=self._context.hasher,
+            meter=engine.traffic.received(snapshot=kept.model),
+            me=engine.me,
+            pullers=sorted({engine.me, *engine.neighbours} - {self._peer}),
+            changed=kept.changed,
+        )
+
+    @asynccontextmanager
+    async def _at_it(self, kept: Kept) -> AsyncIterator[None]:
+        async with kept.turn:
+            self.pulling = True
+            try:
+                yield
+            finally:
+                self.pulling = False
+                kept.used_at = trio.current_time()

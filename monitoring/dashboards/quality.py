@@ -1,0 +1,111 @@
+"""Does it learn, does everybody take part, and what does it cost?"""
+
+from dashboards.model import Dashboard, Panel, Query, Row
+
+LOSS = Row(
+    title="Loss",
+    panels=(
+        Panel(
+            title="Held-out loss",
+            help="Of the averaged model, every train.eval_every rounds. Rising while the training loss falls: too many "
+            "passes over the data.",
+            queries=(Query("p2ptrain_eval_loss > 0"),),
+            empty="no node has measured it yet",
+        ),
+        Panel(
+            title="Training loss",
+            help="Mean of the newest round. Rising on all nodes: a lower train.learning_rate. On one: its data. NaN: "
+            "docs/operations.md#lossnotfinite.",
+            queries=(Query("p2ptrain_train_loss"),),
+        ),
+        Panel(
+            title="Held-out loss, highest less lowest",
+            help="How unlike the nodes' models are in what they predict. Growing: averaging does not keep up; see the "
+            "consensus distance and the members.",
+            queries=(
+                Query("max by (run) (p2ptrain_eval_loss > 0) - min by (run) (p2ptrain_eval_loss > 0)", "{{run}}"),
+            ),
+            empty="no node has measured it yet",
+        ),
+        Panel(
+            title="Consensus distance",
+            help="Root mean square L2 distance of the members' models to their mean.",
+            queries=(Query("p2ptrain_consensus_distance"),),
+        ),
+        Panel(
+            title="Steps skipped a minute",
+            help="Their loss or gradient was not finite: docs/operations.md#stepsskipped.",
+            queries=(Query("rate(p2ptrain_skipped_steps_total[5m]) * 60"),),
+            levels=((1, "red"),),
+        ),
+    ),
+)
+
+SHARES = Row(
+    title="Who takes part",
+    panels=(
+        Panel(
+            title="Tokens a second by node",
+            help="Or examples. Of five minutes.",
+            queries=(Query("rate(p2ptrain_tokens_total[5m])"),),
+            unit="short",
+        ),
+        Panel(
+            title="Fairness of shares (Jain)",
+            help="Of tokens over five minutes: 1 when all nodes do the same, 1/n when one does all of it. Low is no "
+            "fault where machines differ.",
+            queries=(
+                Query(
+                    "sum by (run) (rate(p2ptrain_tokens_total[5m])) ^ 2 / (count by (run) (p2ptrain_tokens_total) "
+                    "* sum by (run) (rate(p2ptrain_tokens_total[5m]) ^ 2))",
+                    "{{run}}",
+                ),
+            ),
+            unit="percentunit",
+        ),
+        Panel(
+            title="Rounds behind the foremost node",
+            help="A node that falls further and further behind takes the others' model in the end: fewer steps for it "
+            "(node.pace), or another machine.",
+            queries=(Query("max by (run) (p2ptrain_round) - on (run) group_right () p2ptrain_round"),),
+        ),
+    ),
+)
+
+COST = Row(
+    title="What it costs",
+    panels=(
+        Panel(
+            title="Bytes sent for a token",
+            help="Updates of all nodes over tokens of all nodes. Less: more inner steps, or a coarser compressor.",
+            queries=(
+                Query(
+                    'sum by (run) (rate(p2ptrain_update_bytes_total{direction="sent"}[5m])) '
+                    "/ (sum by (run) (rate(p2ptrain_tokens_total[5m])) > 0)",
+                    "{{run}}",
+                ),
+            ),
+            unit="bytes",
+            empty="nobody trained in five minutes",
+        ),
+        Panel(
+            title="Tokens so far",
+            help="Of all nodes, since their processes started.",
+            queries=(Query("sum by (run) (p2ptrain_tokens_total)", "{{run}}"),),
+            unit="short",
+        ),
+        Panel(
+            title="Seconds of computing so far",
+            help="Of all nodes, since their processes started.",
+            queries=(Query("sum by (run) (p2ptrain_compute_seconds_total)", "{{run}}"),),
+            unit="s",
+        ),
+    ),
+)
+
+DASHBOARD = Dashboard(
+    name="quality",
+    title="p2ptrain: Training quality",
+    help="Does it learn, does everybody take part, and what does it cost?",
+    rows=(LOSS, SHARES, COST),
+)

@@ -1,0 +1,108 @@
+"""Do liars have a say, who is refused and why, and how fresh is what is averaged?"""
+
+from dashboards.model import Dashboard, Panel, Query, Row
+
+PROMISE = Row(
+    title="The promise about sync.f liars",
+    panels=(
+        Panel(
+            title="Robust margin",
+            help="Members that may leave before the promise is lost. Below 0 it is: docs/operations.md#robustnesslost.",
+            queries=(Query("p2ptrain_robust_margin"),),
+            base="red",
+            levels=((0, "green"),),
+        ),
+        Panel(
+            title="Members of the newest aggregate",
+            help="Own model included. Far below neighbours + 1: neighbours are stale.",
+            queries=(Query("p2ptrain_members"),),
+        ),
+        Panel(
+            title="Spectral gap of the known graph",
+            help="How fast what one learns reaches all; 0: the swarm is in parts; -1: alone. Below 0.1 with more "
+            "than ten members: raise network.degree.",
+            queries=(Query("p2ptrain_spectral_gap"),),
+        ),
+    ),
+)
+
+REFUSED = Row(
+    title="Refused",
+    panels=(
+        Panel(
+            title="Updates refused a minute, by reason",
+            help="What each reason mostly is: docs/operations.md#manyrejections.",
+            queries=(
+                Query('sum by (reason) (rate(p2ptrain_updates_total{result="rejected"}[5m])) * 60 > 0', "{{reason}}"),
+            ),
+            empty="nothing was refused in five minutes",
+        ),
+        Panel(
+            title="Refused since the start, by peer (the first ten)",
+            help="Of a flood a part. The same peer on every node: that one is broken, or lies.",
+            queries=(Query("topk(10, sum by (peer, reason) (p2ptrain_peer_rejected_total))", "{{peer}} {{reason}}"),),
+            empty="nothing was ever refused",
+        ),
+        Panel(
+            title="Share of updates that are refused",
+            help="By node. High on one node: its own settings or its clock. High on all: see the peers.",
+            queries=(
+                Query(
+                    'sum by (node) (rate(p2ptrain_updates_total{result="rejected"}[5m])) '
+                    "/ (sum by (node) (rate(p2ptrain_updates_total[5m])) > 0)"
+                ),
+            ),
+            unit="percentunit",
+            levels=((0.1, "yellow"), (0.5, "red")),
+            empty="no update came in five minutes",
+        ),
+        Panel(
+            title="Peers banned or caught, since the node's start",
+            help="Which peer, and why, says the node's page: docs/operations.md#peerbanned.",
+            queries=(
+                Query(
+                    'sum by (node, event) (p2ptrain_peer_events_total{event=~"banned|equivocation"})',
+                    "{{node}} {{event}}",
+                ),
+            ),
+            levels=((1, "red"),),
+        ),
+        Panel(
+            title="Comings and goings a minute",
+            help="Neighbours that came and that were lost.",
+            queries=(
+                Query('sum by (event) (rate(p2ptrain_peer_events_total{event=~"up|lost"}[5m])) * 60', "{{event}}"),
+            ),
+        ),
+    ),
+)
+
+FRESH = Row(
+    title="How fresh, how far apart",
+    panels=(
+        Panel(
+            title="Weight of a member by its staleness",
+            help="1: fresh. Below 1 for the same peer on all nodes: it is slower than the rest.",
+            queries=(Query("avg by (peer) (p2ptrain_peer_weight)", "{{peer}}"),),
+            empty="every node is alone",
+        ),
+        Panel(
+            title="Most stale neighbour (rounds)",
+            help="At network.max_staleness all the time: one node is far slower.",
+            queries=(Query("p2ptrain_staleness_rounds"),),
+        ),
+        Panel(
+            title="Consensus distance",
+            help="Root mean square L2 distance of the members' models to their mean. Growing for many rounds: the "
+            "learning rate is too high for this many steps between exchanges, or a member is not honest.",
+            queries=(Query("p2ptrain_consensus_distance"),),
+        ),
+    ),
+)
+
+DASHBOARD = Dashboard(
+    name="robustness",
+    title="p2ptrain: Robustness and trust",
+    help="Do liars have a say, who is refused and why, and how fresh is what is averaged?",
+    rows=(PROMISE, REFUSED, FRESH),
+)

@@ -1,0 +1,196 @@
+"""What the swarm commands print: for programs a JSON object, for people lines. No secret but an invite's own line."""
+
+import json as jsonlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from node.cli import text
+
+if TYPE_CHECKING:
+    from gossip.membership import Manifest, Revocation, Terms
+    from node.swarm.changing import Outcome
+    from node.swarm.founding import Founded
+
+Said: TypeAlias = "tuple[dict[str, Any], Sequence[str | Table]]"
+"""What is said, as JSON and as lines."""
+
+Pairs: TypeAlias = dict[str, tuple[Any, Any]]
+"""By name, what it was and what it is to be."""
+
+
+def out(said: Said, *, json: bool) -> None:
+    """Print it. Lines that a person copies are never wrapped."""
+    as_json, lines = said
+    if json:
+        typer.echo(jsonlib.dumps(as_json))
+        return
+    console = Console()
+    for line in lines:
+        console.print(line, soft_wrap=not isinstance(line, Table), highlight=False, markup=False)
+
+
+def founded(made: "Founded") -> Said:
+    """After `swarm create`."""
+    from node.swarm.folder import AUTHORITY, INVITE
+
+    path, terms = made.folder.path, made.chain.newest.terms
+    facts = {
+        "swarm": made.chain.swarm.hex(),
+        "name": terms.name,
+        "folder": str(path),
+        "peer_id": str(made.peer_id),
+        "bootstrap": list(terms.bootstrap),
+        "policy": terms.policy.value,
+        "invite_file": str(path / INVITE),
+    }
+    lines = [
+        f"The swarm {terms.name} is founded in {path}. Keep {path / AUTHORITY} safe: whoever has it is the admin.",
+        f"Members find this node at {terms.bootstrap[0]}" if terms.bootstrap else "",
+        "",
+        "Start its first node:",
+        f"  {text.program()} node --swarm {path}",
+        f"Others join with this line, which is a password (it is in {path / INVITE}, too):",
+        f"  {made.line}",
+        "by putting it in a file and running:",
+        f"  {text.program()} node --invite FILE --run-dir FOLDER",
+        f"More invites: {text.program()} swarm invite {path}",
+    ]
+    return facts, lines
+
+
+def invited(line: str, file: Path | None, picture: str | None) -> Said:
+    """After `swarm invite`."""
+    if file is not None:
+        return {"invite_file": str(file)}, [f"the invite is in {file}", *([picture] if picture else [])]
+    return {"invite": line}, [line, *([picture] if picture else [])]
+
+
+def shown(view: dict[str, Any]) -> Said:
+    """For `swarm show`."""
+    from node.swarm.words import moment
+
+    lines = [
+        f"swarm      {view['name']} ({view['swarm']})",
+        f"manifest   version {view['version']}, settings hold from round {view['applies_at']}",
+        f"admins     {view['threshold']} of {len(view['admins'])} sign: {', '.join(view['admins'])}",
+        f"members    {_who(view)}",
+        f"found at   {', '.join(view['bootstrap']) or 'no address is named: members need --peer'}",
+        f"needs      p2ptrain {view['min_app'] or '(any)'}, protocol {view['min_protocol']}",
+        f"hidden     {'behind a pre-shared key, too' if view['psk'] else 'by Noise; there is no pre-shared key'}",
+        f"data       {view['same_data'] or 'each member has its own'}",
+        f"recipe     {view['recipe']}",
+    ]
+    for section, keys in view["settings"].items():
+        lines.append(f"  [{section}] " + "  ".join(f"{key}={value}" for key, value in keys.items()))
+    if invite := view.get("invite"):
+        lines.append(
+            f"the invite makes a {invite['role']} of {invite['uses'] or 'any number'} at most; "
+            f"their membership ends: {moment(invite['expires'])}"
+        )
+    for each in view.get("invites", ()):
+        lines.append(
+            f"invite     {each['id'][:12]}  {each['role']}  {each['joined']} of {each['uses'] or 'any number'} joined"
+            f"  ends {moment(each['expires'])}  {each['name']}{'  REVOKED' if each['revoked'] else ''}"
+        )
+    if view["conflicts"]:
+        lines.append(f"CONFLICT   two manifests of version {view['conflicts']}: admins signed twice; rotate heals it")
+    return view, lines
+
+
+def listed(rows: list[dict[str, Any]], name: str) -> Said:
+    """For `swarm members`."""
+    from node.swarm.words import moment
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("peer", "role", "name", "since", "connected", "invite", "state"):
+        table.add_column(column, no_wrap=column != "state", style="bold" if column == "peer" else "")
+    for row in rows:
+        here = {True: "yes", False: "no", None: text.NOTHING}[row.get("connected")]
+        state = row["state"] if row["revoked"] in (None, "yes") else f"{row['state']}: {row['revoked']}"
+        since = moment(row["since"]) if row["since"] else text.NOTHING
+        invite = (row.get("grant") or text.NOTHING)[:12]
+        table.add_row(text.peer(row["peer"]), row["role"] or text.NOTHING, row["name"], since, here, invite, state)
+    return {"name": name, "members": rows}, [table]
+
+
+def revoked(signed: "Revocation", handed: Sequence[Path]) -> Said:
+    """After `swarm revoke`."""
+    target = signed.target if isinstance(signed.target, str) else signed.target.hex()
+    facts = {"what": signed.what.value, "target": target, "reason": signed.reason, "handed_to": list(map(str, handed))}
+    lines = [f"revoked {signed.what.value} {target}", *_handed(handed)]
+    if signed.what.value == "peer":
+        lines.append("an invite that it came by and that has uses left lets it in under another key: revoke that, too")
+    return facts, lines
+
+
+def proposed(before: "Manifest", manifest: "Manifest") -> list[str]:
+    """What another version would change, before it is signed."""
+    settings, members = _changes(before, manifest)
+    lines = [f"version {manifest.version} of the swarm {before.terms.name} ({before.swarm.hex()}):"]
+    lines += [f"  {name}: {old} -> {new}, from round {manifest.applies_at}" for name, (old, new) in settings.items()]
+    return lines + [f"  {name}: {old} -> {new}, at once" for name, (old, new) in members.items()]
+
+
+def changed(outcome: "Outcome") -> Said:
+    """After `swarm rotate` and `swarm sign`."""
+    manifest = outcome.manifest
+    settings, members = _changes(outcome.before, manifest)
+    facts = {
+        "version": manifest.version,
+        "applies_at": manifest.applies_at,
+        "changes": {name: {"from": old, "to": new} for name, (old, new) in {**settings, **members}.items()},
+        "signed": outcome.signed,
+        "needed": outcome.needed,
+        "proposal": None if outcome.file is None else str(outcome.file),
+        "handed_to": list(map(str, outcome.handed_to)),
+    }
+    lines = proposed(outcome.before, manifest)
+    if outcome.file is not None:
+        lines.append(f"{outcome.signed} of {outcome.needed} admins have signed. The next one runs:")
+        lines.append(f"  {text.program()} swarm sign DIR {outcome.file}")
+    elif outcome.handed_to:
+        lines += _handed(outcome.handed_to)
+    else:
+        lines.append("enough admins have signed; an admin with a node runs `swarm sign` once more to hand it over")
+    return facts, lines
+
+
+def _changes(before: "Manifest", after: "Manifest") -> tuple[Pairs, Pairs]:
+    from node.swarm.recipe import differing
+
+    return differing(before.terms.settings, after.terms.settings), _terms_changed(before.terms, after.terms)
+
+
+def _terms_changed(before: "Terms", after: "Terms") -> Pairs:
+    found = {
+        "policy": (before.policy.value, after.policy.value),
+        "allow": (sorted(before.allow), sorted(after.allow)),
+        "max_members": (before.max_members, after.max_members),
+        "bootstrap": (list(before.bootstrap), list(after.bootstrap)),
+        "admins": ([each.hex() for each in before.admins], [each.hex() for each in after.admins]),
+        "threshold": (before.threshold, after.threshold),
+    }
+    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def _handed(folders: Sequence[Path]) -> list[str]:
+    from node.swarm.looking import is_running
+
+    return [
+        f"handed to the node in {each}, which {'passes it on now' if is_running(each) else 'passes it on when it runs'}"
+        for each in folders
+    ]
+
+
+def _who(view: dict[str, Any]) -> str:
+    policy = {
+        "open": "everybody who is not revoked",
+        "invite_only": "who has an invite",
+        "allow": f"{len(view['allow'] or ())} peers on a list, with an invite",
+    }[view["policy"]]
+    return policy + (f"; {view['max_members']} at most" if view["max_members"] else "")

@@ -1,0 +1,66 @@
+"""What a node's folder says of who the node is: its key, and its membership of a private swarm where it has one.
+
+Whether a node is in a private swarm is a matter of its folder and of nothing else: no option makes a member's node run
+openly by mistake.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gossip.errors import LocalError
+from gossip.identity import Identity
+from gossip.membership import Manifest
+from gossip.running.membership import Private
+from gossip.transport.base import Admission
+from node.errors import RunError
+from node.run_dir import IDENTITY
+from node.swarm.folder import membership_of
+from node.swarm.version import check_version
+
+if TYPE_CHECKING:
+    from gossip.transport.preshared import PresharedKey
+
+
+class News:
+    """Passes newer manifests on to whoever comes to be interested: the gate is there before the node is."""
+
+    def __init__(self) -> None:
+        self.to: Callable[[Manifest], None] | None = None
+
+    def __call__(self, manifest: Manifest) -> None:
+        """A newer manifest was accepted."""
+        if self.to is not None:
+            self.to(manifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """`private`, `psk`: None in an open swarm. `news`: of newer manifests."""
+
+    identity: Identity
+    private: Private | None
+    psk: "PresharedKey | None"
+    news: News
+
+    @property
+    def admission(self) -> Admission | None:
+        """Who may connect; None: everybody."""
+        return None if self.private is None else self.private.gate
+
+
+def load(node_dir: Path, passphrase: bytes | None) -> Credentials:
+    """Of a node's folder; the key is made where there is none. RunError, LocalError: a sealed key without its
+    passphrase, damaged files, a membership that has ended or was revoked, a swarm that needs a newer program."""
+    identity, files, news = Identity.load_or_create(node_dir / IDENTITY, passphrase), membership_of(node_dir), News()
+    if not files.joined:
+        return Credentials(identity=identity, private=None, psk=None, news=news)
+    try:
+        private = Private.load(files, identity.peer_id, on_manifest=news)
+    except LocalError as error:
+        raise RunError(
+            str(error), f"the membership lies in {files.folder}; an admin can give another invite"
+        ) from error
+    check_version(private.gate.chain.newest.terms)
+    return Credentials(identity=identity, private=private, psk=files.load_psk(), news=news)

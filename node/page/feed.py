@@ -1,0 +1,208 @@
+"""What a page wants to know next: the node's state, curves, log lines, peers and graph, and of them what is new to it.
+
+Nothing is queued for anybody. A page keeps a `Place`, the feed says what has changed since, and a page that is slow
+asks less often and is told the same in fewer words.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from node.cli.lines import describe
+from node.events import Event, to_line
+from node.page.history import Cursor, Curve, News
+from node.page.replay import earlier_rounds
+from node.peers_seen import seen
+from node.progress import NodeProgress
+
+MAX_LINES = 200
+"""Of the log, the newest; the whole of it is in events.jsonl."""
+
+MAX_CHARACTERS = 400
+"""Of a line: what a peer has us write is as long as it likes."""
+
+MAX_DRAWN = 1000
+"""Members in the picture of the swarm; more are counted. A record names its neighbours, so that there may be many."""
+
+LEVELS = {
+    "warning": "warn",
+    "rejected": "warn",
+    "dial_failed": "warn",
+    "neighbour_lost": "warn",
+    "checkpoint_skipped": "warn",
+    "banned": "bad",
+    "equivocation": "bad",
+    "failed": "bad",
+    "finished": "good",
+}
+"""How much a line matters; others are ordinary."""
+
+FRESH_S = 0.25
+"""How old what is told may be when no event came since: half of what any page waits between two messages."""
+
+_DIGITS = 6
+"""Significant digits of a point: more than a screen shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What is so now, and no event tells. `peers`: fields by peer id, added to what events have told; `graph`: who is
+    beside whom, by tags; `tags`: of this node (under its own id) and of its neighbours."""
+
+    peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    graph: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
+    tags: Mapping[str, bytes] = field(default_factory=dict)
+    loop_lag_s: float | None = None
+
+
+@dataclass
+class Place:
+    """How much one page has been told."""
+
+    train: Cursor = field(default_factory=Cursor)
+    held_out: Cursor = field(default_factory=Cursor)
+    lines: int = 0
+    told: dict[str, str] = field(default_factory=dict)
+    """The newest text of what is told whole: `state`, `peers`, `graph`."""
+
+
+class Feed:
+    """Everything that the page shows. `observe` is a sink of the event log, after the progress; on the event loop."""
+
+    def __init__(
+        self, progress: NodeProgress, *, moment: Callable[[], Moment] = Moment, log: Path | None = None
+    ) -> None:
+        """`log`: the event log, whose earlier rounds are read when the first page asks."""
+        self.events = 0
+        self._progress = progress
+        self._moment = moment
+        self._train, self._held_out = Curve(), Curve()
+        self._lines: deque[tuple[float, str, str]] = deque(maxlen=MAX_LINES)
+        self._line_count = 0
+        self._log = log
+        self._log_end = log.stat().st_size if log is not None and log.exists() else 0
+        self._replayed = trio.Lock()
+        self._changed = trio.Event()
+        self._texts: dict[str, str] = {}
+        self._made: float | None = None
+        self._graph: tuple[dict[bytes, frozenset[bytes]], dict[str, bytes]] | None = None
+
+    def watch(self, moment: Callable[[], Moment]) -> None:
+        """From now on, ask `moment` for what no event tells."""
+        self._moment = moment
+
+    def observe(self, event: Event) -> None:
+        """Take up one event, and wake the pages."""
+        if event["event"] == "round":
+            self._train.add(event["round"], event.get("train_loss"), event.get("consensus_distance"))
+        elif event["event"] == "evaluated":
+            self._held_out.add(event.get("round") or 0, event.get("eval_loss"))
+        for line in describe(event):
+            words = _printable(line.plain)
+            if words:
+                self._lines.append((event["ts"], LEVELS.get(event["event"], ""), words))
+                self._line_count += 1
+        self._made = None
+        self.events += 1
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def changed(self, since: int) -> None:
+        """Wait until there were more than `since` events."""
+        if self.events == since:
+            await self._changed.wait()
+
+    async def replay(self) -> None:
+        """Put the run's earlier rounds before this process's, once."""
+        async with self._replayed:
+            log, self._log = self._log, None
+            if log is not None and self._log_end:
+                read = partial(earlier_rounds, log, self._log_end)
+                rounds, held_out = await trio.to_thread.run_sync(read)
+                self._train.put_before(rounds)
+                self._held_out.put_before(held_out)
+
+    def status(self) -> dict[str, Any]:
+        """The node's whole state as JSON values: what `/status` says."""
+        return self._status(self._moment())
+
+    def news(self, place: Place) -> str:
+        """What is new to a page, as one line of JSON, and its place moved on; empty: nothing."""
+        told: dict[str, str] = {}
+        for key, text in self._whole().items():
+            if place.told.get(key) != text:
+                place.told[key] = told[key] = text
+        for key in ("train", "held_out"):
+            curve: Curve = getattr(self, f"_{key}")
+            news = curve.since(getattr(place, key))
+            if news is not None:
+                setattr(place, key, news.cursor)
+                told[key] = _text(_points(news))
+        if place.lines < self._line_count:
+            new = min(self._line_count - place.lines, len(self._lines))
+            told["log"] = _text({"lines": list(self._lines)[-new:]})
+            place.lines = self._line_count
+        return "{" + ", ".join(f'"{key}": {text}' for key, text in told.items()) + "}" if told else ""
+
+    def _status(self, moment: Moment) -> dict[str, Any]:
+        state = self._progress.as_dict()
+        for peer, fields in moment.peers.items():
+            seen(state["peers"], peer).update(fields)
+        return state | {"loop_lag_s": moment.loop_lag_s}
+
+    def _whole(self) -> dict[str, str]:
+        """What is told whole, as text: made once for all pages that ask in the same instant."""
+        if self._made is None or time.monotonic() - self._made > FRESH_S:
+            moment = self._moment()
+            state = self._status(moment)
+            peers = state.pop("peers")
+            for key in ("summary", "warnings"):  # the log has them
+                del state[key]
+            self._texts["state"], self._texts["peers"] = _text(state), _text(peers)
+            graph = (dict(moment.graph), dict(moment.tags))
+            if graph != self._graph:  # seldom, and the longest by far in a large swarm
+                self._graph, self._texts["graph"] = graph, _text(_drawn(*graph))
+            self._made = time.monotonic()
+        return self._texts
+
+
+def _text(value: dict[str, Any]) -> str:
+    return to_line(value).rstrip("\n")
+
+
+def _points(news: News) -> dict[str, Any]:
+    rows = [[None if value is None else float(f"{value:.{_DIGITS}g}") for value in row] for row in news.rows]
+    return {"start": news.start, "rows": rows}
+
+
+def _drawn(graph: Mapping[bytes, frozenset[bytes]], tags: Mapping[str, bytes]) -> dict[str, Any]:
+    """The graph with numbers for names: `members` by number (peer id where it is known), `edges` between numbers. This
+    node and its neighbours come first."""
+    names = {tag: peer for peer, tag in tags.items()}
+    first = list(tags.values())
+    others = sorted(set(graph) - set(first))
+    shown = [*first, *others][:MAX_DRAWN]
+    numbers = {tag: number for number, tag in enumerate(shown)}
+    edges = sorted(
+        (number, numbers[other])
+        for tag, number in numbers.items()
+        for other in graph.get(tag, ())
+        if number < numbers.get(other, -1)
+    )
+    return {
+        "members": [names.get(tag, tag.hex()) for tag in shown],
+        "edges": edges,
+        "left_out": len(first) + len(others) - len(shown),
+    }
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal or a page would act on, such as a change of the writing's direction."""
+    shown = "".join(char if char.isprintable() else " " for char in text).strip()
+    return shown if len(shown) <= MAX_CHARACTERS else f"{shown[: MAX_CHARACTERS - 3]}..."

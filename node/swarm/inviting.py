@@ -1,0 +1,57 @@
+"""`swarm invite`: a line that lets somebody in, and the same as a picture."""
+
+import time
+from dataclasses import dataclass
+from io import StringIO
+
+from gossip.identity import Identity
+from gossip.membership import Invitation, Role, encode_line, make_invite
+from gossip.membership.signed import Signer
+from node.errors import UsageError
+from node.swarm.folder import SwarmFolder
+
+MAX_QR_CHARS = 2953
+"""Of the largest code (version 40) with the least redundancy, in bytes (ISO/IEC 18004)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What an invite is to give. `expires`: unix seconds, of the membership; `uses`: None is any number."""
+
+    role: Role = Role.TRAINER
+    expires: int | None = None
+    uses: int | None = 1
+    name: str = ""
+
+
+def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None = None) -> str:
+    """Sign an invite, take note of it, and return its line. UsageError when the key is no admin's; LocalError on a name
+    or a number out of bounds."""
+    chain = folder.chain()
+    if authority.public_key not in chain.newest.terms.admins:
+        raise UsageError("this key is no admin's of the swarm", "an admin's invite is needed: ask one")
+    secret = Identity.generate()
+    invite = make_invite(
+        authority,
+        chain.swarm,
+        secret,
+        role=wish.role,
+        issued_at=int(time.time()) if now is None else now,
+        name=wish.name,
+        expires=wish.expires,
+        uses=wish.uses,
+    )
+    line = encode_line(Invitation(invite=invite, secret=secret, chain=chain, psk=folder.psk()))
+    folder.record(invite)
+    return line
+
+
+def qr(line: str) -> str:
+    """The line as a picture of block characters. UsageError when it is too long for one."""
+    import segno
+
+    if len(line) > MAX_QR_CHARS:
+        raise UsageError(f"the line has {len(line)} letters, too many for a picture", "send the line itself")
+    out = StringIO()
+    segno.make(line, error="l", micro=False, boost_error=False).terminal(out=out, compact=True, border=2)
+    return out.getvalue()

@@ -1,0 +1,61 @@
+"""Passphrases: from a file that its owner alone may read, or asked for on the terminal. Never an argument: those are
+seen by every user of the machine."""
+
+import getpass
+import sys
+from pathlib import Path
+
+from gossip.errors import LocalError
+from gossip.sealed import MAX_PASSPHRASE_BYTES
+from gossip.secret_file import read_private
+from node.errors import UsageError
+
+_NOWHERE = "there is no terminal to ask for the passphrase on"
+_FROM_FILE = "give it with --passphrase-file"
+
+
+def new_passphrase(file: Path | None, *, none: bool, what: str) -> bytes | None:
+    """For a new key: from the file, or typed twice. None where that is asked for in words (`none`)."""
+    if none:
+        if file is not None:
+            raise UsageError("--no-passphrase and --passphrase-file contradict each other", "give one of them")
+        return None
+    if file is not None:
+        return from_file(file)
+    if not sys.stdin.isatty():
+        raise UsageError(_NOWHERE, f"{_FROM_FILE}, or say --no-passphrase to keep {what} unprotected")
+    typed = _typed(f"A passphrase for {what}: ")
+    if _typed("The same again: ") != typed:
+        raise UsageError("the two passphrases differ", "nothing was made: try again")
+    return typed
+
+
+def passphrase_for(file: Path | None, what: str) -> bytes:
+    """Of a key that is there: from the file, or typed."""
+    if file is not None:
+        return from_file(file)
+    if not sys.stdin.isatty():
+        raise UsageError(_NOWHERE, _FROM_FILE)
+    return _typed(f"The passphrase of {what}: ")
+
+
+def from_file(path: Path) -> bytes:
+    """The file's first and only line. UsageError: empty, or readable by others."""
+    try:
+        data = read_private(path, MAX_PASSPHRASE_BYTES + 2, "the passphrase file", refuse_shared=True)
+    except LocalError as error:
+        raise UsageError(str(error)) from None
+    passphrase = data.removesuffix(b"\n").removesuffix(b"\r")
+    return _checked(passphrase, f"the passphrase in {path}")
+
+
+def _typed(prompt: str) -> bytes:
+    return _checked(getpass.getpass(prompt).encode("utf-8"), "the passphrase")
+
+
+def _checked(passphrase: bytes, what: str) -> bytes:
+    if not passphrase.strip():
+        raise UsageError(f"{what} is empty", "an empty passphrase protects nothing; --no-passphrase says so in words")
+    if len(passphrase) > MAX_PASSPHRASE_BYTES:
+        raise UsageError(f"{what} is longer than {MAX_PASSPHRASE_BYTES} bytes", "")
+    return passphrase

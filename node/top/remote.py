@@ -1,0 +1,54 @@
+"""A node's status over HTTP: what `p2ptrain status` and `top` know of a node that runs."""
+
+import json
+import tomllib
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from node.errors import P2PTrainError, RunError
+from node.page.token import load
+from node.progress import NodeProgress
+
+TIMEOUT_S = 5.0
+"""A status page on the same network answers in milliseconds."""
+
+MAX_BYTES = 1 << 20
+"""A node's state is a few kilobytes, and 300 bytes for each peer."""
+
+
+def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodeProgress:
+    """The state of the node whose page is at `url`. RunError when none answers, or something else does."""
+    base = url.rstrip("/").removesuffix("/status").removesuffix("/metrics")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(f"{base}/status", headers=headers)
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            raw: Any = json.loads(answer.read(MAX_BYTES))
+        return TypeAdapter(NodeProgress).validate_python(raw)  # a pydantic ValidationError is a ValueError
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 401:
+            raise RunError(f"the node at {base} wants its token", "give its file with --token-file") from error
+        raise RunError(f"no node answers at {base} ({error})", "a node names its address when it starts") from error
+    except (OSError, ValueError) as error:
+        why = "it says something else" if isinstance(error, ValueError) else error
+        raise RunError(f"no node answers at {url} ({why})", "a node names its address when it starts") from error
+
+
+def token_in(file: Path | None) -> str:
+    """The token in a file that somebody named; empty for none. UsageError or RunError on a file of no use."""
+    return "" if file is None else load(file)
+
+
+def token_of(settings: Path) -> str:
+    """The token of a node on this machine, by its `config.toml`; empty where there is none, or not for us."""
+    try:
+        section = tomllib.loads(settings.read_text(encoding="utf-8")).get("node")
+        file = section.get("status_token_file") if isinstance(section, dict) else None
+        return load(Path(file)) if isinstance(file, str) else ""
+    except (OSError, ValueError, P2PTrainError):
+        return ""

@@ -1,0 +1,190 @@
+"""A run on 80 columns and 24 lines: pure functions of what was seen.
+
+What nodes and peers say of themselves is cut short, and holds nothing that a terminal acts on.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from node.cli import text
+from node.top.source import Watched
+from node.up.table import remaining_s, swarm_round
+
+BARS = "".join(map(chr, range(0x2581, 0x2589)))
+"""Eighths of a block, from one to eight."""
+PLAIN_BARS = "_.-:=+*#"
+"""For terminals without them."""
+
+WIDE = 100
+"""Columns from which on there is room for more of them."""
+
+_STYLES = {"running": "green", "finished": "green", "interrupted": "yellow", "silent": "yellow"}
+_FRAME_LINES = 6
+"""Headline, headers of two tables, gaps, and the line about keys."""
+
+
+def screen(
+    nodes: Sequence[Watched], *, now: float, width: int = 80, height: int = 24, bars: str = BARS, hint: str = ""
+) -> RenderableType:
+    """The whole picture. `now`: Unix seconds; `hint`: the last line, about keys."""
+    room = max(2, height - _FRAME_LINES - bool(hint))
+    peers = _peer_rows(nodes)
+    shown_nodes = nodes[: max(1, room - min(len(peers), room // 2))]
+    shown_peers = peers[: max(1, room - len(shown_nodes))]
+    left_out = len(nodes) - len(shown_nodes), len(peers) - len(shown_peers)
+    parts: list[RenderableType] = [_headline(nodes, now), Text(""), _nodes_table(shown_nodes, nodes, width, bars)]
+    if shown_peers:
+        parts += [Text(""), _peers_table(shown_peers)]
+    if any(left_out):
+        parts.append(Text(f"and {left_out[0]} nodes, {left_out[1]} peers more", style="dim"))
+    if hint:
+        parts.append(Text(hint, style="dim"))
+    return Group(*parts)
+
+
+def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
+    """The values as bars, the lowest and the highest as the scale's ends; more values than columns are averaged."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    cuts = [len(values) * n // count for n in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    low, high = min(means), max(means)
+    span = high - low or 1.0
+    return "".join(bars[min(len(bars) - 1, int((mean - low) / span * len(bars)))] for mean in means)
+
+
+def as_json(nodes: Iterable[Watched]) -> list[dict[str, Any]]:
+    """Every field of every node."""
+    return [node.progress.as_dict() for node in nodes]
+
+
+def _headline(nodes: Sequence[Watched], now: float) -> Text:
+    all_of = [node.progress for node in nodes]
+    done, total = swarm_round(all_of), max(it.rounds for it in all_of)
+    left = remaining_s(all_of, now)
+    parts = [
+        f"round {text.progress(done, total)}" if total else "starting",
+        "" if left is None else f"about {text.duration(left)} left",
+        f"sent {text.size(sum(it.payload_bytes_sent for it in all_of))}",
+        f"received {text.size(sum(it.payload_bytes_received for it in all_of))}",
+    ]
+    title = _clean(all_of[0].name or "node", 24) if len(nodes) == 1 else text.plural(len(nodes), "node")
+    return Text.assemble((title, "bold"), "  ", "   ".join(part for part in parts if part), no_wrap=True)
+
+
+def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int, bars: str) -> Table:
+    wide = width >= WIDE
+    front = max(node.progress.rounds_done for node in nodes)
+    table = _table("node", ">round", ">behind", ">loss", ">eval", "trend", ">sent", ">recv", ">peers", ">rej", "state")
+    if wide:
+        for column in ("util", "lag", "tok/s"):
+            table.add_column(column, justify="right", no_wrap=True)
+    for node in shown:
+        it = node.progress
+        cells: list[RenderableType] = [
+            Text(_clean(it.name or text.peer(it.peer_id), 10), style="bold"),
+            text.progress(it.rounds_done, it.rounds),
+            str(front - it.rounds_done),
+            text.loss(it.train_loss),
+            text.loss(it.eval_loss),
+            Text(sparkline(node.losses(), 20 if wide else 6, bars), style="cyan"),
+            text.size(it.payload_bytes_sent),
+            text.size(it.payload_bytes_received),
+            str(it.neighbours),
+            Text(text.amount(it.rejected), style="yellow" if it.rejected else ""),
+            Text(_clean(it.state, 11), style=_STYLES.get(it.state, "red" if it.over else "")),
+        ]
+        if wide:
+            lag = text.NOTHING if it.loop_lag_s is None else f"{1000 * it.loop_lag_s:.1f} ms"
+            cells += [text.share(it.utilization), lag, text.amount(it.tokens_per_s)]
+        table.add_row(*cells)
+    return table
+
+
+_Row = tuple[str, str, str, list[str]]
+"""A peer: its name, how far it is trusted, that word's style, and the other cells."""
+
+
+def _peer_rows(nodes: Sequence[Watched]) -> list[_Row]:
+    """Every peer that any of the nodes knows, with the worst that any says of it; the least trusted first."""
+    names = {node.progress.peer_id: node.progress.name for node in nodes}
+    seen: dict[str, list[dict[str, Any]]] = {}
+    for node in nodes:
+        for peer, it in node.progress.peers.items():
+            seen.setdefault(peer, []).append(it)
+    rows = [(_score(told), _peer_row(names.get(peer) or text.peer(peer), told)) for peer, told in seen.items()]
+    return [row for _, row in sorted(rows, key=lambda pair: (-pair[0], pair[1][0]))]
+
+
+def _score(told: Sequence[dict[str, Any]]) -> float:
+    """The highest of anybody's; a ban is 100."""
+    return max(100.0 if it.get("banned") else _number(it.get("score")) or 0.0 for it in told)
+
+
+def _peer_row(name: str, told: Sequence[dict[str, Any]]) -> _Row:
+    here = [it for it in told if it.get("here")]
+    score = _score(told)
+    words, style = _trust(score, here=bool(here))
+    refused = sum(int(_number(count) or 0) for it in told for count in _reasons(it).values())
+    cells = [
+        _most(told, "score"),
+        _most(here, "round"),
+        _most(here, "staleness"),
+        f"{sum(bool(it.get('tracked')) for it in here)}/{len(here)}" if any("tracked" in it for it in here) else "-",
+        _total(told, "accepted"),
+        str(refused),
+        _total(told, "averages"),
+    ]
+    return _clean(name, 12), words, style, cells
+
+
+def _trust(score: float, *, here: bool) -> tuple[str, str]:
+    if score >= 100:
+        return "banned", "red"
+    if not here:
+        return "gone", "dim"
+    return ("charged", "yellow") if score >= 1 else ("no offence", "green")
+
+
+def _peers_table(rows: Sequence[_Row]) -> Table:
+    table = _table("peer", "trust", ">score", ">round", ">stale", ">tracked", ">taken", ">refused", ">averaged")
+    for name, words, style, cells in rows:
+        table.add_row(name, Text(words, style=style), *cells)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """Columns whose name begins with `>` are numbers."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
+    return table
+
+
+def _reasons(it: dict[str, Any]) -> dict[str, Any]:
+    reasons = it.get("rejected")
+    return reasons if isinstance(reasons, dict) else {}
+
+
+def _most(told: Sequence[dict[str, Any]], key: str) -> str:
+    values = [number for it in told if (number := _number(it.get(key))) is not None]
+    return f"{max(values):.0f}" if values else text.NOTHING
+
+
+def _total(told: Sequence[dict[str, Any]], key: str) -> str:
+    values = [number for it in told if (number := _number(it.get(key))) is not None]
+    return text.amount(sum(values)) if values else text.NOTHING
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _clean(words: str, limit: int) -> str:
+    return text.excerpt(words.replace("\n", " "), limit=limit, lines=1)

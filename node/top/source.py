@@ -1,0 +1,160 @@
+"""Where `top` looks: a run's folder, whose logs it follows and whose running nodes it asks, or one node's address.
+
+A log is read once, and then from where it was left; so a long run costs its length once, and after that its news.
+"""
+
+import math
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Protocol
+
+from node.errors import RunError
+from node.events import Event, from_line, older
+from node.page.history import Curve
+from node.progress import NodeProgress
+from node.run_dir import CONFIG, EVENTS, node_dirs
+from node.top.remote import fetch, token_of
+
+ASK_S = 1.0
+"""How long a node of this machine may take to answer: its event loop is never busy for so long."""
+
+MAX_ASKED = 8
+"""Nodes that are asked at each look, for scores and lag; of more of them the logs alone are read."""
+
+TREND_POINTS = 64
+"""Of the loss: more than the widest sparkline."""
+
+READ_BYTES = 1 << 20
+"""A log is read in pieces of so much."""
+
+
+@dataclass
+class Watched:
+    """A node as `top` sees it, with its training loss over the rounds."""
+
+    progress: NodeProgress
+    trend: Curve = field(default_factory=lambda: Curve(TREND_POINTS))
+
+    def measured(self) -> None:
+        """Take the newest loss into the trend."""
+        it = self.progress
+        if it.train_loss is not None and it.rounds_done:
+            self.trend.add(it.rounds_done, it.train_loss)
+
+    def losses(self) -> list[float]:
+        """What a sparkline draws: logarithms, where there are some, since a loss falls by ever less."""
+        found = [row[1] for row in self.trend.rows if row[1] is not None]
+        return [math.log(loss) for loss in found] if min(found, default=0.0) > 0 else found
+
+
+class Source(Protocol):
+    """Gives the nodes as they are now."""
+
+    def look(self) -> list[Watched]:
+        """RunError or UsageError when there is nothing to be seen."""
+
+
+class AddressSource:
+    """One node, by its page."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self._url, self._token = url, token
+        self._node: Watched | None = None
+
+    def look(self) -> list[Watched]:
+        """A node that was seen before and does not answer is shown as it was, and as silent."""
+        try:
+            progress = fetch(self._url, self._token, timeout_s=ASK_S)
+        except RunError:
+            if self._node is None:
+                raise
+            if not self._node.progress.over:
+                self._node.progress.state = "silent"
+            return [self._node]
+        if self._node is None:
+            self._node = Watched(progress)
+        self._node.progress = progress
+        self._node.measured()
+        return [self._node]
+
+
+class FolderSource:
+    """The nodes of a run folder, or one node's folder, while they run or after."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._logs: dict[Path, Log] = {}
+
+    def look(self) -> list[Watched]:
+        """Folders that have come meanwhile are seen, too."""
+        folders = node_dirs(self._folder)
+        for folder in folders:
+            self._logs.setdefault(folder, Log(folder))
+            self._logs[folder].follow()
+        asked = len(folders) <= MAX_ASKED
+        return [self._logs[folder].now(ask=asked) for folder in folders]
+
+
+class Log:
+    """A node's event log, followed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._inode = 0
+        """Of the file that was read up to `_offset`; 0: none yet."""
+        self._offset = 0
+        self._pending = b""
+        self._node = Watched(NodeProgress(folder.name))
+        self._token: str | None = None
+
+    def follow(self) -> None:
+        """Read what was written since. A log that was full has another name by now, and a new one was begun."""
+        path = self._folder / EVENTS
+        for file in (older(path), path):
+            with suppress(FileNotFoundError), file.open("rb") as log:
+                self._read(log, is_newest=file == path)
+
+    def now(self, *, ask: bool) -> Watched:
+        """The node by its log; where it runs and `ask`, with what it knows of the moment."""
+        it = self._node.progress
+        if not ask or it.over or not it.metrics_url:
+            return self._node
+        if self._token is None:
+            self._token = token_of(self._folder / CONFIG)
+        try:
+            live = fetch(it.metrics_url, self._token, timeout_s=ASK_S)
+        except RunError:
+            return self._node  # it starts, it ends, or it was killed: the log is what there is
+        if live.peer_id != it.peer_id:  # somebody else has its port by now
+            return self._node
+        return replace(self._node, progress=replace(it, peers=live.peers, loop_lag_s=live.loop_lag_s))
+
+    def _read(self, log: IO[bytes], *, is_newest: bool) -> None:
+        inode = os.fstat(log.fileno()).st_ino
+        if inode == self._inode:
+            log.seek(self._offset)
+        elif is_newest or not self._inode:
+            self._inode, self._offset, self._pending = inode, 0, b""
+        else:
+            return  # older than what was read already
+        while chunk := log.read(READ_BYTES):
+            *lines, self._pending = (self._pending + chunk).split(b"\n")
+            self._offset += len(chunk)
+            for line in lines:
+                event = from_line(line)
+                if event is not None:
+                    self._take(event)
+
+    def _take(self, event: Event) -> None:
+        self._node.progress.observe(event)
+        if event["event"] == "round":
+            self._node.measured()
+
+
+def source_of(run: str, token: str = "") -> Source:
+    """For a folder or a URL, as `p2ptrain status` takes them."""
+    if run.startswith(("http://", "https://")):
+        return AddressSource(run, token)
+    return FolderSource(Path(run))

@@ -1,0 +1,35 @@
+"""Other rules for closing rounds in the middle of a run, as a private swarm's newer manifest brings them."""
+
+from types import SimpleNamespace
+
+from gossip.config import GossipConfig
+from gossip.protocol.rounds import LearnedDeadline, Standing
+from gossip.running.closer import Closer
+from gossip.running.context import Pulse
+
+
+def test_a_deadline_keeps_what_it_learned_under_other_bounds() -> None:
+    deadline = LearnedDeadline(initial=30.0, least=0.5, k=4.0)
+    for _ in range(8):
+        deadline.learn(2.0)
+    before = deadline.seconds(60.0)
+    deadline.change(initial=30.0, least=10.0, k=4.0)
+    assert deadline.seconds(60.0) == 10.0 > before
+    deadline.change(initial=1.0, least=0.5, k=4.0)
+    assert deadline.seconds(60.0) == 1.0
+    deadline.change(initial=30.0, least=0.5, k=4.0)
+    assert deadline.seconds(60.0) == before
+
+
+async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
+    standing = Standing(staleness={"a": 0, "b": 1}, fresh=1, neighbours=2)  # type: ignore[dict-item]
+    engine = SimpleNamespace(standing=lambda round: standing)
+    config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)
+    closer = Closer(SimpleNamespace(config=config, engine=engine, changed=Pulse()))  # type: ignore[arg-type]
+    first = await closer.close(1, at_most_s=60.0)
+    assert (first.closed_by, round(first.seconds, 6)) == ("deadline", 7.0)
+    closer.settle(GossipConfig(quorum=0.5, initial_deadline_s=7.0))
+    assert (await closer.close(2, at_most_s=60.0)).closed_by == "quorum"
+    closer.settle(GossipConfig(quorum=1.0, initial_deadline_s=3.0))
+    third = await closer.close(3, at_most_s=60.0)
+    assert (third.closed_by, round(third.seconds, 6)) == ("deadline", 3.0)

@@ -1,0 +1,102 @@
+"""A node's membership on disk: what is kept, who may read it, and what is said of damage."""
+
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from private_swarm import NOW, SWARM, certificate, chain, identity, invite, revocation
+
+from gossip.errors import LocalError
+from gossip.membership import Roster, pack_item, pack_manifests
+from gossip.membership.limits import BUCKETS
+from gossip.membership.spread import is_item
+from gossip.protocol.member_messages import PART_BYTES, pack_parts, unpack_parts
+from gossip.running.membership import Private
+from gossip.running.membership_files import MembershipFiles
+
+
+@pytest.fixture
+def files(tmp_path):
+    kept = MembershipFiles(tmp_path / "membership")
+    kept.save_certificate(certificate(1, invite(1)))
+    kept.save_manifests(chain())
+    roster = Roster(SWARM, chain().newest.terms.admins)
+    roster.add(pack_item(certificate(2)))
+    roster.add(revocation(identity(3).peer_id))
+    kept.save_roster(roster)
+    kept.save_psk(b"\x2a" * 32)
+    return kept
+
+
+def test_what_is_kept_comes_back(files):
+    assert files.joined
+    assert not MembershipFiles(files.folder / "elsewhere").joined
+    assert files.load_certificate() == certificate(1, invite(1))
+    assert files.load_manifests().newest.digest == chain().newest.digest
+    roster = files.load_roster(chain())
+    assert roster.revoked_peer(identity(3).peer_id) is not None
+    assert [each.peer for each in roster.certificates] == [identity(2).peer_id]
+    assert files.load_psk().text() == (files.folder / "swarm.key").read_bytes()
+    private = Private.load(files, identity(1).peer_id, now=lambda: NOW)
+    assert private.gate.credentials() == certificate(1, invite(1)).raw
+
+
+def test_nobody_else_may_read_any_of_it(files):
+    files.hand_over(revocation(identity(3).peer_id))
+    kept = [each for each in files.folder.rglob("*") if each.is_file()]
+    assert len(kept) == 5
+    assert {stat.S_IMODE(each.stat().st_mode) for each in kept} == {0o600}
+
+
+def test_what_is_not_there(tmp_path):
+    files = MembershipFiles(tmp_path)
+    assert files.load_certificate() is None
+    assert files.load_psk() is None
+    assert len(files.load_roster(chain())) == 0
+    with pytest.raises(LocalError, match="manifests"):
+        files.load_manifests()
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("certificate", "ask an admin for another invite"),
+        ("manifests", "join again by an invite"),
+        ("roster", "delete it to learn it anew"),
+        ("swarm.key", "not a libp2p swarm key"),
+    ],
+)
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"?" + data[1:], lambda data: b""])
+def test_damage_is_told_with_what_to_do(files, name, advice, damage):
+    path = files.folder / name
+    path.write_bytes(damage(path.read_bytes()) if name != "swarm.key" else b"?")
+
+    def load():
+        files.load_psk()
+        Private.load(files, identity(1).peer_id, now=lambda: NOW)
+
+    with pytest.raises(LocalError, match=advice) as told:
+        load()
+    assert str(path) in str(told.value)
+
+
+def test_a_certificate_of_somebody_else_is_found_at_the_start(files):
+    with pytest.raises(LocalError, match="our own membership does not hold"):
+        Private.load(files, identity(2).peer_id, now=lambda: NOW)
+
+
+@given(st.frozensets(st.integers(0, BUCKETS - 1)))
+def test_a_set_of_parts_both_ways(parts):
+    assert unpack_parts(pack_parts(parts)) == parts
+
+
+@given(st.binary(min_size=PART_BYTES, max_size=PART_BYTES))
+def test_every_set_has_one_spelling(packed):
+    assert pack_parts(unpack_parts(packed)) == packed
+
+
+def test_items_are_told_from_manifests_however_many_these_are():
+    assert is_item(pack_item(certificate(1)))
+    assert is_item(revocation(identity(3).peer_id))
+    assert not any(is_item(pack_manifests((chain().newest,) * count)) for count in (1, 2, 15, 16, 17, 64))

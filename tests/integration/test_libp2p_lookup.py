@@ -1,0 +1,27 @@
+"""Members look each other up over real libp2p: stream, dial, answer, hang up."""
+
+from itertools import pairwise
+
+import trio
+from libp2p_harness import until
+from members_harness import Member, living
+
+from gossip.running import lookup
+
+
+async def test_one_of_five_members_is_found_by_its_id_by_one_that_has_not_heard_of_it(monkeypatch):
+    """In a line: each knows the next one alone, and has no place for more; nobody tells of anybody in a hello."""
+    monkeypatch.setattr(lookup, "LOOK_TABLE_S", 0.2)
+    members = [Member(number, degree=2) for number in range(1, 6)]
+    async with living(*members):
+        for member in members:
+            member.service._engine.book.sample = lambda rng, without, rings=None: ()  # type: ignore[method-assign]
+        with trio.fail_after(20):
+            for one, other in pairwise(members):
+                await one.transport.dial(other.address)
+                one.service._engine.book.reached(other.transport.peer_id, other.address)
+                await until(lambda one=one, other=other: one.follows(other) and other.follows(one))
+            first, last = members[0], members[-1]
+            await until(lambda: all(len(member.service._engine.directory.table) for member in members))
+            assert last.transport.peer_id not in first.transport.peers
+            assert await first.service.find(last.transport.peer_id) == tuple(last.transport.addresses)

@@ -1,0 +1,44 @@
+"""A private swarm's bootstrap node, and the doctor of one of its members."""
+
+import json
+from pathlib import Path
+
+import pytest
+from processes_harness import Program, ran
+
+from gossip.membership import Role
+from node.swarm.folder import SwarmFolder
+from node.swarm.founding import Founding, create
+from node.swarm.inviting import Wish, give
+from node.swarm.joining import membership, read_invite
+
+pytestmark = pytest.mark.paired
+
+RAW = {"task": {"name": "paced_digits:create"}, "train": {"rounds": 400, "inner_steps": 20, "eval_every": 100}}
+
+
+def test_a_bootstrap_node_by_its_invite_and_a_doctor_that_members_speak_with(tmp_path: Path) -> None:
+    made = create(tmp_path / "lab", RAW, Founding(name="lab", psk=True, first=Wish(uses=None)), None)
+    folder = SwarmFolder(tmp_path / "lab")
+
+    line = tmp_path / "post.txt"
+    line.write_text(give(folder, folder.authority(None), Wish(role=Role.BOOTSTRAP)))
+    member = membership(tmp_path / "a" / "node", RAW | {"network": {"upnp": False}}, read_invite(made.line))
+    assert member is not None
+    member.settle(None)
+    own = ("node", "--json", "--set", "train.threads=1")
+    loopback = ("--listen", "/ip4/127.0.0.1/tcp/0")
+    with (
+        Program(tmp_path / "0", *own, "--swarm", folder.path) as first,
+        Program(tmp_path / "1", *own[:2], "--invite", line, "--run-dir", tmp_path / "post", *loopback) as post,
+    ):
+        first.hear("round")
+        post.hear("started", role="bootstrap")
+        seen = ran(tmp_path, "doctor", "--run-dir", tmp_path / "a", "--json")
+        peers = [each for each in json.loads(seen.out)["findings"] if each["check"] == "peer"]
+        assert [each["level"] for each in peers] == ["ok"], peers
+        assert "is of this run" in peers[0]["seen"]
+        assert not post.heard("join")
+        post.hear("members")
+        post.interrupt()
+        assert post.end() == 130

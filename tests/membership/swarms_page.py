@@ -1,0 +1,57 @@
+"""What docs/private-swarms.md shows, made by the code."""
+
+from types import ModuleType
+
+from swarms import ADMIN, NOW, peer, secret
+
+from gossip import sealed
+from gossip.membership import (
+    Invitation,
+    ManifestChain,
+    Role,
+    Terms,
+    encode_line,
+    found,
+    limits,
+    make_invite,
+    redeem,
+    revoke_peer,
+    rotate,
+    rotated,
+)
+
+
+def invitation() -> Invitation:
+    """The page's line."""
+    chain = ManifestChain(found(Terms(name="lab", admins=(ADMIN.public_key,)), b"n" * 16).signed_by(ADMIN))
+    granted = make_invite(ADMIN, chain.swarm, secret(), role=Role.TRAINER, issued_at=NOW, name="a guest", uses=1)
+    return Invitation(invite=granted, secret=secret(), chain=chain)
+
+
+def examples() -> dict[str, bytes | str]:
+    """By their names on the page."""
+    made = invitation()
+    member = redeem(made.invite, made.secret, peer(1).peer_id, issued_at=NOW, nonce=b"r" * 16)
+    successor = rotated(member, rotate(peer(1), peer(2).peer_id, issued_at=NOW))
+    return {
+        "manifest": made.chain.newest.raw,
+        "invite": made.invite.raw,
+        "certificate": member.raw,
+        "rotation": successor.rotations[0].raw,
+        "revocation": revoke_peer(ADMIN, made.chain.swarm, peer(2).peer_id, issued_at=NOW, reason="left").raw,
+        "line": encode_line(made),
+    }
+
+
+def bounds() -> dict[str, int]:
+    """Every bound of the formats."""
+    return {**_of(limits, "KIB"), **_of(sealed, "")}
+
+
+def _of(module: ModuleType, but: str) -> dict[str, int]:
+    name = module.__name__.rpartition(".")[2]
+    return {
+        f"{name}.{key}": value
+        for key, value in vars(module).items()
+        if key.isupper() and key != but and not key.startswith("_") and isinstance(value, int)
+    }

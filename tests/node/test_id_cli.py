@@ -1,0 +1,113 @@
+"""`p2ptrain id`: what it shows, protects, copies and replaces, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from swarm_harness import founded, joined, mistake, said, seal_cheaply
+
+from gossip.errors import LocalError
+from gossip.identity import Identity
+from node import credentials
+from node.run_dir import IDENTITY
+from node.swarm import successor
+from node.swarm.folder import membership_of
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal_cheaply(monkeypatch)
+
+
+def passphrase(folder: Path, words: str = "correct horse", name: str = "pass") -> Path:
+    path = folder / name
+    path.write_text(f"{words}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_new_show_and_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, copy = tmp_path / "key", tmp_path / "copy"
+    made = json.loads(said(capsys, "id", "new", key, "--json")[1])["peer_id"]
+    assert said(capsys, "id", "show", key)[1].strip() == made
+    assert "holds an identity already" in mistake(capsys, "id", "new", key)
+    assert said(capsys, "id", "export", key, copy)[1].strip() == made
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert "is there already" in mistake(capsys, "id", "export", key, copy)
+    for command in ("show", "encrypt", "rotate"):
+        assert "there is no identity" in mistake(capsys, "id", command, tmp_path / "none")
+
+
+def test_under_a_passphrase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, right, wrong = tmp_path / "key", passphrase(tmp_path), passphrase(tmp_path, "horse", "wrong")
+    made = said(capsys, "id", "new", key)[1].strip()
+    seed = Identity.load(key).seed.hex()
+    assert said(capsys, "id", "encrypt", key, "--passphrase-file", right)[1].strip() == made
+    assert seed.encode() not in key.read_bytes()
+    assert "already" in mistake(capsys, "id", "encrypt", key, "--passphrase-file", right)
+    assert said(capsys, "id", "show", key, "--passphrase-file", right)[1].strip() == made
+    assert "no terminal" in mistake(capsys, "id", "show", key)
+    code, _, err = said(capsys, "id", "show", key, "--passphrase-file", wrong)
+    assert (code, "passphrase is wrong" in err, err.count("\n")) == (1, True, 1)
+    right.chmod(0o644)
+    assert "chmod 600" in mistake(capsys, "id", "show", key, "--passphrase-file", right)
+
+
+def test_a_sealed_key_is_no_authority_s(tmp_path: Path) -> None:
+    from gossip.membership import Authority
+
+    identity = Identity.generate()
+    identity.save(tmp_path / "key", b"word")
+    assert Identity.load(tmp_path / "key", b"word").peer_id == identity.peer_id
+    with pytest.raises(LocalError, match="another purpose"):
+        Authority.load(tmp_path / "key", b"word")
+    with pytest.raises(LocalError, match="--passphrase-file"):
+        Identity.load(tmp_path / "key")
+    with pytest.raises(LocalError, match="not overwritten"):
+        identity.save(tmp_path / "key")
+
+
+def test_a_membership_goes_on_under_the_next_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = founded(tmp_path / "lab")
+    node = tmp_path / "a" / "node"
+    joined(node, made.line)
+    before = Identity.load(node / IDENTITY).peer_id
+    after = said(capsys, "id", "rotate", node)[1].strip()
+    assert after == Identity.load(node / IDENTITY).peer_id != before
+    certificate = membership_of(node).load_certificate()
+    assert certificate is not None
+    assert certificate.lineage == (before, after)
+    assert credentials.load(node, None).private is not None
+    for _ in range(3):
+        assert said(capsys, "id", "rotate", node)[0] == 0
+    assert "takes no other key" in mistake(capsys, "id", "rotate", node)
+    assert credentials.load(node, None).private is not None
+    assert not list(node.glob("*.next"))
+
+
+def test_a_rotation_that_died_half_way_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = founded(tmp_path / "lab")
+    node = tmp_path / "a" / "node"
+    joined(node, made.line)
+    with monkeypatch.context() as died:
+        died.setattr(Path, "replace", _power_cut(Path.replace))
+        with pytest.raises(KeyboardInterrupt):
+            successor.replace_key(node / IDENTITY, None)
+    certificate = membership_of(node).load_certificate()
+    assert certificate is not None
+    assert successor.replace_key(node / IDENTITY, None).peer_id == certificate.peer
+    assert credentials.load(node, None).private is not None
+
+
+def _power_cut(replace):  # type: ignore[no-untyped-def]
+    def cut(self: Path, target: Path) -> Path:
+        if self.suffix == ".next":
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    return cut
+
+
+def test_a_key_of_no_swarm_is_simply_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = said(capsys, "id", "new", tmp_path / "key")[1]
+    assert said(capsys, "id", "rotate", tmp_path / "key")[1] not in ("", before)

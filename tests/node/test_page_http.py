@@ -1,0 +1,134 @@
+"""The node's page over HTTP: what is served, to whom, and what never leaves."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import httpx
+import pytest
+from page_harness import ask, served
+
+from node.page.guard import HEADERS
+from node.status_server import FOLDER, STATIC
+
+TOKEN = "a-token-of-the-test"
+PATHS = ("/", "/page.js", "/metrics", "/status", "/healthz", "/nothing")
+SCRIPTS = sorted(FOLDER.glob("*.js"))
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_answer_says_what_a_browser_may_do_with_it(path):
+    async with served() as page:
+        answer = await ask(page.url + path)
+    assert answer.status_code == (404 if path == "/nothing" else 200)
+    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] in {"no-store", "no-cache"}
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_it_is_read_only(method):
+    async with served() as page:
+        for path in PATHS:
+            answer = await ask(page.url + path, method, content=b"x")
+            assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9999", 200),
+        ("127.0.0.1", 200),
+        ("127.0.0.1:80", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:80", 421),
+        ("localhost.evil.example", 421),
+        ("192.168.1.4:9400", 421),
+        ("", 421),
+    ],
+)
+async def test_a_name_that_a_stranger_chose_is_not_answered(host, status):
+    async with served() as page:
+        for path in ("/", "/events", "/status") if status != 200 else ("/", "/status"):
+            assert (await ask(page.url + path, headers={"host": host})).status_code == status, path
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/metrics", "/status", "/events", "/nothing"])
+async def test_without_the_token_nothing_is_told(path):
+    async with served(token=TOKEN) as page:
+        for headers in (
+            {},
+            {"authorization": "Bearer nonsense"},
+            {"authorization": f"Basic {TOKEN}"},
+            {"authorization": "Bearer"},
+            {"cookie": f"p2ptrain-{page.port}={TOKEN}"},
+            {"cookie": "p2ptrain=\x01;;="},
+        ):
+            answer = await ask(page.url + path, headers=headers)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert answer.headers["content-security-policy"]
+            assert "node-0" not in answer.text
+        assert (await ask(f"{page.url}{path}?token=wrong")).status_code == 401
+        assert (await ask(f"{page.url}{path}?{'x' * 2000}&token={TOKEN}")).status_code == 401
+
+
+async def test_prometheus_and_programs_bring_it_as_a_bearer():
+    async with served(token=TOKEN) as page:
+        for path in ("/metrics", "/status"):
+            answer = await ask(page.url + path, headers={"authorization": f"Bearer {TOKEN}"})
+            assert answer.status_code == 200
+            assert "set-cookie" not in answer.headers
+        assert (await ask(f"{page.url}/healthz")).json() == {"ok": True}
+        # With a token the name does not matter: a stranger's page has no cookie of ours.
+        headers = {"authorization": f"Bearer {TOKEN}", "host": "gpu.home.example:9400"}
+        assert (await ask(f"{page.url}/status", headers=headers)).status_code == 200
+
+
+async def test_a_browser_shows_it_once_and_has_a_cookie_that_no_script_reads():
+    async with served(token=TOKEN) as page, httpx.AsyncClient(trust_env=False) as client:
+        first = await client.get(f"{page.url}/?token={TOKEN}")
+        assert first.status_code == 200
+        cookie = first.headers["set-cookie"]
+        assert TOKEN not in cookie
+        assert cookie.startswith(f"p2ptrain-{page.port}=")
+        assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+        for path in ("/", "/page.js", "/status"):
+            later = await client.get(page.url + path)
+            assert later.status_code == 200
+            assert "set-cookie" not in later.headers
+
+
+async def test_the_page_is_whole_and_asks_nobody_else():
+    index = (FOLDER / "index.html").read_text(encoding="utf-8")
+    async with served() as page:
+        for path, (name, kind) in STATIC.items():
+            answer = await ask(page.url + path)
+            assert answer.content == (FOLDER / name).read_bytes()
+            assert answer.headers["content-type"].startswith(kind)
+    asked = re.findall(r'(?:src|href)="([^"#]+)"', index)
+    assert set(asked) <= {*STATIC, "/metrics", "/status"}
+    imported = {name for script in SCRIPTS for name in re.findall(r'from "\./(.+)"', script.read_text())}
+    assert {f"/{name}" for name in imported} <= STATIC.keys()
+    assert {path.name for path in FOLDER.iterdir()} == {name for name, _ in STATIC.values()}
+    for path in FOLDER.iterdir():
+        text = path.read_text(encoding="utf-8").replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert "//" not in re.sub(r"(^|\s)//.*$", "", text, flags=re.MULTILINE), path
+
+
+def test_an_installed_wheel_has_the_page():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert "static/*" in project["tool"]["setuptools"]["package-data"]["node.page"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_the_scripts_make_no_markup_out_of_text(script):
+    text = script.read_text(encoding="utf-8")
+    ways = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|Function\(|setHTML|DOMParser|srcdoc|\.style\b"
+    )
+    assert not re.search(ways, text)

@@ -1,0 +1,120 @@
+"""A newer manifest at a trainer: from its round on, for training and for closing, and once."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gossip.membership import Authority, ManifestChain, Terms, found, succeed
+from node.config import Config
+from node.node import Node
+from node.swarm import recipe
+from node.swarm.applying import follow_manifests
+
+ADMIN = Authority(b"\x07" * 32)
+
+
+@dataclass
+class Parts:
+    """As much of a node as a manifest touches."""
+
+    config: Config = field(default_factory=Config)
+    round: int = 0
+    closing: bool = False
+    settle: Any = None
+    settled: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.inner = SimpleNamespace(trainer=SimpleNamespace(config=self.config.train))
+        self.service = SimpleNamespace(closer=SimpleNamespace(settle=self.settled.append))
+
+    def settle_round(self) -> None:
+        self.settle(self.round + self.closing, self.round)
+
+
+def chain(*versions: tuple[int, dict[str, Any]]) -> ManifestChain:
+    """A first version with the defaults, and these: (applies_at, changes)."""
+    terms = Terms(name="lab", admins=(ADMIN.public_key,), settings=recipe.settings_of(Config()))
+    made = ManifestChain(found(terms, b"n" * 16).signed_by(ADMIN))
+    for at, changes in versions:
+        extend(made, at, changes)
+    return made
+
+
+def extend(made: ManifestChain, at: int, changes: dict[str, Any]) -> None:
+    from dataclasses import replace
+
+    terms = made.newest.terms
+    after = replace(terms, settings=recipe.changed(terms.settings, changes))
+    made.accept(succeed(made.newest, after, applies_at=at).signed_by(ADMIN))
+
+
+def follow(node: Parts, made: ManifestChain) -> tuple[Any, list[tuple[str, dict[str, Any]]]]:
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def emit(event: str, /, **fields: object) -> None:
+        told.append((event, dict(fields)))
+
+    real: Node = node  # type: ignore[assignment]
+    return follow_manifests(real, made, emit), told
+
+
+def test_training_begins_by_it_a_phase_before_the_round_is_closed_by_it() -> None:
+    node, made = Parts(), chain((3, {"train.learning_rate": 0.5, "network.quorum": 0.5}))
+    _, told = follow(node, made)
+    rates = []
+    for node.round in range(5):
+        for node.closing in (False, True):
+            node.settle_round()
+            rates.append(
+                (node.round, node.closing, node.inner.trainer.config.learning_rate, node.config.network.quorum)
+            )
+    before, after = Config().train.learning_rate, 0.5
+    assert rates[4] == (2, False, before, Config().network.quorum)
+    assert rates[5] == (2, True, after, Config().network.quorum)
+    assert rates[6] == (3, False, after, 0.5)
+    assert [event for event, _ in told] == ["manifest"]
+    assert told[0][1] == {"version": 2, "applies_at": 3, "round": 3, "changes": {"train.learning_rate": 0.5}}
+    assert [each.quorum for each in node.settled] == [0.5]
+
+
+def test_a_node_that_starts_late_begins_with_what_holds_in_its_round() -> None:
+    node = Parts(round=9)
+    _, told = follow(node, chain((3, {"train.clip_norm": 2.0}), (20, {"train.clip_norm": 3.0})))
+    assert node.config.train.clip_norm == 2.0
+    assert [fields["version"] for _, fields in told] == [2]
+
+
+def test_one_that_goes_on_behind_takes_back_what_does_not_hold_yet() -> None:
+    made = chain((20, {"train.clip_norm": 3.0}))
+    newest = Config().model_copy(update={"train": type(Config().train)(clip_norm=3.0)})
+    node = Parts(config=newest, round=5)
+    follow(node, made)
+    assert node.inner.trainer.config.clip_norm == Config().train.clip_norm
+
+
+@pytest.mark.parametrize(("at", "late"), [(3, True), (8, False)])
+def test_what_is_heard_while_training(at: int, late: bool) -> None:
+    node, made = Parts(round=5), chain()
+    heard, told = follow(node, made)
+    extend(made, at, {"train.learning_rate": 0.5})
+    heard(made.newest)
+    assert (node.config.train.learning_rate == 0.5) is late
+    assert [event for event, _ in told] == (["warning", "manifest"] if late else [])
+
+
+def test_a_version_about_members_alone_is_told_and_changes_nothing() -> None:
+    node, made = Parts(round=5), chain()
+    heard, told = follow(node, made)
+    extend(made, 0, {})
+    heard(made.newest)
+    assert node.config == Config()
+    assert told[-1][1]["changes"] == {}
+
+
+def test_what_this_program_cannot_apply_is_said_and_passed_over() -> None:
+    node = Parts(round=5)
+    _, told = follow(node, chain((0, {"train.learning_rate": -1.0})))
+    assert node.config == Config()
+    assert told[0][0] == "warning"

@@ -1,0 +1,219 @@
+"""`swarm revoke`, `rotate`, `sign`, `show` and `members`: what goes to the nodes, and every refusal."""
+
+import json
+from pathlib import Path
+
+import pytest
+from swarm_harness import founded, joined, line_of, mistake, said
+
+from gossip.identity import Identity
+from gossip.membership import ManifestChain, parse_item
+from gossip.running.membership_files import SUFFIX
+from node.run_dir import EVENTS, IDENTITY
+from node.swarm.folder import SwarmFolder, membership_of
+from node.swarm.pending import known
+
+
+def events(node_dir: Path, round_: int) -> None:
+    """As a node leaves them that has trained so far."""
+    lines = [{"ts": 1.0, "event": "started", "peer_id": "x"}, {"ts": 2.0, "event": "round", "round": round_}]
+    (node_dir / EVENTS).write_text("".join(json.dumps(each) + "\n" for each in lines))
+
+
+def waiting(node_dir: Path) -> list[bytes]:
+    return [each.read_bytes() for each in (node_dir / "membership" / "inbox").glob(f"*{SUFFIX}")]
+
+
+def newest(lab: Path) -> ManifestChain:
+    return known(membership_of(lab / "node"))[0]
+
+
+def test_a_rotation_waits_for_the_node_and_the_next_builds_on_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = founded(tmp_path / "lab").folder.path
+    events(lab / "node", 7)
+    code, out, _ = said(
+        capsys, "swarm", "rotate", lab, "--set", "train.learning_rate=0.001", "--set", "train.rounds=90", "--json"
+    )
+    facts = json.loads(out)
+    assert (code, facts["version"], facts["applies_at"]) == (0, 2, 17)
+    assert facts["changes"]["train.learning_rate"] == {"from": 0.003, "to": 0.001}
+    assert said(capsys, "swarm", "rotate", lab, "--set", "network.initial_deadline_s=9", "--at-round", 20)[0] == 0
+    assert said(capsys, "swarm", "rotate", lab, "--max-members", 5)[0] == 0
+    chain = newest(lab)
+    assert [(each.version, each.applies_at) for each in chain] == [(1, 0), (2, 17), (3, 20), (4, 20)]
+    assert chain.newest.terms.settings["train"]["learning_rate"] == 0.001  # type: ignore[index, call-overload]
+    assert chain.newest.terms.max_members == 5
+    assert len(waiting(lab / "node")) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--set", "train.batch_size=8"), "cannot change while a swarm trains"),
+        (("--set", "sync.f=2"), "cannot change while a swarm trains"),
+        (("--set", "train.learning_rate=-1"), "learning_rate"),
+        (("--set", "train.learning_rate=fast"), "learning_rate"),
+        (("--set", "train.learning_rate=0.003"), "nothing would change"),
+        (("--set", "train.learning_rate"), "is not section.key=value"),
+        (("--set", "train.learning_rate=0.1", "--at-round", "7"), "round 7 is over"),
+        (("--set", "train.rounds=9"), "would end the run before round 17"),
+        (("--max-members", "3", "--at-round", "30"), "--at-round without --set"),
+        (("--policy", "closed"), "unknown policy"),
+        (("--k", "2"), "--k 2 of 1 admins"),
+        ((), "nothing would change"),
+    ],
+)
+def test_what_rotate_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], what: str
+) -> None:
+    lab = founded(tmp_path / "lab").folder.path
+    events(lab / "node", 7)
+    assert what in mistake(capsys, "swarm", "rotate", lab, *words)
+    assert not waiting(lab / "node")
+
+
+def test_a_round_must_be_named_where_no_node_says_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lab = founded(tmp_path / "lab").folder.path
+    assert "--at-round N" in mistake(capsys, "swarm", "rotate", lab, "--set", "train.clip_norm=2")
+
+
+def test_k_of_n_sign_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [
+        json.loads(said(capsys, "swarm", "key", tmp_path / name, "--no-passphrase", "--json")[1])["key"]
+        for name in "bc"
+    ]
+    assert said(capsys, "swarm", "key", tmp_path / "b", "--json")[1].count(keys[0]) == 1
+    lab = founded(tmp_path / "lab", others=tuple(map(bytes.fromhex, keys)), threshold=3).folder.path
+    change = ("--set", "train.learning_rate=0.001", "--at-round", 0)
+    facts = json.loads(said(capsys, "swarm", "rotate", lab, *change, "--json")[1])
+    assert (facts["signed"], facts["needed"], facts["handed_to"]) == (1, 3, [])
+    proposal = facts["proposal"]
+    assert not waiting(lab / "node")
+    assert json.loads(said(capsys, "swarm", "sign", "--yes", tmp_path / "b", proposal, "--json")[1])["signed"] == 2
+    again = json.loads(said(capsys, "swarm", "sign", "--yes", tmp_path / "b", proposal, "--json")[1])
+    assert (again["signed"], again["handed_to"]) == (2, [])
+    last = json.loads(said(capsys, "swarm", "sign", "--yes", tmp_path / "c", proposal, "--to", lab, "--json")[1])
+    assert (last["signed"], last["handed_to"]) == (3, [str(lab / "node")])
+    assert newest(lab).newest.version == 3
+    assert "has to be proposed again" in mistake(capsys, "swarm", "sign", "--yes", lab, proposal)
+    (tmp_path / "junk").write_text("junk")
+    assert "is no proposal" in mistake(capsys, "swarm", "sign", "--yes", lab, tmp_path / "junk")
+    said(capsys, "swarm", "key", tmp_path / "d", "--no-passphrase")
+    assert "no admin's" in mistake(capsys, "swarm", "sign", "--yes", tmp_path / "d", proposal)
+
+
+def test_a_proposal_is_shown_and_asked_about_before_it_is_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = said(capsys, "swarm", "key", tmp_path / "b", "--no-passphrase")[1].strip()
+    lab = founded(tmp_path / "lab", others=(bytes.fromhex(key),), threshold=2).folder.path
+    said(capsys, "swarm", "rotate", lab, "--max-members", 9)
+    proposal = lab / "proposal-3.p2p"
+    before = proposal.read_bytes()
+    sign = ("swarm", "sign", tmp_path / "b", proposal)
+    assert "no terminal" in mistake(capsys, *sign)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for answer, signed in (("n", False), ("y", True)):
+        monkeypatch.setattr("typer.confirm", lambda question, err, answer=answer: answer == "y")
+        code, _, err = said(capsys, *sign)
+        assert "max_members: 0 -> 9" in err
+        assert (code == 0, proposal.read_bytes() != before) == (signed, signed)
+
+
+def test_who_can_be_named_to_be_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = founded(tmp_path / "lab")
+    lab, folder = made.folder.path, SwarmFolder(tmp_path / "lab")
+    line = line_of(folder, name="carol")
+    joined(tmp_path / "a" / "node", made.line)
+    certificate = membership_of(tmp_path / "a" / "node").load_certificate()
+    assert certificate is not None
+    (tmp_path / "line").write_text(line)
+    carol = next(each.id for each in folder.given() if each.name == "carol")
+    roster = folder.files.load_roster(made.chain)
+    roster.put(certificate)
+    folder.files.save_roster(roster)
+    ways = {
+        certificate.peer: certificate.peer,
+        f"..{certificate.peer[-8:]}": certificate.peer,
+        "carol": carol,
+        carol: carol,
+        carol[:10]: carol,
+        line: carol,
+        str(tmp_path / "line"): carol,
+    }
+    for word, target in ways.items():
+        facts = json.loads(said(capsys, "swarm", "revoke", lab, word, "--reason", "left", "--json")[1])
+        assert facts["target"] == target, word
+        assert facts["handed_to"] == [str(lab / "node")]
+    kinds = {parse_item(each).what.value for each in waiting(lab / "node")}  # type: ignore[union-attr]
+    assert kinds == {"peer", "grant"}
+    assert "no member or invite" in mistake(capsys, "swarm", "revoke", lab, "nobody")
+    assert "no authority key" in mistake(capsys, "swarm", "revoke", tmp_path / "a", certificate.peer)
+    rows = json.loads(said(capsys, "swarm", "members", lab, "--json")[1])["members"]
+    assert {row["name"] or row["peer"]: row["revoked"] for row in rows} == {"founder": None, certificate.peer: "left"}
+    view = json.loads(said(capsys, "swarm", "show", lab, "--json")[1])
+    assert [each["revoked"] for each in view["invites"]] == [False, True]
+
+
+def test_items_go_to_other_nodes_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = founded(tmp_path / "lab")
+    joined(tmp_path / "a" / "node", made.line)
+    peer = Identity.load(tmp_path / "a" / "node" / IDENTITY).peer_id
+    words = ("swarm", "revoke", tmp_path / "lab", peer, "--json")
+    assert len(json.loads(said(capsys, *words, "--to", tmp_path / "a")[1])["handed_to"]) == 2
+    assert waiting(tmp_path / "a" / "node")
+    (tmp_path / "empty").mkdir()
+    assert "no swarm's folder" in mistake(capsys, *words, "--to", tmp_path / "empty")
+
+
+def test_show_tells_nothing_secret_and_everything_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = founded(tmp_path / "lab", psk=True, max_members=4)
+    for what in (made.folder.path, made.folder.path / "invite.txt", made.line):
+        code, out, _ = said(capsys, "swarm", "show", what)
+        assert code == 0
+        for each in (made.chain.swarm.hex(), "who has an invite; 4 at most", "pre-shared key", "name=digits"):
+            assert each in out, each
+        view = json.loads(said(capsys, "swarm", "show", what, "--json")[1])
+        assert (view["psk"], view["policy"], view["settings"]["train"]["rounds"]) == (True, "invite_only", 3)
+        psk = made.folder.psk()
+        assert psk is not None
+        assert psk.hex() not in out + json.dumps(view)
+        assert made.line not in out + json.dumps(view)
+
+
+def test_folders_that_are_no_swarm_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("show", "members", "invite"):
+        assert "no swarm's folder" in mistake(capsys, "swarm", command, tmp_path)
+    assert "has no node" in mistake(capsys, "swarm", "rotate", tmp_path)
+    assert "no swarm's folder" in mistake(capsys, "node", "--swarm", tmp_path)
+    made = founded(tmp_path / "lab")
+    both = ("node", "--swarm", made.folder.path, "--run-dir", tmp_path / "a")
+    assert "has its own node" in mistake(capsys, *both)
+
+
+def test_a_bare_key_that_others_may_read_signs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lab = founded(tmp_path / "lab").folder
+    lab.authority_file.chmod(0o644)
+    assert "can be opened by others" in mistake(capsys, "swarm", "invite", lab.path)
+    assert "can be opened by others" in mistake(capsys, "swarm", "revoke", lab.path, "a" * 64)
+
+
+def test_an_invite_in_a_file_and_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lab = founded(tmp_path / "lab").folder.path
+    file = tmp_path / "for-carol.txt"
+    code, out, _ = said(
+        capsys, "swarm", "invite", lab, "--out", file, "--expires", "7d", "--uses", 2, "--name", "carol"
+    )
+    assert code == 0
+    assert "p2p1" not in out
+    assert file.stat().st_mode & 0o777 == 0o600
+    view = json.loads(said(capsys, "swarm", "show", file, "--json")[1])["invite"]
+    assert (view["uses"], view["name"], view["expires"] - view["issued_at"]) == (2, "carol", 7 * 86400)
+    assert "is there already" in mistake(capsys, "swarm", "invite", lab, "--out", file)
+    assert "unknown role" in mistake(capsys, "swarm", "invite", lab, "--role", "king")
+    _, out, _ = said(capsys, "swarm", "invite", lab, "--qr")
+    line, *picture = out.splitlines()
+    assert line.startswith("p2p1")
+    assert len(picture) > 40

@@ -1,0 +1,220 @@
+"""`p2ptrain top`: what it draws, and where it looks."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import trio
+from page_harness import served
+from rich.console import Console
+from swarm_story import PEER, node_events, round_event
+
+from node.cli.app import main
+from node.errors import RunError, UsageError
+from node.events import EventLog
+from node.progress import NodeProgress
+from node.run_dir import CONFIG, EVENTS
+from node.top import source as sources
+from node.top.remote import fetch, token_of
+from node.top.screen import BARS, screen, sparkline
+from node.top.source import AddressSource, FolderSource, Watched, source_of
+
+TOKEN = "a-token-of-the-test"
+
+
+def write(folder: Path, index: int, *, rounds: int = 6, max_bytes: int = 1 << 28) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with EventLog(folder / EVENTS, max_bytes=max_bytes) as log:
+        for event in node_events(index, rounds=rounds):
+            tell(log, event | ({"metrics_url": None} if event["event"] == "started" else {}))
+
+
+def tell(log: EventLog, event: dict) -> None:
+    log(event["event"], **{key: value for key, value in event.items() if key not in {"ts", "event"}})
+
+
+def drawn(nodes: list[Watched], width: int = 80, height: int = 24) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True)
+    console.print(screen(nodes, now=1019.0, width=width, height=height, hint="q leaves"))
+    return console.export_text().rstrip("\n").splitlines()
+
+
+def watched(count: int) -> list[Watched]:
+    nodes = [Watched(NodeProgress(f"node-{index}")) for index in range(count)]
+    for index, node in enumerate(nodes):
+        for event in node_events(index, rounds=6 - index % 2):
+            node.progress.observe(event)
+            node.measured()
+    return nodes
+
+
+def test_a_sparkline_has_the_lowest_and_the_highest_as_its_ends():
+    assert sparkline([1.0, 2.0, 3.0], 8, "abc") == "abc"
+    assert sparkline([float(n) for n in range(100)], 10, BARS)[0] == BARS[0]
+    assert sparkline([float(n) for n in range(100)], 10, BARS)[-1] == BARS[-1]
+    assert len(sparkline([float(n) for n in range(100)], 10)) == 10
+    assert sparkline([5.0, 5.0], 4, "abc") == "aa"
+    assert sparkline([], 4) == ""
+
+
+def test_a_run_fits_a_small_terminal_and_says_what_is_left_out():
+    lines = drawn(watched(4))
+    assert lines[0].startswith("4 nodes  round 5/10")
+    assert lines[2].split() == [
+        *("node", "round", "behind", "loss", "eval", "trend", "sent", "recv", "peers", "rej", "state")
+    ]
+    assert lines[4].split()[:5] == ["node-1", "5/10", "1", "4.000", "2.500"]
+    assert lines[-1] == "q leaves"
+    for count in (1, 4, 64):
+        lines = drawn(watched(count))
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 80
+    assert "nodes, " in lines[-2]
+    assert len(drawn(watched(64), height=10)) <= 10
+
+
+def test_a_wide_terminal_has_more():
+    header = drawn(watched(2), width=120)[2].split()
+    assert header[-3:] == ["util", "lag", "tok/s"]
+    assert "94%" in drawn(watched(2), width=120)[3]
+
+
+def test_who_is_least_trusted_stands_first():
+    nodes = watched(2)
+    liar = f"{PEER}7"
+    nodes[0].progress.peers[liar] = {"here": True, "score": 40.0, "rejected": {"stale": 2}, "tracked": False}
+    nodes[1].progress.observe({"ts": 1.0, "event": "banned", "peer": liar, "reason": "forged"})
+    lines = drawn(nodes)
+    at = next(number for number, line in enumerate(lines) if line.startswith("peer"))
+    assert lines[at + 1].split() == ["..Zf7M8cV7", "banned", "40", "-", "-", "0/1", "-", "2", "0"]
+    assert all("gone" in line or "no offence" in line for line in lines[at + 2 : -1])
+
+
+def test_what_others_say_does_nothing_to_the_terminal():
+    node = Watched(NodeProgress("\x1b]0;owned\x07[bold]\n" * 9, state="\x1b[2J\x1b[31m" * 9))
+    node.progress.peers["\x1b[31mx\n\u202e"] = {
+        "here": "yes",
+        "score": "9",
+        "rejected": ["a"],
+        "tracked": 1,
+        "round": None,
+    }
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(screen([node], now=1.0))
+    shown = console.file.getvalue()
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "\u202e" not in shown
+    assert "[bold]" in shown
+
+
+def test_a_folder_is_followed_and_not_read_again(tmp_path, monkeypatch):
+    for index in range(2):
+        write(tmp_path / f"node-{index}", index)
+    source = FolderSource(tmp_path)
+    assert [(node.progress.name, node.progress.rounds_done) for node in source.look()] == [("node-0", 6), ("node-1", 6)]
+    assert [len(node.losses()) for node in source.look()] == [6, 6]
+    taken = []
+    monkeypatch.setattr(sources, "from_line", lambda line: taken.append(line))
+    source.look()
+    assert not any(taken)
+    monkeypatch.undo()
+    write(tmp_path / "node-2", 2)
+    with EventLog(tmp_path / "node-0" / EVENTS) as log:
+        tell(log, round_event(7, ts=2000.0))
+    assert [node.progress.rounds_done for node in source.look()] == [7, 6, 6]
+
+
+def test_a_log_that_was_full_goes_on_in_the_next_one(tmp_path):
+    folder = tmp_path / "node-0"
+    write(folder, 0, rounds=3)
+    source = FolderSource(folder)
+    assert source.look()[0].progress.rounds_done == 3
+    with EventLog(folder / EVENTS, max_bytes=(folder / EVENTS).stat().st_size + 10) as log:
+        for done in (4, 5):
+            tell(log, round_event(done, ts=2000.0))
+    assert source.look()[0].progress.rounds_done == 5
+    assert len(source.look()[0].losses()) == 5
+    assert FolderSource(folder).look()[0].progress.rounds_done == 5
+
+
+async def test_a_node_that_runs_is_asked_for_what_no_log_has(tmp_path):
+    folder, token = tmp_path / "node-0", tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    async with served(token=TOKEN) as page:
+        page.progress.peers[f"{PEER}1"] |= {"score": 12, "here": True}
+        page.progress.loop_lag_s = 0.004
+        write(folder, 0)
+        with EventLog(folder / EVENTS) as log:
+            tell(log, next(node_events(0)) | {"metrics_url": page.url})
+        look = FolderSource(folder).look
+        assert (await trio.to_thread.run_sync(look))[0].progress.peers == {}
+        (folder / CONFIG).write_text(f'[node]\nstatus_token_file = "{token}"\n')
+        node = (await trio.to_thread.run_sync(FolderSource(folder).look))[0]
+        assert node.progress.peers[f"{PEER}1"]["score"] == 12
+        page.progress.peer_id = "somebody else who has this port now"
+        node = (await trio.to_thread.run_sync(FolderSource(folder).look))[0]
+        assert node.progress.peers == {}
+
+
+def test_a_token_that_is_not_for_us_is_none(tmp_path):
+    assert token_of(tmp_path / CONFIG) == ""
+    for text in ("no toml", "[node]\n", '[node]\nstatus_token_file = "/nowhere"', "node = 3"):
+        (tmp_path / CONFIG).write_text(text)
+        assert token_of(tmp_path / CONFIG) == ""
+
+
+async def test_an_address_is_asked_each_time_and_may_fall_silent(monkeypatch):
+    async with served(token=TOKEN) as page:
+        source = AddressSource(page.url, TOKEN)
+        assert (await trio.to_thread.run_sync(source.look))[0].progress.rounds_done == 3
+        page.tell(round_event(4, ts=2000.0))
+        node = (await trio.to_thread.run_sync(source.look))[0]
+        assert (node.progress.rounds_done, len(node.losses())) == (4, 2)
+        with pytest.raises(RunError, match="wants its token"):
+            await trio.to_thread.run_sync(fetch, page.url)
+    node = (await trio.to_thread.run_sync(source.look))[0]
+    assert (node.progress.state, node.progress.rounds_done) == ("silent", 4)
+    with pytest.raises(RunError, match="no node answers"):
+        await trio.to_thread.run_sync(AddressSource(page.url).look)
+
+
+async def test_what_is_no_node_is_one_clear_error():
+    async with served() as page:
+        page.progress.peers = "nonsense"  # type: ignore[assignment]
+        page.feed.status = lambda: {"peers": "nonsense"}  # type: ignore[method-assign]
+        with pytest.raises(RunError, match="it says something else"):
+            await trio.to_thread.run_sync(fetch, page.url)
+
+
+def test_a_pipe_gets_the_picture_once(tmp_path, capsys):
+    write(tmp_path / "node-0", 0)
+    for words in (["top", str(tmp_path)], ["top", "--once", str(tmp_path)]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert "node-0" in shown
+        assert "q leaves" not in shown
+
+
+def test_json_is_a_line_with_every_field(tmp_path, capsys):
+    write(tmp_path / "node-0", 0)
+    with EventLog(tmp_path / "node-0" / EVENTS) as log:
+        log("finished", summary=None)
+    assert main(["top", "--json", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1  # all have ended
+    (node,) = json.loads(lines[0])["nodes"]
+    assert (node["rounds_done"], node["state"]) == (6, "finished")
+    assert main(["status", "--json", str(tmp_path)]) == 0
+    (same,) = json.loads(capsys.readouterr().out)
+    assert same == node
+    assert {"peers", "rejected_by", "utilization", "train_loss", "payload_bytes_sent", "loop_lag_s"} <= same.keys()
+
+
+def test_where_there_is_no_run_it_says_so(tmp_path, capsys):
+    assert main(["top", str(tmp_path)]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    with pytest.raises(UsageError):
+        source_of(str(tmp_path / "nothing")).look()
