@@ -74,6 +74,17 @@ def chunks(numel: int, block: int) -> list[Chunk]:
     return [*cut, Chunk(whole, 1, rest)] if rest else cut
 
 
+EncodeRows = Callable[[Floats, Bytes], Floats]
+DecodeRows = Callable[[Floats, Bytes, Floats], None]
+
+
+class Loops(NamedTuple):
+    """What turns a chunk's rows into bytes and back: `BlockCodec.encode_rows` and `decode_rows`, or compiled twins."""
+
+    encode: EncodeRows
+    decode: DecodeRows
+
+
 class BlockCodec(ABC):
     """Scales and bodies of blocks. Cost: O(d) time; beside the result the payload and a few chunks a thread."""
 
@@ -95,6 +106,10 @@ class BlockCodec(ABC):
     def decode_rows(self, scale_r: Floats, body_rb: Bytes, out_rw: Floats) -> None:
         """Write the rows' values to `out_rw`. PayloadError `malformed` when a body cannot be one."""
 
+    def loops(self, numel: int) -> Loops:
+        """What codes a vector of `numel` parameters. Members with compiled loops give them where these pay."""
+        return Loops(self.encode_rows, self.decode_rows)
+
     def size(self, numel: int) -> int:
         """The exact payload length for `numel` parameters."""
         whole, rest = divmod(numel, self.block)
@@ -106,11 +121,11 @@ class BlockCodec(ABC):
         value_d = check_vector(x_d)
         scale_b = np.empty(self._blocks(value_d.size), dtype=np.float32)
         payload = np.empty(self.size(value_d.size), dtype=np.uint8)
-        bodies = payload[SCALE_BYTES * scale_b.size :]
+        bodies, encode_rows = payload[SCALE_BYTES * scale_b.size :], self.loops(value_d.size).encode
 
         def encode_chunk(chunk: Chunk) -> None:
             x_rw = chunk.of(value_d, chunk.width, self.block)
-            scale_r = self.encode_rows(x_rw, self._bodies(chunk, bodies))
+            scale_r = encode_rows(x_rw, self._bodies(chunk, bodies))
             scale_b[chunk.row : chunk.row + chunk.rows] = self._bounded(scale_r, x_rw)
 
         for_each(encode_chunk, chunks(value_d.size, self.block))
@@ -131,10 +146,10 @@ class BlockCodec(ABC):
         """
         raw = check_length(payload, self.size(numel))
         scale_b = self._scales(raw[: SCALE_BYTES * self._blocks(numel)])
-        bodies = raw[SCALE_BYTES * scale_b.size :]
+        bodies, decode_rows = raw[SCALE_BYTES * scale_b.size :], self.loops(numel).decode
 
         def read(chunk: Chunk, out_rw: Floats) -> None:
-            self.decode_rows(scale_b[chunk.row : chunk.row + chunk.rows], self._bodies(chunk, bodies), out_rw)
+            decode_rows(scale_b[chunk.row : chunk.row + chunk.rows], self._bodies(chunk, bodies), out_rw)
 
         return read
 

@@ -11,7 +11,9 @@ block with one large value among zeros would come out with more error than the v
 import numpy as np
 import numpy.typing as npt
 
-from p2ptrain.compress.blocks import FLOAT_MAX, BlockCodec, Bytes, Floats
+from p2ptrain import jit
+from p2ptrain.compress import q2_compiled
+from p2ptrain.compress.blocks import FLOAT_MAX, BlockCodec, Bytes, Floats, Loops
 from p2ptrain.compress.rows import comparable, look_up, row_dots, row_sums, scratch
 
 Bools = npt.NDArray[np.bool_]
@@ -40,6 +42,12 @@ class LloydMax2Bit(BlockCodec):
     contraction = 0.88
     gamma = 1.0
     largest_scale = FLOAT_MAX / 2  # HIGH times it stays below the largest fp32
+
+    def loops(self, numel: int) -> Loops:
+        """See BlockCodec.loops."""
+        plain = super().loops(numel)
+        is_worth_it = numel >= jit.WORTH and jit.available()
+        return q2_compiled.loops(LOW, HIGH, THRESHOLD, plain) if is_worth_it else plain
 
     def body_bytes(self, width: int) -> int:
         """Four parameters a byte."""
