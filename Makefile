@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two processes share the test files: most of them know a virtual clock or none, the rest a real one that a process of
-# its own core keeps. Tests of several real processes that say something about time are marked `alone`: they run one after
-# another, beside nothing. Those that do not are `paired`: two at once, for they mostly wait.
+# Three processes share the test files: most of them compute, with a virtual clock or none; those marked `paired` are of
+# real processes, and mostly wait. Tests of real processes that say something about time are marked `alone`: they run one
+# after another, beside nothing.
 # Sets of strings have the same order in every run, as all else that tests draw (tests/conftest.py).
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
-SHARED := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
+SHARED := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup up test lint check format bench soak interop constraints clean
 
@@ -28,8 +28,7 @@ test: $(STAMP) ## the tests (or those that ARGS names, one after another)
 ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
-	@$(SHARED) -m 'not soak and not alone and not paired'
-	@$(SHARED) -m 'paired and not soak' tests/integration
+	@$(SHARED) -m 'not soak and not alone'
 	@$(PYTEST) -m 'alone and not soak' tests/integration
 endif
 

@@ -3,6 +3,9 @@ purpose, shuffles them the same way, so that a failure is a change's; and torch 
 time and its last bits are those of no other machine, and of no other test."""
 
 import sys
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -30,3 +33,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         real = any(getattr(each, "__module__", "") == "processes_harness" for each in names)
         if real and item.get_closest_marker("paired") is None:
             item.add_marker("alone")
+    items[:] = _mixed(items)
+
+
+def _mixed(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Files that mostly wait between files that compute, and whole simulated swarms first: no process that shares the
+    tests with others is left alone with a long file, nor are all of them waiting at once."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waits = {path for path, of_it in files.items() if any(item.get_closest_marker("paired") for item in of_it)}
+    waiting = (files[path] for path in files if path in waits)
+    computing = (files[path] for path in sorted(files.keys() - waits, key=lambda path: path.parent.name != "sim"))
+    while turn := [*islice(waiting, 1), *islice(computing, 2)]:
+        yield from chain.from_iterable(turn)
