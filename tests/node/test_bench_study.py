@@ -1,8 +1,10 @@
 """From lists of choices to runs, and runs that are never made twice."""
 
+import gc
 import json
 
 import pytest
+import torch
 from bench_words import TINY, rows, run
 
 from node.bench.swarm import jobs, study
@@ -208,3 +210,20 @@ def test_who_meets_knows_everybody_and_hears_one_and_the_same():
     for more in ({"graph": "dumbbell", "degree": None}, {"attack": "dissensus", "byzantine": "1"}):
         with pytest.raises(UsageError, match=r"all know each other|hears one and the same"):
             asked("strategies", {**given, **more, "strategy": "moshpit"}, quick=False).recipes({})
+
+
+def test_no_run_leaves_its_models_behind() -> None:
+    """Its nodes refer to each other: they would wait for a collection, which comes by count and not by size."""
+    twice = recipes(strategy="tracked_gossip", compressor="q2", seeds="0-1", nodes=3, degree=2)
+    gc.disable()
+    try:
+        list(jobs.run_all(twice[:1], 1))  # what is loaded once
+        before = tensors()
+        list(jobs.run_all(twice, 1))
+        assert tensors() <= before
+    finally:
+        gc.enable()
+
+
+def tensors() -> int:
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())

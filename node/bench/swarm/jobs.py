@@ -1,5 +1,6 @@
 """Many runs on the cores there are: processes with one thread each, since small models gain nothing from more."""
 
+import gc
 import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,9 @@ def _attempt(recipe: Recipe) -> Document | ValueError:
         return measure(recipe)
     except ValueError as error:
         return ValueError(str(error))  # a plain one: others may not survive the way between processes
+    finally:
+        # A run's nodes refer to each other, and are few objects: hundreds of runs' models would wait for the collector.
+        gc.collect()
 
 
 def _prepare() -> None:
