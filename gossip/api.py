@@ -83,12 +83,13 @@ class RoundView:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourStatus:
-    """A neighbour for the eye: newest announced round, staleness and score (100 is a ban), whether it is tracked, and
-    how many neighbours it has, as its newest hello says."""
+    """A neighbour for the eye: newest announced round, staleness and score (100 is a ban), whether it has a model to
+    give (a newcomer has none yet) and is tracked, and how many neighbours it has, as its newest hello says."""
 
     round: int
     staleness: int
     score: float
+    gives: bool
     tracked: bool
     address: str
     neighbours: int

@@ -17,7 +17,7 @@ from gossip.identity import Identity
 from gossip.ids import Digest, PeerId, RunId
 from gossip.running.membership import Private
 from gossip.transport.base import Transport
-from node import hostile
+from node import exporters, hostile
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config
 from node.errors import RunError, UsageError
@@ -67,6 +67,7 @@ def check_runnable(config: Config) -> None:
         hint = "use tracked_gossip with train.inner_steps=1 (every strategy: `p2ptrain bench strategies`)"
         raise UsageError(message, hint)
     hostile.attack_of(config.attack)
+    exporters.check(config.monitoring.exporters)
 
 
 def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | None]:

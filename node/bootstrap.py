@@ -87,6 +87,7 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
     from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: not for a wrong option
 
     network, held = config.network, credentials.load(node_dir, passphrase)
+    emit.redact.learn(*held.secrets())
     transport = Libp2pTransport(
         Libp2pConfig(listen=network.listen, announce=network.announce, swarm=network.swarm, bounds=network.bounds()),
         held.identity.seed,
@@ -117,6 +118,7 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
         nursery.start_soon(metrics.watch_loop)
         await nursery.start(service.run)
         server = server_of(config.node, metrics, feed)
+        emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
         parts = _Parts(
             config=config,

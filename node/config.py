@@ -5,6 +5,7 @@
     [network]  gossip.config.GossipConfig, and where to listen
     [node]     this process: lane, checkpoints, metrics, its shard of the data
     [attack]   what a Byzantine node does (for experiments; none by default)
+    [monitoring]  whom else it tells: exporters
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -24,7 +25,7 @@ from node import config_errors
 from node.config_members import check_members
 from node.config_source import Raw, parse_set
 from node.errors import UsageError
-from node.sections import NetworkConfig, NodeConfig, check_addresses, merged, role_in
+from node.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
 from p2ptrain import attacks
 from p2ptrain.attacks import Attack
 from p2ptrain.sync import SyncConfig
@@ -74,6 +75,7 @@ class Config(BaseModel):
     network: NetworkConfig = NetworkConfig()
     node: NodeConfig = NodeConfig()
     attack: AttackSection = AttackSection()
+    monitoring: MonitoringConfig = MonitoringConfig()
 
     def to_toml(self) -> str:
         """Every setting, defaults included, as a file that `load` reads back to the same configuration."""

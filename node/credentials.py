@@ -49,6 +49,14 @@ class Credentials:
         """Who may connect; None: everybody."""
         return None if self.private is None else self.private.gate
 
+    def secrets(self) -> tuple[bytes, ...]:
+        """What no log may show."""
+        # The key of a private network shows itself in the words of its file alone: the last of them.
+        return (
+            self.identity.seed,
+            *(() if self.psk is None else (bytes.fromhex(self.psk.text().split()[-1].decode()),)),
+        )
+
 
 def load(node_dir: Path, passphrase: bytes | None) -> Credentials:
     """Of a node's folder; the key is made where there is none. RunError, LocalError: a sealed key without its

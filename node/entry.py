@@ -18,19 +18,17 @@ from p2ptrain.sync import Meeting
 JOIN_PATIENCE_S = 60.0
 """How long a joiner waits for its neighbours' snapshots. A 100 MB model over a 20 Mbit/s link takes 40 s."""
 
+NEWCOMERS_S = 10.0
+"""Of that, how long for those who have come as it did and have no model yet: they may be waiting for this one. Of fifty
+that come at once most have one member among their neighbours, or none."""
+
 LOOK_AGAIN_S = 0.5
 """Between two looks at whether enough donors are level: far below the time that catching up takes."""
 
 
 async def enter(node: Node, *, resumed: bool) -> None:
     """Find the neighbours, then begin or go on. Raises RunError when peers were named and none of them answers."""
-    settings = node.config.node
-    found = await node.service.wait_for_neighbours(settings.wait_for, settings.wait_timeout_s)
-    alone = found < min(settings.wait_for, 1) and not node.service.met_bootstrap
-    if alone and node.config.network.peers and not resumed:
-        raise _nobody(node)
-    if found < settings.wait_for:
-        node.journal.emit("warning", message=f"going on with {found} of {settings.wait_for} awaited neighbours")
+    await find_neighbours(node, resumed=resumed)
     node.look_around()
     trained, rounds = node.swarm_round + 1, node.config.train.rounds
     if not resumed and node.swarm_round > 0 and trained >= rounds:
@@ -42,6 +40,17 @@ async def enter(node: Node, *, resumed: bool) -> None:
     if not (behind and await rejoin(node)):
         snapshot = await node.lane.offload(node.strategy.snapshot) if resumed else None
         await node.service.begin_epoch(epoch=node.next_epoch(), round=node.round, snapshot=snapshot)
+
+
+async def find_neighbours(node: Node, *, resumed: bool) -> None:
+    """Wait for those that are to be there at the start. RunError when peers were named and none of them answers."""
+    settings = node.config.node
+    found = await node.service.wait_for_neighbours(settings.wait_for, settings.wait_timeout_s)
+    alone = found < min(settings.wait_for, 1) and not node.service.met_bootstrap
+    if alone and node.config.network.peers and not resumed:
+        raise _nobody(node)
+    if found < settings.wait_for:
+        node.journal.emit("warning", message=f"going on with {found} of {settings.wait_for} awaited neighbours")
 
 
 def _nobody(node: Node) -> RunError:
@@ -59,7 +68,7 @@ def _nobody(node: Node) -> RunError:
 
 async def rejoin(node: Node) -> bool:
     """Take the neighbours' model and round. False, with nothing changed, when none of them gives its model."""
-    with _fetching_models(node):
+    with fetching_models(node):
         return await _rejoin(node)
 
 
@@ -82,7 +91,7 @@ async def _rejoin(node: Node) -> bool:
 
 
 @contextmanager
-def _fetching_models(node: Node) -> Iterator[None]:
+def fetching_models(node: Node) -> Iterator[None]:
     """Where nobody's updates are fetched, models are while there is one to choose."""
     if not isinstance(node.strategy, Meeting):
         yield
@@ -99,14 +108,23 @@ def _fetching_models(node: Node) -> Iterator[None]:
 async def _neighbours_now(node: Node) -> RoundView:
     """The neighbours' newest state, once enough of it is here. Their round moves on meanwhile, so it is asked for
     again until what arrived is not stale, and of so many donors that the promise about f liars holds among them. A
-    donor that leaves, or is left for what it offered, is not waited for any more from that moment on."""
+    donor that leaves, or is left for what it offered, is not waited for any more from that moment on, and who has none
+    to give not for long."""
     deadline = trio.current_time() + JOIN_PATIENCE_S
+    patient_until = trio.current_time() + NEWCOMERS_S
     while True:
-        left = max(0.0, deadline - trio.current_time())
-        found = await node.service.wait_for_tracked(node.needed_members, left, of_those_here=True)
-        needed = max(1, min(len(node.service.neighbours()), node.needed_members))
+        left, patient = max(0.0, deadline - trio.current_time()), trio.current_time() < patient_until
+        while_s = patient_until - trio.current_time() if patient else min(left, LOOK_AGAIN_S)
+        found = await node.service.wait_for_tracked(_needed(node, patient=patient), while_s, of_those_here=patient)
+        needed = _needed(node, patient=patient)
         if found >= needed or left == 0.0:
             view = await node.service.close_round(node.service.swarm_round() or node.round, at_most_s=left)
             if len(view.staleness) >= needed or left == 0.0:
                 return view
             await trio.sleep(LOOK_AGAIN_S)
+
+
+def _needed(node: Node, *, patient: bool) -> int:
+    """Of how many neighbours a model is wanted: where one is `patient`, also of those that have none to give yet."""
+    there = sum(patient or it.gives for it in node.service.neighbours().values())
+    return max(1, min(there, node.needed_members))

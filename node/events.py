@@ -1,31 +1,8 @@
 """The node's event log: one JSON object a line in `events.jsonl`, and the same to whoever listens in the process.
 
-Every event has `ts` (Unix seconds) and `event`. Counts are totals since the process started, except a round's
-`steps`, which are that round's, and `tokens`, `compute_s` and `skipped_steps`, which are the run's over all restarts;
-what else ends in `_s` is seconds of this round; `round` counts the rounds closed:
-
-    started          peer_id addresses pid run_dir metrics_url device parameters task aggregator compressor f
-                     robust_margin
-                     of a bootstrap node: role peer_id addresses pid run_dir metrics_url
-    members          members_known runs peers_known rejected rss_bytes, of a bootstrap node alone
-    join             command: what another machine runs to join
-    neighbour_up     peer detail              neighbour_lost  peer detail
-    dial_failed      peer detail: an address that we were given does not answer
-    evaluated        round eval_loss
-    round            round rounds train_loss steps skipped_steps tokens tokens_per_s neighbours peers_known members
-                     fresh closed_by staleness (by peer, rounds) weights (by peer) payload_bytes_sent
-                     payload_bytes_received snapshot_bytes_sent snapshot_bytes_received compression_ratio accepted
-                     rejected rejected_by_reason consensus_distance robust_margin round_s close_s step_s compute_s
-                     late_steps utilization rss_bytes payload_bytes (of this round's update) rung (of `adaptive`)
-                     inner_steps (planned for the next round)
-                     link_bytes_per_s (to the slowest neighbour that a quorum waits for; null: not measured yet)
-    rejected         peer reason detail; thinned out in a flood: a round's rejected_by_reason has them all
-    banned           peer reason detail       equivocation    peer reason detail
-    resumed          round checkpoint         joined          round donors
-    manifest         version applies_at round changes (by setting): a private swarm's newer manifest holds from here
-    checkpoint       round path               checkpoint_skipped  path why
-    warning          message                  interrupted     summary
-    finished         summary                  failed          error hint
+Every event has `ts` (Unix seconds) and `event`. The names, their fields and what they mean are one vocabulary, which
+docs/operations.md#events holds and a test holds to the code, both ways. Secrets are hidden before anybody hears of an
+event (redaction.py). Why this is no logger of structlog's: docs/decisions/0031.
 
 The log never ends a run: when the disk is full it warns once on stderr, and tries again with every further event. Nor
 does it fill the disk: at MAX_BYTES the file becomes `events.1.jsonl`, in the place of the one before, and a new one is
@@ -43,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from node.errors import RunError
+from node.redaction import Redactor
 from node.streams import say
 
 Event: TypeAlias = dict[str, Any]
@@ -71,6 +49,8 @@ class EventLog:
         self._clock = clock
         self._max_bytes = max_bytes
         self._warned = False
+        self.redact = Redactor()
+        """Knows what must never be told; whoever comes to hold a secret lets it learn that."""
         try:
             self._open()
         except OSError as error:
@@ -82,7 +62,7 @@ class EventLog:
 
     def __call__(self, event: str, /, **fields: object) -> Event:
         """Record an event and return it as it was recorded."""
-        record: Event = {"ts": round(self._clock(), 3), "event": event, **fields}
+        record: Event = {"ts": round(self._clock(), 3), "event": event, **self.redact.fields(fields)}
         self._write(to_line(record).encode())
         for sink in self._sinks:
             sink(record)

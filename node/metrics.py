@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gossip.errors import Reason
+from node.energy import SOURCES
 from node.events import Event
 from node.live_metrics import LiveMetrics
 
@@ -115,6 +116,11 @@ class Metrics:
         self._rounds = self._gauge("rounds", "Rounds that the run has; 0 until the first is closed.")
         self._tokens_per_second = self._gauge("tokens_per_second", "Tokens trained a second, over the newest round.")
         self._eval_loss = self._gauge("eval_loss", "Loss on the held-out split, in the task's metric.")
+        self._divergence = self._gauge(
+            "output_divergence_nats",
+            "KL of the neighbours' mean predictions from own ones, a prediction; -1: not known.",
+        )
+        self._divergence.set(-1)
         self._info = self._gauge(
             "info", "1; the labels describe the node.", "task", "aggregator", "compressor", "device"
         )
@@ -142,6 +148,14 @@ class Metrics:
         self._peer_rejected = self._counter(
             "peer_rejected", "Updates refused, as events tell of them: of a flood a part.", "peer", "reason"
         )
+        self._clipped = self._counter(
+            "peer_clipped", "Rounds in which the aggregator did not follow a member in full.", "peer"
+        )
+        self._energy = self._counter(
+            "energy_joules",
+            "Energy that training took, by what says so; estimate: CPU time at so many watts.",
+            "source",
+        )
         self._closed = self._counter("rounds_closed", "Rounds closed, by what closed them.", "by")
         self._peer_events = self._counter("peer_events", "Neighbours come, gone, banned or caught lying.", "event")
         self._start_at_zero()
@@ -153,6 +167,8 @@ class Metrics:
             self._snapshot_bytes.labels(direction=direction)
         for reason in Reason:
             self._updates.labels(result="rejected", reason=reason.value)
+        for source in SOURCES:
+            self._energy.labels(source=source)
         for by in CLOSED_BY:
             self._closed.labels(by=by)
         for event in PEER_EVENTS:
@@ -178,6 +194,8 @@ class Metrics:
         self._total(self._tokens, "tokens", event.get("tokens"))
         self._total(self._compute, "compute", event.get("compute_s"))
         self._total(self._skipped, "skipped", event.get("skipped_steps"))
+        for source, joules in event.get("energy_j", {}).items():
+            self._total(self._energy.labels(source=source), f"energy {source}", joules)
         self._to_base = frozenset()
         self._closed.labels(by=str(event.get("closed_by", ""))).inc()
         self._exchanged(event)
@@ -208,6 +226,8 @@ class Metrics:
         """The members' staleness (rounds) and weight, each by peer."""
         if "staleness" in event:
             self._staleness.set(max(event["staleness"].values(), default=0))
+        for peer in event.get("clipped", ()):
+            self._clipped.labels(peer=self._peer(str(peer))).inc()
         if "weights" in event:
             self._peer_weight.clear()  # who is no member any more has no series
         for peer, weight in event.get("weights", {}).items():
@@ -216,6 +236,8 @@ class Metrics:
     def _on_evaluated(self, event: Event) -> None:
         if event.get("eval_loss") is not None:
             self._eval_loss.set(event["eval_loss"])
+        told = event.get("output_divergence")
+        self._divergence.set(-1 if told is None else told)
 
     def _on_rejected(self, event: Event) -> None:
         peer, reason = self._peer(str(event.get("peer", ""))), str(event.get("reason", ""))

@@ -12,6 +12,7 @@ from gossip.ids import PeerId
 from gossip.service import GossipService
 from node.checkpoint import CheckpointStore
 from node.config import Config
+from node.energy import Meter
 from node.inner_loop import InnerLoop
 from node.journal import Journal
 from node.lanes import Lane
@@ -67,6 +68,10 @@ class Node:
     _lap: float = 0.0
     _published: int = 0
     _published_bytes: int = 0
+    meter: Meter | None = None
+    """What training costs in energy; None: nobody measures."""
+    closing_seconds: dict[str, float] = field(default_factory=dict)
+    """How long the parts of the newest closing took: publish, collect, aggregate; of a meeting collect alone."""
     newest_payload: int = 0
     """Bytes of the newest message."""
     accepted: Counter[str] = field(default_factory=Counter)

@@ -21,6 +21,9 @@ from p2ptrain.sync.base import RoundResult
 BYTES_PER_PARAMETER = 4
 """fp32, which "dense" means in every ratio that we report."""
 
+MAX_COMPARED = 4
+"""Neighbours whose predictions are compared with ours: copies of so many models are held meanwhile."""
+
 
 async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundResult, *, close_seconds: float) -> None:
     """Tell of a closed round; evaluate the outer parameters and write a checkpoint where due."""
@@ -42,7 +45,21 @@ async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int
     """Measure the held-out loss of the outer parameters (by default the moving ones) after so many rounds; tell it."""
     loss = await node.lane.offload(lambda: node.inner.trainer.evaluate(phi_d))
     node.journal.measured(eval_loss=loss)
-    node.journal.emit("evaluated", round=rounds, eval_loss=loss)
+    divergence = await _divergence(node, phi_d)
+    node.journal.emit("evaluated", round=rounds, eval_loss=loss, output_divergence=divergence)
+
+
+async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
+    """Of our predictions from those of the neighbours' newest models; None where none is held."""
+    trainer, models = node.inner.trainer, []
+    for peer in sorted(node.service.neighbours())[:MAX_COMPARED]:
+        async with node.strategy_lock:
+            held = await node.lane.offload(lambda: node.strategy.estimate(str(peer)))  # noqa: B023
+        if held is not None:
+            models.append(torch.frombuffer(bytearray(held), dtype=torch.float32))
+    if not models:
+        return None
+    return await node.lane.offload(lambda: trainer.divergence(trainer.vector() if phi_d is None else phi_d, models))
 
 
 async def save(node: Node, theta_d: torch.Tensor, state: dict[str, torch.Tensor], *, next_round: int) -> None:
@@ -183,11 +200,15 @@ def _round_fields(
         "accepted": stats.updates_accepted,
         "rejected": sum(stats.rejected_by_reason.values()),
         "consensus_distance": result.consensus_distance,
+        "clipped": list(result.clipped),
         "robust_margin": node.robust_margin(result.members),
         "link_bytes_per_s": node.link_speed,
         "rung": node.strategy.rung,
         "round_s": round_seconds,
         "close_s": close_seconds,
+        "publish_s": node.closing_seconds.get("publish"),
+        "collect_s": node.closing_seconds.get("collect"),
+        "aggregate_s": node.closing_seconds.get("aggregate"),
         "step_s": phase.step_seconds,
         "compute_s": node.inner.compute_seconds,
         "staleness": {str(peer): rounds for peer, rounds in view.staleness.items()},
@@ -198,6 +219,7 @@ def _round_fields(
         "rejected_by_reason": {str(reason): count for reason, count in stats.rejected_by_reason.items()},
         "snapshot_bytes_sent": stats.snapshot_bytes_sent,
         "snapshot_bytes_received": stats.snapshot_bytes_received,
+        "energy_j": {} if node.meter is None else node.meter.joules(),
         "skipped_steps": node.inner.trainer.skipped_steps,
         "late_steps": node.inner.late_steps,
         "utilization": node.utilization,

@@ -20,15 +20,18 @@ from node.addresses import best_address
 from node.assembly import Surroundings, make_node
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, join_command
+from node.energy import meter_for
 from node.entry import enter
 from node.errors import EXIT_INTERRUPTED, UsageError
 from node.events import EventLog
+from node.exporters import exporting
 from node.forwarding import mapper_for
 from node.gpu_metrics import register_gpu
 from node.inner_loop import Phase
 from node.lanes import LANES
 from node.metrics import Metrics
 from node.node import Node
+from node.observing import observe, observes
 from node.page.feed import Feed
 from node.progress import NodeProgress
 from node.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
@@ -53,13 +56,15 @@ def main(config: Config, *, node_dir: Path, emit: EventLog, passphrase: bytes | 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
     sys.setswitchinterval(collector.SWITCH_INTERVAL_S)
-    return trio.run(_run, config, node_dir, emit, passphrase)
+    with exporting(config.monitoring.exporters, emit, node_dir):
+        return trio.run(_run, config, node_dir, emit, passphrase)
 
 
 async def _run(config: Config, node_dir: Path, emit: EventLog, passphrase: bytes | None) -> int:
     from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: only a real node pays
 
     held = credentials.load(node_dir, passphrase)
+    emit.redact.learn(*held.secrets())
     transport = Libp2pTransport(
         Libp2pConfig(
             listen=config.network.listen,
@@ -93,6 +98,7 @@ async def _run(config: Config, node_dir: Path, emit: EventLog, passphrase: bytes
         held.news.to = follow_manifests(node, held.private.gate.chain, emit)
     metrics.live.watch(partial(record.readings, node))
     feed.watch(lambda: record.moment(node, metrics.newest_lag_s))
+    node.meter = meter_for(node.inner.trainer.device, watts=config.monitoring.watts_per_core)
     register_gpu(metrics.registry, node.inner.trainer.device)
     if node.finished and (summary := _told_already(node, node_dir)) is not None:
         _announce_over(node, summary)
@@ -102,6 +108,7 @@ async def _run(config: Config, node_dir: Path, emit: EventLog, passphrase: bytes
         interrupted = await nursery.start(until_signal)
         nursery.start_soon(metrics.watch_loop)
         server = server_of(config.node, metrics, feed)
+        emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
 
         async def started() -> None:
@@ -165,8 +172,9 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         compressor=config.sync.compressor,
         f=config.sync.f,
         robust_margin=node.robust_margin(config.node.wait_for + 1),
+        role=config.node.role,
     )
-    if addresses and node.settle is None:  # a private swarm is joined by an invite
+    if addresses and node.settle is None and not observes(config):  # a private swarm is joined by an invite
         address = addresses[0] if config.network.announce else best_address(addresses)
         node.journal.emit("join", command=join_command(config, address))
 
@@ -205,8 +213,11 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool) -> None:
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(until_stopped)
-        nursery.start_soon(follow, node, name="follow")
-        await _train_and_synchronize(node, resumed=resumed)
+        if observes(node.config):
+            await observe(node, resumed=resumed)
+        else:
+            nursery.start_soon(follow, node, name="follow")
+            await _train_and_synchronize(node, resumed=resumed)
         await _leave(node)
         nursery.cancel_scope.cancel()
 

@@ -19,7 +19,7 @@ from node.config_source import Raw, drop_options_of_other_names, merge, parse_se
 from node.errors import UsageError
 from node.page.token import check_exposure
 
-Role = Literal["trainer", "bootstrap"]
+Role = Literal["trainer", "observer", "bootstrap"]
 ROLES: tuple[str, ...] = get_args(Role)
 
 _FORBID: ConfigDict = {"extra": "forbid"}
@@ -68,7 +68,8 @@ class NodeConfig:
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID
 
     role: Role = "trainer"
-    """A bootstrap node trains nothing: it knows who is there, and tells those who come."""
+    """An observer trains and publishes nothing: it takes the swarm's model now and then, and evaluates it. A bootstrap
+    node trains nothing: it knows who is there, and tells those who come."""
     name: str = "node"
     """The folder under the run folder, and the node's name in tables."""
     lane: Literal["thread", "inline"] = "thread"
@@ -109,6 +110,19 @@ class NodeConfig:
             raise ValueError(f"shard_index {self.shard_index} must be below shard_count {self.shard_count}")
         if self.metrics_port >= 0:
             check_exposure(self.metrics_host, self.status_token_file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringConfig:
+    """What this machine tells beyond its page and its log; no member needs to know."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID
+
+    exporters: tuple[str, ...] = ()
+    """Of tensorboard, wandb (offline), otel; each needs its extra, such as `pip install p2ptrain[tensorboard]`."""
+    watts_per_core: Annotated[float, Field(gt=0)] = 7.0
+    """What a busy core takes, where the machine does not say what it takes. 11 would be a desktop's (65 W for 6 cores),
+    4 a server's (280 W for 64): only whoever has the machine can say."""
 
 
 def check_addresses(network: NetworkConfig) -> None:

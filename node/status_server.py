@@ -24,7 +24,7 @@ from node.page.feed import Feed
 from node.page.guard import Guard
 from node.page.serving import limit_buffers, serve
 from node.page.stream import Streams
-from node.page.token import check_exposure, load_or_create
+from node.page.token import check_exposure, cookie_of, load_or_create
 from node.sections import NodeConfig
 
 STATIC = {
@@ -53,6 +53,10 @@ class StatusServer:
         self._host = host
         self._port = port
         self._token = token
+
+    def secrets(self) -> tuple[str, ...]:
+        """What opens the page, and no log may show; nothing where no token is asked for."""
+        return (self._token, cookie_of(self._token)) if self._token else ()
 
     def app(self, port: int = 0) -> Guard:
         """The ASGI application; `port` is the one that it is served at."""

@@ -7,9 +7,12 @@ Training runs beside this and never waits for it: while a round closes, the next
 result is added to the moving parameters. A round whose closing outlasts the next phase only makes that phase longer.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import trio
 
-from gossip.api import RoundView
+from gossip.api import RoundView, Update
 from gossip.errors import Reason
 from node.entry import rejoin
 from node.inner_loop import Phase
@@ -53,11 +56,23 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
 
 async def close(node: Node, phase: Phase, began: float) -> tuple[RoundView, RoundResult]:
     """Close the round of a phase: over what the neighbours publish, or by an exchange with its company."""
+    node.closing_seconds.clear()
     if isinstance(node.strategy, Meeting):
-        return await meet(node, node.strategy, phase, at_most_s=patience(node, phase, began))
-    await announce(node, phase)
-    view = await node.service.close_round(node.round, at_most_s=patience(node, phase, began))
-    return view, await aggregate(node, phase, view)
+        with _timed(node, "collect"):
+            return await meet(node, node.strategy, phase, at_most_s=patience(node, phase, began))
+    with _timed(node, "publish"):
+        await announce(node, phase)
+    with _timed(node, "collect"):
+        view = await node.service.close_round(node.round, at_most_s=patience(node, phase, began))
+    with _timed(node, "aggregate"):
+        return view, await aggregate(node, phase, view)
+
+
+@contextmanager
+def _timed(node: Node, part: str) -> Iterator[None]:
+    began = trio.current_time()
+    yield
+    node.closing_seconds[part] = trio.current_time() - began
 
 
 async def announce(node: Node, phase: Phase) -> None:
@@ -97,8 +112,12 @@ async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
             return await node.lane.offload(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
 
 
-async def follow(node: Node) -> None:
-    """Advance the neighbours' estimates by what they publish, and tell the network how each update fared."""
+def _nobody_asks(update: Update) -> None:
+    """Of those who need not be told of each update."""
+
+
+async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> None:
+    """Advance the neighbours' estimates by what they publish, and tell the network, and `taken`, how each fared."""
     async for update in node.service.updates:
         strategy, peer, payload = node.strategy, str(update.peer), update.payload
         try:
@@ -116,6 +135,7 @@ async def follow(node: Node) -> None:
         else:
             node.service.accepted(update)
             node.count_accepted(peer)
+            taken(update)
             node.pace.took(peer, update.steps if update.kind == "delta" else None)
             node.look_around()
 

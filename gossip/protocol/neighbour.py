@@ -91,6 +91,7 @@ class Neighbour:
             round=self.announced_round or 0,
             staleness=max(0, ours - (theirs or 0)),
             score=score,
+            gives=self.announced_round is not None,
             tracked=self.tracked,
             address=address,
             neighbours=self.neighbours,

@@ -120,7 +120,7 @@ class Libp2pTransport:
             spawn=self._spawn,
             psk=psk,
         )
-        self._circuits = CircuitEnds(self._swarm, self._faults, self._open_libp2p)
+        self._circuits = CircuitEnds(self._swarm, self._faults, self._open_libp2p, psk)
         self._pubsub: GuardedPubsub | None = None
         self._nursery: trio.Nursery | None = None
 

@@ -1,9 +1,10 @@
 """Circuits at their ends: a stream through a relay becomes a connection like any other.
 
 The messages are those of libp2p's circuit relay v2, its code is not used (decision 0021). What a relay carries is taken
-for a socket: Noise between the two ends proves both keys, and yamux over it makes streams, heartbeats and the end of a
-dead one. A circuit is nobody's proof of being reachable, has no address, and no data connections of its own. Where a
-relay names a limit it is not kept to here: the relay ends the circuit then, and there is another dial.
+for a socket: where the network is private its pre-shared key hides all of it, as go and js have it; Noise between the
+two ends proves both keys, and yamux over it makes streams, heartbeats and the end of a dead one. A circuit is nobody's
+proof of being reachable, has no address, and no data connections of its own. Where a relay names a limit it is not kept
+to here: the relay ends the circuit then, and there is another dial.
 """
 
 import time
@@ -38,16 +39,22 @@ from gossip.transport.libp2p_address import parse_peer
 from gossip.transport.libp2p_errors import translated
 from gossip.transport.libp2p_guard import Faults
 from gossip.transport.libp2p_host import BoundedSwarm
+from gossip.transport.libp2p_tcp import MULTISTREAM
+from gossip.transport.preshared import PresharedKey, Veil
 
 READ_BYTES: Final = 64 * 1024
 """Asked of the stream at a time: a Noise message."""
 
 
 class CircuitSocket:
-    """A stream, as libp2p's upgrader wants a socket: `read(n)` returns exactly n bytes, or fewer at the end."""
+    """A stream, as libp2p's upgrader wants a socket: `read(n)` returns exactly n bytes, or fewer at the end; behind a
+    pre-shared key, if any."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, psk: PresharedKey | None = None) -> None:
         self._stream = stream
+        self._veil = None if psk is None else Veil(psk)
+        self._unproved = MULTISTREAM
+        """What has yet to come to show that the far end has our key."""
         self._buffer = bytearray()
 
     @property
@@ -65,16 +72,28 @@ class CircuitSocket:
                 raise IOException("the circuit is gone") from error
             if not piece:
                 break
-            self._buffer += piece
+            self._buffer += piece if self._veil is None else await self._shown(self._veil, piece)
         size = len(self._buffer) if n is None else n
         data = bytes(self._buffer[:size])
         del self._buffer[:size]
         return data
 
+    async def _shown(self, veil: Veil, piece: bytes) -> bytes | bytearray:
+        waited, data = not veil.answered, veil.shown(piece)
+        if veil.came.startswith(MULTISTREAM):  # it would wait for us, and we for the rest of its nonce
+            raise IOException("the far end of the circuit has no pre-shared key")
+        if waited and veil.answered:
+            await self.write(b"")  # our nonce: js and rust callers say nothing before they have it
+        if self._unproved:
+            begun, self._unproved = self._unproved[: len(data)], self._unproved[len(data) :]
+            if not data.startswith(begun):  # whatever length it seems to announce, nobody need wait for that
+                raise IOException("the far end of the circuit has another pre-shared key")
+        return data
+
     async def write(self, data: bytes) -> None:
         """Send all of it. Raises IOException once the circuit is gone."""
         try:
-            await self._stream.send_all(data)
+            await self._stream.send_all(data if self._veil is None else bytes(self._veil.hidden(data)))
         except TransportError as error:
             raise IOException("the circuit is gone") from error
 
@@ -88,12 +107,17 @@ class CircuitSocket:
 
 
 class CircuitEnds:
-    """The circuits that end here. `open_stream`: to a connected peer."""
+    """The circuits that end here. `open_stream`: to a connected peer; `psk`: of a private network."""
 
     def __init__(
-        self, swarm: BoundedSwarm, faults: Faults, open_stream: Callable[[PeerId, str], Awaitable[Stream]]
+        self,
+        swarm: BoundedSwarm,
+        faults: Faults,
+        open_stream: Callable[[PeerId, str], Awaitable[Stream]],
+        psk: PresharedKey | None = None,
     ) -> None:
         self._swarm = swarm
+        self._psk = psk
         self._faults = faults
         self._open_stream = open_stream
         self._relays: dict[PeerId, float] = {}
@@ -215,7 +239,7 @@ class CircuitEnds:
 
     async def _upgraded(self, stream: Stream, peer: PeerId, *, dials: bool) -> Any:
         """Noise and yamux with `peer` over the stream, and with nobody else. Raises TransportError."""
-        raw = RawConnection(CircuitSocket(stream), dials)
+        raw = RawConnection(CircuitSocket(stream, self._psk), dials)
         try:
             with translated(f"a circuit with {peer}"), trio.fail_after(RELAY_S):
                 secured = await self._swarm.upgrader.upgrade_security(raw, dials, parse_peer(peer) if dials else None)

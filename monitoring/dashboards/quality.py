@@ -33,6 +33,13 @@ LOSS = Row(
             queries=(Query("p2ptrain_consensus_distance"),),
         ),
         Panel(
+            title="Output divergence",
+            help="KL of the neighbours' mean predictions from the node's own, in nats a prediction, at each "
+            "evaluation. Growing on all: averaging does not keep up. On one: it has fallen behind.",
+            queries=(Query("p2ptrain_output_divergence_nats >= 0"),),
+            empty="no node with neighbours has measured it yet, or the task's loss is not in nats",
+        ),
+        Panel(
             title="Steps skipped a minute",
             help="Their loss or gradient was not finite: docs/operations.md#stepsskipped.",
             queries=(Query("rate(p2ptrain_skipped_steps_total[5m]) * 60"),),
@@ -87,6 +94,39 @@ COST = Row(
             ),
             unit="bytes",
             empty="nobody trained in five minutes",
+        ),
+        Panel(
+            title="Energy for a token (joules)",
+            help="Of all nodes, measured or estimated: docs/operations.md#energy.",
+            queries=(
+                Query(
+                    "sum by (run) (rate(p2ptrain_energy_joules_total[5m])) "
+                    "/ (sum by (run) (rate(p2ptrain_tokens_total[5m])) > 0)",
+                    "{{run}}",
+                ),
+            ),
+            unit="joule",
+            empty="nobody trained in five minutes",
+        ),
+        Panel(
+            title="Energy for an update (joules)",
+            help="Of all nodes, for each round of each: steps, exchange and all.",
+            queries=(
+                Query(
+                    "sum by (run) (rate(p2ptrain_energy_joules_total[5m])) "
+                    "/ (sum by (run) (rate(p2ptrain_rounds_closed_total[5m])) > 0)",
+                    "{{run}}",
+                ),
+            ),
+            unit="joule",
+            empty="nobody trained in five minutes",
+        ),
+        Panel(
+            title="Energy so far, by what says so",
+            help="nvml and rapl are the machine's own counters, estimate is CPU time at monitoring.watts_per_core: "
+            "docs/operations.md#energy.",
+            queries=(Query("sum by (run, source) (p2ptrain_energy_joules_total)", "{{run}} {{source}}"),),
+            unit="joule",
         ),
         Panel(
             title="Tokens so far",

@@ -44,6 +44,13 @@ REFUSED = Row(
             empty="nothing was ever refused",
         ),
         Panel(
+            title="Clipped since the start, by peer (the first ten)",
+            help="Rounds in which the aggregator did not follow a peer in full, on all nodes. centered_clipping clips "
+            "the farther half each round; one peer far above the rest is broken, lies, or has other data.",
+            queries=(Query("topk(10, sum by (peer) (p2ptrain_peer_clipped_total))", "{{peer}}"),),
+            empty="nobody was ever clipped, or the aggregator does not clip",
+        ),
+        Panel(
             title="Share of updates that are refused",
             help="By node. High on one node: its own settings or its clock. High on all: see the peers.",
             queries=(

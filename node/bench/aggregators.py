@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEBI = 1 << 20
+STATUS = Path("/proc/self/status")
 SAMPLE_S = 0.0005
 """Between two looks at the process's memory: temporaries of a kernel live for milliseconds and more."""
 
@@ -125,14 +127,13 @@ class Aggregators(OnVectors):
 
 def scratch_bytes(work: Work) -> int:
     """How much the process grows at most while `work` runs, beyond what it returns (a tensor)."""
-    process, done = psutil.Process(), threading.Event()
-    before = process.memory_info().rss
+    done, before = threading.Event(), _held_bytes()
     peak = before
 
     def watch() -> None:
         nonlocal peak
         while not done.wait(SAMPLE_S):
-            peak = max(peak, process.memory_info().rss)
+            peak = max(peak, _held_bytes())
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -141,6 +142,15 @@ def scratch_bytes(work: Work) -> int:
     watcher.join()
     own = out.numel() * out.element_size() if isinstance(out, torch.Tensor) else 0
     return max(0, peak - before - own)
+
+
+def _held_bytes() -> int:
+    """The process's own memory. Where Linux tells, without files and with what it has swapped out: on a machine that is
+    short of memory either changes of itself."""
+    if not STATUS.exists():
+        return int(psutil.Process().memory_info().rss)
+    fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+    return sum(int(fields[name].split()[0]) << 10 for name in ("RssAnon", "VmSwap"))  # in kB
 
 
 def _row(name: str, rule: Aggregator, x_nd: torch.Tensor, least: Bounds, rounds: int) -> dict[str, object]:

@@ -26,6 +26,7 @@ from node.cli import (
     up_cmd,
 )
 from node.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
+from node.redaction import Redactor
 
 app = typer.Typer(
     name="p2ptrain",
@@ -91,13 +92,14 @@ def _report(error: BaseException, *, debug: bool) -> int:
     if isinstance(error, BrokenPipeError):  # `p2ptrain status | head`
         sys.stderr.close()
         return 0
+    redact = Redactor().text  # standard error may be a service's journal
     if debug:
-        traceback.print_exception(error)
+        print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if hasattr(error, "format_message"):  # typer's own: an unknown option, a missing argument
-        print(f"error: {_one_line(error.format_message())}; see {_help_command(error)}", file=sys.stderr)
+        print(f"error: {redact(_one_line(error.format_message()))}; see {_help_command(error)}", file=sys.stderr)
         return EXIT_USAGE
     known = translate(error)
-    print(f"error: {known.line()}", file=sys.stderr)
+    print(f"error: {redact(known.line())}", file=sys.stderr)
     return known.exit_code
 
 

@@ -42,6 +42,8 @@ def describe(event: Event) -> list[Text]:
 
 def _started(event: Event) -> list[Text]:
     about = {"role": "bootstrap: trains nothing"} if event.get("role") == "bootstrap" else _learning(event)
+    if event.get("role") == "observer":
+        about = {"role": "observer: trains and publishes nothing", **about}
     rows = {
         "node": f"{event.get('peer_id', '')}",
         **about,
@@ -66,6 +68,8 @@ def _join(event: Event) -> list[Text]:
 
 def _round(event: Event) -> list[Text]:
     get = event.get
+    if "steps" not in event:  # nothing was trained
+        return _observed(event)
     return [
         _line(
             event,
@@ -82,6 +86,14 @@ def _round(event: Event) -> list[Text]:
             ),
         )
     ]
+
+
+def _observed(event: Event) -> list[Text]:
+    members = text.plural(int(event.get("members") or 0), "neighbour")
+    received = (event.get("payload_bytes_received") or 0) + (event.get("snapshot_bytes_received") or 0)
+    round_ = text.progress(int(event.get("round", 0)), int(event.get("rounds") or 0))
+    taken = f"  the model of {members}  received {text.size(received)}"
+    return [_line(event, Text.assemble("round ", (round_, "bold"), taken))]
 
 
 def _finished(event: Event) -> list[Text]:

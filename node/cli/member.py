@@ -46,3 +46,9 @@ def passphrase_in(folder: Path, file: Path | None) -> bytes | None:
     if not key.exists():
         return None if file is None else from_file(file)
     return passphrase_for(file, f"the key {key}") if Identity.is_sealed(key) else None
+
+
+def secrets_of(member: "Membership | None") -> tuple[bytes | None, ...]:
+    """What no log may show of the invite that is being taken up; the node's own keys tell themselves."""
+    invitation = None if member is None else member.invitation
+    return () if invitation is None else (invitation.secret.seed, invitation.psk)

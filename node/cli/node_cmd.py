@@ -1,6 +1,5 @@
 """`p2ptrain node`: one node in this process."""
 
-import logging
 import os
 import shlex
 import signal
@@ -9,7 +8,6 @@ import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -18,7 +16,7 @@ import typer
 from node import run_dir as folders
 from node.cli import options, text
 from node.cli.lines import LastingConsole, LineSink
-from node.cli.member import membership_in, passphrase_in, run_dir_of
+from node.cli.member import membership_in, passphrase_in, run_dir_of, secrets_of
 from node.errors import EXIT_INTERRUPTED, is_interrupt, translate
 from node.events import EventLog, JsonSink
 
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from node.swarm.joining import Membership
 
 LOG = "node.log"
-LOG_BYTES = 5 << 20
-"""Two files of 5 MiB: enough to see what led to a failure, and nothing that fills a volunteer's disk."""
 
 
 def node(
@@ -52,6 +48,7 @@ def node(
     invite: options.Invite = None,
     swarm: options.SwarmDir = None,
     passphrase_file: options.PassphraseFile = None,
+    export: options.Exports = None,
     json: options.Json = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> int:
@@ -74,6 +71,7 @@ def node(
         listen=listen or (),
         name=name,
         role=role,
+        exports=export or (),
     )
     raw = merged(config or (), set_ or (), given)
     run_dir = run_dir_of(run_dir, swarm, invite)
@@ -129,21 +127,26 @@ def _run(
     passphrase: bytes | None,
     as_json: bool,
 ) -> int:
+    import structlog  # 60 ms that --help need not wait for
+
+    from node import logs
+
     console = LastingConsole()
     with ExitStack() as stack:
         stack.enter_context(folders.locked(folder))
         if member is not None:
             member.settle(passphrase)
         folders.write_atomic(folder / folders.CONFIG, settings.to_toml().encode())
-        _log_to(folder / LOG)
         log = stack.enter_context(EventLog(folder / folders.EVENTS))
+        log.redact.learn(passphrase, *secrets_of(member))
+        logs.configure(folder / LOG, log.redact, debug="--debug" in sys.argv)
         log.add_sink(JsonSink(sys.stdout) if as_json else LineSink(console))
         try:
             code = run(node_dir=folder, emit=log)
         except BaseException as error:
             if not is_interrupt(error):
                 known = translate(error)
-                logging.getLogger("p2ptrain").error("the node failed", exc_info=error)
+                structlog.get_logger(logs.OURS).error("the node failed", exc_info=error)
                 log("failed", error=known.message, hint=known.hint)
             raise
     if code == EXIT_INTERRUPTED and not as_json:
@@ -166,14 +169,6 @@ def _again(folder: Path, *, private: bool) -> str:
     elif folder.name != "node":
         words += ["--name", folder.name]
     return f"{text.program()} {shlex.join(words)}"
-
-
-def _log_to(path: Path) -> None:
-    """Send the libraries' logging to a file: the terminal is for events. --debug logs more."""
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    level = logging.DEBUG if "--debug" in sys.argv else logging.WARNING
-    logging.basicConfig(handlers=[handler], level=level, force=True)
 
 
 def _end_with_parent() -> None:

@@ -34,7 +34,9 @@ NodeName = Annotated[str | None, typer.Option("--name", help="The node's folder 
 RoleName = Annotated[
     str | None,
     typer.Option(
-        "--role", metavar="ROLE", help="trainer, or bootstrap: trains nothing, and tells members of each other."
+        "--role",
+        metavar="ROLE",
+        help="trainer; observer: takes the swarm's model and evaluates it; bootstrap: tells members of each other.",
     ),
 ]
 TokenFile = Annotated[
@@ -57,6 +59,10 @@ Invite = Annotated[
 SwarmDir = Annotated[
     Path | None, typer.Option("--swarm", metavar="DIR", help="Run the node in this folder of `p2ptrain swarm create`.")
 ]
+Exports = Annotated[
+    list[str] | None,
+    typer.Option("--export", metavar="NAME", help="Tell tensorboard, wandb (offline) or otel, too. Can be repeated."),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of text.")]
 
 
@@ -72,6 +78,7 @@ def flags(
     listen: Sequence[str] = (),
     name: str | None = None,
     role: str | None = None,
+    exports: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """The settings that these flags stand for. Paths become absolute: another process may read them."""
     settings: dict[tuple[str, str], Any] = {
@@ -85,6 +92,7 @@ def flags(
         ("network", "listen"): list(listen) or None,
         ("node", "name"): name,
         ("node", "role"): role,
+        ("monitoring", "exporters"): list(exports) or None,
     }
     raw: dict[str, dict[str, Any]] = {}
     for (section, key), value in settings.items():

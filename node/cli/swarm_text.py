@@ -22,6 +22,9 @@ Said: TypeAlias = "tuple[dict[str, Any], Sequence[str | Table]]"
 Pairs: TypeAlias = dict[str, tuple[Any, Any]]
 """By name, what it was and what it is to be."""
 
+STATE_WIDTH = len("revoked:")
+"""So wide is the column that says who is a member, however narrow the terminal."""
+
 
 def out(said: Said, *, json: bool) -> None:
     """Print it. Lines that a person copies are never wrapped."""
@@ -104,15 +107,17 @@ def shown(view: dict[str, Any]) -> Said:
 
 def listed(rows: list[dict[str, Any]], name: str) -> Said:
     """For `swarm members`."""
-    from node.swarm.words import moment
+    from node.swarm.words import day
 
     table = Table(box=None, pad_edge=False)
-    for column in ("peer", "role", "name", "since", "connected", "invite", "state"):
-        table.add_column(column, no_wrap=column != "state", style="bold" if column == "peer" else "")
+    for column in ("peer", "role", "name", "since", "here", "invite", "state"):
+        wraps = column in ("name", "state")
+        least = STATE_WIDTH if column == "state" else len(column)
+        table.add_column(column, no_wrap=not wraps, min_width=least, style="bold" if column == "peer" else "")
     for row in rows:
         here = {True: "yes", False: "no", None: text.NOTHING}[row.get("connected")]
         state = row["state"] if row["revoked"] in (None, "yes") else f"{row['state']}: {row['revoked']}"
-        since = moment(row["since"]) if row["since"] else text.NOTHING
+        since = day(row["since"]) if row["since"] else text.NOTHING
         invite = (row.get("grant") or text.NOTHING)[:12]
         table.add_row(text.peer(row["peer"]), row["role"] or text.NOTHING, row["name"], since, here, invite, state)
     return {"name": name, "members": rows}, [table]

@@ -38,6 +38,7 @@ def up(
         typer.Option(metavar="NAME", help="What liars do: sign_flip, alie, nan, label_flip, equivocation, flood, ..."),
     ] = None,
     seed: options.Seed = None,
+    export: options.Exports = None,
     json: options.Json = False,
     keep: Annotated[
         bool,
@@ -50,7 +51,15 @@ def up(
     """
     from node.config import load
 
-    given = options.flags(rounds=rounds, inner_steps=inner_steps, task=task, data=data, seed=seed, attack=attack)
+    given = options.flags(
+        rounds=rounds,
+        inner_steps=inner_steps,
+        task=task,
+        data=data,
+        seed=seed,
+        attack=attack,
+        exports=export or (),
+    )
     settings = load(config or (), set_ or (), given)
     if keep:
         settings = _keep_all(settings)

@@ -31,7 +31,12 @@ from node.swarm.version import check_version
 LOCAL: Final = "local.toml"
 STDIN: Final = "-"
 
-_RUNS_AS: Final = {Role.TRAINER: "trainer", Role.BOOTSTRAP: "bootstrap", Role.RELAY: "bootstrap"}
+_RUNS_AS: Final = {
+    Role.TRAINER: "trainer",
+    Role.OBSERVER: "observer",
+    Role.BOOTSTRAP: "bootstrap",
+    Role.RELAY: "bootstrap",
+}
 """Which node does what a certificate is for. A relay's carries for others as far as libp2p's hosts do by themselves."""
 
 
@@ -158,15 +163,10 @@ def _all_settings(newest: Manifest, given: Raw, own: Raw, role: Role, me: str | 
     network, node = raw.setdefault("network", {}), raw.setdefault("node", {})
     known = [each for each in newest.terms.bootstrap if peer_in(each) != me]
     network["peers"] = list(dict.fromkeys([*network.get("peers", ()), *known]))
-    if role not in _RUNS_AS:
-        raise UsageError(
-            f"no node runs as {role.value}: the certificate is for programs that watch the swarm over libp2p",
-            "ask for an invite with --role trainer",
-        )
-    if role is Role.TRAINER:
+    if _RUNS_AS[role] != "bootstrap":
         recipe.check_code(newest.terms.settings, own)
     if node.setdefault("role", _RUNS_AS[role]) != _RUNS_AS[role]:
-        raise UsageError(f"--role {node['role']} contradicts the invite, which is for a {role.value}", "leave it out")
+        raise UsageError(f"--role {node['role']} contradicts the invite: its role is {role.value}", "leave it out")
     return raw
 
 

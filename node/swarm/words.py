@@ -45,6 +45,11 @@ def moment(unix_time: int | None) -> str:
     return "never" if unix_time is None else f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def day(unix_time: int) -> str:
+    """The day of a time, in UTC."""
+    return f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d}"
+
+
 def place(word: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT` (`[::1]:4001` for IPv6)."""
     host, _, port = word.rpartition(":")

@@ -65,3 +65,12 @@ class Weighted(Protocol):
 
         ValueError for weights that are negative, not finite, all 0, or not n.
         """
+
+
+@runtime_checkable
+class Clips(Protocol):
+    """An aggregator that lets a far vector pull less than in full, and can say whose."""
+
+    @property
+    def clipped(self) -> Sequence[int]:
+        """The rows that the newest call did not follow in full, in ascending order; those that were lost among them."""

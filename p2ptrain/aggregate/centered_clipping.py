@@ -1,6 +1,7 @@
 """Centered clipping: everybody pulls the estimate towards itself, and nobody harder than a limit."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -23,6 +24,8 @@ class CenteredClipping(WeightedGeometricRule):
     """
 
     name = "centered_clipping"
+    clipped: Sequence[int] = ()
+    """See Clips: as of the last step."""
 
     def __init__(self, *, f: int = 1, tau: float | None = None, steps: int = 10) -> None:
         super().__init__(f=f)
@@ -42,8 +45,10 @@ class CenteredClipping(WeightedGeometricRule):
         for _ in range(self.steps):
             distance_n = geometry.squares_to(weight_n).sqrt()
             tau = float(distance_n.median()) if self.tau is None else self.tau
-            pull_n = share_n * clip_factor(distance_n, tau)
+            factor_n = clip_factor(distance_n, tau)
+            pull_n = share_n * factor_n
             weight_n = weight_n * (1 - pull_n.sum()) + pull_n
+        self.clipped = torch.nonzero(factor_n < 1).flatten().tolist()
         return weight_n
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from p2ptrain.aggregate.base import Aggregator, Rows
+from p2ptrain.aggregate.base import Aggregator, Clips, Rows
 from p2ptrain.aggregate.geometric import GeometricRule
 from p2ptrain.aggregate.geometry import Geometry, measure, weighted_sum
 from p2ptrain.aggregate.mixtures import mixtures
@@ -42,6 +42,12 @@ class Composed(Rule):
             raise UnknownMemberError(
                 f"unknown aggregator {self.name!r}: {mixers[0]} mixes rows, and {rule.name} must find the own one"
             )
+
+    @property
+    def clipped(self) -> Sequence[int]:
+        """See Clips: by the rule, where its rows are still the caller's. What the stages clip is not in it."""
+        kept = all(stage.keeps_rows for stage in self.stages)
+        return self.rule.clipped if kept and isinstance(self.rule, Clips) else ()
 
     def minimum(self) -> int:
         """What the rule needs, and each stage to leave that."""

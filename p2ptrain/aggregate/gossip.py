@@ -8,6 +8,7 @@ Whether such steps lead to consensus depends on the graph as well as on n and f:
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,8 @@ class GossipRule(WeightedGeometricRule):
     """A rule for the own vector, in row 0, and the neighbours' vectors."""
 
     own_first = True
+    clipped: Sequence[int] = ()
+    """See Clips."""
 
     def minimum(self) -> int:
         """2f + 1, own vector included: of the others at least half are honest."""
@@ -46,6 +49,7 @@ class GossipRule(WeightedGeometricRule):
         distance_j, order = geometry.squares()[0, 1:].sqrt().sort(stable=True)
         liars = float(share_n[1:].sort(descending=True).values[: self.f].sum())
         followed_j = self._follow(Neighbours(distance_j, share_n[1:][order], liars))
+        self.clipped = sorted((1 + order[(followed_j < 1) | (distance_j == torch.inf)]).tolist())
         weight_n = torch.zeros(geometry.n, dtype=torch.float64)
         weight_n[1 + order] = (share_n[1:][order] * followed_j).masked_fill(distance_j == torch.inf, 0)
         weight_n[0] = 1 - weight_n.sum()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from p2ptrain import aggregate, outer
-from p2ptrain.aggregate.base import Rows
+from p2ptrain.aggregate.base import Clips, Rows
 from p2ptrain.outer import OuterOptimizer
 from p2ptrain.sync.base import Message, RoundResult
 from p2ptrain.sync.blend import Blend, Table, spread, tracked
@@ -105,17 +105,21 @@ class Assembled:
         rule, robust = self._council.rule(len(members) + 1)
         part = self.voice.programme.part(round)
         theta_p, anchor_p = part.of(theta_d), part.of(self.anchor_d)
+        clipped: tuple[str, ...] = ()
         if rule is None or not members:
             target_p = theta_p.clone()
         else:
             self._trial.begin(theta_d, part, round)
             target_p = self._parts.blend(self._table(theta_p, anchor_p, members, staleness, round), rule)
+            if isinstance(rule, Clips):
+                clipped = tuple(members[row - 1] for row in rule.clipped if row > 0)  # row 0 is own model
         return RoundResult(
             correction_d=self._step(theta_d, target_p, part),
             anchor_d=self.anchor_d,
             consensus_distance=spread(self.public_d, [self.estimates[peer] for peer in heard]),
             members=len(members) + 1,
             robust=robust,
+            clipped=clipped,
         )
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:

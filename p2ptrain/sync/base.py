@@ -63,6 +63,8 @@ class RoundResult:
     robust: bool
     """Whether members sufficed for the promise about `f` liars. If not, the aggregator ran with the largest f that
     the members allow, (members - 1) // 2, or, where that is below an f once held, not at all (council.py)."""
+    clipped: tuple[str, ...] = ()
+    """Neighbours that the aggregator did not follow in full: clipped, or left out by a rule for gossip."""
 
 
 @runtime_checkable

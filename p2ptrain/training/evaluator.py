@@ -1,7 +1,8 @@
 """Loss of any vector of parameters, on a model of its own: beside a step, and touching nothing live."""
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -9,6 +10,10 @@ from torch import nn
 from p2ptrain.tasks.base import Batch, Task
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.model import lend
+
+PROBED, PREDICTIONS = 4, 256
+"""Examples on which models' predictions are compared, and how many of these: one small batch a model, where an
+evaluation has hundreds of examples, and 100 MB where there are 50,000 classes."""
 
 
 class Evaluator:
@@ -19,6 +24,7 @@ class Evaluator:
         self._lock = threading.Lock()
         self._model: nn.Module | None = None
         self._batches: list[Batch] | None = None
+        self._probe: Batch | None = None
 
     def loss(self, x_d: torch.Tensor, batches: list[Batch] | None = None) -> float:
         """Mean loss of the model `x_d` (d,) over `batches`, by default the held-out ones, weighed by predictions.
@@ -28,6 +34,23 @@ class Evaluator:
             if self._model is None:
                 self._model = self._copy_model()
             return self._mean(lend(x_d, self._model), self._held_out() if batches is None else batches)
+
+    def log_probabilities(self, x_d: torch.Tensor) -> torch.Tensor:
+        """What the model `x_d` (d,) says of the first PROBED held-out examples: log probabilities fp64 (n, classes)
+        of PREDICTIONS or fewer. ValueError for a model whose outputs are no logits of its targets; whatever a task's
+        own model raises."""
+        with self._lock, torch.no_grad():
+            self._machine.pin_threads()
+            if self._model is None:
+                self._model = self._copy_model()
+            if self._probe is None:
+                self._probe = self._task.eval_batches(PROBED)[0]
+            inputs, targets = self._machine.take(self._probe)
+            with self._machine.autocast():
+                logits = lend(x_d, self._model)(inputs)
+            if not _are_logits(logits, targets):
+                raise ValueError(f"the outputs of {self._task.name} are no logits of its targets")
+            return logits.flatten(0, -2)[:PREDICTIONS].double().log_softmax(-1).cpu()  # type: ignore[no-any-return]
 
     def _held_out(self) -> list[Batch]:
         if self._batches is None:
@@ -42,3 +65,25 @@ class Evaluator:
             tokens = self._task.tokens(batch)
             total, count = total + loss * tokens, count + tokens
         return total / max(1, count)
+
+
+def _are_logits(outputs: object, targets: torch.Tensor) -> bool:
+    """Whether there is one class at least for every target: (..., classes) beside integers (...)."""
+    return (
+        isinstance(outputs, torch.Tensor)
+        and outputs.is_floating_point()
+        and not targets.is_floating_point()
+        and outputs.shape[:-1] == targets.shape
+        and int(targets.max()) < outputs.shape[-1]
+    )
+
+
+def kl_of_mean(others: Iterable[torch.Tensor], own: torch.Tensor) -> float | None:
+    """KL(mean of the others' distributions || own), mean over predictions, in nats, from log probabilities
+    (n, classes). None without others, and where it is not finite. One of the others is held at a time."""
+    total, count = torch.full_like(own, -math.inf), 0
+    for other in others:
+        total, count = torch.logaddexp(total, other), count + 1
+    mean = total - math.log(max(1, count))
+    kl = float((mean.exp() * (mean - own)).sum(-1).mean())
+    return max(0.0, kl) if count and math.isfinite(kl) else None

@@ -13,6 +13,7 @@ A step whose loss or gradient is not finite is not taken: it is counted in `skip
 import copy
 import math
 import threading
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from torch import nn
 from p2ptrain import drift, inner
 from p2ptrain.tasks.base import Batch, Shard, Task
 from p2ptrain.training.config import TrainConfig, lr_at
-from p2ptrain.training.evaluator import Evaluator
+from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.machine import pick_device as pick_device
@@ -136,6 +137,18 @@ class Trainer:
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:
         """Mean loss on the held-out examples of the model `x_d` (d,), or of the live one. Safe beside `step`."""
         return self._evaluator.loss(self.vector() if x_d is None else x_d)
+
+    def divergence(self, own_d: torch.Tensor, others: Iterable[torch.Tensor]) -> float | None:
+        """How far the predictions of the model `own_d` (d,) are from the mean of those of the `others`, on a few
+        held-out examples: KL(mean of theirs || own), in nats a prediction. None without others, and for a task whose
+        loss is not in nats or whose model gives no logits. Safe beside `step`; one pass of a small batch a model."""
+        if not self.task.metric.startswith("nats"):
+            return None
+        try:
+            own = self._evaluator.log_probabilities(own_d)
+            return kl_of_mean(map(self._evaluator.log_probabilities, others), own)
+        except Exception:  # a task of the user's own may have any model: then there is nothing to compare
+            return None
 
     def judge(self, x_d: torch.Tensor, round: int) -> float:
         """Mean loss of the model `x_d` (d,) on a batch of own data: the same one in a round, another in the next, and

@@ -1,6 +1,7 @@
 """A swarm that has trained for a while, and newcomers to it that have to take its models."""
 
 import random
+from dataclasses import dataclass
 
 import trio
 from gossip_swarm import FakeRuntime, Swarm, until
@@ -53,3 +54,47 @@ async def seconds_to_join(it: Swarm, members: list[FakeRuntime], count: int, **c
 
 def sent(node: FakeRuntime) -> int:
     return node.service.stats.snapshot_bytes_sent
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What newcomers of one time, with as many neighbours as a node has by default, took of whom."""
+
+    last_s: float
+    """Until the last of them had its models."""
+    of_member: float
+    """Models that the busiest member sent."""
+    of_newcomer: float
+
+
+async def crowd_to_join(it: Swarm, members: list[FakeRuntime], count: int, *, chunks: int, **changes: object) -> Crowd:
+    """So many newcomers that know all members, and each of which gives a model of its own as soon as it has begun."""
+    before, began = [sent(member) for member in members], trio.current_time()
+    known = tuple(member.address for member in members)
+
+    async def join(number: int) -> None:
+        node = await it.start(100 + number, peers=known, **changes)
+        await node.service.wait_for_neighbours(1, 1000)
+        await _models_wanted(node)
+        await node.begin(epoch=2000, round=ROUNDS, snapshot=model_of(1000 + number, chunks))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(join, number)
+    size = chunks * CHUNK_BYTES
+    return Crowd(
+        last_s=trio.current_time() - began,
+        of_member=max(sent(member) - already for member, already in zip(members, before, strict=True)) / size,
+        of_newcomer=max(sent(node) for node in it.nodes[len(members) :]) / size,
+    )
+
+
+async def _models_wanted(node: FakeRuntime) -> None:
+    """As node/entry.py has it, for f = 1: three models, or of all who have one to give after a while."""
+    patient_until = trio.current_time() + 10.0
+    while True:
+        patient = trio.current_time() < patient_until
+        there = sum(patient or it.gives for it in node.service.neighbours().values())
+        wanted = max(1, min(3, there))
+        if await node.service.wait_for_tracked(wanted, 0.5) >= wanted:
+            return

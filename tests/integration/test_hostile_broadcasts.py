@@ -68,6 +68,7 @@ async def broadcast(attacker: Attacker, messages: Iterable[Any]) -> None:
         await stream.write(encoded(rpc_pb2.RPC(publish=[message])))
 
 
+@pytest.mark.alone
 async def test_a_flood_of_valid_broadcasts_is_bounded_and_others_are_still_heard() -> None:
     """Each cost 0.7 ms: four callers at the 500 a second that were allowed took more than a core."""
     victim, friend = Node(), Node()

@@ -54,6 +54,7 @@ async def open_sockets() -> AsyncIterator[list[Any]]:
                 await each.close()
 
 
+@pytest.mark.alone
 async def test_of_two_thousand_connections_that_stay_the_last_is_served() -> None:
     """Trap 3: a stock host refuses the 251st for good. Here each stays open at the caller's end as long as it can. All
     places are taken seven times over."""

@@ -4,6 +4,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 import trio
 from libp2p_harness import until
 from members_harness import Member, living
@@ -60,6 +61,7 @@ async def gather(nursery: trio.Nursery, nodes: list[Member]) -> None:
     await until(lambda: all(node.service.neighbours() for node in nodes), 20)
 
 
+@pytest.mark.alone
 async def test_a_revocation_cuts_live_connections_everywhere_and_outlives_all_nodes(tmp_path):
     nodes = members(tmp_path, 6)
     async with living(*nodes) as nursery:

@@ -1,81 +1,32 @@
 """A real Prometheus over a live swarm: a volunteer that comes is scraped with no edit, its lies are told of, every
 query of every panel and alert has an answer, and one that is killed is missed."""
 
-import json
 import os
-import re
-import shutil
 import signal
-import subprocess
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from asked import MONITORING, script
-from processes_harness import PACED, PATIENCE_S, Program, node, up
+from asked import script
+from processes_harness import PACED, Program, node, up
+from prometheus_harness import eventually, labels, needs_prometheus, prometheus
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus (Debian: prometheus)"),
-]
+pytestmark = [pytest.mark.alone, needs_prometheus]
 
 TRIER = script("try_expressions")
 SETTINGS = (*PACED, "--rounds", 2000, "--set", "train.device=cpu", "--set", "train.eval_every=5")
 
 NEVER_HERE = {"GPU memory that is left", "GPU memory in tensors", "Rung of the compressor `adaptive` (nodes)"}
-NOT_PROVOKED = {"Relayed for others, of what may be", "Refused by relays a minute, by status", "Alerts that fire"}
+NOT_PROVOKED = {
+    "Relayed for others, of what may be",
+    "Refused by relays a minute, by status",
+    "Alerts that fire",
+    "Clipped since the start, by peer (the first ten)",
+}
 AT_TIMES = {
     "Dropped by the transport a minute, by kind",
     "Queues (highest of 5 minutes)",
     "Age of the newest checkpoint",
 }
-
-
-def eventually(found: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
-    """Ask again and again: neither the nodes nor Prometheus tell us when they have got there."""
-    deadline = time.monotonic() + within_s
-    while not found():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
-@contextmanager
-def prometheus(folder: Path) -> Iterator[str]:
-    """Its address. By the configuration that we ship it scrapes what the files in `folder`/targets name."""
-    config = (MONITORING / "prometheus.yml").read_text()
-    folder.mkdir()
-    (folder / "prometheus.yml").write_text(
-        re.sub(r"(scrape|evaluation|refresh)_interval: \w+", r"\1_interval: 1s", config)
-    )
-    shutil.copy(MONITORING / "alerts.yml", folder)
-    (folder / "targets").mkdir()
-    where = ("--web.listen-address=127.0.0.1:0", f"--storage.tsdb.path={folder / 'data'}")
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            ["prometheus", f"--config.file={folder / 'prometheus.yml'}", *where], stderr=log, stdout=log
-        )
-    try:
-        log_text = (folder / "log").read_text
-        pattern = re.compile(r'msg="Listening on" address=(127\.0\.0\.1:[1-9]\d*)')
-        eventually(lambda: pattern.search(log_text()) is not None, "Prometheus does not listen")
-        yield f"http://{pattern.search(log_text())[1]}"
-    finally:
-        process.kill()
-        process.wait(PATIENCE_S)
-
-
-def labels(base: str, expression: str) -> list[str]:
-    """The label `node` of each series that the expression gives; none while Prometheus starts."""
-    query = urllib.parse.urlencode({"query": expression})
-    try:
-        with urllib.request.urlopen(f"{base}/api/v1/query?{query}", timeout=10) as answer:
-            return sorted(each["metric"].get("node", "") for each in json.load(answer)["data"]["result"])
-    except urllib.error.URLError:
-        return []
 
 
 def alert(name: str) -> str:

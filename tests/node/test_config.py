@@ -197,7 +197,7 @@ def test_the_join_command_carries_what_members_agree_on_and_nothing_else():
 
 
 def test_only_what_differs_counts_as_changed():
-    assert changed(Config(), ["task", "train", "sync", "network", "node", "attack"]) == []
+    assert changed(Config(), ["task", "train", "sync", "network", "node", "attack", "monitoring"]) == []
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20))

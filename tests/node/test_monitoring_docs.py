@@ -88,6 +88,31 @@ def test_the_table_of_events_has_every_event_and_no_other():
     assert set(first_cells(section("Events"), r"\w+")) == expected
 
 
+def emitted_fields() -> dict[str, set[str]]:
+    """The fields of each event that a call in node/ spells out, as above; for `**` nobody can tell."""
+    fields: dict[str, set[str]] = {}
+    for path in (ROOT / "node").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Constant):
+                called = getattr(call.func, "attr", getattr(call.func, "id", "")).lstrip("_")
+                if called in {"emit", "log"} and all(keyword.arg for keyword in call.keywords):
+                    fields.setdefault(call.args[0].value, set()).update(str(word.arg) for word in call.keywords)
+    return fields
+
+
+def test_the_table_of_events_has_every_field_and_no_other():
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", section("Events"), re.MULTILINE)
+    told = {event: set(re.sub(r"; of a bootstrap node", " ", cell).split()) for event, cell in rows}
+    emitted = emitted_fields()
+    assert len(emitted) > 10
+    record = (ROOT / "node" / "record.py").read_text(encoding="utf-8").partition("def _round_fields")[2]
+    emitted["round"] = set(re.findall(r'^        "(\w+)": ', record, re.MULTILINE))
+    for event, fields in emitted.items():
+        assert told[event] == fields, event
+    for event in {"neighbour_up", "neighbour_lost", "rejected", "banned"}:
+        assert told[event] == {"peer", "detail"} | ({"reason"} if event in {"rejected", "banned"} else set())
+
+
 def test_every_alert_has_its_runbook_entry_and_every_entry_its_alert():
     alerts = re.findall(r"- alert: (\w+)", ALERTS)
     links = re.findall(r"runbook: docs/operations\.md#(\S+)", ALERTS)

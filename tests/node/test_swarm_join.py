@@ -189,8 +189,24 @@ def test_roles_come_from_the_certificate(tmp_path: Path) -> None:
     for role in (Role.BOOTSTRAP, Role.RELAY):
         member = appointed_role(made.folder, tmp_path / role / "node", role)
         assert bootstrap.from_raw(member.raw).node.role == "bootstrap"
-    with pytest.raises(UsageError, match="no node runs as observer"):
-        appointed_role(made.folder, tmp_path / "o" / "node", Role.OBSERVER)
+    watcher = appointed_role(made.folder, tmp_path / "o" / "node", Role.OBSERVER)
+    config = from_raw(watcher.raw)
+    assert config.node.role == "observer"
+    assert config.task.name == "digits"
+    with pytest.raises(UsageError, match="--role trainer contradicts the invite: its role is observer"):
+        membership(tmp_path / "o" / "node", {"node": {"role": "trainer"}}, None)
+
+
+def test_an_observer_names_the_code_that_it_runs_and_has_the_data_that_all_have(tmp_path: Path) -> None:
+    own_code = founded(tmp_path / "lab", raw={"task": {"name": "paced_digits:create"}})
+    line = line_of(own_code.folder, role=Role.OBSERVER)
+    with pytest.raises(UsageError, match="by running paced_digits:create on your machine"):
+        membership(tmp_path / "a" / "node", {}, read_invite(line))
+    text = tmp_path / "text"
+    text.write_bytes(b"words " * 999)
+    strict = founded(tmp_path / "strict", raw={"task": {"name": "byte-lm", "data": str(text)}}, data_must_match=True)
+    with pytest.raises(UsageError, match="the same data"):
+        membership(tmp_path / "b" / "node", {}, read_invite(line_of(strict.folder, role=Role.OBSERVER)))
 
 
 def test_a_program_that_is_too_old_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

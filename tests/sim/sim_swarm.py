@@ -13,8 +13,8 @@ from typing import Any
 
 import trio
 
-from gossip.identity import Identity
 from gossip.transport.memory import LinkQuality, MemoryNetwork, MemoryTransport
+from node import credentials
 from node.assembly import Surroundings, make_node
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, from_raw
@@ -93,15 +93,15 @@ class Swarm:
         """A node with these settings over DEFAULTS; the same name again is the same node, restarted."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        identity = Identity.load_or_create(folder / "identity.key")
-        transport = self.network.attach(identity.peer_id)
+        held = credentials.load(folder, None)  # a member's, where it has joined a private swarm
+        transport = self.network.attach(held.identity.peer_id, held.admission)
         events: list[dict[str, Any]] = []
 
         def emit(event: str, /, **fields: object) -> None:
             events.append({"event": event, "at": trio.current_time(), **fields})
 
         around = Surroundings(
-            identity=identity,
+            identity=held.identity,
             transport=transport,
             lane=InlineLane(step_seconds),
             emit=emit,
@@ -110,6 +110,7 @@ class Swarm:
             rng=random.Random(self._rng.random()),
             checkpoints=CheckpointStore(folder / "checkpoint"),
             epoch_file=folder / "epoch",
+            private=held.private,
         )
         node, checkpoint = make_node(self._config(wait_for, sections), around)
         change(node)

@@ -1,0 +1,183 @@
+"""What training costs in energy: read off the machine's own counters, or estimated, and said which.
+
+    nvml       the GPU that the node trains on, as its driver counts (nvidia-ml-py); all of it, whoever uses it
+    rapl       the processors' packages (/sys/class/powercap), by this process's share of the machine's busy CPU time
+    estimate   this process's CPU time, at so many watts for a busy core
+
+A node on a GPU has `nvml`, and `rapl` or `estimate` beside it for its processor. Where it trains on a GPU that does not
+say what it takes, it tells nothing: the processor's few watts would be taken for the whole.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psutil
+
+if TYPE_CHECKING:
+    import torch  # a bootstrap node, which has these names in its metrics, does without
+
+SOURCES: Final = ("nvml", "rapl", "estimate")
+
+POWERCAP: Final = Path("/sys/class/powercap")
+
+Joules = Callable[[], float]
+"""A counter: only differences mean something. OSError when it cannot be read any more."""
+
+
+class CpuTimes(Protocol):
+    """Seconds of CPU time, since some moment."""
+
+    def own(self) -> float:
+        """Of this process, all threads."""
+
+    def machine(self) -> float:
+        """Of the whole machine, all cores: what was not idle."""
+
+
+class SystemTimes:
+    """As the operating system counts."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process(os.getpid())
+
+    def own(self) -> float:
+        """See CpuTimes."""
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def machine(self) -> float:
+        """See CpuTimes."""
+        times = psutil.cpu_times()
+        # guest is part of user, and iowait is idle.
+        return float(times.user + times.system + getattr(times, "nice", 0.0) + getattr(times, "irq", 0.0))
+
+
+@dataclass(kw_only=True)
+class Meter:
+    """Energy since it was made, by source. A counter that fails is left out from then on: what it counted stays."""
+
+    counters: dict[str, Joules]
+    _seen: dict[str, float] = field(default_factory=dict)
+    _total: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.joules()
+
+    def joules(self) -> Mapping[str, float]:
+        """So much in all, by source; nothing where no counter is known."""
+        for source, read in list(self.counters.items()):
+            try:
+                now = read()
+            except OSError:
+                del self.counters[source]
+                continue
+            # A counter that begins anew (a driver is loaded again) is missed for one reading.
+            step = max(0.0, now - self._seen.get(source, now))
+            self._total[source] = self._total.get(source, 0.0) + step
+            self._seen[source] = now
+        return dict(self._total)
+
+
+def meter_for(
+    device: "torch.device",
+    *,
+    watts: float,
+    nvml: Any = None,
+    powercap: Path = POWERCAP,
+    times: CpuTimes | None = None,
+) -> Meter:
+    """What there is to be read for a node that trains on `device`. `watts`: of a busy core, for the estimate.
+    `nvml`: the module pynvml; by default the one that is installed, if any."""
+    times = times or SystemTimes()
+    counters: dict[str, Joules] = {}
+    if device.type != "cpu":
+        gpu = _gpu(device, nvml) if device.type == "cuda" else None
+        if gpu is None:
+            return Meter(counters={})
+        counters["nvml"] = gpu
+    packages = [package for path in sorted(powercap.glob("intel-rapl:*")) if (package := _package(path)) is not None]
+    if packages:
+        counters["rapl"] = _Share(packages, times)
+    else:
+        counters["estimate"] = lambda: times.own() * watts
+    return Meter(counters=counters)
+
+
+class _Share:
+    """Of what all packages took between two readings, the share of this process."""
+
+    def __init__(self, packages: Sequence[Joules], times: CpuTimes) -> None:
+        self._packages, self._times = packages, times
+        self._before = self._read()
+        self._joules = 0.0
+
+    def __call__(self) -> float:
+        now = self._read()
+        joules, own, machine = (new - old for new, old in zip(now, self._before, strict=True))
+        self._before = now
+        self._joules += max(0.0, joules) * min(1.0, own / machine if machine > 0 else 0.0)
+        return self._joules
+
+    def _read(self) -> tuple[float, float, float]:
+        return sum(read() for read in self._packages), self._times.own(), self._times.machine()
+
+
+def _package(path: Path) -> Joules | None:
+    """A package's counter; None for a part of a package, and for what this user may not read (most Linux kernels since
+    2020 let root alone)."""
+    if path.name.count(":") != 1:
+        return None
+    try:
+        span = int((path / "max_energy_range_uj").read_text())
+        last, turns = int((path / "energy_uj").read_text()), 0
+    except (OSError, ValueError):
+        return None
+
+    def read() -> float:
+        nonlocal last, turns
+        now = int((path / "energy_uj").read_text())
+        turns += now < last  # it goes round every hour or so
+        last = now
+        return (turns * span + now) / 1e6
+
+    return read
+
+
+def _gpu(device: "torch.device", nvml: Any) -> Joules | None:
+    """The GPU's counter; None without nvidia-ml-py, without NVIDIA's driver, or where the GPU has none."""
+    for module in _modules(nvml):
+        with suppress(module.NVMLError):
+            module.nvmlInit()
+            handle = module.nvmlDeviceGetHandleByUUID(_uuid(device))
+
+            def read() -> float:
+                try:
+                    return float(module.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # noqa: B023
+                except module.NVMLError as error:  # noqa: B023
+                    raise OSError(str(error)) from error
+
+            with suppress(OSError):
+                read()
+                return read
+    return None
+
+
+def _modules(nvml: Any) -> Iterator[Any]:
+    if nvml is not None:
+        yield nvml
+        return
+    with suppress(ImportError):
+        import pynvml
+
+        yield pynvml
+
+
+def _uuid(device: "torch.device") -> str:
+    """By what NVML knows it: numbers differ where CUDA_VISIBLE_DEVICES hides some."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

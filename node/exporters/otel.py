@@ -1,0 +1,117 @@
+"""OpenTelemetry: a trace for every round, sent by OTLP over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT (default: this machine,
+port 4318), with the headers and timeout that its other variables name.
+
+    round       from the round's first step to its close
+      train       its steps; the round before it is closed meanwhile, so that traces overlap
+      publish     the update is encoded and announced (in a round that is a meeting: part of `collect`)
+      collect     the neighbours' updates are waited for
+      aggregate   they are aggregated, and the outer step is taken
+
+Times are worked out from the event of a closed round, in the node's own clock. What happened to neighbours since the
+last one (refused, banned, lost, come) are the round's span events.
+"""
+
+import math
+import os
+from collections import deque
+from typing import Any, ClassVar
+
+from node.events import Event
+from node.exporters.base import About, numbers
+
+MAX_NOTES = 64
+"""Of events between two rounds: a span's own limit is 128."""
+
+NOTES = frozenset({"neighbour_up", "neighbour_lost", "rejected", "banned", "equivocation", "warning", "joined"})
+
+CLOSING = ("publish", "collect", "aggregate")
+"""The parts of closing a round, in their order; each has a field `..._s` in the event."""
+
+TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+TIMEOUT_S = 2.0
+"""For a round's spans to be taken, retries included, unless one of TIMEOUTS says otherwise. The library's ten seconds
+are more than many a round: a collector that is down would be told of by a full queue, an hour later."""
+
+NS = 1_000_000_000
+
+
+class OpenTelemetry:
+    """Sends a round's spans when it is closed, together."""
+
+    needs: ClassVar[str] = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+
+    def __init__(self, about: About) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        self._about = about
+        asked = any(os.environ.get(name) for name in TIMEOUTS)
+        self._sender = OTLPSpanExporter(timeout=None if asked else TIMEOUT_S)
+        self._resource: dict[str, str] = {}
+        self._notes: deque[Event] = deque(maxlen=MAX_NOTES)
+
+    def export(self, event: Event) -> None:
+        """Remember who tells, and what happened; send the spans of a closed round. OSError when nobody takes them."""
+        if event["event"] == "started":
+            self._resource = {"service.instance.id": str(event.get("peer_id")), "p2ptrain.task": str(event.get("task"))}
+        elif event["event"] in NOTES:
+            self._notes.append(event)
+        elif event["event"] == "round":
+            self._send(event)
+
+    def close(self) -> None:
+        """See Exporter: every round was sent when it was closed."""
+        self._sender.shutdown()
+
+    def _send(self, event: Event) -> None:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        if self._sender.export(self._spans(event)) is not SpanExportResult.SUCCESS:
+            raise OSError("the collector takes no spans: see OTEL_EXPORTER_OTLP_ENDPOINT")
+
+    def _spans(self, event: Event) -> list[Any]:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.trace import set_span_in_context
+
+        about = {"service.name": "p2ptrain", "p2ptrain.run": self._about.run, "p2ptrain.node": self._about.node}
+        # A provider of its own: a task of the user's may have set the global one up for itself.
+        tracer = TracerProvider(resource=Resource.create(about | self._resource)).get_tracer("p2ptrain")
+        parts = parts_of(event)
+        began, ended = min(start for start, _ in parts.values()), int(event["ts"] * NS)
+        whole = tracer.start_span("round", start_time=began, attributes=_attributes(event))
+        for note in self._notes:
+            whole.add_event(note["event"], _words(note), timestamp=int(note["ts"] * NS))
+        self._notes.clear()
+        spans = [whole]
+        for name, (start, end) in parts.items():
+            spans.append(tracer.start_span(name, context=set_span_in_context(whole), start_time=start))
+            spans[-1].end(end)
+        whole.end(ended)
+        return spans
+
+
+def parts_of(event: Event) -> dict[str, tuple[int, int]]:
+    """When each part of a round began and ended, in Unix nanoseconds. Parts that the event does not tell are left out;
+    `train` is always there, if only as a moment."""
+    closing_began = int((event["ts"] - _seconds(event, "close_s")) * NS)
+    trained = int(_seconds(event, "step_s") * _seconds(event, "steps") * NS)
+    parts = {"train": (closing_began - trained, closing_began)}
+    at = closing_began
+    for name in CLOSING:
+        if isinstance(event.get(f"{name}_s"), int | float):
+            parts[name] = (at, at := at + int(_seconds(event, f"{name}_s") * NS))
+    return parts
+
+
+def _seconds(event: Event, name: str) -> float:
+    value = event.get(name)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+
+
+def _attributes(event: Event) -> dict[str, Any]:
+    words = {f"p2ptrain.{name}": event[name] for name in ("round", "closed_by", "rung") if event.get(name)}
+    return words | {f"p2ptrain.{name}": value for name, value in numbers(event)}
+
+
+def _words(note: Event) -> dict[str, str]:
+    return {name: str(note[name]) for name in ("peer", "reason", "detail", "message") if note.get(name)}

@@ -1,0 +1,37 @@
+"""TensorBoard: `tensorboard --logdir RUN` shows the nodes of a run beside each other. Written by torch's own writer.
+
+Scalars have the names of the events' fields (docs/operations.md#events), and the round as their step.
+"""
+
+from typing import ClassVar
+
+from node.events import Event, to_line
+from node.exporters.base import About, numbers, round_of
+
+
+class TensorBoard:
+    """One file of events in `NODE/tensorboard/`; a restart adds another, which TensorBoard joins to it."""
+
+    needs: ClassVar[str] = "tensorboard"
+
+    def __init__(self, about: About) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(log_dir=str(about.folder / "tensorboard"))
+
+    def export(self, event: Event) -> None:
+        """Numbers of a round or an evaluation, as the settings what the node said at its start."""
+        step = round_of(event)
+        if step is not None:
+            for name, value in numbers(event):
+                self._writer.add_scalar(name, value, step, walltime=event.get("ts"))
+        elif event["event"] in {"started", "warning"}:
+            text = f"```\n{to_line(event)}```"
+            self._writer.add_text(event["event"], text, walltime=event.get("ts"))
+        else:
+            return
+        self._writer.flush()  # whoever watches sees the round at once
+
+    def close(self) -> None:
+        """See Exporter."""
+        self._writer.close()

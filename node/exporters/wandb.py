@@ -1,0 +1,50 @@
+"""Weights & Biases, offline: a run's folder in `NODE/wandb/`, which `wandb sync FOLDER` uploads if its owner wants to.
+
+Nothing is sent: not the run, not errors of the library's own, not the machine's description or the command line. The
+mode is set here and not taken from WANDB_MODE: a variable that lies about must not make a node call home.
+"""
+
+import os
+from typing import ClassVar
+
+from node.events import Event
+from node.exporters.base import About, numbers, round_of
+
+_ABOUT_RUN = ("peer_id", "device", "parameters", "task", "aggregator", "compressor", "f")
+
+
+class WeightsAndBiases:
+    """A process of the node is a run; those of one run folder are a group, those of one node have one name."""
+
+    needs: ClassVar[str] = "wandb"
+
+    def __init__(self, about: About) -> None:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # read when it is imported
+        import wandb
+
+        settings = wandb.Settings(
+            silent=True,
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            disable_job_creation=True,
+            save_code=False,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+        )
+        self._run = wandb.init(
+            mode="offline", dir=about.folder, project="p2ptrain", group=about.run, name=about.node, settings=settings
+        )
+
+    def export(self, event: Event) -> None:
+        """Numbers of a round, joined by those of its evaluation; of the start what is trained and how."""
+        step = round_of(event)
+        if step is not None:
+            self._run.log(dict(numbers(event)), step=step)
+        elif event["event"] == "started":
+            self._run.config.update({name: event.get(name) for name in _ABOUT_RUN}, allow_val_change=True)
+
+    def close(self) -> None:
+        """See Exporter."""
+        self._run.finish()

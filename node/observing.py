@@ -1,0 +1,210 @@
+"""An observer's life: it follows what the members publish, takes the swarm's model now and then, and looks at it.
+
+It trains nothing and publishes nothing. What it holds of each neighbour is what every neighbour holds, checked as a
+newcomer checks it (witnesses, signed chains); of those it takes the robust aggregate that a newcomer begins with, at
+the rounds at which trainers evaluate (`train.eval_every`). Its checkpoints are a trainer's, so that all that reads a
+run reads them.
+
+Updates are followed all the time: ten compressed ones weigh less than the whole models of as many neighbours, and the
+last one is here when everybody leaves. Where members meet nobody's updates can be followed; models are fetched then.
+"""
+
+import os
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Final
+
+import psutil
+import trio
+
+from gossip.api import Update
+from node import record
+from node.config import Config
+from node.entry import JOIN_PATIENCE_S, LOOK_AGAIN_S, fetching_models, find_neighbours
+from node.node import Node
+from node.sync_loop import follow
+from p2ptrain.sync import Meeting
+
+LOOK_S: Final = 0.1
+"""Between two looks at where the swarm is: a tenth of the shortest rounds that are of any use over a network."""
+
+
+def observes(config: Config) -> bool:
+    """Whether this node only looks on."""
+    return config.node.role == "observer"
+
+
+async def observe(node: Node, *, resumed: bool) -> None:
+    """Until the state after the run's last round is taken, or nobody is left that has it. RunError as `entry.enter`."""
+    observer = _Observer(node)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow, node, observer.took, name="follow")
+        await observer.run(resumed=resumed)
+        nursery.cancel_scope.cancel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _State:
+    """The swarm's: the rounds that it has closed, and by member how many of those that one's model lacks."""
+
+    done: int
+    behind: dict[str, int]
+    seconds: float
+    """It took to get."""
+
+    @property
+    def fresh(self) -> int:
+        """Of how many nothing is lacking."""
+        return sum(rounds == 0 for rounds in self.behind.values())
+
+
+class _Observer:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._held: dict[str, int] = {}
+        """The rounds behind each model that is here: those of neighbours, and of those who have left."""
+        self._heard = 0
+        """The most rounds that the neighbours' median has announced as done."""
+        self._kept = node.round
+
+    def took(self, update: Update) -> None:
+        """An update of a neighbour's has been applied."""
+        self._held[str(update.peer)] = 0 if update.kind == "genesis" else update.round + 1
+
+    async def run(self, *, resumed: bool) -> None:
+        """The whole of it."""
+        node = self._node
+        if resumed:
+            node.journal.training_began()
+        await find_neighbours(node, resumed=resumed)
+        while not node.finished and await self._due():
+            if (state := await self._take()) is None:
+                await trio.sleep(LOOK_AGAIN_S)
+            else:
+                await self._look_at(state)
+        if not node.finished:
+            message = f"the others have left, and what is here is their model of round {node.round}, not of the last"
+            node.journal.emit("warning", message=message)
+            await self._keep()
+        node.journal.training_ended()
+
+    async def _due(self) -> bool:
+        """Wait for the next round at which the model is looked at. False: the run is over, and nobody is left."""
+        while True:
+            announced, members = self._node.service.swarm_round(), self._members()
+            self._heard = max(self._heard, *members.values(), 0 if announced is None else announced + 1)
+            here = announced is not None or bool(members)
+            if here and self._heard >= self._wanted:
+                return True
+            if not here and self._heard >= self._node.config.train.rounds:
+                return False
+            await trio.sleep(LOOK_S)
+
+    @property
+    def _wanted(self) -> int:
+        train = self._node.config.train
+        if not self._node.journal.has_begun:
+            return 0
+        return min(train.rounds, (self._node.round // train.eval_every + 1) * train.eval_every)
+
+    def _members(self) -> dict[str, int]:
+        """Whose models count, and the rounds behind each: neighbours that are not stale, and, at the end, those who
+        left with their last round done and no blot on them."""
+        node = self._node
+        here = {str(peer) for peer in node.service.neighbours()}
+        refused = {str(peer) for peer, _ in node.service.stats.rejected}
+        known = {
+            peer: done
+            for peer, done in self._held.items()
+            if peer in here or (done >= node.config.train.rounds and peer not in refused)
+        }
+        least = median_low(known.values()) - node.config.network.max_staleness if known else 0
+        return {peer: done for peer, done in known.items() if done >= least}
+
+    async def _take(self) -> _State | None:
+        """None: there is nobody to take it of now, or nothing newer than what is here."""
+        node, began = self._node, trio.current_time()
+        with fetching_models(node):
+            members = await self._agreed()
+            done = median_low(members.values()) if members else 0
+            if not members or (done <= node.round and node.journal.has_begun):
+                return None
+            behind = {peer: max(0, done - its) for peer, its in members.items()}
+            async with node.strategy_lock:
+                theta_d = await node.lane.offload(lambda: node.strategy.adopt(behind))
+                self._forget_all_but({*members, *map(str, node.service.neighbours())})
+        if isinstance(node.strategy, Meeting):
+            self._held.clear()
+        node.inner.replace(theta_d, at_step=done * node.config.train.inner_steps)
+        await node.lane.offload(node.inner.settle)
+        return _State(done=done, behind=behind, seconds=trio.current_time() - began)
+
+    async def _agreed(self) -> dict[str, int]:
+        """The members, when most of the neighbours' models are here, as many as the promise about f liars needs, and
+        a quorum of them has come to the round that is due; or when that takes too long. Empty: there are too few."""
+        node, deadline = self._node, trio.current_time() + JOIN_PATIENCE_S
+        # Models that are fetched whole are some rounds old: to wait for fresh ones would be in vain.
+        quorum = 0.0 if isinstance(node.strategy, Meeting) else node.config.network.quorum
+        while True:
+            members, here = self._members(), sum(it.gives for it in node.service.neighbours().values())
+            level = sum(done >= self._wanted for done in members.values())
+            over = trio.current_time() >= deadline or not here
+            enough = len(members) >= max(1, min(here, max(node.needed_members, here // 2 + 1)))
+            if enough and (over or level >= quorum * len(members)):
+                return members
+            if over:
+                return {}
+            await trio.sleep(LOOK_S)
+
+    def _forget_all_but(self, kept: set[str]) -> None:
+        node = self._node
+        for peer in self._held.keys() - kept:
+            node.strategy.forget(peer)
+            node.departed.discard(peer)
+            del self._held[peer]
+
+    async def _look_at(self, state: _State) -> None:
+        node, begins = self._node, not self._node.journal.has_begun
+        if begins:
+            node.journal.training_began()
+            node.journal.emit("joined", round=state.done, donors=len(state.behind))
+        node.neighbours = len(node.service.neighbours())
+        node.watch_margin(len(state.behind))
+        node.journal.emit("round", **_fields(node, state))
+        node.enter_round(state.done)
+        await record.evaluate(node, rounds=state.done)
+        every = node.config.node.checkpoint_every
+        if begins or node.finished or (every and state.done // every > self._kept // every):
+            await self._keep()
+
+    async def _keep(self) -> None:
+        node = self._node
+        if node.journal.has_begun:
+            self._kept, trainer = node.round, node.inner.trainer
+            await record.save(node, trainer.vector(), trainer.state_dict(), next_round=node.round)
+
+
+def _fields(node: Node, state: _State) -> dict[str, object]:
+    """What a trainer's `round` has, but for what comes of training."""
+    stats = node.service.stats
+    return {
+        "round": state.done,
+        "rounds": node.config.train.rounds,
+        "neighbours": node.neighbours,
+        "members": len(state.behind),
+        "fresh": state.fresh,
+        "closed_by": "quorum" if state.fresh >= node.config.network.quorum * len(state.behind) else "deadline",
+        "payload_bytes_sent": stats.payload_bytes_sent,
+        "payload_bytes_received": stats.payload_bytes_received,
+        "snapshot_bytes_sent": stats.snapshot_bytes_sent,
+        "snapshot_bytes_received": stats.snapshot_bytes_received,
+        "accepted": stats.updates_accepted,
+        "rejected": sum(stats.rejected_by_reason.values()),
+        "rejected_by_reason": {str(reason): count for reason, count in stats.rejected_by_reason.items()},
+        "robust_margin": node.robust_margin(len(state.behind)),
+        "round_s": node.lap(),
+        "collect_s": state.seconds,
+        "staleness": state.behind,
+        "peers_known": node.service.peers_known,
+        "rss_bytes": psutil.Process(os.getpid()).memory_info().rss,
+    }

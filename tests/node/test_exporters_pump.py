@@ -1,0 +1,125 @@
+"""An exporter that is slow, stuck or broken costs a warning, and training nothing."""
+
+import threading
+import time
+
+import pytest
+
+from node.events import EventLog, read_events
+from node.exporters import exporting
+from node.exporters.pump import Pump, close_all
+
+EVENTS = [{"ts": 1.0, "event": "round", "round": number} for number in range(10)]
+
+
+class Recorder:
+    """Keeps what it is given; `failing` events raise."""
+
+    needs = ""
+
+    def __init__(self, failing=(), gate=None):
+        self.heard, self.failing, self.gate, self.closed = [], failing, gate, 0
+
+    def export(self, event):
+        if self.gate is not None:
+            self.gate.wait()
+        if event["round"] in self.failing:
+            raise OSError(28, "No space\nleft on device")
+        self.heard.append(event["round"])
+
+    def close(self):
+        self.closed += 1
+
+
+def pumped(exporter, *, bound=1024, within_s=5.0, events=EVENTS):
+    warnings = []
+    pump = Pump("disk", lambda: exporter, warnings.append, bound=bound)
+    for event in events:
+        pump(event)
+    close_all([pump], within_s=within_s)
+    return warnings
+
+
+def test_every_event_comes_in_order_and_the_end_too():
+    exporter = Recorder()
+    assert pumped(exporter) == []
+    assert exporter.heard == list(range(10))
+    assert exporter.closed == 1
+
+
+def test_a_full_disk_warns_once_and_is_tried_again():
+    exporter = Recorder(failing={2, 3, 9})
+    warnings = pumped(exporter)
+    assert exporter.heard == [0, 1, 4, 5, 6, 7, 8]
+    said = "exporter disk: OSError: [Errno 28] No space left on device; training goes on, with gaps in what it tells"
+    assert warnings == [said]
+
+
+def test_one_that_is_stuck_holds_nobody_up_and_its_queue_has_an_end():
+    gate, warnings = threading.Event(), []
+    exporter = Recorder(gate=gate)
+    pump = Pump("stuck", lambda: exporter, warnings.append, bound=3)
+    began = time.monotonic()
+    for event in EVENTS:
+        pump(event)
+    assert pump._waiting.qsize() <= 3
+    said = "it is too slow, or stuck: more than 3 events wait; training goes on, with gaps in what it tells"
+    assert warnings == [f"exporter stuck: {said}"]
+    close_all([pump], within_s=0.05)
+    assert time.monotonic() - began < 2.0  # a bound of the test's: it would hang for good without the defence
+    assert pump._thread.daemon
+    gate.set()
+    pump._thread.join(5)
+    assert exporter.heard == [0, 1, 2, 3][: len(exporter.heard)]
+    assert len(warnings) == 1
+
+
+def test_one_that_is_stuck_takes_no_others_end_along():
+    gate, patient = threading.Event(), Recorder()
+    pumps = [Pump("stuck", lambda: Recorder(gate=gate), lambda _: None), Pump("well", lambda: patient, pytest.fail)]
+    for event in EVENTS:
+        for pump in pumps:
+            pump(event)
+    close_all(pumps, within_s=0.5)
+    gate.set()
+    assert (patient.heard, patient.closed) == (list(range(10)), 1)
+    pumps[0]._thread.join(5)
+
+
+def test_one_that_cannot_be_built_is_tried_again():
+    tries = []
+
+    def build():
+        tries.append(1)
+        if len(tries) < 3:
+            raise PermissionError("not yours")
+        return exporter
+
+    exporter, warnings = Recorder(), []
+    pump = Pump("shy", build, warnings.append)
+    for event in EVENTS:
+        pump(event)
+    close_all([pump], within_s=5.0)
+    assert exporter.heard == list(range(2, 10))
+    assert len(warnings) == 1
+
+
+def test_what_comes_after_the_end_is_left_out():
+    exporter = Recorder()
+    pump = Pump("late", lambda: exporter, pytest.fail)
+    close_all([pump])
+    pump(EVENTS[0])
+    assert exporter.heard == []
+    assert exporter.closed == 0, "it was never built"
+
+
+def test_trouble_is_an_event_like_any_other(tmp_path, monkeypatch):
+    from node.exporters import EXPORTERS
+
+    monkeypatch.setitem(EXPORTERS._factories, "broken", lambda about: Recorder(failing={0, 1, 2}))
+    with EventLog(tmp_path / "events.jsonl") as emit, exporting(["broken", "broken"], emit, tmp_path):
+        for number in range(3):
+            emit("round", round=number)
+    told = list(read_events(tmp_path / "events.jsonl"))
+    assert [event["event"] for event in told if event["event"] != "warning"] == ["round"] * 3
+    assert [event["message"].split(":")[0] for event in told if event["event"] == "warning"] == ["exporter broken"]

@@ -1,0 +1,31 @@
+"""`swarm members` on a terminal of 80 columns: who is a member is readable, whatever people were named."""
+
+from typing import Any
+
+import pytest
+
+from node.cli.swarm_text import listed, out
+from node.swarm.words import day
+
+JOINED = 1_790_000_000
+
+
+def row(number: int, **changed: Any) -> dict[str, Any]:
+    common = {"role": "trainer", "name": "", "since": JOINED, "expires": None, "grant": "ab" * 32, "revoked": None}
+    return {"peer": f"12D3KooW{number:044d}", **common, "state": "member", "connected": True, "keys": 1, **changed}
+
+
+def test_states_and_days_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [
+        row(1, name="the admin's own node"),
+        row(2, role="bootstrap", name="a name of several words that is too long", state="expired"),
+        row(3, role="observer", revoked="it left in a hurry", state="revoked"),
+    ]
+    out(listed(rows, "lab"), json=False)
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert all(len(line.rstrip()) <= 80 for line in said.splitlines())
+    for word in ("member", "expired", "revoked:", "hurry", "bootstrap", "observer", day(JOINED), "ababababab"):
+        assert word in said
+    assert listed(rows, "lab")[0]["members"][0]["since"] == JOINED, "and programs have the second"
