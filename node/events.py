@@ -111,7 +111,8 @@ class EventLog:
     def _warn(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
-            print(f"warning: {self.path}: {error.strerror}; going on without the event log", file=sys.stderr)
+            # Where stderr is a file it may well lie on the same full disk, and then nobody can be told.
+            say(sys.stderr, f"warning: {self.path}: {error.strerror}; going on without the event log\n")
 
 
 class JsonSink:

@@ -106,6 +106,19 @@ def test_a_log_is_read_line_by_line(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_where_stderr_lies_on_the_full_disk_as_well_nothing_ends(monkeypatch):
+    """As with `up`, whose nodes' stderr is a file in their folders."""
+    heard = []
+    with Path("/dev/full").open("w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        emit = EventLog(Path("/dev/full"), sinks=[heard.append])
+        emit("warning", message="one")
+        emit("warning", message="two")
+        emit.close()
+    assert [event["message"] for event in heard] == ["one", "two"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_warns_once_and_goes_on(capsys):
     heard = []
     emit = EventLog(Path("/dev/full"), sinks=[heard.append])
