@@ -125,6 +125,8 @@ async def _neighbours_now(node: Node) -> RoundView:
 
 
 def _needed(node: Node, *, patient: bool) -> int:
-    """Of how many neighbours a model is wanted: where one is `patient`, also of those that have none to give yet."""
-    there = sum(patient or it.gives for it in node.service.neighbours().values())
+    """Of how many neighbours a model is wanted: of those that are where the swarm is, since others that were away as
+    well are no donors; and where one is `patient`, also of newcomers that have none to give yet."""
+    level = (node.service.swarm_round() or 0) - node.config.network.max_staleness
+    there = sum(it.round >= level if it.gives else patient for it in node.service.neighbours().values())
     return max(1, min(there, node.needed_members))

@@ -1,4 +1,5 @@
-"""Newcomers that meet each other before they meet the members: nobody waits for who has nothing to give."""
+"""Newcomers that meet each other before they meet the members, and members that were away together: nobody waits for
+who has nothing to give."""
 
 from pathlib import Path
 from typing import Any
@@ -31,3 +32,29 @@ async def test_two_newcomers_to_one_member_do_not_wait_for_each_other(
                 it.stop.set()
     assert min(joined.values()) > NEWCOMERS_S - 1
     assert max(joined.values()) < NEWCOMERS_S + 10 * PHASE_S < JOIN_PATIENCE_S / 2
+
+
+async def test_two_that_were_away_together_do_not_wait_for_each_other(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Both are too far behind for each other; two that are not are fewer than the f = 1 asks for."""
+    async with swarm(tmp_path) as members:
+        everyone = [await members.start(f"n{number}", wait_for=3, **SETTINGS) for number in range(4)]
+        away = everyone[2:]
+        await trio.sleep(10 * PHASE_S)
+        for it in away:
+            members.network.stall(it.transport.peer_id)
+            it.node.lane._step_seconds = 20 * STEP_SECONDS  # type: ignore[attr-defined]
+        await trio.sleep(12 * PHASE_S)
+        for it in away:
+            members.network.unstall(it.transport.peer_id)
+            it.node.lane._step_seconds = STEP_SECONDS  # type: ignore[attr-defined]
+        back = trio.current_time()
+        await trio.sleep(10 * PHASE_S)
+        for it in away:
+            (joined,) = it.told("joined")
+            assert joined["donors"] in {2, 3}, "the other one may have joined a moment before"
+            assert joined["at"] - back < 4 * PHASE_S
+            assert it.told("round")[-1]["members"] == 4
+        for it in everyone:
+            it.stop.set()
