@@ -34,7 +34,8 @@ FIRST = ("ts", "level", "logger", "message")
 
 def configure(path: Path, redact: Redactor, *, debug: bool = False, stream: IO[str] | None = None) -> None:
     """Send all logging of this process to the file at `path`, which is made with the first line. `debug`: all that the
-    libraries say, and their warnings on `stream` (stderr) as well."""
+    libraries say, and their warnings on `stream` (stderr) as well. Without it libp2p, which has set its loggers apart
+    when it was imported, says nothing: strangers decide how much it would be."""
     handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
     handler.setFormatter(formatter(redact, people=False))
     handlers: list[logging.Handler] = [handler]
@@ -44,6 +45,9 @@ def configure(path: Path, redact: Redactor, *, debug: bool = False, stream: IO[s
         shown.addFilter(lambda record: record.name != OURS)
         shown.setFormatter(formatter(redact, people=shown.stream.isatty()))
         handlers.append(shown)
+        network = logging.getLogger("libp2p")
+        network.propagate = True
+        network.setLevel(logging.NOTSET)
     logging.basicConfig(handlers=handlers, level=logging.DEBUG if debug else logging.WARNING, force=True)
     structlog.configure(
         processors=[*_NAMED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

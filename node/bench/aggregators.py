@@ -4,8 +4,10 @@ A mean reads every value once, which is the least that any can cost. `naive` is 
 `byzfl` theirs. `scratch` is how much the process grows while ours runs, its result not counted.
 """
 
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,6 +129,7 @@ class Aggregators(OnVectors):
 
 def scratch_bytes(work: Work) -> int:
     """How much the process grows at most while `work` runs, beyond what it returns (a tensor)."""
+    _give_back()
     done, before = threading.Event(), _held_bytes()
     peak = before
 
@@ -142,6 +145,12 @@ def scratch_bytes(work: Work) -> int:
     watcher.join()
     own = out.numel() * out.element_size() if isinstance(out, torch.Tensor) else 0
     return max(0, peak - before - own)
+
+
+def _give_back() -> None:
+    """Have the allocator return what it keeps for later, which would serve `work` without any growth."""
+    with suppress(OSError, AttributeError):  # no glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _held_bytes() -> int:

@@ -101,7 +101,7 @@ async def test_a_node_with_another_key_connects_neither_way(psk: PresharedKey | 
 async def test_a_stranger_hears_at_most_a_nonce(says: bytes, waited_for: bool) -> None:
     """24 random bytes, and those only who has said as many and waits: js and rust callers do."""
     roster = Roster()
-    victim = member(roster, KEY, bounds=Bounds(handshake_s=0.6 if waited_for else 10.0))
+    victim = member(roster, KEY, bounds=Bounds(handshake_s=2.0 if waited_for else 10.0))
     async with besieged(victim, roster, KEY), wired(victim.address) as wire:
         await wire.write(says)
         assert len(await wire.rest()) == (NONCE_BYTES if len(says) == NONCE_BYTES else 0)

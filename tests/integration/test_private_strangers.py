@@ -80,7 +80,7 @@ async def test_what_is_no_membership_of_that_key_opens_nothing(shown: bytes, kin
 @pytest.mark.parametrize("says", [b"", b"\x00", framed(card_of("x"))[:7]], ids=["nothing", "half a length", "half"])
 async def test_one_that_stops_half_way_is_not_waited_for(says: bytes) -> None:
     roster = Roster()
-    victim = member(roster, bounds=Bounds(handshake_s=0.6))
+    victim = member(roster, bounds=Bounds(handshake_s=2.0))
     async with besieged(victim, roster), wired(victim.address) as wire:
         session = await proved(wire, victim.address)
         if says:

@@ -93,7 +93,7 @@ def test_scratch_is_what_a_rule_needs_beside_its_result():
 
     def wasteful() -> torch.Tensor:
         kept = [x_d + 1 for _ in range(4)]
-        time.sleep(0.5)  # as a real one would compute: the memory is sampled meanwhile
+        time.sleep(0.1)  # as a real one would compute: the memory is sampled meanwhile
         return kept[0]
 
     for _ in range(2):  # the second with everything loaded
