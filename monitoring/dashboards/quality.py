@@ -79,6 +79,14 @@ SHARES = Row(
     ),
 )
 
+
+def _time_to(share: float, words: str) -> Query:
+    reached = (
+        f"p2ptrain_compute_seconds_total and p2ptrain_eval_loss <= {share} * max_over_time(p2ptrain_eval_loss[1d])"
+    )
+    return Query(f"min by (run) (min_over_time(({reached})[1d:1m]))", f"{{{{run}}}} to {words}")
+
+
 COST = Row(
     title="What it costs",
     panels=(
@@ -127,6 +135,14 @@ COST = Row(
             "docs/operations.md#energy.",
             queries=(Query("sum by (run, source) (p2ptrain_energy_joules_total)", "{{run}} {{source}}"),),
             unit="joule",
+        ),
+        Panel(
+            title="Time to loss",
+            help="Seconds that the quickest node had computed when its held-out loss had come down to a share of the "
+            "highest of a day.",
+            queries=tuple(_time_to(share, words) for share, words in ((0.75, "3/4"), (0.5, "1/2"), (0.25, "1/4"))),
+            unit="s",
+            empty="no held-out loss has come down to three quarters within a day",
         ),
         Panel(
             title="Tokens so far",

@@ -26,6 +26,7 @@ AT_TIMES = {
     "Dropped by the transport a minute, by kind",
     "Queues (highest of 5 minutes)",
     "Age of the newest checkpoint",
+    "Time to loss",
 }
 
 
