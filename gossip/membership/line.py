@@ -114,6 +114,8 @@ def _body(text: str) -> bytes:
 def _checked(letters: str) -> bytes:
     size = int.from_bytes(base64.urlsafe_b64decode(letters[:_LEAST_CHARS]), "big")
     expected = -(-(_LENGTH_BYTES + size + CHECK_BYTES) * 4 // 3)
+    if len(PREFIX) + expected > MAX_LINE_CHARS:
+        raise LocalError("mistyped, or no invite: none is as long as this one says it is")
     if len(letters) < expected:
         raise LocalError(f"the invite is cut short: {len(PREFIX) + len(letters)} of {len(PREFIX) + expected} letters")
     padded = letters + "=" * (-len(letters) % 4)

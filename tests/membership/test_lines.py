@@ -180,14 +180,15 @@ def test_every_single_bit_of_a_line_counts():
         (LINE[:40] + "\n" + LINE[40:], "one line"),
         (LINE[:40] + "=" + LINE[41:], "one line"),
         (LINE.swapcase(), "not an invite"),
-        ("p2p1A" + LINE[5:].swapcase(), "the invite"),
+        ("p2p1A" + LINE[5:].swapcase(), "none is as long"),
+        ("p2p1garbage", "none is as long"),
         ("x" * (2 * MAX_LINE_CHARS + 1), "too long"),
         ("p2p1" + "A" * MAX_LINE_CHARS, "too long"),
         (of_body(b""), "does not unpack"),
         (of_body(zlib.compress(b"other words")), "contradicts"),
         (packed([]), "contradicts"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_what_is_wrong_is_said(text, said):
     with pytest.raises(LocalError, match=said):
