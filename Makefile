@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 SHARED := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup up test lint check format bench soak interop constraints clean
+.PHONY: help setup up test lint check format bench soak interop prometheus constraints clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ soak: $(STAMP) ## the long tests
 
 interop: ## what the tests with js-libp2p need, where Node.js is (tests/interop/)
 	@npm ci --prefix tests/interop --ignore-scripts --no-audit --no-fund
+
+prometheus: ## what the tests with a real Prometheus need, where Debian's packages are to be had and it is not installed
+	@sh scripts/prometheus.sh build/prometheus
 
 constraints: $(STAMP) ## pin what is installed now
 	@sh scripts/pin.sh $(BIN) > constraints.new && mv constraints.new constraints.txt

@@ -60,6 +60,9 @@ PEER_EVENTS = ("up", "lost", "banned", "equivocation")
 """What is counted of neighbours' comings and goings."""
 
 
+INFO = ("task", "aggregator", "compressor", "device", "role")
+"""What `started` says of a node that does not change, and alerts go by (an observer does not train)."""
+
 RUN_TOTALS = frozenset({"tokens", "compute", "skipped"})
 """Totals over all restarts; the others are of this process."""
 
@@ -121,9 +124,7 @@ class Metrics:
             "KL of the neighbours' mean predictions from own ones, a prediction; -1: not known.",
         )
         self._divergence.set(-1)
-        self._info = self._gauge(
-            "info", "1; the labels describe the node.", "task", "aggregator", "compressor", "device"
-        )
+        self._info = self._gauge("info", "1; the labels describe the node.", *INFO)
         self._parameters = self._gauge("parameters", "Parameters of the model.")
         self._staleness = self._gauge("staleness_rounds", "Rounds by which the most stale neighbour lags.")
         self._peer_weight = self._gauge("peer_weight", "What a member counts for by its staleness; 1: fresh.", "peer")
@@ -182,7 +183,7 @@ class Metrics:
 
     def _on_started(self, event: Event) -> None:
         self._parameters.set(event.get("parameters") or 0)
-        labels = {key: str(event.get(key, "")) for key in ("task", "aggregator", "compressor", "device")}
+        labels = {key: str(event.get(key, "")) for key in INFO}
         self._info.labels(**labels).set(1)
 
     def _on_round(self, event: Event) -> None:

@@ -1,6 +1,6 @@
 """One node (or a few, one beside the other): does it compute, what does it wait for, has it room?"""
 
-from dashboards.model import Dashboard, Panel, Query, Row
+from dashboards.model import TRAINS, Dashboard, Panel, Query, Row
 
 MEDIAN = "histogram_quantile(0.5, sum by (le, node) (rate(p2ptrain_{}_seconds_bucket[5m])))"
 
@@ -10,7 +10,8 @@ WORK = Row(
         Panel(
             title="Share of time computing",
             help="Since training began. Below 0.8: docs/operations.md#lowutilization.",
-            queries=(Query("p2ptrain_utilization"),),
+            queries=(Query(f"p2ptrain_utilization {TRAINS}"),),
+            empty="only observers, which compute nothing",
             unit="percentunit",
             base="yellow",
             levels=((0.8, "green"),),
@@ -135,8 +136,8 @@ ROOM = Row(
         ),
         Panel(
             title="What it runs",
-            help="Task, aggregator, compressor and device: the same task on all nodes of a run.",
-            queries=(Query("max by (node, task, aggregator, compressor, device) (p2ptrain_info)", "nodes"),),
+            help="Task, aggregator, compressor, device and role: the same task on all nodes of a run.",
+            queries=(Query("max by (node, role, task, aggregator, compressor, device) (p2ptrain_info)", "nodes"),),
             kind="table",
         ),
     ),

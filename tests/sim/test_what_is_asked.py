@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from asked import OF_PROMETHEUS, OF_TARGETS, Question, alerts, panels
 from prometheus_client.parser import text_string_to_metric_families
-from sim_swarm import swarm
+from sim_swarm import Member, swarm
 
 from node.metrics import Metrics
 from node.record import readings
@@ -34,15 +34,32 @@ OPEN = {"peer"}
 @pytest.fixture
 async def page(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> str:
     """/metrics of a node that has trained with two others."""
-    async with swarm(tmp_path) as members:
-        one, *_ = [await members.start(name, wait_for=2, train={"rounds": 3}) for name in ("one", "two", "three")]
+    return (await pages_of_a_run(tmp_path))[0]
+
+
+@pytest.fixture
+async def pages(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> str:
+    """The same, followed by the page of an observer of that run."""
+    return "".join(await pages_of_a_run(tmp_path, observers=1))
+
+
+async def pages_of_a_run(folder: Path, *, observers: int = 0) -> list[str]:
+    async with swarm(folder) as members:
+        run = {"rounds": 3}
+        there = [await members.start(name, wait_for=2, train=run) for name in ("one", "two", "three")]
+        for nth in range(observers):
+            there.append(await members.start(f"observer-{nth}", train=run, node={"role": "observer"}))
         await members.finished()
-        _announce_start(one.node, [], tmp_path, None)  # `p2ptrain node` says it once it listens
-        metrics = Metrics()
-        metrics.live.watch(partial(readings, one.node))
-        for event in one.events:
-            metrics.observe(event)
-        return metrics.exposition().decode()
+        return [page_of(member, folder) for member in (there[0], *there[3:])]
+
+
+def page_of(member: Member, folder: Path) -> str:
+    _announce_start(member.node, [], folder, None)  # `p2ptrain node` says it once it listens
+    metrics = Metrics()
+    metrics.live.watch(partial(readings, member.node))
+    for event in member.events:
+        metrics.observe(event)
+    return metrics.exposition().decode()
 
 
 def served_by(page: str) -> Served:
@@ -72,8 +89,8 @@ def faults(question: Question, served: Served) -> list[str]:
     return found if question.selectors else ["it asks for nothing"]
 
 
-async def test_panels_and_alerts_ask_for_what_a_node_serves(page: str) -> None:
-    served = served_by(page)
+async def test_panels_and_alerts_ask_for_what_a_node_serves(pages: str) -> None:
+    served = served_by(pages)
     taken = {name: labels for name, labels in served.items() if labels.keys() & OF_TARGETS}
     assert not taken, "the targets file sets that label: Prometheus would call the node's own `exported_...`"
     assert not AFTER_AN_EVENT.keys() & served.keys(), "it is served from the start: take it out of the list"
