@@ -115,7 +115,7 @@ def with_medians(rows: Sequence[Row]) -> list[Row]:
     return [*rows, {**{key: statistics.median(each) for key, each in found.items() if each}, "repetition": "median"}]
 
 
-def draw_speeds(rows: Sequence[Row], figure: "Figure", labels: dict[str, str]) -> None:
+def draw_speeds(rows: Sequence[Row], figure: "Figure", labels: dict[str, str], *, unit: str = "MiB a second") -> None:
     """Bars side by side, a group a repetition."""
     axes = figure.add_subplot()
     shown = {key: label for key, label in labels.items() if any(row.get(key) is not None for row in rows)}
@@ -125,5 +125,5 @@ def draw_speeds(rows: Sequence[Row], figure: "Figure", labels: dict[str, str]) -
         axes.bar([place + number * width for place in range(len(rows))], speeds, width=width, label=label)
     axes.set_xticks(range(len(rows)), [str(row["repetition"]) for row in rows])
     axes.set_xlabel("repetition")
-    axes.set_ylabel("MiB a second")
+    axes.set_ylabel(unit)
     axes.legend()

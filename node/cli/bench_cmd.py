@@ -52,6 +52,7 @@ def every(context: typer.Context, json: Json = False) -> None:
             _study(name, {}, quick=True, json=json, jobs=cores())
         blob(quick=True, json=json)
         average(quick=True, json=json)
+        metrics(quick=True, json=json)
 
 
 @app.command()
@@ -178,6 +179,22 @@ def average(
         seed=seed,
     )
     _carry_out(benchmark, json=json, plot=plot)
+
+
+@app.command()
+def metrics(
+    peers: Annotated[int, typer.Option(min=1, max=100_000, help="Peers that the node knows.")] = 200,
+    size: Annotated[str, typer.Option(help="Of the byte-lm whose step is timed: pico, nano, micro, small.")] = "nano",
+    repetitions: Repetitions = None,
+    plot: Plot = None,
+    quick: Quick = False,
+    json: Json = False,
+) -> None:
+    """What a node's metrics cost: a scrape, its size, a round's event, and all of it against a training step."""
+    from node.bench.menu import BENCHMARKS
+
+    count = repetitions or (QUICK_REPETITIONS if quick else TURNS)
+    _carry_out(BENCHMARKS.get("metrics", peers=peers, size=size, repetitions=count), json=json, plot=plot)
 
 
 def _study(
