@@ -5,7 +5,6 @@ answered on the event loop, where the network's tables may be read.
 """
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -63,7 +62,6 @@ class LiveMetrics(Collector):
 
     def __init__(self) -> None:
         self._read: Callable[[], Readings] = Readings
-        self._created = time.time()
 
     def watch(self, read: Callable[[], Readings]) -> None:
         """From now on, ask `read` at every scrape."""
@@ -88,7 +86,6 @@ class LiveMetrics(Collector):
         bounds = [*map(floatToGoString, durations.bounds_s), "+Inf"]
         family = HistogramMetricFamily(name, "Time from the first request for a blob to its last verified byte.")
         family.add_metric([], list(zip(bounds, accumulate(durations.counts), strict=True)), durations.sum_s)
-        family.add_sample(f"{name}_created", {}, self._created)
         return family
 
 

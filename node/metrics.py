@@ -5,29 +5,32 @@ Most are fed by the node's events (`observe` is a sink of the EventLog), so that
 (live_metrics.py). Counters take the totals that events carry. Those of the run (RUN_TOTALS) go on where a checkpoint
 left off, which is nothing that this process has done: the first ones after `resumed` are what its counters count from.
 
-Labels: `peer` is the only open one, and is capped: the first MAX_PEERS peers have their name, later ones are "other",
-and so is a peer that is refused for one more reason when there are MAX_PAIRS of both. The values of the others are
-known beforehand, and stand at 0 from the first scrape: a series that appeared with its first event would hide that
-event from `rate()` and `increase()`, which see differences only.
+Labels: `peer` is the only open one, and is capped (peer_metrics.py). The values of the others are known beforehand, and
+stand at 0 from the first scrape: a series that appeared with its first event would hide that event from `rate()` and
+`increase()`, which see differences only. When a series was created is not told: it would double the page, and
+Prometheus makes nothing of it.
 """
 
 import time
 
 import trio
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gossip.errors import Reason
 from node.energy import SOURCES
 from node.events import Event
 from node.live_metrics import LiveMetrics
+from node.peer_metrics import PeerMetrics
 
-MAX_PEERS = 64
-"""Peers with a label of their own: eight times the default degree, so that churn fits, and a scrape stays small."""
-
-MAX_PAIRS = 256
-"""Of a peer and a reason: four reasons for each of MAX_PEERS, which is more than a liar gets before it is banned. All
-reasons for all of them would be 370 kB a scrape, and 40 ms of the event loop."""
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 LAG_PERIOD_S = 0.5
 """How often the event loop's lag is measured: stalls above 50 ms are what it looks for, and half a second costs
@@ -73,8 +76,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._gauges = {name: self._gauge(name, text) for name, text in _GAUGES.items()}
-        self._peers: set[str] = set()
-        self._pairs: set[tuple[str, str]] = set()
+        self._peers = PeerMetrics()
+        self.registry.register(self._peers)
         self._totals: dict[str, float] = {}
         self._to_base: frozenset[str] = frozenset()
         """Totals whose next value is where their counter begins."""
@@ -127,7 +130,6 @@ class Metrics:
         self._info = self._gauge("info", "1; the labels describe the node.", *INFO)
         self._parameters = self._gauge("parameters", "Parameters of the model.")
         self._staleness = self._gauge("staleness_rounds", "Rounds by which the most stale neighbour lags.")
-        self._peer_weight = self._gauge("peer_weight", "What a member counts for by its staleness; 1: fresh.", "peer")
         self._rung = self._gauge("rung", "1 for what the compressor `adaptive` made the newest update with.", "rung")
         self._link = self._gauge(
             "link_bytes_per_second", "Speed of updates to the slowest neighbour that a quorum waits for."
@@ -146,12 +148,6 @@ class Metrics:
         self._bytes = self._counter("update_bytes", "Payload bytes of updates.", "direction")
         self._updates = self._counter("updates", "Updates of neighbours.", "result", "reason")
         self._snapshot_bytes = self._counter("snapshot_bytes", "Bytes of whole models.", "direction")
-        self._peer_rejected = self._counter(
-            "peer_rejected", "Updates refused, as events tell of them: of a flood a part.", "peer", "reason"
-        )
-        self._clipped = self._counter(
-            "peer_clipped", "Rounds in which the aggregator did not follow a member in full.", "peer"
-        )
         self._energy = self._counter(
             "energy_joules",
             "Energy that training took, by what says so; estimate: CPU time at so many watts.",
@@ -196,7 +192,7 @@ class Metrics:
         self._total(self._compute, "compute", event.get("compute_s"))
         self._total(self._skipped, "skipped", event.get("skipped_steps"))
         for source, joules in event.get("energy_j", {}).items():
-            self._total(self._energy.labels(source=source), f"energy {source}", joules)
+            self._total(self._energy, f"energy {source}", joules, source=source)
         self._to_base = frozenset()
         self._closed.labels(by=str(event.get("closed_by", ""))).inc()
         self._exchanged(event)
@@ -212,10 +208,10 @@ class Metrics:
         for direction in DIRECTIONS:
             for kind, counter in (("payload", self._bytes), ("snapshot", self._snapshot_bytes)):
                 name = f"{kind}_bytes_{direction}"
-                self._total(counter.labels(direction=direction), name, event.get(name))
-        self._total(self._updates.labels(result="accepted", reason=""), "accepted", event.get("accepted"))
+                self._total(counter, name, event.get(name), direction=direction)
+        self._total(self._updates, "accepted", event.get("accepted"), result="accepted", reason="")
         for reason, total in event.get("rejected_by_reason", {}).items():
-            self._total(self._updates.labels(result="rejected", reason=reason), f"rejected {reason}", total)
+            self._total(self._updates, f"rejected {reason}", total, result="rejected", reason=reason)
 
     def _seconds(self, event: Event) -> None:
         histograms = {"step_s": self._step_seconds, "round_s": self._round_seconds, "close_s": self._close_seconds}
@@ -227,12 +223,9 @@ class Metrics:
         """The members' staleness (rounds) and weight, each by peer."""
         if "staleness" in event:
             self._staleness.set(max(event["staleness"].values(), default=0))
-        for peer in event.get("clipped", ()):
-            self._clipped.labels(peer=self._peer(str(peer))).inc()
+        self._peers.clipped(map(str, event.get("clipped", ())))
         if "weights" in event:
-            self._peer_weight.clear()  # who is no member any more has no series
-        for peer, weight in event.get("weights", {}).items():
-            self._peer_weight.labels(peer=self._peer(peer)).inc(weight)  # "other" is a sum
+            self._peers.weigh(event["weights"])
 
     def _on_evaluated(self, event: Event) -> None:
         if event.get("eval_loss") is not None:
@@ -241,12 +234,7 @@ class Metrics:
         self._divergence.set(-1 if told is None else told)
 
     def _on_rejected(self, event: Event) -> None:
-        peer, reason = self._peer(str(event.get("peer", ""))), str(event.get("reason", ""))
-        if (peer, reason) not in self._pairs and len(self._pairs) >= MAX_PAIRS:
-            peer = "other"
-        else:
-            self._pairs.add((peer, reason))
-        self._peer_rejected.labels(peer=peer, reason=reason).inc()
+        self._peers.rejected(str(event.get("peer", "")), str(event.get("reason", "")))
 
     def _on_resumed(self, event: Event) -> None:
         self._to_base = RUN_TOTALS
@@ -266,19 +254,13 @@ class Metrics:
     def _on_equivocation(self, event: Event) -> None:
         self._peer_events.labels(event="equivocation").inc()
 
-    def _peer(self, peer: str) -> str:
-        if peer not in self._peers and len(self._peers) >= MAX_PEERS:
-            return "other"
-        self._peers.add(peer)
-        return peer
-
-    def _total(self, counter: Counter, name: str, total: float | None) -> None:
-        """Bring a counter up to a total that an event carries."""
+    def _total(self, counter: Counter, name: str, total: float | None, **labels: str) -> None:
+        """Bring a counter (of these labels) up to a total that an event carries."""
         if total is None:
             return
         before = total if name in self._to_base else self._totals.get(name, 0.0)
-        if total > before:
-            counter.inc(total - before)
+        if total > before:  # looking a series up by its labels takes longer than all else here
+            (counter.labels(**labels) if labels else counter).inc(total - before)
         self._totals[name] = max(total, before)
 
     def _age(self) -> float:

@@ -227,6 +227,7 @@ def test_all_are_benchmarks():
         "robust": {"study": None},
         "blob": {"mib": 1, "repetitions": 1},
         "average": {"peers": 2, "mib": 1, "codec": "none", "repetitions": 1},
+        "metrics": {"peers": 1, "repetitions": 1},
     }
     assert BENCHMARKS.names() == sorted(options)
     for name, each in options.items():

@@ -9,7 +9,8 @@ from swarm_story import PEER, node_events, round_event
 
 from gossip.api import RoundView
 from gossip.errors import Reason
-from node.metrics import MAX_PAIRS, MAX_PEERS, Metrics
+from node.metrics import Metrics
+from node.peer_metrics import MAX_PAIRS, MAX_PEERS
 
 
 def scrape(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -1,0 +1,73 @@
+"""Metrics by peer: the only label that strangers choose the values of, so that their number is bounded here.
+
+The first MAX_PEERS peers have their name, later ones are "other", and so is a peer that is refused for one more reason
+when there are MAX_PAIRS of both. Plain tables, shown at the scrape: a round with hundreds of members costs a look into
+each, where a metric object a peer would cost a lock and a dozen calls.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+MAX_PEERS = 64
+"""Peers with a label of their own: eight times the default degree, so that churn fits, and a scrape stays small."""
+
+MAX_PAIRS = 256
+"""Of a peer and a reason: four reasons for each of MAX_PEERS, which is more than a liar gets before it is banned. All
+reasons for all of them would be 370 kB a scrape, and 40 ms of the event loop."""
+
+OTHER = "other"
+
+
+class PeerMetrics(Collector):
+    """Takes up what is told of peers, and shows it."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._rejected: Counter[tuple[str, str]] = Counter()
+        self._clipped: Counter[str] = Counter()
+        self._weights: dict[str, float] = {}
+
+    def rejected(self, peer: str, reason: str) -> None:
+        """Something of this peer's was refused."""
+        pair = self._name(peer), reason
+        if pair not in self._rejected and len(self._rejected) >= MAX_PAIRS:
+            pair = OTHER, reason
+        self._rejected[pair] += 1
+
+    def clipped(self, peers: Iterable[str]) -> None:
+        """The aggregator did not follow these in full."""
+        self._clipped.update(map(self._name, peers))
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The members of the newest aggregate, all of them; of those without a name the sum is shown."""
+        self._weights = {}
+        for peer, weight in weights.items():
+            name = self._name(peer)
+            self._weights[name] = self._weights.get(name, 0.0) + weight
+
+    def collect(self) -> Iterator[Metric]:
+        """The families; who was never refused, clipped or a member has no series."""
+        text = "Updates refused, as events tell of them: of a flood a part."
+        refusals = CounterMetricFamily("p2ptrain_peer_rejected", text, labels=["peer", "reason"])
+        for pair, count in self._rejected.items():
+            refusals.add_metric(pair, count)
+        text = "Rounds in which the aggregator did not follow a member in full."
+        clipped = CounterMetricFamily("p2ptrain_peer_clipped", text, labels=["peer"])
+        for peer, count in self._clipped.items():
+            clipped.add_metric([peer], count)
+        text = "What a member counts for by its staleness; 1: fresh."
+        weights = GaugeMetricFamily("p2ptrain_peer_weight", text, labels=["peer"])
+        for peer, weight in self._weights.items():
+            weights.add_metric([peer], weight)
+        yield from (refusals, clipped, weights)
+
+    def _name(self, peer: str) -> str:
+        if peer in self._names:
+            return peer
+        if len(self._names) >= MAX_PEERS:
+            return OTHER
+        self._names.add(peer)
+        return peer
