@@ -35,6 +35,8 @@ class Readings:
     """What is so now. `queues`: depth by name, of QUEUES."""
 
     reachability: str = "unknown"
+    accepted: Mapping[str, int] = field(default_factory=dict)
+    """Updates taken of each neighbour, as far as is remembered."""
     queues: Mapping[str, int] = field(default_factory=dict)
     blob_seconds: Durations = field(default_factory=Durations)
     drops: Mapping[str, int] = field(default_factory=dict)
@@ -58,9 +60,10 @@ def disk_free(folder: Path) -> int:
 
 
 class LiveMetrics(Collector):
-    """Reads and shows; holds no values of its own."""
+    """Reads and shows; holds no values of its own. `named` chooses the peers that have a label."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Callable[[Mapping[str, int]], Mapping[str, int]] = dict) -> None:
+        self._named = named
         self._read: Callable[[], Readings] = Readings
 
     def watch(self, read: Callable[[], Readings]) -> None:
@@ -71,6 +74,7 @@ class LiveMetrics(Collector):
         """The families, with every label value that there is."""
         readings = self._read()
         yield _reachability(readings.reachability)
+        yield _accepted(self._named(readings.accepted))
         yield _queues(readings.queues)
         yield self._blobs(readings.blob_seconds)
         yield _drops(readings.drops)
@@ -97,6 +101,13 @@ def _reachability(state: str) -> Metric:
     family = GaugeMetricFamily("p2ptrain_reachability", text, labels=["state"])
     for each in REACHABILITY:
         family.add_metric([each], float(each == state))
+    return family
+
+
+def _accepted(totals: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily("p2ptrain_peer_accepted", "Updates taken, by neighbour.", labels=["peer"])
+    for peer, total in totals.items():
+        family.add_metric([peer], total)
     return family
 
 

@@ -85,7 +85,7 @@ class Metrics:
         self._make_gauges()
         self._make_counters()
         self._make_histograms()
-        self.live = LiveMetrics()
+        self.live = LiveMetrics(self._peers.named)
         """What is read at the scrape; it shows nothing until it is told where to read."""
         self.registry.register(self.live)
         self.newest_lag_s: float | None = None

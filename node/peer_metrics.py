@@ -48,6 +48,11 @@ class PeerMetrics(Collector):
             name = self._name(peer)
             self._weights[name] = self._weights.get(name, 0.0) + weight
 
+    def named(self, totals: Mapping[str, int]) -> dict[str, int]:
+        """Those of the peers that have a label of their own: of totals that may fall, as peers are forgotten, there is
+        no sum over the others that a counter could be."""
+        return {peer: total for peer, total in totals.items() if self._name(peer) != OTHER}
+
     def collect(self) -> Iterator[Metric]:
         """The families; who was never refused, clipped or a member has no series."""
         text = "Updates refused, as events tell of them: of a flood a part."

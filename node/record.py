@@ -130,6 +130,7 @@ def readings(node: Node) -> Readings:
     service, network = node.service, node.config.network
     return Readings(
         reachability=service.reachability(),
+        accepted=node.accepted,
         queues=node.queues(),
         blob_seconds=service.stats.blob_seconds,
         drops=service.drops(),

@@ -88,6 +88,13 @@ FRESH = Row(
     title="How fresh, how far apart",
     panels=(
         Panel(
+            title="Updates taken a minute, by neighbour",
+            help="On the average of the nodes that have it for a neighbour. One far below the others is slower, is "
+            "refused (above), or its link is full.",
+            queries=(Query("avg by (peer) (rate(p2ptrain_peer_accepted_total[5m])) * 60", "{{peer}}"),),
+            empty="every node is alone",
+        ),
+        Panel(
             title="Weight of a member by its staleness",
             help="1: fresh. Below 1 for the same peer on all nodes: it is slower than the rest.",
             queries=(Query("avg by (peer) (p2ptrain_peer_weight)", "{{peer}}"),),
