@@ -27,7 +27,7 @@ from p2ptrain.tasks.byte_lm.model import GPTSize
 
 NODES = 6
 ROUNDS = 12
-STEP_SECONDS = 1.0
+STEP_SECONDS = 0.25
 
 
 LETTERS = "abcdefgh"
