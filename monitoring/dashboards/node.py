@@ -9,9 +9,13 @@ WORK = Row(
     panels=(
         Panel(
             title="Share of time computing",
-            help="Since training began. Below 0.8: docs/operations.md#lowutilization.",
-            queries=(Query(f"p2ptrain_utilization {TRAINS}"),),
-            empty="only observers, which compute nothing",
+            help="Over five minutes. Below 0.8: docs/operations.md#lowutilization.",
+            queries=(
+                Query(
+                    "rate(p2ptrain_compute_seconds_total[5m]) / (rate(p2ptrain_round_seconds_sum[5m]) > 0) " + TRAINS,
+                ),
+            ),
+            empty="no round was closed in five minutes, or only observers, which compute nothing",
             unit="percentunit",
             base="yellow",
             levels=((0.8, "green"),),

@@ -1,22 +1,24 @@
 """Every alert that life can provoke here, provoked: real nodes that are killed, hang, lie, run out of disk or have too
 much to do, scraped by a real Prometheus with the alerts that we ship, in which a minute lasts a second.
 
-Not here: GpuMemoryLow, which takes a GPU that is full, and LowUtilization, since a node computes while it exchanges,
-evaluates and saves. Some eight minutes in all: `make soak`.
+Not here: GpuMemoryLow, which takes a GPU that is full. Some nine minutes in all: `make soak`.
 """
 
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import moody_digits
 import psutil
 import pytest
-from processes_harness import DIGITS, Program, up
+from processes_harness import DIGITS, PATIENCE_S, Program, up
 from prometheus_harness import ask, eventually, needs_prometheus, prometheus
 
 pytestmark = [pytest.mark.alone, pytest.mark.soak, needs_prometheus]
@@ -176,6 +178,44 @@ def test_liars_are_told_of(tmp_path: Path) -> None:
             it.silence(*(f"ManyRejections node-{index}" for index in range(3)))
             with it.node(*knows, "--name", "liar", "--set", "attack.name=nan"):
                 it.hear(*(f"PeerBanned node-{index}" for index in range(3)))
+
+
+@contextmanager
+def asked_all_the_time(url: str, clients: int = 16) -> Iterator[None]:
+    """So many programs that each want /metrics again as soon as they have it."""
+    at, over = urlsplit(url), threading.Event()
+    request = b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+
+    def ask_again() -> None:
+        while not over.is_set():
+            with suppress(OSError), socket.create_connection((at.hostname, at.port), PATIENCE_S) as connection:
+                connection.sendall(request)
+                while connection.recv(1 << 16):
+                    pass
+
+    threads = [threading.Thread(target=ask_again) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_node_whose_event_loop_has_no_time_for_it_is_told_of(tmp_path: Path) -> None:
+    """With a step a round training goes by the event loop at each step, and whoever asks that too much slows it."""
+    it = Watched(tmp_path)
+    alone = ("--set", "sync.f=0", "--set", "node.checkpoint_every=0")
+    with it.node(*alone, "--name", "asked", "--inner-steps", 1) as asked, it.node(*alone, "--name", "left"):
+        url = asked.hear("started")["metrics_url"]
+        asked.hear_round(5)
+        with it.watch():
+            with asked_all_the_time(url):
+                it.hear("LowUtilization asked")
+            assert "LowUtilization left" not in it.has_fired()
+            it.silence("LowUtilization asked")
 
 
 @pytest.fixture
