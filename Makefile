@@ -10,6 +10,9 @@ STAMP := $(VENV)/.installed
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
 SHARED := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 
+# After `make prometheus`, for the tests; one that is installed comes first.
+export PATH := $(PATH):$(CURDIR)/build/prometheus/usr/bin
+
 .PHONY: help setup up test lint check format bench soak interop prometheus constraints clean
 
 help: ## this list

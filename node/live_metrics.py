@@ -36,7 +36,7 @@ class Readings:
 
     reachability: str = "unknown"
     accepted: Mapping[str, int] = field(default_factory=dict)
-    """Updates taken of each neighbour, as far as is remembered."""
+    """Updates taken of each neighbour that is here."""
     queues: Mapping[str, int] = field(default_factory=dict)
     blob_seconds: Durations = field(default_factory=Durations)
     drops: Mapping[str, int] = field(default_factory=dict)
@@ -60,10 +60,9 @@ def disk_free(folder: Path) -> int:
 
 
 class LiveMetrics(Collector):
-    """Reads and shows; holds no values of its own. `named` chooses the peers that have a label."""
+    """Reads and shows; holds no values of its own."""
 
-    def __init__(self, named: Callable[[Mapping[str, int]], Mapping[str, int]] = dict) -> None:
-        self._named = named
+    def __init__(self) -> None:
         self._read: Callable[[], Readings] = Readings
 
     def watch(self, read: Callable[[], Readings]) -> None:
@@ -74,7 +73,7 @@ class LiveMetrics(Collector):
         """The families, with every label value that there is."""
         readings = self._read()
         yield _reachability(readings.reachability)
-        yield _accepted(self._named(readings.accepted))
+        yield _accepted(readings.accepted)
         yield _queues(readings.queues)
         yield self._blobs(readings.blob_seconds)
         yield _drops(readings.drops)

@@ -85,7 +85,7 @@ class Metrics:
         self._make_gauges()
         self._make_counters()
         self._make_histograms()
-        self.live = LiveMetrics(self._peers.named)
+        self.live = LiveMetrics()
         """What is read at the scrape; it shows nothing until it is told where to read."""
         self.registry.register(self.live)
         self.newest_lag_s: float | None = None
@@ -177,10 +177,32 @@ class Metrics:
         self._close_seconds = self._histogram("close_seconds", "Time from publishing an update to the closed round.")
         self._loop_lag = self._histogram("event_loop_lag_seconds", "How much later than asked the event loop woke.")
 
+    def _leave_out_training(self) -> None:
+        """Of a node that does not train there is nothing to tell: series at 0 would look like those of one that hangs,
+        and count as one more of which the others' share is."""
+        gauges = (
+            "train_loss",
+            "consensus_distance",
+            "utilization",
+            "compression_ratio",
+            "payload_bytes",
+            "inner_steps",
+        )
+        of_training = [
+            *(self._gauges[name] for name in gauges),
+            *(self._tokens_per_second, self._late, self._link, self._rung),
+            *(self._steps, self._tokens, self._compute, self._skipped, self._energy, self._closed),
+            *(self._step_seconds, self._round_seconds, self._close_seconds),
+        ]
+        for collector in of_training:
+            self.registry.unregister(collector)
+
     def _on_started(self, event: Event) -> None:
         self._parameters.set(event.get("parameters") or 0)
         labels = {key: str(event.get(key, "")) for key in INFO}
         self._info.labels(**labels).set(1)
+        if labels["role"] in {"observer", "bootstrap"}:
+            self._leave_out_training()
 
     def _on_round(self, event: Event) -> None:
         self._round.set(event["round"])

@@ -130,7 +130,7 @@ def readings(node: Node) -> Readings:
     service, network = node.service, node.config.network
     return Readings(
         reachability=service.reachability(),
-        accepted=node.accepted,
+        accepted={str(peer): node.accepted[str(peer)] for peer in service.neighbours()},
         queues=node.queues(),
         blob_seconds=service.stats.blob_seconds,
         drops=service.drops(),

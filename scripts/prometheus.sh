@@ -5,6 +5,7 @@ set -eu
 FOLDER=$(mkdir -p "$1" && cd "$1" && pwd)
 mkdir -p "$FOLDER/lists/partial" "$FOLDER/archives/partial"
 cd "$FOLDER"
+rm -f prometheus_*.deb
 fetch() {
     timeout 120 apt-get -qq -o Dir::State::lists="$FOLDER/lists" -o Dir::Cache="$FOLDER" \
         -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o APT::Sandbox::User= "$@"

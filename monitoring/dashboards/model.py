@@ -13,9 +13,6 @@ VARIABLES = ("swarm", "run", "node")
 
 BY_NODE = "{{node}}"
 
-TRAINS = 'unless on (job, instance) p2ptrain_info{role="observer"}'
-"""After a selector: without observers, whose gauges about training stand at 0."""
-
 Kind = Literal["timeseries", "stat", "table"]
 
 _SELECTOR = re.compile(r"\b(p2ptrain_\w+|(?:up|ALERTS)(?=\{))(?:\{([^}]*)\})?")

@@ -1,6 +1,6 @@
 """One node (or a few, one beside the other): does it compute, what does it wait for, has it room?"""
 
-from dashboards.model import TRAINS, Dashboard, Panel, Query, Row
+from dashboards.model import Dashboard, Panel, Query, Row
 
 MEDIAN = "histogram_quantile(0.5, sum by (le, node) (rate(p2ptrain_{}_seconds_bucket[5m])))"
 
@@ -12,10 +12,10 @@ WORK = Row(
             help="Over five minutes. Below 0.8: docs/operations.md#lowutilization.",
             queries=(
                 Query(
-                    "rate(p2ptrain_compute_seconds_total[5m]) / (rate(p2ptrain_round_seconds_sum[5m]) > 0) " + TRAINS,
+                    "rate(p2ptrain_compute_seconds_total[5m]) / (rate(p2ptrain_round_seconds_sum[5m]) > 0)",
                 ),
             ),
-            empty="no round was closed in five minutes, or only observers, which compute nothing",
+            empty="no round was closed in five minutes",
             unit="percentunit",
             base="yellow",
             levels=((0.8, "green"),),

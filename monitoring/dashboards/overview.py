@@ -1,6 +1,6 @@
 """Is the swarm well? One look, and where to look next."""
 
-from dashboards.model import TRAINS, Dashboard, Panel, Query, Row
+from dashboards.model import Dashboard, Panel, Query, Row
 
 NOW = Row(
     title="Now",
@@ -80,9 +80,9 @@ ALERTS = Row(
             "above and follow the link Node.",
             queries=(
                 Query("max by (swarm, run, node) (p2ptrain_round)", "round"),
-                Query(f"max by (swarm, run, node) (p2ptrain_train_loss {TRAINS})", "training loss"),
+                Query("max by (swarm, run, node) (p2ptrain_train_loss)", "training loss"),
                 Query("max by (swarm, run, node) (p2ptrain_neighbours)", "neighbours"),
-                Query(f"max by (swarm, run, node) (p2ptrain_utilization {TRAINS})", "share computing"),
+                Query("max by (swarm, run, node) (p2ptrain_utilization)", "share computing"),
                 Query("max by (swarm, run, node) (p2ptrain_robust_margin)", "margin"),
             ),
             kind="table",

@@ -82,9 +82,10 @@ SHARES = Row(
 
 def _time_to(share: float, words: str) -> Query:
     reached = (
-        f"p2ptrain_compute_seconds_total and p2ptrain_eval_loss <= {share} * max_over_time(p2ptrain_eval_loss[1d])"
+        "p2ptrain_compute_seconds_total and "
+        f"(p2ptrain_eval_loss > 0) <= {share} * max_over_time(p2ptrain_eval_loss[1d])"
     )
-    return Query(f"min by (run) (min_over_time(({reached})[1d:1m]))", f"{{{{run}}}} to {words}")
+    return Query(f"max by (run) (min_over_time(({reached})[1d:1m]))", f"{{{{run}}}} to {words}")
 
 
 COST = Row(
@@ -138,8 +139,9 @@ COST = Row(
         ),
         Panel(
             title="Time to loss",
-            help="Seconds that the quickest node had computed when its held-out loss had come down to a share of the "
-            "highest of a day.",
+            help="Seconds that a node had computed, since it was started, when its held-out loss had come down to a "
+            "share of its highest of a day; of the nodes that have come so far the one with most, since others may "
+            "have come late or been started again.",
             queries=tuple(_time_to(share, words) for share, words in ((0.75, "3/4"), (0.5, "1/2"), (0.25, "1/4"))),
             unit="s",
             empty="no held-out loss has come down to three quarters within a day",

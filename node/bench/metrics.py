@@ -1,7 +1,8 @@
 """`p2ptrain bench metrics`: what a node's metrics cost it, and how large a scrape is.
 
-A node that knows `peers` peers, each of which it has had to refuse for every reason that there is, is scraped over HTTP
-by its own status server, on loopback. In turns with that, one inner step of byte-lm is timed on one thread: what the
+A node that has `peers` neighbours, each of which it has had to refuse for every reason that there is, is scraped over
+HTTP by its own status server, on loopback. (What the network would be asked at each scrape stands at 0: sums of its
+tables.) In turns with that, one inner step of byte-lm is timed on one thread: what the
 metrics take of a second of training is one round's event for so many steps, the event loop's lag twice a second, and a
 scrape every five seconds. With a step a round that is the most it can be.
 """
@@ -12,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
@@ -20,6 +22,7 @@ from gossip.errors import Reason
 from node.bench.base import Column, Row, Summary, within
 from node.bench.blob import draw_speeds, with_medians
 from node.bench.timing import spent, threads
+from node.live_metrics import Readings, disk_free
 from node.metrics import LAG_PERIOD_S, Metrics
 from node.page.feed import Feed
 from node.progress import NodeProgress
@@ -90,8 +93,10 @@ class MetricsCost:
 
 
 async def _measure(peers: int, step: Callable[[], float], repetition: int) -> Row:
-    metrics = Metrics()
+    metrics, folder = Metrics(), Path.cwd()
     ids = [_peer_id(number) for number in range(peers)]
+    taken = dict.fromkeys(ids, 1_000)
+    metrics.live.watch(lambda: Readings(accepted=taken, disk_free=disk_free(folder)))
     for peer, reason in itertools.product(ids, Reason):
         metrics.observe({"event": "rejected", "peer": peer, "reason": reason.value})
     rounds = [_round(ids, repetition * EVENTS + number) for number in range(EVENTS)]

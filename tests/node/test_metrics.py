@@ -57,6 +57,28 @@ def test_a_run_reads_back_as_it_was_told():
     assert seen["peer_weight", (("peer", f"{PEER}1"),)] == 0.25
 
 
+@pytest.mark.parametrize("role", ["trainer", "observer", "bootstrap"])
+def test_who_does_not_train_has_no_series_about_training(role):
+    metrics = Metrics()
+    metrics.observe({"ts": 1, "event": "started", "role": role, "parameters": 7})
+    looked = {
+        "ts": 2,
+        "event": "round",
+        "round": 20,
+        "rounds": 60,
+        "neighbours": 3,
+        "closed_by": "quorum",
+        "round_s": 9,
+    }
+    metrics.observe(looked)
+    seen = {name for name, _ in scrape(metrics)}
+    of_training = {"utilization", "train_loss", "tokens_total", "compute_seconds_total", "energy_joules_total"}
+    of_training |= {"step_seconds_count", "round_seconds_count", "rounds_closed_total", "inner_steps", "late_steps"}
+    assert of_training & seen == (of_training if role == "trainer" else set())
+    assert scrape(metrics)["round", ()] == 20
+    assert {"neighbours", "eval_loss", "robust_margin", "update_bytes_total", "checkpoint_age_seconds"} <= seen
+
+
 def test_totals_do_not_run_backwards_or_count_twice():
     metrics = Metrics()
     for done in (3, 3, 2, 4):

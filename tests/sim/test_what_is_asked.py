@@ -21,11 +21,13 @@ Served = dict[str, dict[str, set[str]]]
 AFTER_AN_EVENT: Served = {
     "p2ptrain_peer_rejected_total": {"peer": set(), "reason": set()},
     "p2ptrain_peer_clipped_total": {"peer": set()},
+    "p2ptrain_peer_accepted_total": {"peer": set()},
     "p2ptrain_rung": {"rung": set()},
     **{f"p2ptrain_gpu_memory_{kind}_bytes": {} for kind in ("allocated", "reserved", "free")},
 }
-"""What a node in good health, on a CPU, does not show: until somebody is refused or clipped, without the compressor
-`adaptive`, without a GPU. Every panel that asks for these says what it means that it is empty."""
+"""What a node in good health, on a CPU, does not show: until somebody is refused or clipped, when its neighbours have
+left, without the compressor `adaptive`, without a GPU. Every panel that asks for these says what it means that it is
+empty."""
 
 OPEN = {"peer"}
 """Labels whose values nobody knows beforehand."""
