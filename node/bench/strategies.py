@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 SHOWN = ("train.seed", "sync.strategy", "sync.compressor", "attack.name", "byzantine", "train.rounds")
 """Settings that have columns anyway, or follow from others."""
-MARKERS = "osD^vP*X<>ph"
+MARKERS = "osD^vP*X<>phd1+"
+"""As many as there are compressors."""
+COLOURS = (*(f"C{number}" for number in range(10) if number != 7), "black")
+"""Without grey, in which the markers are explained."""
 ANNOTATED = 24
 """Points of a picture that may bear names before these hide each other."""
 
@@ -128,7 +131,7 @@ def _scatter(axes: "Axes", each: Sequence[Sequence[Row]]) -> None:
         bits, loss = mean(group, "sent_bits"), mean(group, "eval_loss")
         if not bits or loss is None:
             continue  # nothing is sent by a swarm of one, and a logarithmic axis has no place for it
-        colour = f"C{strategies.index(strategy) % 10}"
+        colour = COLOURS[strategies.index(strategy) % len(COLOURS)]
         marker = MARKERS[compressors.index(compressor) % len(MARKERS)]
         label = strategy if strategy not in named else None
         named.add(strategy)
