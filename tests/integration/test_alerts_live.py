@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -204,15 +205,33 @@ def asked_all_the_time(url: str, clients: int = 16) -> Iterator[None]:
             thread.join()
 
 
+@contextmanager
+def crowded(pid: int, others: int = 6) -> Iterator[None]:
+    """The event loop of that process shares one core with so many that compute; its training thread has the others."""
+    process = psutil.Process(pid)
+    before = process.cpu_affinity()
+    crowd = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
+    try:
+        for each in (process, *(psutil.Process(one.pid) for one in crowd)):
+            each.cpu_affinity(before[:1])
+        yield
+    finally:
+        process.cpu_affinity(before)
+        for one in crowd:
+            one.kill()
+            one.wait()
+
+
 def test_a_node_whose_event_loop_has_no_time_for_it_is_told_of(tmp_path: Path) -> None:
-    """With a step a round training goes by the event loop at each step, and whoever asks that too much slows it."""
+    """With a step a round training goes by the event loop at each step: it is asked too much, on a core of others."""
     it = Watched(tmp_path)
     alone = ("--set", "sync.f=0", "--set", "node.checkpoint_every=0")
-    with it.node(*alone, "--name", "asked", "--inner-steps", 1) as asked, it.node(*alone, "--name", "left"):
+    short = ("--inner-steps", 1, "--set", "task.step_s=0.01")
+    with it.node(*alone, *short, "--name", "asked") as asked, it.node(*alone, "--name", "left"):
         url = asked.hear("started")["metrics_url"]
         asked.hear_round(5)
         with it.watch():
-            with asked_all_the_time(url):
+            with crowded(asked.process.pid), asked_all_the_time(url):
                 it.hear("LowUtilization asked")
             assert "LowUtilization left" not in it.has_fired()
             it.silence("LowUtilization asked")
