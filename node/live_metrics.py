@@ -75,7 +75,7 @@ class LiveMetrics(Collector):
         yield _reachability(readings.reachability)
         yield _accepted(readings.accepted)
         yield _queues(readings.queues)
-        yield self._blobs(readings.blob_seconds)
+        yield _blobs(readings.blob_seconds)
         yield _drops(readings.drops)
         yield _gauge("spectral_gap", GAP, readings.spectral_gap)
         yield from _relaying(readings.relaying)
@@ -83,13 +83,6 @@ class LiveMetrics(Collector):
             "relay_limit_bytes_per_second", "What the node relays at most; 0: it does not.", readings.relay_limit
         )
         yield _gauge("disk_free_bytes", "Free where the run's folder lies; -1: not known.", readings.disk_free)
-
-    def _blobs(self, durations: Durations) -> Metric:
-        name = "p2ptrain_blob_seconds"
-        bounds = [*map(floatToGoString, durations.bounds_s), "+Inf"]
-        family = HistogramMetricFamily(name, "Time from the first request for a blob to its last verified byte.")
-        family.add_metric([], list(zip(bounds, accumulate(durations.counts), strict=True)), durations.sum_s)
-        return family
 
 
 def _reachability(state: str) -> Metric:
@@ -107,6 +100,14 @@ def _accepted(totals: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily("p2ptrain_peer_accepted", "Updates taken, by neighbour.", labels=["peer"])
     for peer, total in totals.items():
         family.add_metric([peer], total)
+    return family
+
+
+def _blobs(durations: Durations) -> Metric:
+    name = "p2ptrain_blob_seconds"
+    bounds = [*map(floatToGoString, durations.bounds_s), "+Inf"]
+    family = HistogramMetricFamily(name, "Time from the first request for a blob to its last verified byte.")
+    family.add_metric([], list(zip(bounds, accumulate(durations.counts), strict=True)), durations.sum_s)
     return family
 
 

@@ -2,9 +2,8 @@
 
 A node that has `peers` neighbours, each of which it has had to refuse for every reason that there is, is scraped over
 HTTP by its own status server, on loopback. (What the network would be asked at each scrape stands at 0: sums of its
-tables.) In turns with that, one inner step of byte-lm is timed on one thread: what the
-metrics take of a second of training is one round's event for so many steps, the event loop's lag twice a second, and a
-scrape every five seconds. With a step a round that is the most it can be.
+tables.) In turns with that, one inner step of byte-lm is timed on one thread: what the metrics take of it is a round's
+event, the event loop's lag twice a second, and a scrape every five seconds. A step a round is the most that can be.
 """
 
 import itertools

@@ -11,13 +11,14 @@ import pytest
 import torch
 from bench_words import TINY, rows, run
 
-from node.bench import plot
+from node.bench import plot, strategies
 from node.bench.aggregators import scratch_bytes
 from node.bench.base import Benchmark
 from node.bench.codecs import VARIANTS
 from node.bench.menu import BENCHMARKS
 from node.errors import UsageError
 from p2ptrain import aggregate, compress
+from p2ptrain.sync import SYNC_STRATEGIES
 
 SMALL = ("--numel", "5000", "--threads", "1", "--turns", "1")
 
@@ -209,6 +210,13 @@ def test_without_matplotlib_it_says_so_before_anything_is_measured(monkeypatch, 
     with pytest.raises(UsageError, match="matplotlib") as caught:
         plot.check(tmp_path / "x.png")
     assert "pip install" in caught.value.line()
+
+
+def test_every_compressor_has_a_marker_and_every_strategy_a_colour_in_a_picture():
+    assert len(set(strategies.MARKERS)) == len(strategies.MARKERS) >= len(compress.names())
+    assert (
+        len(set(strategies.COLOURS)) == len(strategies.COLOURS) >= len(SYNC_STRATEGIES.names()) + 1
+    )  # and synchronous
 
 
 def test_help_does_not_wait_for_torch():

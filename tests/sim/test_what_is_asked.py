@@ -64,6 +64,19 @@ def page_of(member: Member, folder: Path) -> str:
     return metrics.exposition().decode()
 
 
+async def test_what_was_taken_is_told_by_neighbour_while_it_is_one(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path) as members:
+        one, *others = [await members.start(name, wait_for=2, train={"rounds": 20}) for name in ("one", "two", "three")]
+        await trio.sleep(2.0)  # a round takes a quarter of a second
+        taken = readings(one.node).accepted
+        assert taken.keys() == {member.node.peer_id for member in others}
+        assert min(taken.values()) >= 2
+        await members.finished()
+        assert readings(one.node).accepted == {}
+
+
 def served_by(page: str) -> Served:
     served: Served = {}
     for family in text_string_to_metric_families(page):
