@@ -5,11 +5,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
-MAX_LINES = 400
-"""A file above it is two rooms under one roof."""
 
 
 def test_the_import_contracts_hold() -> None:
@@ -21,14 +17,6 @@ def test_the_import_contracts_hold() -> None:
 def ours(folder: str) -> list[Path]:
     """Its Python files, but for those of packages that were installed there."""
     return [path for path in (ROOT / folder).rglob("*.py") if "node_modules" not in path.parts]
-
-
-@pytest.mark.parametrize("folder", ["p2ptrain", "gossip", "node", "tests"])
-def test_no_file_is_two_rooms_under_one_roof(folder: str) -> None:
-    files = ours(folder)
-    assert len(files) > 20
-    long = {str(path): lines for path in files if (lines := len(path.read_text().splitlines())) > MAX_LINES}
-    assert not long
 
 
 def test_test_files_have_names_of_their_own() -> None:
