@@ -71,7 +71,8 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundView:
-    """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over."""
+    """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over. `arriving`: those
+    that are yet to be heard of, while we have only just begun."""
 
     round: int
     staleness: dict[PeerId, int]
@@ -79,6 +80,7 @@ class RoundView:
     neighbours: int
     closed_by: Literal["quorum", "deadline", "alone"]
     seconds: float
+    arriving: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

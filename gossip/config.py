@@ -37,6 +37,10 @@ class GossipConfig:
     """Share of live neighbours whose update of this round closes it: the slowest third never holds a round up."""
     max_staleness: int = 4
     """Rounds; at 5 and more a neighbour's model pulls backwards more than it averages (staleness-aware SGD)."""
+    probation_rounds: int = 8
+    """Rounds of ours in which a newcomer's updates must have been accepted before it counts in full: until then all
+    newcomers together count for as many neighbours as may lie. Chosen: twice what staleness allows, so that a key costs
+    the work of eight rounds, and an honest newcomer in a swarm of others is not held back for long. 0: nobody is."""
     max_payload_bytes: int = 1 << 30
     """The largest update or snapshot that we pull: a 268M-parameter model in fp32."""
     history: int = 8
@@ -81,6 +85,7 @@ class GossipConfig:
             "degree must be at least 1": self.degree >= 1,
             "quorum must lie in (0, 1]": 0 < self.quorum <= 1,
             "max_staleness must not be negative": self.max_staleness >= 0,
+            "probation_rounds must not be negative": self.probation_rounds >= 0,
             f"history must lie in 1..{MAX_LINKS}": 1 <= self.history <= MAX_LINKS,
             f"max_payload_bytes must lie in 1..{MAX_BLOB_BYTES}": 1 <= self.max_payload_bytes <= MAX_BLOB_BYTES,
             f"heartbeat_s must be {MIN_HEARTBEAT_S:g} or more: neighbours charge who says hello more often": (

@@ -96,7 +96,8 @@ class GossipService(Handlers):
         # No buffer: an update leaves its follower when the runtime takes it, so that memory is bounded by the degree.
         self._updates_in, self.updates = trio.open_memory_channel[Update](0)
         roles = None if spread is None else Roles(identity.peer_id, spread.role_of, spread.why_out)
-        self._engine = Engine(identity=identity, config=config, run=run, rng=rng, roles=roles)
+        liars = 1 if tracked is None else tracked.liars
+        self._engine = Engine(identity=identity, config=config, run=run, rng=rng, roles=roles, liars=liars)
         self.stats: GossipStats = self._engine.court.stats
         self._run_info = run
         self._observer = observer
@@ -177,6 +178,7 @@ class GossipService(Handlers):
         base = self._run_info.genesis if snapshot is None else await self._context.hasher.payload(snapshot)
         self._check_publishes()
         self._engine.publisher.begin(epoch=epoch, round=round, base=base)
+        self._engine.begun_at = trio.current_time()
         await self._announce()
 
     async def publish(
@@ -210,7 +212,7 @@ class GossipService(Handlers):
 
     def members(self, round: int) -> list[PeerId]:
         """The neighbours that stand within `max_staleness` of a round, in the order of their names."""
-        return sorted(self._engine.standing(round).staleness)
+        return sorted(self._engine.standing(round, trio.current_time()).staleness)
 
     async def wait_for_round(self, round: int, peers: Collection[PeerId]) -> None:
         """Wait until each of these that is a neighbour, and stays one, has announced this round or a later one."""
@@ -234,8 +236,30 @@ class GossipService(Handlers):
         )
 
     def swarm_round(self) -> int | None:
-        """The low median of the rounds that neighbours announced; None when none has."""
+        """The round at which the swarm is, as more than the liars and more than half of the neighbours say; None when
+        too few have said anything."""
         return self._engine.swarm_round()
+
+    def staleness(self, round: int) -> dict[PeerId, int]:
+        """By how many rounds each neighbour is behind `round`, of those that would belong to it now."""
+        return dict(self._engine.standing(round, trio.current_time()).staleness)
+
+    @property
+    def outvoted_liars(self) -> bool:
+        """Whether a round ever had members enough to withstand the liars."""
+        return self._engine.outvoted_liars
+
+    def outvotes_liars(self) -> None:
+        """A round had members enough to withstand the liars: from now on a few neighbours are never believed."""
+        self._engine.outvoted_liars = True
+
+    def round_closed(self) -> None:
+        """A round is over for one who closes none: an observer. Neighbours have served it (protocol/probation.py)."""
+        self._engine.round_closed()
+
+    def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Of these the established ones, and of those on probation as many as there may be liars."""
+        return self._engine.probation.seated(peers)
 
     def neighbours(self) -> dict[PeerId, NeighbourStatus]:
         """Every neighbour as it stands now; staleness is against our own newest round."""

@@ -179,6 +179,8 @@ def resume(node: Node) -> Checkpoint | None:
             hint="run with the options it was made with, or give another --run-dir",
         ) from error
     node.enter_round(checkpoint.round)
+    if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
+        node.service.outvotes_liars()
     _take_up_totals(node, checkpoint.meta)
     node.journal.emit("resumed", round=checkpoint.round, checkpoint=node.checkpoints.folder)
     return checkpoint

@@ -5,22 +5,27 @@ newcomer checks it (witnesses, signed chains); of those it takes the robust aggr
 the rounds at which trainers evaluate (`train.eval_every`). Its checkpoints are a trainer's, so that all that reads a
 run reads them.
 
+Only those that are present have a vote on where the swarm is and on what its model is, and as everywhere more than
+`sync.f` of them have to agree, and more than half. Who has left with the last round done counts on where those present
+were near the end as well. What few say is waited for, as entry.py does.
+
 Updates are followed all the time: ten compressed ones weigh less than the whole models of as many neighbours, and the
 last one is here when everybody leaves. Where members meet nobody's updates can be followed; models are fetched then.
 """
 
 import os
 from dataclasses import dataclass
-from statistics import median_low
 from typing import Final
 
 import psutil
 import trio
 
 from gossip.api import Update
+from gossip.ids import PeerId
+from gossip.protocol.rounds import swarm_round
 from node import record
 from node.config import Config
-from node.entry import JOIN_PATIENCE_S, LOOK_AGAIN_S, fetching_models, find_neighbours
+from node.entry import ALONE_S, JOIN_PATIENCE_S, LOOK_AGAIN_S, fetching_models, find_neighbours
 from node.node import Node
 from node.sync_loop import follow
 from p2ptrain.sync import Meeting
@@ -62,9 +67,13 @@ class _Observer:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._held: dict[str, int] = {}
-        """The rounds behind each model that is here: those of neighbours, and of those who have left."""
+        """The rounds behind each model that is here: those of neighbours, and of `_finished`."""
+        self._finished: set[str] = set()
+        """Who has left at the end of the run with all its rounds done. At most as many as a node has neighbours."""
         self._heard = 0
-        """The most rounds that the neighbours' median has announced as done."""
+        """The most rounds that enough of the neighbours had done."""
+        self._few_since: float | None = None
+        """Since when there are no more neighbours than liars are allowed for."""
         self._kept = node.round
 
     def took(self, update: Update) -> None:
@@ -90,15 +99,33 @@ class _Observer:
 
     async def _due(self) -> bool:
         """Wait for the next round at which the model is looked at. False: the run is over, and nobody is left."""
+        node = self._node
         while True:
-            announced, members = self._node.service.swarm_round(), self._members()
-            self._heard = max(self._heard, *members.values(), 0 if announced is None else announced + 1)
-            here = announced is not None or bool(members)
-            if here and self._heard >= self._wanted:
+            announced, models = node.service.swarm_round(), self._models()
+            done = self._vote(models)
+            heard = max(self._heard, done or 0, 0 if announced is None else announced + 1)
+            if heard > self._heard and node.journal.has_begun:
+                node.service.round_closed()
+            self._heard = heard
+            here = announced is not None or done is not None
+            if here and heard >= self._wanted:
                 return True
-            if not here and self._heard >= self._node.config.train.rounds:
+            if not here and not node.service.neighbours() and heard >= node.config.train.rounds:
                 return False
             await trio.sleep(LOOK_S)
+
+    def _vote(self, models: dict[str, int]) -> int | None:
+        """How many rounds enough of these models have done; None: too few say so, or not for long enough."""
+        f, now = self._node.config.sync.f, trio.current_time()
+        voted = swarm_round({PeerId(peer): done for peer, done in models.items()}, liars=f)
+        if voted is not None or not models or len(models) > f:
+            self._few_since = None
+            return voted
+        self._few_since = now if self._few_since is None else self._few_since
+        few = swarm_round({PeerId(peer): done for peer, done in models.items()}, liars=0)
+        # A few liars must not end the run as soon as they are here first.
+        over = few is not None and few >= self._node.config.train.rounds
+        return few if now >= self._few_since + (JOIN_PATIENCE_S if over else ALONE_S) else None
 
     @property
     def _wanted(self) -> int:
@@ -107,67 +134,84 @@ class _Observer:
             return 0
         return min(train.rounds, (self._node.round // train.eval_every + 1) * train.eval_every)
 
-    def _members(self) -> dict[str, int]:
-        """Whose models count, and the rounds behind each: neighbours that are not stale, and, at the end, those who
-        left with their last round done and no blot on them."""
+    def _models(self) -> dict[str, int]:
+        """Whose models have a vote, and the rounds behind each: the seated neighbours', and those of who has left at
+        the end."""
         node = self._node
-        here = {str(peer) for peer in node.service.neighbours()}
+        self._part_with({str(peer) for peer in node.service.neighbours()})
+        # Nobody can have done more rounds than there are.
+        known = [PeerId(peer) for peer, done in self._held.items() if done <= node.config.train.rounds]
+        return {str(peer): self._held[peer] for peer in node.service.seated(known)}
+
+    def _part_with(self, here: set[str]) -> None:
+        """Of those who have left keep the ones that count on: their last round is done, those present are near it, and
+        no update of theirs was refused."""
+        node, gone = self._node, self._held.keys() - here - self._finished
+        if not gone:
+            return
+        rounds, degree = node.config.train.rounds, node.config.network.degree
+        near = self._heard >= rounds - node.config.network.max_staleness
         refused = {str(peer) for peer, _ in node.service.stats.rejected}
-        known = {
-            peer: done
-            for peer, done in self._held.items()
-            if peer in here or (done >= node.config.train.rounds and peer not in refused)
-        }
-        least = median_low(known.values()) - node.config.network.max_staleness if known else 0
-        return {peer: done for peer, done in known.items() if done >= least}
+        for peer in sorted(gone):
+            if near and self._held[peer] == rounds and peer not in refused and len(self._finished) < degree:
+                self._finished.add(peer)
+            else:
+                del self._held[peer]
+
+    def _members(self) -> tuple[int, dict[str, int]]:
+        """How many rounds the swarm has done, and the models that are not stale then."""
+        models = self._models()
+        done = self._vote(models)
+        least = None if done is None else done - self._node.config.network.max_staleness
+        return done or 0, {peer: its for peer, its in models.items() if least is not None and its >= least}
 
     async def _take(self) -> _State | None:
         """None: there is nobody to take it of now, or nothing newer than what is here."""
         node, began = self._node, trio.current_time()
         with fetching_models(node):
-            members = await self._agreed()
-            done = median_low(members.values()) if members else 0
+            done, members = await self._agreed()
             if not members or (done <= node.round and node.journal.has_begun):
                 return None
             behind = {peer: max(0, done - its) for peer, its in members.items()}
             async with node.strategy_lock:
                 theta_d = await node.lane.offload(lambda: node.strategy.adopt(behind))
-                self._forget_all_but({*members, *map(str, node.service.neighbours())})
+                self._forget_all_but({*members, *self._finished, *map(str, node.service.neighbours())})
         if isinstance(node.strategy, Meeting):
             self._held.clear()
         node.inner.replace(theta_d, at_step=done * node.config.train.inner_steps)
         await node.lane.offload(node.inner.settle)
         return _State(done=done, behind=behind, seconds=trio.current_time() - began)
 
-    async def _agreed(self) -> dict[str, int]:
-        """The members, when most of the neighbours' models are here, as many as the promise about f liars needs, and
-        a quorum of them has come to the round that is due; or when that takes too long. Empty: there are too few."""
+    async def _agreed(self) -> tuple[int, dict[str, int]]:
+        """The swarm's rounds, and the members, when most of the neighbours' models are here, as many as the promise
+        about f liars needs, and a quorum of them has come to the round that is due; or when that takes too long. No
+        members: there are too few."""
         node, deadline = self._node, trio.current_time() + JOIN_PATIENCE_S
         # Models that are fetched whole are some rounds old: to wait for fresh ones would be in vain.
         quorum = 0.0 if isinstance(node.strategy, Meeting) else node.config.network.quorum
         while True:
-            members, here = self._members(), sum(it.gives for it in node.service.neighbours().values())
-            level = sum(done >= self._wanted for done in members.values())
+            (done, members), here = self._members(), sum(it.gives for it in node.service.neighbours().values())
+            level = sum(its >= self._wanted for its in members.values())
             over = trio.current_time() >= deadline or not here
             enough = len(members) >= max(1, min(here, max(node.needed_members, here // 2 + 1)))
             if enough and (over or level >= quorum * len(members)):
-                return members
+                return done, members
             if over:
-                return {}
+                return 0, {}
             await trio.sleep(LOOK_S)
 
     def _forget_all_but(self, kept: set[str]) -> None:
         node = self._node
-        for peer in self._held.keys() - kept:
+        for peer in {*self._held, *node.departed} - kept:
             node.strategy.forget(peer)
             node.departed.discard(peer)
-            del self._held[peer]
+            self._held.pop(peer, None)
 
     async def _look_at(self, state: _State) -> None:
         node, begins = self._node, not self._node.journal.has_begun
         if begins:
             node.journal.training_began()
-            node.journal.emit("joined", round=state.done, donors=len(state.behind))
+            node.journal.emit("joined", round=state.done, donors=len(state.behind), peers=sorted(state.behind))
         node.neighbours = len(node.service.neighbours())
         node.watch_margin(len(state.behind))
         node.journal.emit("round", **_fields(node, state))

@@ -89,6 +89,9 @@ class NodeConfig:
     """Neighbours to wait for before the first round; 0: start alone, others may join at any time."""
     wait_timeout_s: Annotated[float, Field(ge=0)] = 60.0
     """After so long, start with those there are. Slow machines need half a minute to import torch and dial."""
+    min_donors: Annotated[int, Field(ge=1)] | None = None
+    """Neighbours whose word is taken for where the swarm is, and whose models, when this node comes into a run. None:
+    more than sync.f of them and more than half for the one, and 2 f + 1 for the other, or all that there are."""
     linger_s: Annotated[float, Field(ge=0)] = 5.0
     """How long a finished node stays for slower neighbours' last rounds, at most; and then, for its last update to be
     fetched."""

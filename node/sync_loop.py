@@ -49,6 +49,8 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                 continue
             began = trio.current_time()
             view, result = await close(node, phase, began)
+            if result.robust:
+                node.service.outvotes_liars()
             node.inner.correct(result.correction_d, taken_at=phase.end_step)
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             node.enter_round(node.round + 1)
@@ -103,6 +105,8 @@ def _encode(node: Node, phase: Phase) -> Message:
 async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
     """Aggregate over the members of the closed round and take the outer step."""
     staleness = {str(peer): rounds for peer, rounds in view.staleness.items()}
+    if view.arriving and len(staleness) + 1 < node.needed_members:
+        staleness = {}  # the others are about to come: until then the few that are here may all be liars
     async with node.strategy_lock:
         # Who left after the round was closed still counts in it: at the end all leave within one round's time.
         for peer in node.departed - staleness.keys():

@@ -144,6 +144,9 @@ class Chain:
         successor = link.seq == applied.seq + 1 and link.prev != applied.digest
         if same or successor:
             raise EquivocationError(applied.raw, link.raw)
+        if link.seq == applied.seq + 1 and link.body.round > applied.round + 1:
+            # Each link is a round's work: a claim of many rounds costs as many updates, or a new epoch.
+            raise RemoteError(Reason.PROTOCOL, f"round {link.body.round} straight after round {applied.round}")
 
     def _age_of(self, link: Link) -> Verdict:
         newest = self.newest

@@ -27,10 +27,11 @@ from gossip.protocol.members import Members
 from gossip.protocol.messages import Hello, check_run, parse_hello
 from gossip.protocol.neighbour import Neighbour, Work
 from gossip.protocol.outs import Disconnect, Out, Outbox, Wake
+from gossip.protocol.probation import Probation
 from gossip.protocol.publisher import Publisher
 from gossip.protocol.quota import Quota
 from gossip.protocol.roles import Roles
-from gossip.protocol.rounds import Standing, standing, swarm_round
+from gossip.protocol.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
 from gossip.protocol.seen import Seen
 from gossip.protocol.statements import (
     Link,
@@ -67,7 +68,9 @@ class Engine:
         run: RunInfo,
         rng: random.Random,
         roles: Roles | None = None,
+        liars: int = 1,
     ) -> None:
+        """`liars`: how many may be among the neighbours."""
         self.me = identity.peer_id
         self.scope = Scope(swarm=config.named, run=run.run_id)
         self.roles = roles or Roles(self.me)
@@ -85,8 +88,14 @@ class Engine:
             roles=self.roles,
         )
         self.neighbours = self.members.table
+        self.probation = Probation(rounds=config.probation_rounds, seats=liars)
+        self.begun_at = float("-inf")
+        """When our newest chain began (seconds, monotonic)."""
+        self.outvoted_liars = False
+        """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
         self.traffic = Traffic(self.court.stats, self.publisher, self.neighbours)
         self._identity = identity
+        self._liars = liars
         self._config = config
         self._run = run
         self._rng = rng
@@ -148,6 +157,8 @@ class Engine:
         if link.body.size > self._config.max_payload_bytes:
             raise RemoteError(Reason.OVERSIZE, f"a payload of {link.body.size} bytes is announced")
         verdict = neighbour.chain.learn(link)
+        if self.fetch == "nothing" and verdict is Verdict.NEWS:
+            self.probation.contributed(link.peer)
         self._outbox.add(Wake(peer=link.peer))
         return verdict
 
@@ -355,6 +366,7 @@ class Engine:
         neighbour = self.neighbours.get(what.peer)
         if neighbour is not None:
             neighbour.accepted(what)
+            self.probation.contributed(what.peer)
 
     def rejected(self, what: Link | Offer, error: RemoteError, now: float) -> None:
         """The runtime refused an update."""
@@ -365,19 +377,48 @@ class Engine:
 
     # -- rounds
 
-    def standing(self, round: int) -> Standing:
+    @property
+    def seated(self) -> dict[PeerId, Neighbour]:
+        """The neighbours that count in a round and in the vote on where the swarm is."""
+        return {peer: self.neighbours[peer] for peer in self.probation.seated(self.neighbours)}
+
+    def standing(self, round: int, now: float) -> Standing:
         """Who belongs to `round`."""
-        stands = {peer: self.round_of(it) for peer, it in self.neighbours.items()}
-        return standing(round, stands, self._config.max_staleness)
+        return standing(
+            round,
+            {peer: self.round_of(it) for peer, it in self.seated.items()},
+            self._config.max_staleness,
+            swarm=self.swarm_round(),
+            beginning=now < self.begun_at + ARRIVAL_S,
+        )
 
     def round_of(self, neighbour: Neighbour) -> int | None:
         """Where a neighbour stands: at its newest update that is here, or, where none is fetched, announced."""
         return neighbour.announced_round if self.fetch == "nothing" else neighbour.applied_round
 
+    def round_closed(self) -> None:
+        """A round of ours has closed: who has served it."""
+        self.probation.round_closed(self.neighbours)
+
     def swarm_round(self) -> int | None:
-        """The low median of the neighbours' newest announced rounds; None when none has announced any."""
-        rounds = {peer: it.announced_round for peer, it in self.neighbours.items()}
-        return swarm_round({peer: at for peer, at in rounds.items() if at is not None})
+        """The highest round that more than `liars` and more than half of the seated neighbours have announced; None
+        when too few have announced any.
+
+        Where there never were neighbours enough for that, those that are here are believed as far as LEAD_ROUNDS beyond
+        our own round, once all have served: a swarm of two has nobody else to ask, and promises nothing.
+        """
+        said = {peer: it.announced_round for peer, it in self.seated.items()}
+        found = swarm_round(said, liars=self._liars)
+        if found is None and not self.outvoted_liars and len(said) <= self._liars:
+            found = self._word_of_few(said)
+        return found
+
+    def _word_of_few(self, said: dict[PeerId, int | None]) -> int | None:
+        newest = self.publisher.newest
+        if newest is None or not all(map(self.probation.has_served, said)):
+            return None
+        found = swarm_round(said, liars=0)
+        return found if found is not None and found <= newest.body.round + LEAD_ROUNDS else None
 
     # -- offences
 

@@ -10,13 +10,13 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median, median_low
+from statistics import median
 from typing import Final
 
 from gossip.ids import PeerId
 
 LEAD_ROUNDS: Final = 64
-"""A neighbour that claims to be this far ahead of the swarm's median and of us is not believed: it would count as
+"""A neighbour that claims to be this far ahead of the swarm's round and of ours is not believed: it would count as
 fresh for ever. No honest node is; the fastest is held back by its own deadlines long before."""
 
 WINDOW: Final = 32
@@ -32,30 +32,57 @@ half of all rounds would be cut short, and each cut would lower the next deadlin
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The members of a round: staleness in rounds of each live neighbour, and how many are fresh."""
+    """The members of a round: staleness in rounds of each live neighbour, how many are fresh, and how many neighbours
+    are yet to be heard of."""
 
     staleness: dict[PeerId, int]
     fresh: int
     neighbours: int
+    arriving: int = 0
 
     def quorum_reached(self, quorum: float) -> bool:
-        """Whether enough of the live neighbours are fresh."""
-        live = len(self.staleness)
+        """Whether enough of the live neighbours, and of those arriving, are fresh."""
+        live = len(self.staleness) + self.arriving
         return live > 0 and self.fresh >= math.ceil(quorum * live - 1e-9)
 
 
-def standing(round: int, applied: Mapping[PeerId, int | None], max_staleness: int) -> Standing:
-    """Who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet)."""
-    known = {peer: at for peer, at in applied.items() if at is not None}
-    horizon = max(round, median_low(known.values()) if known else 0) + LEAD_ROUNDS
-    staleness = {peer: max(0, round - at) for peer, at in known.items() if at <= horizon}
+ARRIVAL_S: Final = 30.0
+"""For so long after we have begun, neighbours that are not tracked yet count as arriving: those who begin together do
+so within seconds of each other. Until then a round waits for them, and none is averaged over fewer members than
+withstand the liars: the first one to be heard of may be one. As long as the deadline before any is learned. Chosen."""
+
+
+def standing(
+    round: int,
+    applied: Mapping[PeerId, int | None],
+    max_staleness: int,
+    *,
+    swarm: int | None = None,
+    beginning: bool = False,
+) -> Standing:
+    """Who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet). `swarm`: where
+    the swarm is (`swarm_round`), if enough have said so. `beginning`: we have begun less than ARRIVAL_S ago."""
+    horizon = max(round, swarm or 0) + LEAD_ROUNDS
+    known = {peer: at for peer, at in applied.items() if at is not None and at <= horizon}
+    staleness = {peer: max(0, round - at) for peer, at in known.items()}
     live = {peer: behind for peer, behind in staleness.items() if behind <= max_staleness}
-    return Standing(staleness=live, fresh=sum(behind == 0 for behind in live.values()), neighbours=len(applied))
+    return Standing(
+        staleness=live,
+        fresh=sum(behind == 0 for behind in live.values()),
+        neighbours=len(applied),
+        arriving=sum(at is None for at in applied.values()) if beginning else 0,
+    )
 
 
-def swarm_round(announced: Mapping[PeerId, int]) -> int | None:
-    """The low median of what neighbours announced: no minority moves it, however large a number it names."""
-    return median_low(announced.values()) if announced else None
+def swarm_round(announced: Mapping[PeerId, int | None], *, liars: int) -> int | None:
+    """The highest round that more than `liars` of these neighbours, and more than half of them, say they have reached.
+
+    Who has announced nothing (None) has reached none. So neither `liars` of any number of neighbours nor any minority
+    moves it upwards, however many are silent. None: too few have said anything.
+    """
+    said = sorted((at for at in announced.values() if at is not None), reverse=True)
+    needed = max(liars, len(announced) // 2) + 1
+    return said[needed - 1] if len(said) >= needed else None
 
 
 class LearnedDeadline:

@@ -35,19 +35,21 @@ class Closer:
         seconds = trio.current_time() - started
         if closed_by != "alone":
             self._deadline.learn(seconds)
-        standing = self._context.engine.standing(round)
+        self._context.engine.round_closed()
+        standing = self._context.engine.standing(round, trio.current_time())
         return RoundView(
             round=round,
             staleness=standing.staleness,
             fresh=standing.fresh,
             neighbours=standing.neighbours,
+            arriving=standing.arriving,
             closed_by=closed_by,
             seconds=seconds,
         )
 
     async def _enough(self, round: int) -> Literal["quorum", "alone"]:
         while True:
-            standing = self._context.engine.standing(round)
+            standing = self._context.engine.standing(round, trio.current_time())
             if standing.neighbours == 0:
                 return "alone"
             if standing.quorum_reached(self._quorum):

@@ -161,6 +161,7 @@ _LINES: dict[str, Callable[[Event], list[Text]]] = {
     "equivocation": _said("{peer} signed two different updates in one place", "red"),
     "resumed": _said("resumed at round {round} from {checkpoint}"),
     "joined": _joined,
+    "waiting": _said("{message}", "dim"),
     "checkpoint": _said("checkpoint of round {round} written", "dim"),
     "checkpoint_skipped": _said("checkpoint {path} is not usable ({why}); taking the one before", "yellow"),
     "reachability": _said("{detail}"),

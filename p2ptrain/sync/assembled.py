@@ -125,11 +125,15 @@ class Assembled:
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
         """See SyncStrategy. The trimmed mean with f, or with what the neighbours allow: their median at the least.
 
-        Trimmed whatever the aggregator is: a newcomer has no model of its own to hold against a lie.
+        Trimmed whatever the aggregator is: a newcomer has no model of its own to hold against a lie. Where there are
+        fewer than 2 f + 1 donors, but several, the own anchor is one more: the median of two donors and of where we
+        stand is never beyond the honest one of them.
         """
         donors = [self.estimates[peer] for peer in sorted(staleness.keys() & self.estimates.keys())]
         if not donors:
             raise ValueError("no neighbour is tracked: there is no model to adopt")
+        if 1 < len(donors) <= 2 * self.config.f:
+            donors.append(self.anchor_d)
         rule = aggregate.get("trimmed_mean", f=min(self.config.f, (len(donors) - 1) // 2))
         rows = Rows(len(donors), donors[0].numel(), lambda part: torch.stack([donor_d[part] for donor_d in donors]))
         adopted_d = rule.reduce(rows)

@@ -23,7 +23,7 @@ def test_a_deadline_keeps_what_it_learned_under_other_bounds() -> None:
 
 async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
     standing = Standing(staleness={"a": 0, "b": 1}, fresh=1, neighbours=2)  # type: ignore[dict-item]
-    engine = SimpleNamespace(standing=lambda round: standing)
+    engine = SimpleNamespace(standing=lambda round, now: standing, round_closed=lambda: None)
     config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)
     closer = Closer(SimpleNamespace(config=config, engine=engine, changed=Pulse()))  # type: ignore[arg-type]
     first = await closer.close(1, at_most_s=60.0)

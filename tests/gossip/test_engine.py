@@ -254,7 +254,7 @@ def test_a_liars_round_moves_nothing(it):
         it.on_message(A, link(by=key, round=at).raw, 0.0)
         it.accepted(link(by=key, round=at))
     assert it.swarm_round() == 4
-    assert set(it.standing(4).staleness) == {A, B}
+    assert set(it.standing(4, 0.0).staleness) == {A, B}
 
 
 def test_another_node_with_our_key_is_noticed_once(it):

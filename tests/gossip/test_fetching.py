@@ -112,7 +112,7 @@ async def test_a_base_is_a_model_too(autojump_clock):
         for node in nodes:
             node.service.fetch("nothing")
         await nodes[1].begin(epoch=2000, round=5, snapshot=b"a model")
-        await until(lambda: nodes[0].service.swarm_round() == 5)
+        await until(lambda: nodes[0].service.neighbours()[nodes[1].peer].round == 5)
         for _ in range(2):
             nodes[0].received.clear()
             nodes[0].service.fetch("models")

@@ -37,22 +37,50 @@ def test_who_claims_to_be_far_ahead_is_not_counted():
 
 def test_who_was_asleep_believes_the_others():
     ahead = 5 + 10 * LEAD_ROUNDS
-    it = standing(5, {A: ahead, B: ahead, C: ahead + 3}, max_staleness=4)
-    assert it.fresh == 3
+    applied = {A: ahead, B: ahead, C: ahead + 3}
+    assert standing(5, applied, max_staleness=4, swarm=ahead).fresh == 3
+    assert standing(5, applied, max_staleness=4).fresh == 0, "as long as too few have said so"
 
 
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=9), st.integers(0, 2**53 - 1))
-def test_no_minority_moves_the_swarms_round_upwards(honest, lie):
-    liars = (len(honest) - 1) // 2
-    rounds = {PeerId(f"h{n}"): at for n, at in enumerate(honest)} | {PeerId(f"l{n}"): lie for n in range(liars)}
-    said = swarm_round(rounds)
-    assert said is not None
-    assert min(honest) <= max(min(honest), said)
-    assert said <= max(honest)
+def test_who_is_yet_to_come_is_waited_for():
+    assert standing(0, {A: 0, B: None, C: None}, max_staleness=4).quorum_reached(1.0)
+    it = standing(0, {A: 0, B: None, C: None}, max_staleness=4, beginning=True)
+    assert it.arriving == 2
+    assert not it.quorum_reached(2 / 3)
+    assert standing(0, {A: 0, B: 0, C: None}, max_staleness=4, beginning=True).quorum_reached(2 / 3)
 
 
-def test_nobody_has_no_round():
-    assert swarm_round({}) is None
+ROUND = st.none() | st.integers(0, 1000)
+
+
+@given(st.lists(ROUND, max_size=9), st.integers(0, 4), st.integers(0, 2**53 - 1), st.integers(0, 4))
+def test_neither_liars_nor_a_minority_move_the_swarms_round_upwards(honest, liars, lie, lying):
+    """`lying` liars, and one too few to be a majority, whatever the rest say or do not say."""
+    lying = min(lying, liars, max(0, len(honest) - 1))
+    rounds = {PeerId(f"h{n}"): at for n, at in enumerate(honest)} | {PeerId(f"l{n}"): lie for n in range(lying)}
+    said = swarm_round(rounds, liars=liars)
+    spoken = [at for at in honest if at is not None]
+    assert said is None or (spoken and said <= max(spoken))
+
+
+@given(st.lists(ROUND, max_size=9), st.integers(0, 4))
+def test_the_swarms_round_is_what_enough_have_reached_and_no_less(rounds, liars):
+    said = swarm_round({PeerId(f"{n}"): at for n, at in enumerate(rounds)}, liars=liars)
+
+    def backers(at):
+        return sum(each is not None and each >= at for each in rounds)
+
+    def enough(at):
+        return backers(at) > liars and 2 * backers(at) > len(rounds)
+
+    assert said == max((at for at in rounds if at is not None and enough(at)), default=None)
+
+
+def test_the_silent_count_as_behind():
+    assert swarm_round({A: 20, B: None, C: None, D: None}, liars=1) is None
+    assert swarm_round({A: 20, B: 19, C: None}, liars=1) == 19
+    assert swarm_round({A: 10**9}, liars=1) is None
+    assert swarm_round({}, liars=0) is None
 
 
 def deadline() -> LearnedDeadline:

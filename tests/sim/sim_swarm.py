@@ -88,9 +88,11 @@ class Swarm:
         step_seconds: float = STEP_SECONDS,
         wait_for: int = 0,
         change: Callable[[Node], None] = lambda node: None,
+        peers: tuple[str, ...] = (),
         **sections: dict[str, Any],
     ) -> Member:
-        """A node with these settings over DEFAULTS; the same name again is the same node, restarted."""
+        """A node with these settings over DEFAULTS; the same name again is the same node, restarted. `peers`: whom it
+        dials; by default all members."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         held = credentials.load(folder, None)  # a member's, where it has joined a private swarm
@@ -112,7 +114,7 @@ class Swarm:
             epoch_file=folder / "epoch",
             private=held.private,
         )
-        node, checkpoint = make_node(self._config(wait_for, sections), around)
+        node, checkpoint = make_node(self._config(wait_for, peers, sections), around)
         change(node)
         member = Member(name, node, transport, folder, events, checkpoint is not None)
         self.members[name] = member
@@ -135,7 +137,7 @@ class Swarm:
         for name in names or list(self.members):
             await self.members[name].done.wait()
 
-    def _config(self, wait_for: int, sections: dict[str, dict[str, Any]]) -> Config:
+    def _config(self, wait_for: int, peers: tuple[str, ...], sections: dict[str, dict[str, Any]]) -> Config:
         raw = {section: dict(keys) for section, keys in DEFAULTS.items()}
         for section, keys in sections.items():
             raw[section] = {**raw.get(section, {}), **keys}
@@ -143,7 +145,7 @@ class Swarm:
         config = from_raw(raw)
         return config.model_copy(
             update={
-                "network": replace(config.network, peers=known),
+                "network": replace(config.network, peers=peers or known),
                 "node": replace(config.node, wait_for=wait_for),
             }
         )

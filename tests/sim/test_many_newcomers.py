@@ -8,30 +8,50 @@ import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Member, swarm
 
-from node.entry import JOIN_PATIENCE_S, NEWCOMERS_S
+from node.entry import NEWCOMERS_S, WAITED_OUT_S
 
 SETTINGS: dict[str, Any] = {"train": {"rounds": 600, "eval_every": 600}, "sync": {"f": 1}}
 PHASE_S = 5 * STEP_SECONDS
 
 
-async def test_two_newcomers_to_one_member_do_not_wait_for_each_other(
+async def test_two_newcomers_to_one_member_do_not_take_its_word_and_find_together(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Each has two neighbours, wants three models because of f = 1, and the other one has none."""
-    joined: dict[str, float] = {}
+    """Each has two neighbours, one of which has nothing to say: the other alone may be the liar that f = 1 allows for.
+    They begin after a while, and say why."""
+    began_at: dict[str, float] = {}
     with trio.fail_after(200):
         async with swarm(tmp_path) as members:
-            await members.start("first", **SETTINGS)
+            first = await members.start("first", **SETTINGS)
             await trio.sleep(20 * PHASE_S)
             began = trio.current_time()
             late: list[Member] = [await members.start(name, wait_for=2, **SETTINGS) for name in ("b", "c")]
-            while len(joined) < len(late):
-                joined = {it.name: fields["at"] - began for it in late for fields in it.told("joined")}
+            while len(began_at) < len(late):
+                began_at = {it.name: it.told("round")[0]["at"] - began for it in late if it.told("round")}
+                await trio.sleep(PHASE_S)
+            for it in (first, *late):
+                it.stop.set()
+    for it in late:
+        assert not it.told("joined")
+        assert "too few to be believed" in it.told("warning")[0]["message"]
+    assert NEWCOMERS_S < min(began_at.values()) <= max(began_at.values()) < WAITED_OUT_S + 10 * PHASE_S
+
+
+async def test_of_many_newcomers_those_beside_several_members_join_and_the_rest_follow(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """More newcomers than members, all at once: the silent majority does not hide where the swarm is."""
+    with trio.fail_after(300):
+        async with swarm(tmp_path) as members:
+            old = [await members.start(f"n{number}", wait_for=2, **SETTINGS) for number in range(3)]
+            await trio.sleep(20 * PHASE_S)
+            late = [await members.start(f"late{number}", wait_for=3, **SETTINGS) for number in range(5)]
+            while not all(it.told("round") for it in late):  # noqa: ASYNC110
                 await trio.sleep(PHASE_S)
             for it in late:
+                assert it.told("joined")[0]["donors"] >= 3
+            for it in (*old, *late):
                 it.stop.set()
-    assert min(joined.values()) > NEWCOMERS_S - 1
-    assert max(joined.values()) < NEWCOMERS_S + 10 * PHASE_S < JOIN_PATIENCE_S / 2
 
 
 async def test_two_that_were_away_together_do_not_wait_for_each_other(
