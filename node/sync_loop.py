@@ -145,7 +145,7 @@ def _charge(offence: PayloadError) -> tuple[Reason, str]:
     """What the sender is charged with, and the detail for the log. A codec of somebody else's may give a reason that
     gossip does not know: such a payload is malformed, and the codec's words are kept."""
     try:
-        return Reason(getattr(offence, "reason", None)), ""
+        return Reason(str(getattr(offence, "reason", ""))), ""
     except ValueError:
         return Reason.MALFORMED, str(offence)[:MAX_DETAIL_CHARS]
 
