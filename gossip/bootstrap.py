@@ -8,9 +8,9 @@ good.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -39,6 +39,7 @@ from gossip.protocol.roles import Roles
 from gossip.running.book_file import SAVE_EVERY_S, write_whole
 from gossip.running.dialback import DialBacks
 from gossip.running.dialler import RUMOUR_MAX_S
+from gossip.running.hashing import Hasher
 from gossip.running.membership import Private, of_swarm
 from gossip.running.prober import PROBES_BURST, PROBES_PER_S
 from gossip.running.registrar import House, MemberView, Registrar
@@ -82,6 +83,7 @@ class BootstrapService:
         self._config = config
         self._warn = warn
         self._path = config.address_book
+        self._hasher = Hasher(config.hash_in_thread_above)
         self._nursery: trio.Nursery | None = None
         self._streams: Counter[PeerId] = Counter()
         self._probing: dict[PeerId, str] = {}
@@ -285,13 +287,23 @@ class BootstrapService:
         try:
             while True:
                 await trio.sleep(SAVE_EVERY_S)
-                self._save(self._path)
+                if (save := self._save_due()) is not None:
+                    with self._warned():
+                        await self._hasher.wait_for_disk(save)
         finally:
-            self._save(self._path)
+            if (save := self._save_due()) is not None:
+                with self._warned():
+                    save()
 
-    def _save(self, path: Path | None) -> None:
-        if path is not None and self.rendezvous.changed:
-            try:
-                write_whole(path, self.rendezvous.dump())
-            except LocalError as error:
-                self._warn(str(error))
+    def _save_due(self) -> Callable[[], None] | None:
+        """What writes the address book as it is now; None where the file has it all."""
+        if self._path is None or not self.rendezvous.changed:
+            return None
+        return partial(write_whole, self._path, self.rendezvous.dump())
+
+    @contextmanager
+    def _warned(self) -> Iterator[None]:
+        try:
+            yield
+        except LocalError as error:
+            self._warn(str(error))

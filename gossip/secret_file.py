@@ -4,12 +4,11 @@ Who keeps a secret in one says what it is (`what`, as "the identity file"), so t
 """
 
 import os
-import secrets
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from gossip.atomic_file import PRIVATE, write_atomic
 from gossip.errors import LocalError
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -18,21 +17,13 @@ _HAS_MODES: Final = os.name == "posix"
 
 
 def write_private(path: Path, data: bytes, what: str) -> None:
-    """Write beside, sync, then rename into place: a crash leaves a whole file or none. Raises LocalError."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    """Write a file of its owner's alone, whole or not at all, and make its folder where there is none. Raises
+    LocalError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        write_atomic(path, data, mode=PRIVATE)
     except OSError as error:
         raise LocalError(f"cannot write {what} {path}: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 def read_private(path: Path, most: int, what: str, *, refuse_shared: bool) -> bytes:

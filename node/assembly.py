@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import trio
@@ -19,7 +19,9 @@ from gossip.running.membership import Private
 from gossip.transport.base import Transport
 from node import exporters, hostile
 from node.checkpoint import Checkpoint, CheckpointStore
+from node.checkpoint_meta import Totals
 from node.config import Config
+from node.epochs import EpochCounter
 from node.errors import RunError, UsageError
 from node.inner_loop import InnerLoop
 from node.journal import Emit, Journal
@@ -112,7 +114,7 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
             own=around.identity.peer_id,
             clock=around.clock,
         ),
-        next_epoch=lambda: advance_epoch(around.epoch_file, around.unix_time()),
+        epochs=EpochCounter(around.epoch_file, unix_time=around.unix_time, warn=partial(_warn, journal)),
         peer_id=around.identity.peer_id,
         needed_members=rule.minimum(),
         promises=rule.f >= config.sync.f,
@@ -181,31 +183,19 @@ def resume(node: Node) -> Checkpoint | None:
     node.enter_round(checkpoint.round)
     if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
         node.service.outvotes_liars()
-    _take_up_totals(node, checkpoint.meta)
+    _take_up_totals(node, checkpoint.totals)
     node.journal.emit("resumed", round=checkpoint.round, checkpoint=node.checkpoints.folder)
     return checkpoint
 
 
-def _take_up_totals(node: Node, meta: dict[str, Any]) -> None:
-    """The summary is the run's, and not only that of its last process."""
-    node.journal.first |= {name: float(value) for name, value in meta.get("first", {}).items()}
-    node.journal.earlier_seconds = float(meta.get("wall_s", 0.0))
-    node.inner.compute_seconds = float(meta.get("compute_s", 0.0))
-    node.inner.steps = int(meta.get("steps", 0))
+def _take_up_totals(node: Node, totals: Totals) -> None:
+    """The summary is the run's, and not only that of its last process; and no epoch of an earlier one comes again."""
+    node.journal.first |= totals.first
+    node.journal.earlier_seconds = totals.wall_s
+    node.inner.compute_seconds = totals.compute_s
+    node.inner.steps = totals.steps
+    node.epochs.note(totals.epoch)
     node.lap()
-
-
-def advance_epoch(path: Path, unix_time: float) -> int:
-    """An epoch that this identity never used: kept on disk, and at least the clock in ms should the disk be lost."""
-    try:
-        last = int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        last = 0
-    epoch = max(last + 1, int(unix_time * 1000))
-    temporary = path.with_suffix(".new")
-    temporary.write_text(str(epoch), encoding="ascii")
-    temporary.replace(path)
-    return epoch
 
 
 def _snapshot_source(strategy: SyncStrategy, lane: Lane, lock: trio.Lock, head: Callable[[], Head]) -> SnapshotSource:
@@ -222,6 +212,10 @@ def _tracked(strategy: SyncStrategy, lane: Lane, lock: trio.Lock, liars: int) ->
             return await lane.offload(lambda: strategy.estimate(str(peer)))
 
     return Tracked(estimate=estimate, liars=liars)
+
+
+def _warn(journal: Journal, message: str) -> None:
+    journal.emit("warning", message=message)
 
 
 def _observer(journal: Journal, departed: set[str], refusals: deque[str]) -> Callable[[GossipEvent], None]:

@@ -1,36 +1,45 @@
 """Checkpoints: a folder each, whole or absent, and the newest valid one is what a node goes on from.
 
     checkpoint/round-00000040/state.safetensors     tensors, by dotted name: trainer.*, sync.*
-    checkpoint/round-00000040/meta.json             round, config, and the BLAKE2b digest of the tensors' file
+    checkpoint/round-00000040/meta.json             round, config, totals, and digests of itself and of the tensors
 
-A checkpoint is written under a temporary name, fsynced and renamed. One that was cut short anyway (a full disk, a
-dying drive) fails its digest and is skipped for the one before it, with the reason told.
+A checkpoint is written under a temporary name, synced, renamed, and its folder synced; only then is anything older
+removed. One of a round that is there already becomes `round-00000040.1`, and takes the plain name when the older one is
+gone: so nothing is ever moved out of the way, and wherever a save is killed, the newest whole checkpoint is the old one
+or the new one. One that is damaged anyway (a dying drive) fails a digest and is skipped for the one before it, with the
+reason told.
 """
 
 import hashlib
-import json
-import os
+import re
+import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-_PREFIX = "round-"
-_TEMPORARY = ".writing-"
-_DAMAGED = "damaged-"
-_STATE = "state.safetensors"
-_META = "meta.json"
-FORMAT = 1
+from gossip.atomic_file import sync_file, sync_folder, write_atomic
+from node.checkpoint_meta import MAX_META_BYTES, CheckpointError, Meta, Totals, dump, parse, totals_of
 
+_NAME: Final = re.compile(r"round-([0-9]{8,16})(?:\.([0-9]{1,9}))?")
+"""A checkpoint's folder: its round, and how often that round was saved before."""
 
-class CheckpointError(ValueError):
-    """A folder that is no valid checkpoint; the message says what is wrong with it."""
+_TEMPORARY: Final = ".writing-"
+_OLD: Final = ".writing-old-"
+"""Where older releases put the checkpoint of a round while they saved that round again: a crash left it there."""
+
+_DAMAGED: Final = "damaged-"
+_STATE: Final = "state.safetensors"
+_META: Final = "meta.json"
+
+_Place = tuple[int, int]
+"""A checkpoint's place among others: its round, and the number of the save of that round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +48,14 @@ class Checkpoint:
 
     round: int
     """The next round to train."""
-    meta: dict[str, Any]
-    """JSON: config, counters, peer id."""
+    meta: Meta
+    """JSON: config, counters, peer id (checkpoint_meta.py)."""
     tensors: dict[str, torch.Tensor]
+
+    @property
+    def totals(self) -> Totals:
+        """What the run had come to. CheckpointError where the meta is not one that `read` took."""
+        return totals_of(self.meta)
 
     def part(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors under `name.`, without that prefix."""
@@ -60,21 +74,19 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint durably and prune the oldest. OSError when the disk does not take it; the checkpoints
         that were there stay."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        final = self.folder / f"{_PREFIX}{checkpoint.round:08d}"
-        temporary = self.folder / f"{_TEMPORARY}{checkpoint.round:08d}-{os.getpid()}"
+        self._make_folder()
+        saves = [save for folder in self._folders() for number, save in [_place(folder)] if number == checkpoint.round]
+        final = self.folder / _name(checkpoint.round, max(saves, default=-1) + 1)
+        temporary = self.folder / f"{_TEMPORARY}{checkpoint.round:08d}-{secrets.token_hex(4)}"
         try:
-            shutil.rmtree(temporary, ignore_errors=True)  # a crash's leftover, should our pid be that of its writer
             _write(temporary, checkpoint)
-            if final.exists():
-                final.rename(self.folder / f"{_TEMPORARY}old-{os.getpid()}")  # a rename cannot replace a full folder
             temporary.rename(final)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        _fsync(self.folder)
-        self._prune()
-        return final
+        sync_folder(self.folder)
+        self._prune(final)
+        return self._with_plain_name(final)
 
     def newest(self, on_skip: Callable[[Path, str], None] | None = None) -> Checkpoint | None:
         """The newest checkpoint that is whole; `on_skip` hears of each newer one that is not, and why."""
@@ -88,34 +100,90 @@ class CheckpointStore:
 
     def set_aside(self, folder: Path) -> None:
         """Rename a damaged checkpoint, so that it neither counts as one nor takes the place of one that is kept."""
-        aside = self.folder / f"{_DAMAGED}{folder.name}"
+        aside = self.folder / f"{_DAMAGED}{folder.name.lstrip('.')}"
         with suppress(OSError):
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
 
     def _folders(self) -> list[Path]:
-        return sorted(self.folder.glob(f"{_PREFIX}*")) if self.folder.is_dir() else []
+        """All that may be checkpoints, the newest last."""
+        if not self.folder.is_dir():
+            return []
+        named = (folder for folder in self.folder.glob("round-*") if _NAME.fullmatch(folder.name))
+        return sorted([*named, *self.folder.glob(f"{_OLD}*")], key=lambda folder: (_place(folder), folder.name))
 
-    def _prune(self) -> None:
-        for folder in self._folders()[: -self._keep]:
-            shutil.rmtree(folder, ignore_errors=True)
-        for leftover in self.folder.glob(f"{_TEMPORARY}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+    def _make_folder(self) -> None:
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
+
+    def _prune(self, saved: Path) -> None:
+        """Remove what `saved` replaces, and the oldest others. What cannot be removed stays. Only for a `saved` that is
+        durable."""
+        folders = self._folders()
+        of_other_rounds = [folder for folder in folders if _place(folder)[0] != _place(saved)[0]]
+        kept = {saved, *(of_other_rounds[-(self._keep - 1) :] if self._keep > 1 else ())}
+        for folder in (*folders, *self.folder.glob(f"{_TEMPORARY}*")):
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _with_plain_name(self, saved: Path) -> Path:
+        """The name that a round's only checkpoint has. Another one does as well, where something of that round could
+        not be removed, or this fails."""
+        round = _place(saved)[0]
+        plain = self.folder / _name(round, 0)
+        if saved != plain and [folder for folder in self._folders() if _place(folder)[0] == round] == [saved]:
+            with suppress(OSError):
+                saved.rename(plain)
+                saved = plain
+                sync_folder(self.folder)
+        return saved
 
 
 def read(folder: Path) -> Checkpoint:
     """The checkpoint in `folder`. Raises CheckpointError when it is not whole."""
+    meta = _read_meta(folder)
+    state = folder / _STATE
     try:
-        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
-        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-            raise CheckpointError(f"{folder / _META} is not of format {FORMAT}")
-        if _digest(folder / _STATE) != meta.get("digest"):
-            raise CheckpointError(f"{folder / _STATE} does not match its digest: cut short or damaged")
-        return Checkpoint(round=int(meta["round"]), meta=meta, tensors=load_file(folder / _STATE))
+        if not state.is_file() or _digest(state) != meta["digest"]:
+            raise CheckpointError(f"{state} does not match its digest: cut short or damaged")
+        tensors = load_file(state)
     except CheckpointError:
         raise
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder} cannot be read: {error}") from error
+    except Exception as error:  # a header may lie in any way: safetensors and torch raise a dozen kinds of errors
+        raise CheckpointError(f"{state} cannot be read: {type(error).__name__}: {error}") from error
+    return Checkpoint(round=meta["round"], meta=meta, tensors=tensors)
+
+
+def _read_meta(folder: Path) -> Meta:
+    path = folder / _META
+    try:
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing")
+        with path.open("rb") as file:
+            meta = parse(file.read(MAX_META_BYTES + 1))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    named = _NAME.fullmatch(folder.name)
+    if named is not None and int(named[1]) != meta["round"]:
+        raise CheckpointError(f"{path} is of round {meta['round']}")
+    return meta
+
+
+def _name(round: int, save: int) -> str:
+    return f"round-{round:08d}" + (f".{save}" if save else "")
+
+
+def _place(folder: Path) -> _Place:
+    """Before all others where an older release's leftover does not say its round."""
+    named = _NAME.fullmatch(folder.name)
+    if named is not None:
+        return int(named[1]), int(named[2] or 0)
+    with suppress(CheckpointError):
+        return _read_meta(folder)["round"], -1
+    return -1, -1
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
@@ -125,21 +193,11 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
         save_file({key: value.contiguous() for key, value in checkpoint.tensors.items()}, state)
     except SafetensorError as error:  # how that library reports what the system said: mostly a full disk
         raise OSError(str(error)) from error
-    _fsync(state)
-    meta = {**checkpoint.meta, "format": FORMAT, "round": checkpoint.round, "digest": _digest(state)}
-    (folder / _META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    _fsync(folder / _META)
-    _fsync(folder)
+    sync_file(state)
+    meta = dump(checkpoint.meta, round=checkpoint.round, state_digest=_digest(state))
+    write_atomic(folder / _META, meta)  # syncs the folder too
 
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

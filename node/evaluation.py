@@ -54,9 +54,12 @@ def load_run(node_dir: Path, *, device: str = "cpu", overrides: dict[str, Any] |
 
 def load(checkpoint: Checkpoint, *, device: str = "cpu", overrides: dict[str, Any] | None = None) -> LoadedModel:
     """The model of `checkpoint`, its task built anew. Raises TaskError, RunError."""
-    raw = dict(checkpoint.meta["config"])
-    raw["task"] = {**raw["task"], **(overrides or {})}
-    raw["train"] = {**raw["train"], "device": device}
+    try:
+        raw = dict(checkpoint.meta["config"])
+        raw["task"] = {**raw["task"], **(overrides or {})}
+        raw["train"] = {**raw["train"], "device": device}
+    except (KeyError, TypeError) as error:
+        raise RunError("the checkpoint's meta.json holds no configuration", "give another node's folder") from error
     config: Config = from_raw(raw)
     task = tasks.get(config.task.name, **config.task.options)
     trainer = Trainer(task, config.train, Shard())

@@ -13,6 +13,7 @@ from gossip.service import GossipService
 from node.checkpoint import CheckpointStore
 from node.config import Config
 from node.energy import Meter
+from node.epochs import EpochCounter
 from node.inner_loop import InnerLoop
 from node.journal import Journal
 from node.lanes import Lane
@@ -37,8 +38,8 @@ class Node:
     checkpoints: CheckpointStore
     journal: Journal
     pace: Pace
-    next_epoch: Callable[[], int]
-    """A chain epoch above every one used before, already on disk."""
+    epochs: EpochCounter
+    """Which chain epochs this identity has used."""
     peer_id: str
     needed_members: int
     """With fewer members, own model included, the aggregator's promise about its f liars does not hold."""
@@ -76,6 +77,10 @@ class Node:
     """Bytes of the newest message."""
     accepted: Counter[str] = field(default_factory=Counter)
     """Updates taken of each peer; of those that left long ago it is forgotten."""
+
+    def next_epoch(self) -> int:
+        """A chain epoch above every one used before, already on disk. RunError when the disk does not take it."""
+        return self.epochs.advance()
 
     @property
     def finished(self) -> bool:

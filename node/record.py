@@ -90,6 +90,7 @@ def checkpoint_of(
         "steps": node.inner.steps,
         "compute_s": node.inner.compute_seconds,
         "wall_s": node.journal.wall_seconds,
+        "epoch": node.epochs.used,
     }
     return Checkpoint(round=next_round, meta=meta, tensors=tensors)
 

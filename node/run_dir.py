@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from gossip import atomic_file
 from node.errors import RunError, UsageError
 
 DEFAULT_ROOT = Path("runs")
@@ -73,16 +74,11 @@ def locked(folder: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write under a temporary name, flush to the disk, rename: a reader sees the old bytes or the new ones."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace a file of the run folder whole or not at all (`gossip/atomic_file.py`). RunError when the disk does not
+    take it."""
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        atomic_file.write_atomic(path, data)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RunError(
             f"cannot write {path}: {error.strerror}", "free some disk space, or give another --run-dir"
         ) from error

@@ -6,12 +6,10 @@ otherwise: what it shows (losses, peers, addresses) is nobody else's business by
 """
 
 import errno
-import logging
 import socket
 from pathlib import Path
 
 import trio
-from hypercorn.config import Config as HypercornConfig
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -75,7 +73,7 @@ class StatusServer:
         host, port = listener.getsockname()[:2]
         with listener:
             task_status.started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-            await serve(self.app(port), listener, _settings())
+            await serve(self.app(port), listener)
 
     async def _serve_metrics(self, _: Request) -> Response:
         return Response(self._metrics.exposition(), media_type=self._metrics.content_type)
@@ -123,11 +121,3 @@ def _bind_error(error: OSError, host: str, port: int) -> Exception:
     return UsageError(
         f"cannot listen for metrics on {host}:{port}: {error.strerror}", "see node.metrics_host and _port"
     )
-
-
-def _settings() -> HypercornConfig:
-    settings = HypercornConfig()
-    settings.include_server_header = False
-    settings.accesslog = None
-    settings.errorlog = logging.getLogger("p2ptrain.status")
-    return settings

@@ -14,6 +14,7 @@ import trio
 
 from gossip.api import RoundView, Update
 from gossip.errors import Reason
+from gossip.protocol.limits import MAX_DETAIL_CHARS
 from node.entry import rejoin
 from node.inner_loop import Phase
 from node.links import give_budget, plan_phase
@@ -133,7 +134,7 @@ async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> 
                     else:
                         await node.lane.offload(lambda: strategy.track(peer, payload))  # noqa: B023
         except PayloadError as offence:
-            node.service.rejected(update, Reason(offence.reason))
+            node.service.rejected(update, *_charge(offence))
         except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours
             node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")
         else:
@@ -142,6 +143,15 @@ async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> 
             taken(update)
             node.pace.took(peer, update.steps if update.kind == "delta" else None)
             node.look_around()
+
+
+def _charge(offence: PayloadError) -> tuple[Reason, str]:
+    """What the sender is charged with, and the detail for the log. A codec of somebody else's may give a reason that
+    gossip does not know: such a payload is malformed, and the codec's words are kept."""
+    try:
+        return Reason(str(getattr(offence, "reason", ""))), ""
+    except ValueError:
+        return Reason.MALFORMED, str(offence)[:MAX_DETAIL_CHARS]
 
 
 def patience(node: Node, phase: Phase, began: float) -> float:

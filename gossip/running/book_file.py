@@ -1,16 +1,18 @@
 """The address book on disk: read at the start, written now and then when it has changed, and at the end.
 
-Written beside and renamed, so that a crash leaves the old file or the new one. It is not synced: what a power cut takes
-is found again. A damaged file is said to be damaged, and the node starts with an empty book.
+Written whole or not at all (`gossip/atomic_file.py`), in a worker thread: a sync waits for the disk, and the loop must
+not. A damaged file is said to be damaged, and the node starts with an empty book.
 """
 
-import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from gossip.atomic_file import write_atomic
 from gossip.errors import LocalError
 from gossip.protocol.book import MAX_DUMP_BYTES, Book
 from gossip.protocol.envelope import Scope
@@ -43,13 +45,9 @@ def save_book(path: Path, book: Book) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write an address book whole or not at all. Raises LocalError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(data)
-        beside.replace(path)
+        write_atomic(path, data)
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise LocalError(f"cannot write the address book {path}: {error.strerror}") from error
 
 
@@ -70,21 +68,32 @@ class BookKeeper:
                 self._context.warn(str(error))
 
     async def run(self) -> None:
-        """Until cancelled; saves once more then."""
+        """Runs until cancelled, then saves a last time."""
         try:
             while True:
                 await trio.sleep(SAVE_EVERY_S)
-                self._save()
+                if (save := self._due()) is not None:
+                    with self._told():
+                        await self._context.hasher.wait_for_disk(save)
         finally:
-            self._save()
+            if (save := self._due()) is not None:
+                with self._told():
+                    save()
 
-    def _save(self) -> None:
+    def _due(self) -> Callable[[], None] | None:
+        """What writes the book as it is now; None where the file has it all."""
         book = self._context.engine.book
         if self._path is None or not book.changed:
-            return
+            return None
+        return partial(write_whole, self._path, book.dump())
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A book that could not be written is warned of, once, and written again the next time."""
         try:
-            save_book(self._path, book)
+            yield
         except LocalError as error:
+            self._context.engine.book.changed = True
             if not self._complained:  # a full disk stays full for a while
                 self._context.warn(str(error))
             self._complained = True

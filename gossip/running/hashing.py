@@ -1,4 +1,5 @@
-"""Where hashing runs: small things where they are, large ones in a worker thread, so that the loop stays quick."""
+"""Where hashing runs: small things where they are, large ones in a worker thread, so that the loop stays quick. So does
+what waits for the disk."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -6,6 +7,7 @@ from typing import TypeVar
 import trio
 
 from gossip.protocol.blobs import manifest_of
+from gossip.protocol.limits import MAX_BLOB_BYTES
 from gossip.protocol.publisher import Payload
 
 T = TypeVar("T")
@@ -22,6 +24,11 @@ class Hasher:
         if size <= self._in_thread_above:
             return function()
         return await trio.to_thread.run_sync(function)
+
+    async def wait_for_disk(self, function: Callable[[], T]) -> T:
+        """The result of a function that syncs a file. Counted as the largest blob, since a disk that is busy with a
+        checkpoint may hold a sync of a few bytes up for seconds."""
+        return await self.run(MAX_BLOB_BYTES, function)
 
     async def payload(self, data: bytes) -> Payload:
         """`data` with its manifest."""

@@ -6,15 +6,19 @@ are answered. With a token, whoever has it is answered, whatever name it uses. W
 but our own, no frame around us, no address of ours to others.
 """
 
+import ipaddress
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from typing import Final
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from node.page.token import cookie_of, is_loopback, matches
+from node.page.token import cookie_of, matches
 
 POLICY = "; ".join(
     (
@@ -43,6 +47,23 @@ MAX_QUERY = 1024
 """A query is a token at most."""
 
 
+_HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[0-9A-Za-z.]{1,15}))(?::[0-9]{1,5})?")
+"""A Host header that may be loopback's: an address, or `localhost`, and a port (of a tunnel, it may be any)."""
+
+
+_LOOPBACK_6: Final = ipaddress.IPv6Address("::1")
+"""There is one. Whether `::ffff:127.0.0.1` is another depends on Python's release; no browser asks for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Verdict:
+    refusal: Response | None = None
+    cookie: str = ""
+    """For whoever has just shown the token."""
+    admits: bool = False
+    """Whether the client has shown that it may ask: so far the connection was a stranger's (serving.py)."""
+
+
 class Guard:
     """Stands before the application. `token` empty: loopback alone, and no token is asked for."""
 
@@ -56,34 +77,39 @@ class Guard:
         """Answer, or refuse."""
         if scope["type"] != "http":  # no websockets here, and nothing to do at start and end
             return
-        refusal, welcome = self._judge(scope)
+        verdict = self._judge(scope)
+        if verdict.admits and "admit" in scope.get("state", {}):
+            scope["state"]["admit"]()
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(raw=message.setdefault("headers", []))
                 headers.update(HEADERS)
                 headers.setdefault("cache-control", "no-store")
-                if welcome:
-                    headers.append("set-cookie", welcome)
+                if verdict.cookie:
+                    headers.append("set-cookie", verdict.cookie)
             await send(message)
 
-        await (self._app if refusal is None else refusal)(scope, receive, send_safely)
+        await (self._app if verdict.refusal is None else verdict.refusal)(scope, receive, send_safely)
 
-    def _judge(self, scope: Scope) -> tuple[Response | None, str]:
-        """What to refuse with, if at all; and the cookie for whoever has just shown the token."""
+    def _judge(self, scope: Scope) -> _Verdict:
         headers = Headers(scope=scope)
         if scope["method"] not in {"GET", "HEAD"}:
-            return PlainTextResponse("read only\n", 405, {"allow": "GET, HEAD"}), ""
+            return _Verdict(refusal=PlainTextResponse("read only\n", 405, {"allow": "GET, HEAD"}))
         if not self._token:
-            known = is_loopback(_host_in(headers.get("host", "")))
+            if is_loopback_name(headers.get("host", "")):
+                return _Verdict(admits=True)
             words = "ask for 127.0.0.1 or localhost: other names are not answered here\n"
-            return (None if known else PlainTextResponse(words, 421)), ""
-        if scope["path"] in OPEN_TO_ALL or self._has_shown(headers):
-            return None, ""
+            return _Verdict(refusal=PlainTextResponse(words, 421))
+        if self._has_shown(headers):
+            return _Verdict(admits=True)
         if any(matches(self._token, given) for given in _in_query(scope["query_string"])):
-            return None, f"{self._cookie}={cookie_of(self._token)}; Path=/; HttpOnly; SameSite=Strict"
+            cookie = f"{self._cookie}={cookie_of(self._token)}; Path=/; HttpOnly; SameSite=Strict"
+            return _Verdict(cookie=cookie, admits=True)
+        if scope["path"] in OPEN_TO_ALL:
+            return _Verdict()
         words = "a token is needed: open this page once with ?token=TOKEN, or send it as a bearer token\n"
-        return PlainTextResponse(words, 401, {"www-authenticate": "Bearer"}), ""
+        return _Verdict(refusal=PlainTextResponse(words, 401, {"www-authenticate": "Bearer"}))
 
     def _has_shown(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -92,9 +118,19 @@ class Guard:
         return any(matches(cookie_of(self._token), value) for value in _cookies(headers, self._cookie))
 
 
-def _host_in(header: str) -> str:
-    """Without the port; `[::1]:80` is an address in brackets."""
-    return header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
+def is_loopback_name(header: str) -> bool:
+    """Whether a Host header is `localhost` or an address of loopback, as RFC 9112 has it, and nothing beside."""
+    parts = _HOST.fullmatch(header)
+    if parts is None:
+        return False
+    if parts["name"] is not None and parts["name"].lower() == "localhost":
+        return True
+    try:
+        if parts["ipv6"] is not None:
+            return ipaddress.IPv6Address(parts["ipv6"]) == _LOOPBACK_6
+        return ipaddress.IPv4Address(parts["name"]).is_loopback
+    except ValueError:
+        return False
 
 
 def _in_query(query: bytes) -> list[str]:

@@ -1,68 +1,76 @@
-"""HTTP over one listening socket: hypercorn speaks it, and readers who do not read cost nothing for long.
+"""The node's HTTP over one listening socket: who may have a connection, and what becomes of all when the node stops.
 
-hypercorn shields what it writes from cancellation, so that one reader that has stopped would hold a node up at its end,
-and for ever. So streams are handed to it that give up: after STALL_S without a byte taken, and when the node stops. The
-kernel's buffer of each is small as well, and there are not many.
+A client is a stranger until it has been admitted: it showed the token, or, where none is asked for, a name of
+loopback's own. Strangers are few, in all and of one address, and one more takes the place of the oldest of the address
+that has most: so silent, slow and refused clients keep nobody out, whose request takes a round trip. Those who are
+admitted are bounded as well, and never make room.
 """
 
+import ipaddress
 import socket
+from functools import partial
+from typing import Final
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config as HypercornConfig
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp
 
-STALL_S = 10.0
-"""A phone that changes networks is back within seconds, and asks anew in any case."""
+from gossip.transport.places import Handshakes
+from node.page.http1 import Http1Connection
 
-GRACE_S = 0.5
-"""How long an answer under way may take when the node stops: the whole stop has five seconds."""
-
-CHUNK_BYTES = 1 << 14
-"""What must be taken within STALL_S: 1.6 kB/s is slower than any link that a person would watch a page over."""
-
-SEND_BUFFER_BYTES = 1 << 18
+SEND_BUFFER_BYTES: Final = 1 << 18
 """The largest answer there is: a scrape of a node with many peers."""
 
-MAX_CONNECTIONS = 64
-"""16 pages with the four connections that a browser opens at first; at 256 kB of buffers each."""
+MAX_CONNECTIONS: Final = 64
+"""Of clients that are admitted: 16 pages with the four connections that a browser opens at first, at 256 kB of buffers
+each. One beyond stays a stranger, and is answered as long as it has its place."""
+
+MAX_STRANGERS: Final = 32
+"""Of all others. Whoever is admitted is one for a round trip: chosen, for a dozen scrapers and browsers at once."""
+
+MAX_STRANGERS_OF_ADDRESS: Final = 16
+"""The same of one IPv4 address, or one /64 of IPv6, which is what one machine may have: half, so that one host alone
+never decides who is let go. A proxy's clients are strangers one after the other."""
+
+IPV6_PREFIX: Final = 64
 
 
-class PatientStream:
-    """A connection as hypercorn wants one, which does not wait for its reader for ever."""
+class Connections:
+    """Who is connected. Nothing here is I/O: what has to be cut is named."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.socket = stream.socket
-        self.writing = False
-        self._stream = stream
+    def __init__(self) -> None:
+        self._strangers: Handshakes[Http1Connection] = Handshakes(MAX_STRANGERS, MAX_STRANGERS_OF_ADDRESS)
+        self._admitted: set[Http1Connection] = set()
+        self._all: set[Http1Connection] = set()
 
-    async def send_all(self, data: bytes) -> None:
-        """Raises trio.BrokenResourceError when the reader stalls."""
-        self.writing = True
-        try:
-            for start in range(0, len(data), CHUNK_BYTES):
-                with trio.fail_after(STALL_S):
-                    await self._stream.send_all(data[start : start + CHUNK_BYTES])
-        except trio.TooSlowError:
-            self.socket.close()
-            raise trio.BrokenResourceError("the reader does not read") from None
-        finally:
-            self.writing = False
+    def enter(self, connection: Http1Connection, host: str) -> Http1Connection | None:
+        """One more stranger; whom it takes the place of, if anybody's."""
+        self._all.add(connection)
+        return self._strangers.begin(connection, network_of(host))
 
-    async def receive_some(self, max_bytes: int) -> bytes:
-        """As trio's."""
-        return await self._stream.receive_some(max_bytes)
+    def admit(self, connection: Http1Connection) -> None:
+        """It may stay, where there is room."""
+        if connection not in self._admitted and len(self._admitted) < MAX_CONNECTIONS:
+            self._strangers.end(connection)
+            self._admitted.add(connection)
 
-    async def send_eof(self) -> None:
-        """As trio's."""
-        await self._stream.send_eof()
+    def leave(self, connection: Http1Connection) -> None:
+        """It has ended."""
+        self._strangers.end(connection)
+        self._admitted.discard(connection)
+        self._all.discard(connection)
 
-    async def aclose(self) -> None:
-        """As trio's."""
-        await self._stream.aclose()
+    def hasten(self) -> None:
+        """The node stops."""
+        for connection in self._all:
+            connection.hasten()
+
+
+def network_of(host: str) -> str:
+    """What counts as one address: of IPv6 a /64, and an IPv4 address whichever way it came."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(ipaddress.ip_network((address, 32 if address.version == 4 else IPV6_PREFIX), strict=False))
 
 
 def limit_buffers(listener: socket.socket) -> None:
@@ -70,33 +78,33 @@ def limit_buffers(listener: socket.socket) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
 
-async def serve(app: ASGIApp, listener: socket.socket, settings: HypercornConfig) -> None:
+async def serve(app: ASGIApp, listener: socket.socket) -> None:
     """Answer until cancelled. `listener` listens, and stays the caller's."""
-    wrapped, context = ASGIWrapper(app), WorkerContext(None)
-    talking: set[PatientStream] = set()
-
-    async def talk(stream: trio.SocketStream) -> None:
-        if len(talking) >= MAX_CONNECTIONS:
-            await stream.aclose()
-            return
-        patient = PatientStream(stream)
-        talking.add(patient)
-        try:
-            await TCPServer(wrapped, settings, context, ConnectionState({}), patient)
-        finally:
-            talking.discard(patient)
-
+    connections = Connections()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_close_at_the_end, talking)
-        await trio.serve_listeners(talk, [trio.SocketListener(trio.socket.from_stdlib_socket(listener))])
+        nursery.start_soon(_hasten_at_the_end, connections)
+        accepting = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+        await trio.serve_listeners(partial(_talk, app, connections), [accepting])
 
 
-async def _close_at_the_end(talking: set[PatientStream]) -> None:
+async def _talk(app: ASGIApp, connections: Connections, stream: trio.SocketStream) -> None:
+    try:
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:  # gone again
+        await trio.aclose_forcefully(stream)
+        return
+    connection = Http1Connection(app, stream, client=(host, port), admit=lambda: connections.admit(connection))
+    crowded_out = connections.enter(connection, host)
+    if crowded_out is not None:
+        crowded_out.cut()
+    try:
+        await connection.run()
+    finally:
+        connections.leave(connection)
+
+
+async def _hasten_at_the_end(connections: Connections) -> None:
     try:
         await trio.sleep_forever()
     finally:
-        with trio.CancelScope(shield=True), trio.move_on_after(GRACE_S):
-            while any(stream.writing for stream in talking):  # noqa: ASYNC110
-                await trio.sleep(GRACE_S / 10)
-        for stream in list(talking):
-            stream.socket.close()
+        connections.hasten()

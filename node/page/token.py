@@ -24,9 +24,11 @@ _COOKIE = b"p2ptrain-status-cookie-v1"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address. A name other than localhost may be anybody's."""
+    """Whether only this machine reaches the address, in brackets or not. A name other than localhost may be
+    anybody's."""
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(bare).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from gossip.atomic_file import rename_durably
 from gossip.errors import RemoteError
 from gossip.identity import Identity
 from gossip.ids import PeerId
@@ -66,7 +67,7 @@ def create(out: Path, raw: Raw, wish: Founding, passphrase: bytes | None) -> Fou
         out.parent.mkdir(parents=True, exist_ok=True)
         beside.mkdir(mode=_MODE)
         made = _fill(SwarmFolder(beside), config, recipe.own_part(raw), wish, passphrase)
-        beside.rename(out)
+        rename_durably(beside, out)
     except OSError as error:
         raise RunError(f"cannot make {out}: {error.strerror}", "give another folder with --out") from error
     finally:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from gossip.atomic_file import rename_durably
 from gossip.errors import LocalError
 from gossip.identity import Identity
 from gossip.membership import rotate, rotated
@@ -24,7 +25,7 @@ def replace_key(file: Path, passphrase: bytes | None) -> Identity:
     old, files, beside = Identity.load(file, passphrase), membership_of(file.parent), Path(f"{file}{_NEXT}")
     new = Identity.load_or_create(beside, passphrase)
     if not files.joined:
-        beside.replace(file)
+        rename_durably(beside, file)
         return new
     certificate = files.load_certificate()
     if certificate is None:
@@ -39,5 +40,5 @@ def replace_key(file: Path, passphrase: bytes | None) -> Identity:
             beside.unlink()
             raise UsageError(f"the certificate takes no other key: {error}", "ask an admin for an invite") from None
         files.save_certificate(longer)
-    beside.replace(file)
+    rename_durably(beside, file)
     return new

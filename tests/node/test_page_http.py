@@ -1,17 +1,70 @@
 """The node's page over HTTP: what is served, to whom, and what never leaves."""
 
+import ipaddress
 import re
 import tomllib
 from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from page_harness import ask, served
 
-from node.page.guard import HEADERS
+from node.page.guard import HEADERS, is_loopback_name
 from node.status_server import FOLDER, STATIC
 
 TOKEN = "a-token-of-the-test"
+HOSTILE_HOSTS = (
+    "[::1].evil.example",
+    "[::1].evil.example:9400",
+    "[::1]evil.example",
+    "[::1]:80.evil.example",
+    "[::1]:80:80",
+    "[::1]:",
+    "[::1]@evil.example",
+    "[::1",
+    "::1",
+    "::1]",
+    "[]",
+    "[::1%25lo]",
+    "[::2]",
+    "[127.0.0.1]",
+    "[localhost]",
+    "[0:0:0:0:0:0:0:1].evil.example",
+    "localhost.",
+    "localhost:",
+    "localhost:port",
+    "localhost:123456",
+    "localhost:80@evil.example",
+    "localhost@evil.example",
+    "evil.example:127.0.0.1",
+    "evil.example#localhost",
+    "evil.example/localhost",
+    "localhost/evil.example",
+    "localhost, evil.example",
+    "localhost evil.example",
+    "evil-localhost",
+    "localhost.localhost",
+    "127.0.0.1.",
+    "127.0.0.1:",
+    "127.0.0.1:-1",
+    "127.0.0.1:80:80",
+    "127.0.0.1@evil.example",
+    "127.0.0.1evil.example",
+    "127.1",
+    "127.0.0.01",
+    "0177.0.0.1",
+    "0x7f.0.0.1",
+    "2130706433",
+    "127.0.0.256",
+    "127.0.0.1.1",
+    "0.0.0.0",
+    "[::]",
+    "[::ffff:192.168.1.4]",
+)
+"""Names that a hostile page can make its own, and what is no name at all."""
+
 PATHS = ("/", "/page.js", "/metrics", "/status", "/healthz", "/nothing")
 SCRIPTS = sorted(FOLDER.glob("*.js"))
 
@@ -45,7 +98,9 @@ async def test_it_is_read_only(method):
         ("127.0.0.1", 200),
         ("127.0.0.1:80", 200),
         ("[::1]:80", 200),
+        ("LocalHost:9400", 200),
         ("evil.example", 421),
+        *((host, 421) for host in HOSTILE_HOSTS),
         ("127.0.0.1.evil.example:80", 421),
         ("localhost.evil.example", 421),
         ("192.168.1.4:9400", 421),
@@ -56,6 +111,28 @@ async def test_a_name_that_a_stranger_chose_is_not_answered(host, status):
     async with served() as page:
         for path in ("/", "/events", "/status") if status != 200 else ("/", "/status"):
             assert (await ask(page.url + path, headers={"host": host})).status_code == status, path
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:9400", "127.8.8.8", "[::1]", "[0:0::1]:65535"])
+def test_loopback_s_own_names_are_answered(host):
+    assert is_loopback_name(host)
+
+
+@given(
+    before=st.text(max_size=8),
+    name=st.sampled_from(["localhost", "127.0.0.1", "[::1]", "::1", "evil.example", ""]),
+    after=st.text(max_size=8) | st.sampled_from([":80", ".evil.example", ":80.evil.example", "]", "@evil.example"]),
+)
+@settings(max_examples=500)
+def test_nothing_stands_beside_a_name_but_a_port(before, name, after):
+    host = before + name + after
+    if is_loopback_name(host):
+        bare = re.sub(r":[0-9]{1,5}$", "", host) if host.startswith("[") or host.count(":") == 1 else host
+        assert bare.isascii()
+        if bare.lower() != "localhost":
+            assert ipaddress.ip_address(bare.strip("[]")).is_loopback
+            assert bare.startswith("[") == bare.endswith("]") == (":" in bare)
+    assert not is_loopback_name(f"{host}.evil.example")
 
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/metrics", "/status", "/events", "/nothing"])

@@ -63,7 +63,10 @@ def test_loopback_needs_none(host):
     check_exposure(host, None)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", "localhost.example.org", ""])
+@pytest.mark.parametrize(
+    "host",
+    ["0.0.0.0", "::", "192.168.1.4", "example.org", "localhost.example.org", "", "]127.0.0.1[", "[[::1]]", "[::1"],
+)
 def test_what_others_reach_needs_one(host, tmp_path):
     assert not is_loopback(host)
     check_exposure(host, tmp_path / "token")

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from disk_crashes import failing_disk
 
 from node import run_dir
 from node.errors import RunError, UsageError
@@ -103,6 +104,13 @@ def test_a_write_that_fails_leaves_the_old_bytes_and_no_rubbish(tmp_path, monkey
         write_atomic(path, b"new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
     assert path.read_bytes() == b"old"
+
+
+def test_a_write_is_synced_before_its_rename_and_its_folder_after(tmp_path):
+    with failing_disk(tmp_path) as disk:
+        write_atomic(tmp_path / "summary.json", b"new")
+    assert [call for call, _ in disk.calls] == ["open", "write", "fsync", "rename", "open", "fsync"]
+    assert disk.calls[-1][1] == tmp_path.name
 
 
 def test_node_folders_are_found_in_their_natural_order(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +165,26 @@ def test_a_build_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(TaskError, match="no more"):
         open_corpus(tmp_path / "folder")
     assert list(cache_folder().iterdir()) == []
+
+
+def test_a_cache_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
+    """Its length is what says that it is whole, and after a power cut a file may have its length and hold zeros."""
+    calls, fsync, replace = [], os.fsync, Path.replace
+
+    def synced(descriptor):
+        calls.append(("fsync", os.fstat(descriptor).st_size))
+        fsync(descriptor)
+
+    def replaced(self, target):
+        calls.append(("replace", self.stat().st_size))
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_bytes(b"x" * 1000)
+    open_corpus(tmp_path / "folder")
+    assert calls == [("fsync", 1000), ("replace", 1000)]
 
 
 # Split

@@ -131,6 +131,8 @@ def _build(path: Path, sources: Sequence[Source]) -> None:
     try:
         with os.fdopen(descriptor, "wb") as joined:
             _join(joined, sources)
+            joined.flush()
+            os.fsync(joined.fileno())  # or a power cut leaves a file of the right length that holds zeros
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,75 @@
+"""Files that are replaced whole: after a crash, a full disk or a power cut there are the old bytes or the new ones.
+
+The bytes go into a new file of the same folder, which is synced and renamed over the old one; then the folder is
+synced. Without the first sync a rename may reach the disk before the bytes do, and without the second it may not reach
+it at all, although others were told of what the file says. Every small file of the project is written here.
+"""
+
+import errno
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+PRIVATE: Final = 0o600
+"""For secrets: their owner alone."""
+
+ORDINARY: Final = 0o666
+"""What `open` gives, less the process's umask."""
+
+_NO_SYNC_OF_FOLDERS: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
+"""What file systems answer that cannot sync a folder (some network and FUSE ones). Nothing more can be had there."""
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = ORDINARY) -> None:
+    """Replace `path` by a file that holds `data`; its folder must be there. `mode`: permissions, less the umask.
+
+    Raises OSError. The old file is there then, or, where only the folder could not be synced, the new one.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        _write_synced(beside, data, mode)
+        rename_durably(beside, path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Rename within a folder, over a file that may be there, and sync the folder. What `source` holds must be synced
+    already. Raises OSError."""
+    source.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable what was created, renamed and removed in a folder. Raises OSError."""
+    if os.name != "posix":
+        return  # Windows opens no folders, and keeps their entries in a journal
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC_OF_FOLDERS:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make durable what somebody else wrote into a file. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_synced(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,265 @@
+"""One HTTP/1.1 connection, by h11: requests in, an ASGI application's answers out, and each of them in bounded time.
+
+Nothing newer is spoken. In HTTP/2 a client opens windows for the answers that it wants, and one that never opens any
+holds them, and the server, for ever; a page and a scrape need none of it. An offer to upgrade is passed over, as HTTP
+allows, and the preface of HTTP/2 is answered with 505 and the end. Requests have no bodies here: one that comes is
+thrown away.
+
+What a client may take: HEAD_S for the head of a request, ANSWER_S for an answer in all (for one that goes on, such as
+/events, for each of its messages), and STALL_S without taking anything. After that it is cut off.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any, Final
+from urllib.parse import unquote
+
+import h11
+import trio
+from starlette.types import ASGIApp, Message
+from trio.abc import HalfCloseableStream
+
+HEAD_S: Final = 5.0
+"""From the connection's beginning, or the end of the last answer, to the end of a request's head, however it comes.
+Three round trips of a second each, as on a bad mobile link, fit."""
+
+ANSWER_S: Final = 30.0
+"""For all of an answer, or of a message of one that goes on. The largest (a first message to a page in a swarm of a
+thousand, the scrape of a node with many peers) have some 256 kB, which is 9 kB a second."""
+
+STALL_S: Final = 10.0
+"""Without a chunk taken. A phone that changes networks is back within seconds, and asks anew in any case."""
+
+GRACE_S: Final = 0.5
+"""How long an answer under way may take when the node stops: the whole stop has five seconds."""
+
+LINGER_S: Final = 1.0
+"""How long a client that was told to go may still send: closed at once, the system would take the answer back."""
+
+CHUNK_BYTES: Final = 1 << 14
+"""What must be taken within STALL_S: 1.6 kB/s is slower than any link that a person would watch a page over."""
+
+MAX_HEAD_BYTES: Final = 1 << 14
+"""Of a request's head. Browsers send some 700 bytes, and a cookie jar of localhost may have a few thousand more."""
+
+MAX_UNASKED_BYTES: Final = 1 << 16
+"""Thrown away of a body, of what comes while an answer goes on, or after the last one; then the client is cut off."""
+
+NO_LIMIT: Final = math.inf
+
+_LOG: Final = logging.getLogger("p2ptrain.status")
+
+_SPOKEN: Final = frozenset({b"1.0", b"1.1"})
+
+
+class Http1Connection:
+    """Serves one client to its end. `admit` is put into each request's `scope["state"]`: the application calls it once
+    the client has shown that it may ask. `client`: its address and port."""
+
+    def __init__(
+        self, app: ASGIApp, stream: HalfCloseableStream, *, client: tuple[str, int], admit: Callable[[], None]
+    ) -> None:
+        self._app = app
+        self._stream = stream
+        self._client = client
+        self._state = {"admit": admit}
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._life = trio.CancelScope()
+        self._writing = trio.CancelScope(shield=True)
+        self._until = NO_LIMIT
+        self._broken = False
+        self._unasked = 0
+
+    async def run(self) -> None:
+        """Answer until the client leaves, takes too long, or says what is no HTTP/1.1. Closes the stream."""
+        try:
+            with self._life:
+                await self._converse()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        except Exception:  # a fault of ours costs this connection, and not the node
+            _LOG.exception("a connection of the page failed")
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    def cut(self) -> None:
+        """End now, whatever is under way: somebody else needs the place."""
+        self._life.cancel()
+        self._writing.cancel()
+
+    def hasten(self) -> None:
+        """The node stops: what is being written has GRACE_S."""
+        self._until = min(self._until, trio.current_time() + GRACE_S)
+        self._writing.deadline = min(self._writing.deadline, self._until)
+
+    async def _converse(self) -> None:
+        try:
+            while (request := await self._next_request()) is not None:
+                if not await self._answered(request):
+                    break
+            else:
+                return  # it left, or took too long: nobody reads what we might say
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error.error_status_hint)
+        await self._linger()
+
+    async def _next_request(self) -> h11.Request | None:
+        with trio.move_on_after(HEAD_S):
+            while True:
+                event = self._http.next_event()
+                if isinstance(event, h11.Request):
+                    return event
+                if event is not h11.NEED_DATA:
+                    return None
+                self._http.receive_data(bytes(await self._stream.receive_some(MAX_HEAD_BYTES)))
+        return None
+
+    async def _answered(self, request: h11.Request) -> bool:
+        """Answer; whether the next request may come."""
+        if request.http_version not in _SPOKEN:
+            await self._refuse(505)
+            return False
+        if not request.target.startswith(b"/"):
+            await self._refuse(400)
+            return False
+        exchange = _Exchange(self, request)
+        try:
+            await exchange.run(self._app, self._scope_of(request))
+        except* Exception:
+            # Told of, and no end of the node. The path is the client's: it is shortened, and shown as Python has it.
+            _LOG.exception("no answer to %r", request.target[:100])
+        if self._broken:
+            raise trio.BrokenResourceError("the reader does not read")
+        await self._refuse(500)  # if nothing was said
+        return await self._begins_anew()
+
+    async def _begins_anew(self) -> bool:
+        with trio.move_on_after(LINGER_S):
+            while self._http.our_state is h11.DONE and self._http.their_state is h11.SEND_BODY:
+                event = self._http.next_event()
+                if event is h11.NEED_DATA:
+                    self._http.receive_data(await self.receive_unasked())
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        self._unasked = 0
+        return True
+
+    async def _refuse(self, status: int) -> None:
+        """An answer without words, and the last; nothing where an answer has begun."""
+        if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            headers = [("content-length", "0"), ("connection", "close"), ("date", formatdate(usegmt=True))]
+            self._until = trio.current_time() + ANSWER_S
+            await self.write(h11.Response(status_code=status, headers=headers), h11.EndOfMessage())
+
+    async def _linger(self) -> None:
+        with trio.move_on_after(LINGER_S):
+            await self._stream.send_eof()
+            while await self.receive_unasked():
+                pass
+
+    def _scope_of(self, request: h11.Request) -> dict[str, Any]:
+        path, _, query = request.target.partition(b"?")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": request.http_version.decode("ascii"),
+            "method": request.method.decode("ascii"),
+            "scheme": "http",
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": list(request.headers),
+            "client": self._client,
+            "server": None,
+            "state": self._state,
+        }
+
+    # -- for an exchange
+
+    def allow(self, seconds: float) -> None:
+        """From now on, what is written must be taken within so long."""
+        self._until = trio.current_time() + seconds
+
+    async def write(self, *events: h11.Event) -> None:
+        """Send. What was begun is ended in bounded time even while the node stops. BrokenResourceError when the client
+        has left, or does not read: nothing can be sent any more."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        data = b"".join(self._http.send(event) or b"" for event in events)
+        self._broken = True
+        with trio.CancelScope(shield=True) as self._writing:
+            for start in range(0, len(data), CHUNK_BYTES):
+                self._writing.deadline = min(self._until, trio.current_time() + STALL_S)
+                await self._stream.send_all(data[start : start + CHUNK_BYTES])
+            self._broken = False
+        if self._broken:
+            raise trio.BrokenResourceError("the reader does not read")
+
+    async def receive_unasked(self) -> bytes:
+        """What comes beside requests; none when the client has left, or sends more than anybody would."""
+        data = bytes(await self._stream.receive_some(CHUNK_BYTES))
+        self._unasked += len(data)
+        return data if self._unasked <= MAX_UNASKED_BYTES else b""
+
+    async def until_gone(self) -> None:
+        """Wait until the client has left."""
+        try:
+            while data := await self.receive_unasked():
+                self._http.receive_data(data)  # a next request, which has to wait
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+
+
+class _Exchange:
+    """A request and its answer, as the application sees them."""
+
+    def __init__(self, connection: Http1Connection, request: h11.Request) -> None:
+        self._connection = connection
+        self._has_body = request.method != b"HEAD"
+        self._head: h11.Response | None = None
+        self._goes_on = False
+        self._asked = False
+        self._scope = trio.CancelScope()
+
+    async def run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
+        """Have it answered. What the application raises passes through."""
+        self._scope.deadline = trio.current_time() + ANSWER_S
+        self._connection.allow(ANSWER_S)
+        with self._scope:
+            await app(scope, self._receive, self._send)
+
+    async def _receive(self) -> Message:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._connection.until_gone()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begin(message)
+            return
+        events: list[h11.Event] = [] if self._head is None else [self._head]
+        self._head = None
+        if message.get("body") and self._has_body:
+            events.append(h11.Data(data=message["body"]))
+        if not message.get("more_body"):
+            events.append(h11.EndOfMessage())
+        if self._goes_on:
+            self._connection.allow(ANSWER_S)
+        try:
+            await self._connection.write(*events)
+        except trio.BrokenResourceError:  # the application is not told, but ended: it has nobody to talk to
+            self._scope.cancel()
+            await trio.lowlevel.checkpoint()
+
+    def _begin(self, message: Message) -> None:
+        """The head waits for the first words: until then the answer may become another."""
+        headers = [*message.get("headers", ()), (b"date", formatdate(usegmt=True).encode("ascii"))]
+        self._goes_on = all(name.lower() != b"content-length" for name, _ in headers)
+        if self._goes_on:
+            self._scope.deadline = NO_LIMIT
+        self._head = h11.Response(status_code=message["status"], headers=headers)
