@@ -13,7 +13,7 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_harness import PATIENCE_S, Listener, Served, ask, listening, served
 from starlette.responses import PlainTextResponse
@@ -68,7 +68,7 @@ async def lasts(client: Callable[[trio.StapledStream], Awaitable[None]], app: AS
         async def talk() -> None:
             try:
                 await client(stream)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+            except* (trio.BrokenResourceError, trio.ClosedResourceError):
                 await trio.sleep_forever()
 
         nursery.start_soon(talk)
@@ -260,6 +260,8 @@ async def test_a_fault_of_the_application_costs_the_answer(
         (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET * HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"G\xff /  HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * (2 * MAX_HEAD_BYTES), 431),
@@ -285,6 +287,37 @@ async def test_what_is_no_http_1_1_for_us_is_refused_at_once(
         assert b"connection: close" in heard.lower()
         await ended.wait()
         assert trio.current_time() <= LINGER_S + 0.01
+
+
+WORDS = [b"GET ", b"/", b" HTTP/1.1", b" HTTP/2.0", b"\r\n", b"Host: localhost\r\n", b"\r\n\r\n", b"\n", SCRAPE]
+WORDS += [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"5\r\nabcde\r\n"]
+
+
+@settings(max_examples=200)
+@given(pieces=st.lists(st.sampled_from(WORDS) | st.binary(max_size=20), max_size=12))
+def test_whatever_is_said_ends_in_time_and_is_no_fault_of_ours(pieces: list[bytes]) -> None:
+    async def short(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("plain")(scope, receive, send)
+
+    async def main() -> float:
+        async def says(stream: trio.StapledStream) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(reads, stream)
+                for piece in pieces:
+                    await stream.send_all(piece)
+
+        async def reads(stream: trio.StapledStream) -> None:
+            while await stream.receive_some(CHUNK_BYTES):
+                pass
+
+        return await lasts(says, short)
+
+    with pytest.MonkeyPatch.context() as patch:
+        faults: list[object] = []
+        patch.setattr(http1._LOG, "exception", lambda *words: faults.append(words))
+        held_s = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert not faults
+    assert held_s <= HEAD_S + 2 * LINGER_S
 
 
 @pytest.mark.parametrize(
