@@ -66,10 +66,16 @@ class _Observer:
         self._heard = 0
         """The most rounds that the neighbours' median has announced as done."""
         self._kept = node.round
+        node.estimates.counted = self._finished
 
     def took(self, update: Update) -> None:
-        """An update of a neighbour's has been applied."""
+        """An update of a neighbour's has been applied. Some that had left may have been forgotten for it."""
         self._held[str(update.peer)] = 0 if update.kind == "genesis" else update.round + 1
+        self._held = {peer: done for peer, done in self._held.items() if peer in self._node.estimates}
+
+    def _finished(self) -> set[str]:
+        """Whose model is of the run's end: it may count although its owner has left."""
+        return {peer for peer, done in self._held.items() if done >= self._node.config.train.rounds}
 
     async def run(self, *, resumed: bool) -> None:
         """The whole of it."""
@@ -158,10 +164,8 @@ class _Observer:
 
     def _forget_all_but(self, kept: set[str]) -> None:
         node = self._node
-        for peer in self._held.keys() - kept:
-            node.strategy.forget(peer)
-            node.departed.discard(peer)
-            del self._held[peer]
+        node.forget(node.estimates.forget_all_but(kept))
+        self._held = {peer: done for peer, done in self._held.items() if peer in kept}
 
     async def _look_at(self, state: _State) -> None:
         node, begins = self._node, not self._node.journal.has_begun
