@@ -7,7 +7,7 @@ neighbour's in chain order), answers each with `accepted` or `rejected`, publish
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, KeysView
 from functools import partial
 
 import trio
@@ -129,6 +129,8 @@ class GossipService(Handlers):
         self.closer = Closer(self._context)
         self._followers = Followers(self._context, self._updates_in, self._server.shelf)
         self._nursery: trio.Nursery | None = None
+        self.newest_members: frozenset[PeerId] = frozenset()
+        """Who takes part in the newest closed round, neighbours or not by now."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled; `started()` once listening. Raises LocalError when the transport cannot listen."""
@@ -221,7 +223,9 @@ class GossipService(Handlers):
 
     async def close_round(self, round: int, *, at_most_s: float) -> RoundView:
         """Wait for a quorum of fresh neighbours, or for the deadline; never longer than `at_most_s`."""
-        return await self.closer.close(round, at_most_s)
+        view = await self.closer.close(round, at_most_s)
+        self.newest_members = frozenset(view.staleness)
+        return view
 
     async def wait_for_neighbours(self, count: int, timeout_s: float) -> int:
         """Wait for so many neighbours, at most `timeout_s`; how many there are."""
@@ -260,6 +264,11 @@ class GossipService(Handlers):
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """Of these the established ones, and of those on probation as many as there may be liars."""
         return self._engine.probation.seated(peers)
+
+    @property
+    def neighbour_ids(self) -> KeysView[PeerId]:
+        """Who the neighbours are now; `degree` at most."""
+        return self._engine.neighbours.keys()
 
     def neighbours(self) -> dict[PeerId, NeighbourStatus]:
         """Every neighbour as it stands now; staleness is against our own newest round."""

@@ -23,6 +23,7 @@ from node.checkpoint_meta import Totals
 from node.config import Config
 from node.epochs import EpochCounter
 from node.errors import RunError, UsageError
+from node.estimates import MAX_DEPARTED, HeldEstimates
 from node.inner_loop import InnerLoop
 from node.journal import Emit, Journal
 from node.lanes import Lane
@@ -83,7 +84,6 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
     strategy = hostile.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
     lock = trio.Lock()
-    departed: set[str] = set()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
     service = hostile.service_type(attack)(
@@ -94,7 +94,7 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
         rng=around.rng,
         snapshot_source=_snapshot_source(strategy, around.lane, lock, lambda: service.head),
         tracked=_tracked(strategy, around.lane, lock, config.sync.f),
-        observer=_observer(journal, departed, refusals),
+        observer=_observer(journal, refusals),
         private=around.private,
     )
     node = Node(
@@ -103,7 +103,11 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
         inner=InnerLoop(trainer, clock=around.clock),
         strategy=strategy,
         strategy_lock=lock,
-        departed=departed,
+        estimates=HeldEstimates(
+            most=config.network.degree + MAX_DEPARTED,
+            here=lambda: service.neighbour_ids,
+            counted=lambda: service.newest_members,
+        ),
         service=service,
         checkpoints=around.checkpoints,
         journal=journal,
@@ -218,13 +222,9 @@ def _warn(journal: Journal, message: str) -> None:
     journal.emit("warning", message=message)
 
 
-def _observer(journal: Journal, departed: set[str], refusals: deque[str]) -> Callable[[GossipEvent], None]:
+def _observer(journal: Journal, refusals: deque[str]) -> Callable[[GossipEvent], None]:
     def observe(event: GossipEvent) -> None:
-        if event.name == "neighbour_up":
-            departed.discard(event.peer)
-        elif event.name == "neighbour_lost":
-            departed.add(event.peer)
-        elif event.name in ("rejected", "banned"):
+        if event.name in ("rejected", "banned"):
             refusals.append(f"{event.reason}: {event.detail}")
         if event.name == "warning":
             journal.emit("warning", message=event.detail)

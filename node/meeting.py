@@ -61,7 +61,7 @@ async def meet(node: Node, meeting: Meeting, phase: Phase, *, at_most_s: float) 
         nursery.start_soon(exchange)
         view = await node.service.close_round(node.round, at_most_s=left_s)
     async with node.strategy_lock:
-        node.departed.clear()  # nothing is held of those who left
+        node.forget(node.estimates.forget_all_but(()))  # of models that were fetched to enter the run
         with node.pace.work():
             settle = partial(meeting.settle, phase.theta_d, names, parts, round=node.round)
             return view, await node.lane.offload(settle)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import trio
@@ -14,6 +14,7 @@ from node.checkpoint import CheckpointStore
 from node.config import Config
 from node.energy import Meter
 from node.epochs import EpochCounter
+from node.estimates import HeldEstimates
 from node.inner_loop import InnerLoop
 from node.journal import Journal
 from node.lanes import Lane
@@ -47,8 +48,8 @@ class Node:
     """Whether the aggregator makes that promise (plain mean makes none)."""
     refusals: deque[str]
     """Why peers refused us, or we them, of late."""
-    departed: set[str]
-    """Neighbours that were lost and whose estimates are still held."""
+    estimates: HeldEstimates
+    """Whose estimates the strategy holds. Under the strategy's lock."""
     strategy_lock: trio.Lock = field(default_factory=trio.Lock)
     settle: Callable[[int, int], None] | None = None
     """Called with the rounds that are trained and closed next when these change: by a private swarm's manifest, other
@@ -211,6 +212,11 @@ class Node:
             "closing": int(self._closing),
             "corrections": self.inner.waiting,
         }
+
+    def forget(self, peers: Iterable[str]) -> None:
+        """Let the strategy forget these. Under its lock."""
+        for peer in peers:
+            self.strategy.forget(peer)
 
     def lap(self) -> float:
         """Seconds since the last call, or since training began: the length of a round."""

@@ -75,10 +75,16 @@ class _Observer:
         self._few_since: float | None = None
         """Since when there are no more neighbours than liars are allowed for."""
         self._kept = node.round
+        node.estimates.counted = self._last_models
 
     def took(self, update: Update) -> None:
-        """An update of a neighbour's has been applied."""
+        """An update of a neighbour's has been applied. Some that had left may have been forgotten for it."""
         self._held[str(update.peer)] = 0 if update.kind == "genesis" else update.round + 1
+        self._held = {peer: done for peer, done in self._held.items() if peer in self._node.estimates}
+
+    def _last_models(self) -> set[str]:
+        """Whose model is of the run's end: it may count although its owner has left."""
+        return {peer for peer, done in self._held.items() if done == self._node.config.train.rounds}
 
     async def run(self, *, resumed: bool) -> None:
         """The whole of it."""
@@ -202,10 +208,8 @@ class _Observer:
 
     def _forget_all_but(self, kept: set[str]) -> None:
         node = self._node
-        for peer in {*self._held, *node.departed} - kept:
-            node.strategy.forget(peer)
-            node.departed.discard(peer)
-            self._held.pop(peer, None)
+        node.forget(node.estimates.forget_all_but(kept))
+        self._held = {peer: done for peer, done in self._held.items() if peer in kept}
 
     async def _look_at(self, state: _State) -> None:
         node, begins = self._node, not self._node.journal.has_begun

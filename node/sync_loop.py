@@ -110,9 +110,7 @@ async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
         staleness = {}  # the others are about to come: until then the few that are here may all be liars
     async with node.strategy_lock:
         # Who left after the round was closed still counts in it: at the end all leave within one round's time.
-        for peer in node.departed - staleness.keys():
-            node.strategy.forget(peer)
-            node.departed.discard(peer)
+        node.forget(node.estimates.forget_departed(besides=staleness))
         with node.pace.work():
             return await node.lane.offload(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
 
@@ -127,6 +125,10 @@ async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> 
         strategy, peer, payload = node.strategy, str(update.peer), update.payload
         try:
             async with node.strategy_lock:
+                if not node.estimates.wants(peer):  # it has left since, and nobody waits for an answer
+                    continue
+                if update.kind != "delta":
+                    node.forget(node.estimates.make_room(peer))
                 with node.pace.work():
                     if update.kind == "delta":
                         assert payload is not None, "a delta always has a payload"

@@ -95,6 +95,12 @@ class Assembler:
         return next((index for index in map(self.span.__getitem__, places) if index not in self._early), None)
 
     @property
+    def bytes_here(self) -> int:
+        """How many bytes are kept."""
+        with self._lock:
+            return self._data.tell() + sum(map(len, self._early.values()))
+
+    @property
     def complete(self) -> bool:
         """Whether all chunks are here."""
         return self._kept == len(self.span)

@@ -46,6 +46,10 @@ PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.0
 """After a refusal of a chunk the source is left alone, doubling: asking takes 200 bytes, of a few sources each."""
 
+MAX_PACES: Final = 32
+"""Sources whose pace is remembered after they were left: four times the default degree. A blob of 1 GiB may take hours,
+and any number of peers may come and go meanwhile."""
+
 GIVE_UP: Final = 8
 """Refusals in a row after which a source has nothing for us now: five seconds of them."""
 
@@ -134,6 +138,11 @@ class Download:
         manifest = self._assembler.manifest
         return sum(manifest.chunk_size(index) for index in self._assembler.span if index not in self._here)
 
+    @property
+    def bytes_here(self) -> int:
+        """What has come and was verified: what is held in memory."""
+        return 0 if self._assembler is None else self._assembler.bytes_here
+
     def keep(self, index: int, chunk: bytes | memoryview) -> None:
         """Verify and keep; `arrived` must follow. Raises RemoteError(DIGEST_MISMATCH)."""
         self._known().take(chunk, index)
@@ -175,7 +184,10 @@ class Download:
         """This source is asked no more; what it was asked for is free for others."""
         source = self._sources.pop(peer, None)
         if source is not None:
+            self._paces.pop(peer, None)
             self._paces[peer] = source.chunk_s
+            if len(self._paces) > MAX_PACES:
+                del self._paces[next(iter(self._paces))]
 
     def idle(self, peer: PeerId) -> bool:
         """Whether this source has joined and owes no answer."""

@@ -109,6 +109,7 @@ class Joint:
         return [peer for peer in self._context.engine.neighbours if peer not in (self._author, *self._rests_until)]
 
     def _candidates(self, now: float) -> list[PeerId]:
+        self._forget_departed()
         if not self._download.idle_chunks:
             return []
         rested = [] if self.error is not None else [peer for peer, until in self._rests_until.items() if until <= now]
@@ -118,6 +119,13 @@ class Joint:
         there.sort(key=lambda peer: (self._places.taken(peer, now), self._draw(peer)))
         most = 1 if self._download.size <= CHUNK_BYTES else HELPERS
         return there[: max(0, most - self._helping)]
+
+    def _forget_departed(self) -> None:
+        """Of who has left nothing is kept, or peers that come in turn would fill memory while a pull lasts."""
+        here = self._context.engine.neighbours
+        self._spoilt.intersection_update(here)
+        still = {peer: until for peer, until in self._rests_until.items() if until == float("inf") or peer in here}
+        self._rests_until = still
 
     def _worth(self, peer: PeerId, now: float) -> bool:
         carried = self._download.carried(self._author) + CHUNK_BYTES  # all but one chunk has been counted

@@ -78,7 +78,7 @@ class Fetcher:
 
     async def _pull(self, address: Digest, size: int, *, model: bool) -> bytes:
         """A blob, of its author or of whoever has it."""
-        self._shelf.tidy(self._engine.neighbours, trio.current_time())
+        self._shelf.make_room(self._peer, self._engine.neighbours, trio.current_time())
         kept = self._shelf.begin(self._peer, address, size, model=model, now=trio.current_time())
         joint = Joint(self._context, self._pulling_of(kept), self._shelf.places)
         async with self._at_it(kept):

@@ -2,7 +2,9 @@
 
 Blobs are named by their content, so whoever has one can serve it. Memory: of finished ones one of either kind a
 neighbour, and `most` bytes (network.max_payload_bytes) in all, of which the least recently used go first; of those on
-their way one a neighbour, what is verified of it. A download that was cut waits KEPT_S for its neighbour to come back.
+their way one a neighbour, what is verified of it. A download that was cut waits KEPT_S for its neighbour to come back,
+as long as there are at most `count` + CUT_DOWNLOADS in all: peers that come in turn, each to leave in the middle of
+one, hold (degree + CUT_DOWNLOADS) * max_payload_bytes at the most, however many they are.
 """
 
 from collections.abc import Container
@@ -19,6 +21,10 @@ from gossip.running.context import Pulse
 
 KEPT_S: Final = 60.0
 """What was pulled of a neighbour that is gone is kept so long: a lost connection is dialled again within a minute."""
+
+CUT_DOWNLOADS: Final = 2
+"""Downloads beyond the network's degree. Where our own link breaks, all neighbours are gone and nothing is begun, so
+that those of all of them are kept; where every neighbour's is under way, those of two that were lost. Chosen."""
 
 HOLD_S: Final = 5.0
 """Whoever asks for a chunk that the author is just sending us waits so long for it: half of anybody's patience for the
@@ -54,6 +60,11 @@ class Places:
         self._until[peer].remove(float("inf"))
         if not orderly:
             self._until[peer].append(now + HOLD_S + 1.0)
+        for each in tuple(self._until):  # also those that have left: they would stay for ever
+            self.taken(each, now)
+
+    def __len__(self) -> int:
+        return len(self._until)
 
 
 @dataclass(eq=False)
@@ -83,6 +94,16 @@ class Shelf:
     def bytes_held(self) -> int:
         """Of finished payloads."""
         return self._whole.bytes_held
+
+    @property
+    def bytes_coming(self) -> int:
+        """Of payloads on their way, and of those that were cut: what is verified of them."""
+        return sum(kept.download.bytes_here for kept in self._coming.values())
+
+    @property
+    def coming(self) -> int:
+        """How many are on their way, or were cut."""
+        return len(self._coming)
 
     def __len__(self) -> int:
         return len(self._whole)
@@ -115,10 +136,17 @@ class Shelf:
         """Nothing of this peer is on its way any more."""
         self._coming.pop(peer, None)
 
-    def tidy(self, neighbours: Container[PeerId], now: float) -> None:
-        """Let go of downloads of peers that did not come back."""
-        gone = [peer for peer, kept in self._coming.items() if peer not in neighbours and now >= kept.used_at + KEPT_S]
-        for peer in gone:
+    def make_room(self, beginner: PeerId, neighbours: Container[PeerId], now: float) -> None:
+        """Before `beginner`, a neighbour, begins: let go of downloads of peers that did not come back; when there are
+        too many, also of those that may yet, the one of which least is here first, since its loss costs least."""
+        cut = [peer for peer in self._coming if peer not in neighbours and peer != beginner]
+        for peer in cut:
+            if now >= self._coming[peer].used_at + KEPT_S:
+                del self._coming[peer]
+        left = [peer for peer in cut if peer in self._coming]
+        left.sort(key=lambda peer: self._coming[peer].download.bytes_here)
+        more = len(self._coming.keys() | {beginner}) - (self._count + CUT_DOWNLOADS)
+        for peer in left[: max(0, more)]:
             del self._coming[peer]
 
     def manifest(self, address: Digest) -> Manifest:

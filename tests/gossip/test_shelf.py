@@ -9,7 +9,7 @@ from gossip.errors import Reason, RemoteError
 from gossip.ids import PeerId
 from gossip.protocol.blobs import manifest_of
 from gossip.protocol.limits import CHUNK_BYTES
-from gossip.running.shelf import HELP_STREAMS, HOLD_S, KEPT_S, Kept, Places, Shelf
+from gossip.running.shelf import CUT_DOWNLOADS, HELP_STREAMS, HOLD_S, KEPT_S, Kept, Places, Shelf
 
 ANN, BOB, CAROL = (PeerId(name) for name in ("ann", "bob", "carol"))
 
@@ -114,17 +114,55 @@ def test_a_cut_download_waits_for_its_neighbour_and_no_longer():
     shelf, data, newer = Shelf(most=1 << 30, count=8), blob(1), blob(2)
     kept = begun(shelf, BOB, data)
     take(kept, data, 0)
-    shelf.tidy({BOB}, 10 * KEPT_S)
-    shelf.tidy((), KEPT_S - 1)
+    shelf.make_room(ANN, {BOB}, 10 * KEPT_S)
+    shelf.make_room(ANN, (), KEPT_S - 1)
     assert begun(shelf, BOB, data) is kept
     assert kept.download.has(0)
     kept.used_at = 0.0
-    shelf.tidy((), KEPT_S)
+    shelf.make_room(ANN, (), KEPT_S)
     again = begun(shelf, BOB, data)
     assert again is not kept, "it was let go"
     assert begun(shelf, BOB, newer) is not again, "superseded"
     shelf.forget(BOB)
     assert begun(shelf, BOB, newer).download.bytes_missing == len(newer)
+
+
+def test_of_peers_that_come_in_turn_few_downloads_are_held_and_that_which_has_most_of_it_stays():
+    shelf, degree, honest = Shelf(most=1 << 30, count=8), 8, blob(1)
+    kept = begun(shelf, BOB, honest)
+    for index in (0, 1):
+        take(kept, honest, index)
+    for number in range(40):
+        peer, data = PeerId(f"peer {number}"), blob(100 + number)
+        shelf.make_room(peer, {peer}, float(number))
+        take(begun(shelf, peer, data, now=float(number)), data, 0)
+        assert shelf.coming <= degree + CUT_DOWNLOADS
+    assert shelf.coming == degree + CUT_DOWNLOADS, "as many as there is room for are kept"
+    assert shelf.bytes_coming <= (degree + CUT_DOWNLOADS) * len(honest)
+    assert begun(shelf, BOB, honest) is kept, "more of it is here than of theirs"
+    assert kept.download.bytes_missing == 9
+
+
+def test_what_is_under_way_from_neighbours_is_never_let_go():
+    shelf, degree = Shelf(most=1 << 30, count=4), 4
+    here = [PeerId(f"neighbour {number}") for number in range(degree)]
+    kept = [begun(shelf, peer, blob(number)) for number, peer in enumerate(here)]
+    for number in range(10):
+        peer, data = PeerId(f"peer {number}"), blob(100 + number)
+        shelf.make_room(peer, {*here[1:], peer}, 0.0)
+        take(begun(shelf, peer, data), data, 0)
+    assert [begun(shelf, peer, blob(number)) is kept[number] for number, peer in enumerate(here)] == [False] + [
+        True
+    ] * 3
+
+
+def test_of_helpers_that_come_in_turn_nothing_is_kept():
+    places = Places()
+    for number in range(40):
+        peer, now = PeerId(f"peer {number}"), 10.0 * number
+        places.take(peer)
+        places.free(peer, now, orderly=number % 2 == 0)
+    assert len(places) <= 1
 
 
 def test_a_place_is_free_again_when_the_other_end_must_know():

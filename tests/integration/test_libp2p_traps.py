@@ -324,6 +324,44 @@ async def test_trap_15_a_port_in_use_is_refused_by_name() -> None:
         pass  # and free again at once
 
 
+STREAMS = 50
+
+
+async def until_its_end(stream: Any) -> None:
+    with suppress(Exception):  # its end, whatever form that has
+        while await stream.read(10):
+            pass
+
+
+async def test_trap_21_stock_yamux_keeps_an_event_of_every_stream_whose_reader_the_end_wakes() -> None:
+    async def end_with_the_other(stream: Any) -> None:
+        await until_its_end(stream)
+        await stream.close()
+
+    async with stock() as (host, address), attacking(address) as attacker:
+        host.set_stream_handler(ECHO, end_with_the_other)
+        for _ in range(STREAMS):
+            stream = await attacker.stream(ECHO)
+            await stream.close()
+            with trio.fail_after(5):
+                await until_its_end(stream)
+        assert len(attacker.muxed.stream_events.keys() - attacker.muxed.streams.keys()) > STREAMS / 2
+
+
+async def test_trap_21_ours_keeps_nothing_of_streams_that_have_ended() -> None:
+    a, b = Node(), Node()
+    async with running(a, b):
+        await a.transport.dial(b.address)
+        for _ in range(STREAMS):
+            assert await a.echo(b.peer_id) == b"hello"
+        for node in (a, b):
+            (connection,) = node.transport._swarm.get_connections()
+            muxed = connection.muxed_conn
+            await until(lambda held=muxed.streams: len(held) < STREAMS / 5)
+            assert muxed.stream_events.keys() <= muxed.streams.keys()
+            assert muxed.stream_buffers.keys() <= muxed.streams.keys()
+
+
 async def test_a_peer_that_overruns_its_window_is_cut_off() -> None:
     victim = Node()
     async with running(victim), attacking(victim.address) as attacker:
