@@ -26,6 +26,10 @@ UNKNOWN: Final = "?"
 """The group of all peers whose network is not known."""
 
 
+NOT_SAID: Final = "-"
+"""Where nobody has said in which network a peer is."""
+
+
 def parsed_host(host: str) -> IPv4Address | IPv6Address | None:
     """An IP address, without its scope, and IPv4 as IPv4 however it is written; None for anything else."""
     try:

@@ -2,14 +2,15 @@
 
 A `Sybil` is a transport without a service. It dials whom it is sent to, says hello again and again, and keeps to the
 protocol: it gives a signed record at whose address it answers (if it is `reachable`), a chain that can be followed, and
-the records of its fellows. A `Crowd` is some of them, in one network or in as many as there are keys. `Watch` counts what
-honest nodes make of them: places held, and who went for whom.
+the records of its fellows. A `Crowd` is some of them, in one network or in as many as there are keys. `Watch` counts
+what honest nodes make of them: places held, and who went for whom.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import trio
 from gossip_samples import SCOPE
@@ -39,8 +40,8 @@ from gossip.transport.memory import MemoryNetwork, MemoryTransport
 FIRST_KEY = 700_000
 """Keys of sybils are `FIRST_KEY` + number: nobody else's in these tests."""
 
-GREET_EVERY_S = 2.0
-"""Twice as often as an honest node's hellos at their most frequent, and no oftener than nodes charge for."""
+GREET_EVERY_S = 5.0
+"""Twice as often as an honest node's heartbeats, which nobody charges for."""
 
 
 def key_of(number: int) -> Identity:
@@ -226,7 +227,7 @@ class Watch:
 
 def displaced(events: Sequence[GossipEvent]) -> list[tuple[PeerId, PeerId]]:
     """Who lost its place to whom: one is let go for another in one step, so the two events follow each other."""
-    pairs = zip(events, events[1:], strict=False)
+    pairs = pairwise(events)
     return [
         (one.peer, other.peer)
         for one, other in pairs
