@@ -33,6 +33,7 @@ from gossip.protocol.messages import (
     encode_refusal,
     parse_request,
 )
+from gossip.protocol.networks import network_of
 from gossip.protocol.quota import Quota
 from gossip.protocol.rendezvous import MAX_RUNS, Rendezvous
 from gossip.protocol.roles import Roles
@@ -48,7 +49,8 @@ from gossip.running.session import serve
 from gossip.transport.base import Stream, Transport, TransportError
 
 MAX_PROBES: Final = 16
-"""Under way at once: of a crowd of newcomers some cannot be reached, and each of these takes a whole dial's time."""
+"""Under way at once: of a crowd of newcomers some cannot be reached, and each of these takes a whole dial's time. A
+quarter of them lead to one network, or its silent hosts would keep all others waiting."""
 
 LOOK_S: Final = 1.0
 """Between two looks at who is to be probed: a newcomer's first question comes when it looks for neighbours."""
@@ -216,11 +218,12 @@ class BootstrapService:
         try:
             match request:
                 case HelloRequest(hello=hello):
-                    answer = self.rendezvous.on_hello(peer, hello, now)
+                    answer = self.rendezvous.on_hello(peer, hello, now, self._transport.network_of(peer))
                     self._newcomer.set()
                     return encode_answer(answer)
                 case FindRequest():
-                    found = self.rendezvous.on_find(peer, request, trio.current_time())
+                    network = self._transport.network_of(peer)
+                    found = self.rendezvous.on_find(peer, request, trio.current_time(), network)
                     self._newcomer.set()
                     return encode_answer(b"", found)
                 case GoodbyeRequest():
@@ -246,21 +249,24 @@ class BootstrapService:
         self.rendezvous.charge(peer, error, trio.current_time())
 
     def _probe_some(self, nursery: trio.Nursery) -> None:
-        now, hosts = trio.current_time(), set(self._probing.values())
+        now, hosts = trio.current_time(), set(map(host_of, self._probing.values()))
+        networks = Counter(map(network_of, self._probing.values()))
         for peer, address in self.rendezvous.to_try(now):
             if len(self._probing) >= MAX_PROBES:
                 return
-            host = host_of(address)
+            host, network = host_of(address), network_of(address)
             ripe = self._attempts.due(address, now) and self._hosts.due(host, now) and host not in hosts
-            if ripe and peer not in self._probing and self._quota.take(peer, now):
+            fair = not network or networks[network] < MAX_PROBES // 4
+            if ripe and fair and peer not in self._probing and self._quota.take(peer, now):
                 hosts.add(host)
-                self._probing[peer] = host
+                networks[network] += 1
+                self._probing[peer] = address
                 nursery.start_soon(self._probe, peer, address)
 
     async def _probe(self, peer: PeerId, address: str) -> None:
         try:
             with trio.fail_after(self._config.dial_timeout_s):
-                await self._transport.probe(address)
+                network = await self._transport.probe(address)
         except (GossipError, trio.TooSlowError):
             now = trio.current_time()
             self._attempts.failed(address, now)
@@ -269,7 +275,7 @@ class BootstrapService:
         else:
             self._attempts.succeeded(address)
             self._hosts.succeeded(host_of(address))
-            self.rendezvous.answered(peer, address, trio.current_time())
+            self.rendezvous.answered(peer, address, trio.current_time(), network)
         finally:
             del self._probing[peer]
             self._newcomer.set()

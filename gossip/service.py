@@ -96,8 +96,15 @@ class GossipService(Handlers):
         # No buffer: an update leaves its follower when the runtime takes it, so that memory is bounded by the degree.
         self._updates_in, self.updates = trio.open_memory_channel[Update](0)
         roles = None if spread is None else Roles(identity.peer_id, spread.role_of, spread.why_out)
-        liars = 1 if tracked is None else tracked.liars
-        self._engine = Engine(identity=identity, config=config, run=run, rng=rng, roles=roles, liars=liars)
+        self._engine = Engine(
+            identity=identity,
+            config=config,
+            run=run,
+            rng=rng,
+            roles=roles,
+            liars=1 if tracked is None else tracked.liars,
+            connections=transport,
+        )
         self.stats: GossipStats = self._engine.court.stats
         self._run_info = run
         self._observer = observer

@@ -3,27 +3,33 @@
 A record says where its signer can be dialled, and a signer may name any address: that of a victim, for a whole swarm to
 dial. So a record is handed on only when its signer gave it to us over its own connection and has proved its key at one
 of its addresses, to us; and in a random order, so that a stranger cannot fill everybody's books at the price of one
-hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the book is full, the least
-trusted goes first, of those the one that was refreshed longest ago.
+hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the book is full, what one
+network has beyond its share goes first, then the least trusted: of what others told, that of whoever told most. And in
+what is told networks take turns: a crowd of keys on one host is one of many to a newcomer.
 """
 
 import base64
 import binascii
 import json
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from enum import IntEnum
+from itertools import count
 from typing import Final
 
 from gossip.errors import LocalError, RemoteError
 from gossip.ids import PeerId
 from gossip.protocol.envelope import Scope, open_envelope
 from gossip.protocol.limits import MAX_ENVELOPE_BYTES, MAX_HELLO_RECORDS
+from gossip.protocol.networks import NOT_SAID, PARTS, bounded, group_of, in_turn, largest_share, network_of, share_of
 from gossip.protocol.statements import PeerRecord, parse_record
 from gossip.protocol.topology import Rings
 
 MAX_RECORDS: Final = 256
 """32 times the default degree; at 2.4 KiB a record 600 KiB at most."""
+
+MAX_OF_NETWORK: Final = MAX_RECORDS // PARTS
+"""Records of one network that are kept when the book is full, where others would have them."""
 
 MAX_REACHED: Final = 2 * MAX_RECORDS
 """Peers whose address of the last success is known; more than records, as a peer is reached before its record comes."""
@@ -60,36 +66,51 @@ class Book:
         self._records: OrderedDict[PeerId, PeerRecord] = OrderedDict()
         self._first_hand: set[PeerId] = set()
         self._kept: set[PeerId] = set()
-        self._reached: OrderedDict[PeerId, str] = OrderedDict()
+        self._reached: OrderedDict[PeerId, tuple[str, str | None]] = OrderedDict()
+        self._calls_from: dict[PeerId, str | None] = {}
+        self._networks: dict[PeerId, str | None] = {}
+        self._told_by: dict[PeerId, str] = {}
+        self._numbers = count()
+        self._ranks: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def learn(self, record: PeerRecord, *, first_hand: bool) -> bool:
-        """Keep a record unless a newer one of the same peer is known; True when it tells something new."""
+    def learn(
+        self, record: PeerRecord, *, first_hand: bool, calls_from: str | None = NOT_SAID, teller: str = ""
+    ) -> bool:
+        """Keep a record unless a newer one of the same peer is known; True when it tells something new. `calls_from`:
+        the network in which its signer was when it gave it, None behind a relay. `teller`: the group of who told it."""
         known = self._records.get(record.peer)
         before = self.standing(record.peer)
         if known is not None and (known.epoch, known.version) > (record.epoch, record.version):
             return False
         if first_hand:
             self._first_hand.add(record.peer)
+            self._told_by.pop(record.peer, None)
+            if calls_from != NOT_SAID:
+                self._calls_from[record.peer] = calls_from
         if known is not None and (known.epoch, known.version) == (record.epoch, record.version):
+            self._note(record.peer)
             self.changed = self.changed or self.standing(record.peer) is not before
             return False
         if known is None or set(known.addresses) != set(record.addresses):  # else it is as far trusted as it was
             if not first_hand:
                 self._first_hand.discard(record.peer)
+                self._told_by[record.peer] = teller
             self._kept.discard(record.peer)
         self._put(record)
         self.changed = True
         return True
 
-    def reached(self, peer: PeerId, address: str) -> None:
-        """`peer` has proved its key at this address."""
-        self._reached[peer] = address
+    def reached(self, peer: PeerId, address: str, network: str | None = "") -> None:
+        """`peer` has proved its key at this address, in this network (None: through a relay)."""
+        self._reached[peer] = (address, network)
         self._reached.move_to_end(peer)
         while len(self._reached) > MAX_REACHED:
-            self._reached.popitem(last=False)
+            gone, _ = self._reached.popitem(last=False)
+            self._note(gone)
+        self._note(peer)
         self.changed = True
 
     def forget(self, peer: PeerId) -> None:
@@ -99,10 +120,12 @@ class Book:
         self._reached.pop(peer, None)
         self._first_hand.discard(peer)
         self._kept.discard(peer)
+        for noted in (self._calls_from, self._told_by, self._networks, self._ranks):
+            noted.pop(peer, None)
 
     def standing(self, peer: PeerId) -> Standing:
         """How far the record of a peer is trusted; HEARSAY when there is none."""
-        answered = self._reached.get(peer) in self.addresses(peer)
+        answered = self.reached_at(peer) in self.addresses(peer)
         if peer in self._first_hand:
             return Standing.VERIFIED if answered else Standing.FIRST_HAND
         if peer in self._kept:
@@ -116,31 +139,48 @@ class Book:
 
     def reached_at(self, peer: PeerId) -> str:
         """The address at which the peer last proved its key to us; "" when it has not."""
-        return self._reached.get(peer, "")
+        return self._reached.get(peer, ("", None))[0]
+
+    def network_of(self, peer: PeerId) -> str | None:
+        """The network that a peer with a record is in: where it proved its key, or called from, or says that it is."""
+        return self._networks.get(peer)
+
+    def group_of(self, peer: PeerId) -> str:
+        """What a peer is counted under, of those in its network (networks.py)."""
+        return group_of(peer, self._networks.get(peer))
+
+    def count_of(self, group: str) -> int:
+        """How many records there are of a group."""
+        return sum(group_of(peer, network) == group for peer, network in self._networks.items())
+
+    def established(self) -> list[PeerRecord]:
+        """The records that are VERIFIED, or KEPT from an earlier life; those that became so first come first."""
+        return sorted(self.of_standing(Standing.VERIFIED, Standing.KEPT), key=lambda it: self._ranks[it.peer])
 
     def known(self) -> tuple[PeerRecord, ...]:
-        """Every record, the longest known first."""
+        """Every record, the one that was refreshed longest ago first."""
         return tuple(self._records.values())
 
     def of_standing(self, *standings: Standing) -> list[PeerRecord]:
-        """The records of these standings, the longest known first."""
+        """The records of these standings, the one that was refreshed longest ago first."""
         return [record for peer, record in self._records.items() if self.standing(peer) in standings]
 
     def sample(self, rng: random.Random, without: PeerId, rings: Rings | None = None) -> tuple[bytes, ...]:
         """Signed records to hand on to `without`, verified ones alone: at most MAX_HELLO_RECORDS. Where there are more,
-        those that it belongs beside come first; the others are drawn."""
+        those that it belongs beside come first; the others are drawn, network by network."""
         others = {record.peer: record.raw for record in self.of_standing(Standing.VERIFIED) if record.peer != without}
-        if len(others) <= MAX_HELLO_RECORDS:
-            return tuple(rng.sample(list(others.values()), len(others)))
-        near = rings.beside(without, others, NEAR_DEPTH)[: MAX_HELLO_RECORDS // 2] if rings else []
-        rest = rng.sample([raw for peer, raw in others.items() if peer not in near], MAX_HELLO_RECORDS - len(near))
-        return (*(others[peer] for peer in near), *rest)
+        drawn = in_turn(others, self.group_of, rng)
+        if len(others) > MAX_HELLO_RECORDS and rings is not None:
+            half = MAX_HELLO_RECORDS // 2
+            most = share_of(half, len({self.group_of(peer) for peer in others}))
+            near = bounded(rings.beside(without, others, NEAR_DEPTH), self.group_of, most)[:half]
+            drawn = list(dict.fromkeys([*near, *drawn]))
+        return tuple(others[peer] for peer in drawn[:MAX_HELLO_RECORDS])
 
     def dump(self) -> bytes:
         """What is worth keeping, for `recall` in a later life; nothing is `changed` any more."""
         self.changed = False
-        worth = self.of_standing(Standing.VERIFIED, Standing.KEPT)
-        records = [base64.b64encode(record.raw).decode("ascii") for record in worth]
+        records = [base64.b64encode(record.raw).decode("ascii") for record in self.established()]
         return json.dumps({"format": FORMAT, "records": records}, indent=0).encode("ascii") + b"\n"
 
     def recall(self, data: bytes, scope: Scope) -> int:
@@ -152,15 +192,49 @@ class Book:
         for record in found[:MAX_RECORDS]:
             self._put(record)
             self._kept.add(record.peer)
+            self._note(record.peer)
         return len(self)
+
+    def _note(self, peer: PeerId) -> None:
+        """What follows from what is known of a peer: its network, and its rank, which whoever was verified first keeps
+        in this life and the next."""
+        if peer not in self._records:
+            return
+        standing = self.standing(peer)
+        if standing is Standing.VERIFIED:
+            self._networks[peer] = self._reached[peer][1]
+        elif peer in self._calls_from:
+            self._networks[peer] = self._calls_from[peer]
+        else:
+            said = map(network_of, self.addresses(peer))
+            self._networks[peer] = next((network for network in said if network is not None), None)
+        if peer not in self._ranks and standing >= Standing.KEPT:
+            self._ranks[peer] = next(self._numbers)
 
     def _put(self, record: PeerRecord) -> None:
         self._records[record.peer] = record
         self._records.move_to_end(record.peer)
+        self._note(record.peer)
         if len(self._records) > MAX_RECORDS:
             # Who has come itself is not the first to go: it may be reached yet, and pushes out others like it first.
             newcomer = record.peer if record.peer in self._first_hand else None
-            self.forget(min((peer for peer in self._records if peer != newcomer), key=self.standing))
+            self.forget(self._least_worth(newcomer))
+
+    def _least_worth(self, newcomer: PeerId | None) -> PeerId:
+        """Whose record goes for the newcomer's."""
+        groups = {peer: self.group_of(peer) for peer in self._records}
+        most = largest_share(Counter(groups.values()).values(), MAX_OF_NETWORK)
+        ranked = sorted(self._records, key=lambda peer: (-self.standing(peer), self._ranks.get(peer, 0)))
+        within = set(bounded(ranked, groups.__getitem__, most))
+        surplus = [peer for peer in reversed(ranked) if peer not in within and peer != newcomer]
+        if surplus:  # the least trusted, and of those the newest
+            return surplus[0]
+        rest = [peer for peer in self._records if peer != newcomer]
+        lowest = min(map(self.standing, rest))
+        rest = [peer for peer in rest if self.standing(peer) is lowest]
+        tellers = Counter(self._told_by.get(peer, "") for peer in rest)
+        most_told = max(tellers.values())
+        return next(peer for peer in rest if tellers[self._told_by.get(peer, "")] == most_told)
 
 
 def _raws_in(data: bytes) -> list[bytes]:

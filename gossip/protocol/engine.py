@@ -7,7 +7,7 @@ refusal is counted, charged and told. Tables: at most `degree` neighbours, and t
 """
 
 import random
-from typing import Final
+from typing import Final, Protocol
 
 from gossip.api import Fetch, RunInfo
 from gossip.config import MIN_HEARTBEAT_S, GossipConfig
@@ -23,7 +23,7 @@ from gossip.protocol.directory import Directory
 from gossip.protocol.earshot import Earshot
 from gossip.protocol.envelope import Kind, Scope, open_envelope, open_from, seal
 from gossip.protocol.hearsay import Hearsay
-from gossip.protocol.members import Members
+from gossip.protocol.members import Evidence, Members
 from gossip.protocol.messages import Hello, check_run, parse_hello
 from gossip.protocol.neighbour import Neighbour, Work
 from gossip.protocol.outs import Disconnect, Out, Outbox, Wake
@@ -57,6 +57,34 @@ HELLO_PER_S: Final = 2 / MIN_HEARTBEAT_S
 ten times the usual one. A hello with 32 new records costs 4 ms."""
 
 
+class Connections(Protocol):
+    """What a transport knows of who is connected (gossip/transport/base.py)."""
+
+    @property
+    def peers(self) -> frozenset[PeerId]:
+        """Peers with a live connection."""
+
+    def network_of(self, peer: PeerId) -> str | None:
+        """The network that a connection to `peer` leads to; see networks.py."""
+
+    def dialled_us(self, peer: PeerId) -> bool:
+        """Whether a live connection to `peer` is one that it dialled."""
+
+
+class NoConnections:
+    """See Connections: of an engine without a transport."""
+
+    peers: frozenset[PeerId] = frozenset()
+
+    def network_of(self, peer: PeerId) -> str | None:
+        """Not known."""
+        return None
+
+    def dialled_us(self, peer: PeerId) -> bool:
+        """Nobody did."""
+        return False
+
+
 class Engine:
     """All that one node knows of its swarm."""
 
@@ -69,9 +97,11 @@ class Engine:
         rng: random.Random,
         roles: Roles | None = None,
         liars: int = 1,
+        connections: Connections = NoConnections(),
     ) -> None:
         """`liars`: how many may be among the neighbours."""
         self.me = identity.peer_id
+        self._connections = connections
         self.scope = Scope(swarm=config.named, run=run.run_id)
         self.roles = roles or Roles(self.me)
         self._outbox = Outbox()
@@ -86,6 +116,7 @@ class Engine:
             scores=self.court.scores,
             outbox=self._outbox,
             roles=self.roles,
+            evidence=Evidence(standing=self._standing_of, network=self._network_of, dialled_us=connections.dialled_us),
         )
         self.neighbours = self.members.table
         self.probation = Probation(rounds=config.probation_rounds, seats=liars)
@@ -103,7 +134,7 @@ class Engine:
         self._earshot = Earshot(self.court, self.roles, self.offence)
         self._hellos = Quota(burst=HELLO_BURST, per_s=HELLO_PER_S)
         dialable = self.members.dialable
-        self._hearsay = Hearsay(self.book, self.scope, dialable)
+        self._hearsay = Hearsay(self.book, self.scope, dialable, connections.network_of)
         self.directory = Directory(me=self.me, scope=self.scope, genesis=run.genesis, book=self.book, dialable=dialable)
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"
@@ -206,24 +237,29 @@ class Engine:
         if not hello.admitted:
             self.roles.lose(peer)
             self.members.lose(peer, "it has no room for us")
-        elif self.roles.listens(peer) and self._takes(peer, now):
+        self._learn_records(peer, hello, now)  # before it is admitted: what is known of it decides about its place
+        if hello.admitted and self.roles.listens(peer) and self._takes(peer, now):
             self.roles.listeners[peer] = now
-        else:
+        elif hello.admitted:
             self.members.admit(peer, hello.neighbours, now)
-        self._learn_hello(peer, hello, now)
+        self._learn_link(peer, hello, now)
         return self.hello_for(peer, now)
 
     def on_hello_answer(self, peer: PeerId, raw: bytes, now: float) -> None:
         """The answer to our hello: both admit each other, or the connection is of no use. Raises RemoteError."""
         hello = self._parse_hello(peer, raw, now)
-        if hello.admitted:
-            self.members.admit(peer, hello.neighbours, now)
+        if not hello.admitted:
+            self.members.lose(peer, "no room")
+        try:
+            self._learn_records(peer, hello, now)
+            if hello.admitted:
+                self.members.admit(peer, hello.neighbours, now)
+        finally:
+            if peer not in self.neighbours:
+                self._outbox.add(Disconnect(peer=peer, hurried=False))
         if not hello.admitted and not hello.record and peer in self.members.anchors:
             self.met_bootstrap = True
-        if not hello.admitted or peer not in self.neighbours:
-            self.members.lose(peer, "no room")
-            self._outbox.add(Disconnect(peer=peer, hurried=False))
-        self._learn_hello(peer, hello, now)
+        self._learn_link(peer, hello, now)
 
     def _parse_hello(self, peer: PeerId, raw: bytes, now: float) -> Hello:
         if self.court.scores.banned(peer, now):
@@ -233,8 +269,12 @@ class Engine:
         self.roles.check_hello(peer, hello)
         return hello
 
-    def _learn_hello(self, peer: PeerId, hello: Hello, now: float) -> None:
+    def _learn_records(self, peer: PeerId, hello: Hello, now: float) -> None:
         self.members.present(peer)
+        self.members.met(peer)
+        self._hearsay.take(peer, hello, now)
+
+    def _learn_link(self, peer: PeerId, hello: Hello, now: float) -> None:
         neighbour = self.neighbours.get(peer)
         if neighbour is not None:
             neighbour.heard_at = now
@@ -243,7 +283,6 @@ class Engine:
                 link = parse_link(open_from(hello.link, self.scope, peer, Kind.LINK))
                 if self._learn(neighbour, self._check_link(link)) is Verdict.REPLAYED:
                     raise RemoteError(Reason.REPLAYED, "a hello with an old link")
-        self._hearsay.take(peer, hello, now)
 
     def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
         """A peer wants nothing to do with us: counted under its reason, not charged, and left alone."""
@@ -265,10 +304,25 @@ class Engine:
         self._outbox.add(Disconnect(peer=peer))
 
     def look_round(self, now: float) -> None:
-        """Draw the rings of everybody whose record says where it is. A record that its signer alone has told of, and
-        that was reached nowhere, is one that nobody else can know: it counts while its signer is our neighbour."""
-        known = self.book.of_standing(BookStanding.HEARSAY, BookStanding.KEPT, BookStanding.VERIFIED)
-        self.members.look_round((record.peer for record in known if self.roles.trains(record.peer)), now)
+        """Draw the rings of everybody whose record says where it is: those that we have verified, and, to know whom to
+        dial, those as well that others tell of."""
+        known = dict.fromkeys(record.peer for record in (*self.book.established(), *self.book.known()))
+        there = (peer for peer in known if self.roles.trains(peer) and self.book.addresses(peer))
+        self.members.look_round(there, now)
+
+    def _standing_of(self, peer: PeerId) -> BookStanding:
+        """How far a peer's record is trusted where places are given: a circuit shows nobody's address."""
+        standing = self.book.standing(peer)
+        if standing is BookStanding.VERIFIED and self.book.network_of(peer) is None:
+            return BookStanding.FIRST_HAND
+        return standing
+
+    def _network_of(self, peer: PeerId) -> str | None:
+        """The network that a peer is in, as far as it is known; one of our own of whom we know nothing at all."""
+        if self.book.addresses(peer):
+            return self.book.network_of(peer)
+        network = self._connections.network_of(peer)
+        return network if network is not None or peer in self._connections.peers else ""
 
     @property
     def beside(self) -> tuple[bytes, ...]:

@@ -8,6 +8,7 @@ from gossip.protocol.book import Book
 from gossip.protocol.envelope import Kind, Scope, open_envelope, open_from
 from gossip.protocol.limits import MAX_HELLO_RECORDS
 from gossip.protocol.messages import Hello
+from gossip.protocol.networks import group_of
 from gossip.protocol.quota import Quota
 from gossip.protocol.statements import parse_record
 
@@ -17,25 +18,33 @@ rest is not looked at, since a check costs 0.1 ms and a key nothing."""
 
 
 class Hearsay:
-    """Takes records into the book. `dialable(peer, now)`: whether we want to hear of this peer at all."""
+    """Takes records into the book. `dialable(peer, now)`: whether we want to hear of this peer at all. `network_of`:
+    the network that a connected peer is in."""
 
-    def __init__(self, book: Book, scope: Scope, dialable: Callable[[PeerId, float], bool]) -> None:
+    def __init__(
+        self,
+        book: Book,
+        scope: Scope,
+        dialable: Callable[[PeerId, float], bool],
+        network_of: Callable[[PeerId], str | None],
+    ) -> None:
         self._book = book
         self._scope = scope
         self._dialable = dialable
+        self._network_of = network_of
         self._told = Quota(burst=MAX_HELLO_RECORDS, per_s=RECORDS_PER_S)
 
     def take(self, teller: PeerId, hello: Hello, now: float) -> None:
         """The records of one hello. Raises RemoteError."""
         if hello.record:
             own = parse_record(open_from(hello.record, self._scope, teller, Kind.RECORD))
-            self._book.learn(own, first_hand=True)
+            self._book.learn(own, first_hand=True, calls_from=self._network_of(teller))
         known = {record.raw for record in self._book.known()}
         for raw in hello.records:
             if raw not in known and self._told.take(teller, now):
-                self._learn(raw, now)
+                self._learn(raw, group_of(teller, self._network_of(teller)), now)
 
-    def _learn(self, raw: bytes, now: float) -> None:
+    def _learn(self, raw: bytes, teller: str, now: float) -> None:
         record = parse_record(open_envelope(raw, self._scope))
         if self._dialable(record.peer, now):
-            self._book.learn(record, first_hand=False)
+            self._book.learn(record, first_hand=False, teller=teller)

@@ -17,12 +17,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import nsmallest
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
 from gossip.ids import PeerId
 from gossip.protocol.envelope import Scope
 from gossip.protocol.limits import MAX_FOUND
+from gossip.protocol.networks import network_of
 from gossip.protocol.statements import PeerRecord
 
 DOMAIN: Final = b"p2ptrain-kad-v1\x00"
@@ -57,27 +57,6 @@ def place_of_id(scope: Scope, peer: PeerId) -> int:
     """Where a peer stands: BLAKE2b-256 of the domain, the scope and its id, as a number of 256 bits."""
     named = DOMAIN + scope.swarm + scope.run + peer.encode("ascii")
     return int.from_bytes(hashlib.blake2b(named, digest_size=PLACE_BITS // 8).digest(), "big")
-
-
-def network_of(address: str) -> str | None:
-    """Which network a multiaddr leads to, for bounds; "" for those that nobody on the internet can be in (loopback,
-    private), which are not bounded, and None where it leads to no machine of its own: through a relay, or nowhere."""
-    if "/p2p-circuit/" in address:
-        return None
-    protocol, _, rest = address.removeprefix("/").partition("/")
-    if protocol.startswith("dns"):
-        return "dns"  # one wildcard makes a million names of one machine
-    if protocol not in ("ip4", "ip6"):
-        return ""
-    try:
-        host = ip_address(rest.partition("/")[0])
-    except ValueError:
-        return None
-    if isinstance(host, IPv6Address) and host.ipv4_mapped is not None:
-        host = host.ipv4_mapped
-    if not host.is_global:
-        return ""
-    return str(ip_network((host, 24 if host.version == 4 else 48), strict=False))
 
 
 def nearest(records: Collection[PeerRecord], scope: Scope, target: int, count: int = BUCKET) -> list[PeerRecord]:

@@ -18,7 +18,8 @@ from typing import Final
 from gossip.errors import Reason, RemoteError
 from gossip.ids import PeerId
 from gossip.protocol.envelope import Scope, open_envelope
-from gossip.protocol.kademlia import BUCKET, nearest, network_of, place_of_id
+from gossip.protocol.kademlia import BUCKET, nearest, place_of_id
+from gossip.protocol.networks import network_of
 from gossip.protocol.statements import PeerRecord, parse_record
 
 ALPHA: Final = 3

@@ -4,20 +4,24 @@ It answers hellos in the name of whichever run the asker belongs to, and needs n
 asker's run and genesis, admits nobody, names no link and no record of its own, and brings records of that run. So no
 member ever takes it for a neighbour, or tells others of it. It believes what a member believes: a record is told once
 its signer gave it and answered at one of its addresses, and dropped when it does not answer any more.
+
+Anybody may invent runs, and have as many keys in them as he likes: keys of one host answer at their addresses too. So a
+run weighs as much as the networks (networks.py) in which members of it have answered, each of which counts in the two
+runs that it has been in longest; among equals the run that has been known longest stays.
 """
 
 import base64
 import binascii
 import json
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
 from gossip.errors import LocalError, Reason, RemoteError
 from gossip.identity import Identity
 from gossip.ids import Digest, PeerId, RunId, SwarmId
-from gossip.protocol.book import MAX_DUMP_BYTES, Book, Standing
+from gossip.protocol.book import MAX_DUMP_BYTES, MAX_RECORDS, Book, Standing
 from gossip.protocol.court import Court
 from gossip.protocol.digests import DIGEST_BYTES, RUN_ID_BYTES
 from gossip.protocol.directory import FINDS_BURST, FINDS_PER_S, asker_of, placed
@@ -25,6 +29,7 @@ from gossip.protocol.engine import HELLO_BURST, HELLO_PER_S
 from gossip.protocol.envelope import Kind, Scope, open_from
 from gossip.protocol.kademlia import nearest
 from gossip.protocol.messages import FindRequest, Hello, parse_hello
+from gossip.protocol.networks import group_of
 from gossip.protocol.outs import Outbox
 from gossip.protocol.quota import Quota
 from gossip.protocol.roles import Roles
@@ -32,8 +37,14 @@ from gossip.protocol.statements import PeerRecord, parse_record
 from gossip.protocol.topology import Rings
 
 MAX_RUNS: Final = 8
-"""Runs of one swarm that are known at a time: a swarm has one, and a second while it changes its model. Anybody may
-say hello in the name of a run, so the one with the fewest members that answer is forgotten first."""
+"""Runs of one swarm that are known at a time: a swarm has one, and a second while it changes its model."""
+
+RUNS_OF_NETWORK: Final = 2
+"""Runs for which one network counts, those that it has been in longest: a swarm has one, and a second while it changes
+its model. So whoever would push out a run that one network vouches for needs eight."""
+
+MAX_OF_NETWORK: Final = MAX_RECORDS
+"""Records of one network in all runs: a whole run may be in one lab, and a crowd has an eighth of what there is."""
 
 FRESH_S: Final = 300.0
 """A record is told for so long after its signer was last heard or answered; then it is tried again. A member says hello
@@ -55,6 +66,8 @@ RunKey = tuple[RunId, Digest]
 class _Run:
     scope: Scope
     rings: Rings
+    named_by: str
+    """The group of whoever was first to speak of it."""
     book: Book = field(default_factory=Book)
     fresh_until: dict[PeerId, float] = field(default_factory=dict)
     misses: dict[PeerId, int] = field(default_factory=dict)
@@ -68,6 +81,10 @@ class _Run:
 
     def verified(self) -> int:
         return len(self.book.of_standing(Standing.VERIFIED))
+
+    def networks(self) -> set[str]:
+        """The groups of its members that have answered, in this life of ours or the one before."""
+        return {self.book.group_of(record.peer) for record in self.book.established()}
 
 
 class Rendezvous:
@@ -104,8 +121,8 @@ class Rendezvous:
         """Whether there is something new since the last dump."""
         return any(run.book.changed for run in self._runs.values())
 
-    def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
-        """A member's hello; returns the answer. Raises RemoteError."""
+    def on_hello(self, peer: PeerId, raw: bytes, now: float, network: str | None = "") -> bytes:
+        """The hello of a member that calls from `network`; returns the answer. Raises RemoteError."""
         if self.court.scores.banned(peer, now):
             raise RemoteError(Reason.BANNED)
         if not self._hellos.take(peer, now):
@@ -118,10 +135,12 @@ class Rendezvous:
         record = None
         if hello.record:
             record = parse_record(open_from(hello.record, hello.scope, peer, Kind.RECORD))
-        run = self._run_of(hello)
+        group = group_of(peer, network)
+        run = self._run(hello.scope, hello.genesis, group)
         if record is not None:
-            run.book.learn(record, first_hand=True)
+            run.book.learn(record, first_hand=True, calls_from=network)
             run.heard(peer, now)
+            self._trim(group, peer)
         return Hello(
             scope=hello.scope,
             genesis=hello.genesis,
@@ -130,7 +149,7 @@ class Rendezvous:
             records=run.book.sample(self._rng, without=peer, rings=run.rings),
         ).encode()
 
-    def on_find(self, peer: PeerId, request: FindRequest, now: float) -> list[bytes]:
+    def on_find(self, peer: PeerId, request: FindRequest, now: float, network: str | None = "") -> list[bytes]:
         """The records of the members that stand nearest to the target, of whichever run is asked for. RemoteError when
         there is none such: a question makes no run known."""
         if self.court.scores.banned(peer, now):
@@ -144,8 +163,9 @@ class Rendezvous:
         if run is None:
             raise RemoteError(Reason.UNAVAILABLE, "nobody of that run has been here")
         if (asker := asker_of(request, run.scope, peer)) is not None:
-            run.book.learn(asker, first_hand=True)
+            run.book.learn(asker, first_hand=True, calls_from=network)
             run.heard(peer, now)
+            self._trim(group_of(peer, network), peer)
         there = [record for record in run.book.of_standing(Standing.VERIFIED) if record.peer != peer]
         return [record.raw for record in nearest(there, run.scope, placed(request.target))]
 
@@ -176,11 +196,12 @@ class Rendezvous:
         verified = run.book.standing(record.peer) is Standing.VERIFIED
         return not verified or run.fresh_until.get(record.peer, now) <= now
 
-    def answered(self, peer: PeerId, address: str, now: float) -> None:
-        """A probe found the peer at this address."""
+    def answered(self, peer: PeerId, address: str, now: float, network: str | None = "") -> None:
+        """A probe found the peer at this address, in this network."""
         for run in self._having(peer):
-            run.book.reached(peer, address)
+            run.book.reached(peer, address, network)
             run.heard(peer, now)
+        self._trim(group_of(peer, network), peer)
 
     def missed(self, peer: PeerId) -> None:
         """A probe did not find the peer where its record says."""
@@ -201,23 +222,51 @@ class Rendezvous:
     def recall(self, data: bytes) -> int:
         """Take up a dump; how many records it held. LocalError when it is none."""
         for run_id, genesis, book in _runs_in(data):
-            run = self._run(Scope(swarm=self._swarm, run=run_id), genesis)
+            run = self._run(Scope(swarm=self._swarm, run=run_id), genesis, "")
             run.book.recall(book, run.scope)
         return self.peers_known
 
     def _having(self, peer: PeerId) -> list[_Run]:
         return [run for run in self._runs.values() if run.book.addresses(peer)]
 
-    def _run_of(self, hello: Hello) -> _Run:
-        return self._run(hello.scope, hello.genesis)
-
-    def _run(self, scope: Scope, genesis: Digest) -> _Run:
+    def _run(self, scope: Scope, genesis: Digest, named_by: str) -> _Run:
         key = (scope.run, genesis)
         if key not in self._runs:
             if len(self._runs) >= MAX_RUNS:
-                self._runs.pop(min(self._runs, key=lambda each: self._runs[each].verified()))
-            self._runs[key] = _Run(scope, Rings(self.me, scope, RING_DEGREE))
+                self._runs.pop(self._least_worth())
+            self._runs[key] = _Run(scope, Rings(self.me, scope, RING_DEGREE), named_by)
         return self._runs[key]
+
+    def _least_worth(self) -> RunKey:
+        """Which run is forgotten for a new one. Not those known longest that have members, nor the heaviest that
+        several networks vouch for; of the rest the lightest, of those one of whoever has named most, of those the
+        newest."""
+        weights = self._weights()
+        oldest = [key for key in self._runs if weights[key]][:RUNS_OF_NETWORK]
+        heaviest = sorted((key for key in self._runs if weights[key] > 1), key=lambda key: -weights[key])
+        staying = {*oldest, *heaviest[: MAX_RUNS // 2]}
+        named = Counter(run.named_by for run in self._runs.values())
+        loose = [key for key in reversed(self._runs) if key not in staying]
+        return min(loose, key=lambda key: (weights[key], -named[self._runs[key].named_by]))
+
+    def _weights(self) -> dict[RunKey, int]:
+        """In how many networks each run has members that have answered; each network counts in a few runs alone."""
+        counted: Counter[str] = Counter()
+        weights = {}
+        for key, run in self._runs.items():  # the one known longest comes first
+            counts = {group for group in run.networks() if counted[group] < RUNS_OF_NETWORK}
+            counted.update(counts)
+            weights[key] = len(counts)
+        return weights
+
+    def _trim(self, group: str, newcomer: PeerId) -> None:
+        """Keep a group to its records in all runs: of what it has in the newest run the least trusted go first."""
+        too_many = sum(run.book.count_of(group) for run in self._runs.values()) - MAX_OF_NETWORK
+        for run in reversed(self._runs.values()) if too_many > 0 else ():
+            theirs = [it.peer for it in run.book.known() if it.peer != newcomer and run.book.group_of(it.peer) == group]
+            for peer in sorted(theirs, key=run.book.standing)[: max(0, too_many)]:
+                run.book.forget(peer)
+                too_many -= 1
 
 
 def _runs_in(data: bytes) -> list[tuple[RunId, Digest, bytes]]:

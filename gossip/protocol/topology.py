@@ -78,7 +78,7 @@ class Rings:
         if seen == self._seen:
             return
         self._seen, self._nearest = seen, []
-        if len(seen) <= self._degree:
+        if len(seen) < self._degree:
             self.wanted = frozenset()
             return
         mine, chosen = self._of(self._me), set()
@@ -89,7 +89,8 @@ class Rings:
             chosen |= {after, before}
             far = (places[after][ring] - mine[ring]) % CIRCLE, (mine[ring] - places[before][ring]) % CIRCLE
             self._nearest.append(far)
-        self.wanted = frozenset(chosen)
+        # With just a place for everyone nobody is wanted; but the next that comes may be.
+        self.wanted = frozenset(chosen if len(seen) > self._degree else ())
 
     def wants(self, peer: PeerId) -> bool:
         """Whether we belong beside `peer`, or would, if it is one that we have not heard of."""
@@ -101,8 +102,17 @@ class Rings:
             for ring, (after, before) in enumerate(self._nearest)
         )
 
+    def wanted_with(self, peer: PeerId) -> frozenset[PeerId]:
+        """Whom we would belong beside with one more member: whom it takes the place of is wanted no longer."""
+        if peer in self._seen:
+            return self.wanted
+        drawn = Rings(self._me, self._scope, self._degree)
+        drawn._places = self._places
+        drawn.see(self._seen | {peer})
+        return drawn.wanted
+
     def add(self, peer: PeerId) -> None:
-        """Draw the rings with one more member: whom it takes the place of is no longer wanted."""
+        """Draw the rings with one more member."""
         self.see(self._seen | {peer})
 
     def beside(self, peer: PeerId, members: Iterable[PeerId], depth: int) -> list[PeerId]:

@@ -1,8 +1,9 @@
 """Finds neighbours: dials bootstrap and learned addresses, and greets whoever is connected.
 
 While there are fewer neighbours than we look for, every address that is due is tried: first those of whom the rings put
-beside us (topology.py; they are tried also when all places are taken), then the operator's, those of peers that we have
-reached before, and what others told us. All have a back-off with jitter. The operator's are tried
+beside us, if what we hear is true (topology.py; they are tried also when all places are taken: a dial is how they come
+to have a right to one), then the operator's, those of peers that we have reached before, and what others told us, in
+which networks take turns. All have a back-off with jitter. The operator's are tried
 for as long as it takes; a learned record is dropped when it has failed a few times, but not while nobody at all is
 connected: then the fault is ours, and the book is the way back. A connection is made a neighbour by a hello, which is
 tried again as well: the far end may be full, or not ready yet.
@@ -12,7 +13,8 @@ time of a host, and a host or a peer that did not answer more and more rarely, w
 """
 
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from itertools import islice
 from typing import Final
 
 import trio
@@ -155,10 +157,15 @@ class Dialler:
     def _look_round(self) -> None:
         """Who is newly put beside us is tried at once, whatever it said when it was not."""
         engine = self._context.engine
-        before = engine.members.rings.wanted
+        before = self._belonging()
         engine.look_round(trio.current_time())
-        for peer in engine.members.rings.wanted - before:
+        for peer in self._belonging() - before:
             self._refusals.succeeded(peer)
+
+    def _belonging(self) -> frozenset[PeerId]:
+        """Whom the rings put beside us."""
+        members = self._context.engine.members
+        return members.rings.wanted | members.sought
 
     def _greet_some(self, nursery: trio.Nursery) -> None:
         members, now = self._context.engine.members, trio.current_time()
@@ -172,11 +179,10 @@ class Dialler:
     def _dial_some(self, nursery: trio.Nursery) -> None:
         members, now = self._context.engine.members, trio.current_time()
         mine = self._bootstrap()
-        called_for = (members.rings.wanted | members.anchors).difference(members.table)
-        due = self._due(mine, None if members.has_places else called_for)
-        due = [(address, peer) for address, peer in due if members.has_room_for(peer, now)]
+        due = self._due(mine, None if members.has_places else members.called_for(now))
+        taken = ((address, peer) for address, peer in due if members.would_take(peer, now))
         most = MAX_DIALS if self._context.transport.peers else MAX_DIALS_ALONE
-        for address, peer in due[: max(0, most - len(self._dialling))]:
+        for address, peer in list(islice(taken, max(0, most - len(self._dialling)))):
             self._dialling[peer] = host_of(address)
             nursery.start_soon(self._dial, address, peer)
 
@@ -193,7 +199,7 @@ class Dialler:
     def _visit_somebody(self, nursery: trio.Nursery) -> None:
         """Beyond a full mesh, once we have the neighbours that we look for: meet another member, and part again."""
         members, now = self._context.engine.members, trio.current_time()
-        if members.has_places or not members.rings.wanted or now < self._visit_at or self._dialling:
+        if members.has_places or not members.wide or now < self._visit_at or self._dialling:
             return
         self._visit_at = now + VISIT_EVERY_S * self._context.engine.jitter()
         if due := self._due([], None):
@@ -225,8 +231,21 @@ class Dialler:
             if (address, peer) in mine or known or self._rumour_due(address, peer, hosts, now):
                 chosen[peer] = address
                 hosts.add(host_of(address))
-        wanted = self._context.engine.members.rings.wanted
-        return sorted(((address, peer) for peer, address in chosen.items()), key=lambda pair: pair[1] not in wanted)
+        belonging, turns = self._belonging(), self._turns(list(chosen))
+        pairs = [(address, peer) for peer, address in chosen.items()]
+        return sorted(pairs, key=lambda pair: (pair[1] not in belonging, turns[pair[1]]))
+
+    def _turns(self, peers: list[PeerId]) -> dict[PeerId, int]:
+        """Which of its network each peer is, after our neighbours: the first of each network is dialled before any
+        second one, or a crowd's many records would stand before everybody else's. The operator's come first."""
+        members = self._context.engine.members
+        counted = Counter(map(members.group_of, members.table))
+        turns = {}
+        for peer in peers:
+            group = members.group_of(peer)
+            turns[peer] = -1 if peer in members.anchors else counted[group]
+            counted[group] += 1
+        return turns
 
     def _trusted(self, peer: PeerId) -> bool:
         return self._context.engine.book.standing(peer) >= Standing.KEPT
@@ -273,7 +292,7 @@ class Dialler:
             with trio.move_on_after(within_s) as scope:
                 await self._context.transport.dial(address)
             if not scope.cancelled_caught:
-                self._context.engine.book.reached(peer, address)
+                self._note_reached(address, peer)
                 self._dials.succeeded(address)
                 self._rumours.succeeded(peer)
                 self._hosts.succeeded(host_of(address))
@@ -286,6 +305,12 @@ class Dialler:
             del self._dialling[peer]
         self._failed(address, peer, why)
         return False
+
+    def _note_reached(self, address: str, peer: PeerId) -> None:
+        """Where the peer has dialled us meanwhile, that connection may be all that there is: a probe shows the rest."""
+        transport = self._context.transport
+        if not transport.dialled_us(peer):
+            self._context.engine.book.reached(peer, address, transport.network_of(peer))
 
     def _failed(self, address: str, peer: PeerId, why: str) -> None:
         engine, now = self._context.engine, trio.current_time()
@@ -307,7 +332,7 @@ class Dialler:
 
     def _note_lost(self, peer: PeerId) -> None:
         members, book = self._context.engine.members, self._context.engine.book
-        ours = peer in members.rings.wanted or peer in members.anchors
+        ours = peer in self._belonging() or peer in members.anchors
         if ours and self._context.transport.peers and all(self._dials.failures(it) for it in book.addresses(peer)):
             self.lost[peer] = None
             self.lost.move_to_end(peer)

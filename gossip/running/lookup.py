@@ -72,7 +72,7 @@ class Finder:
             for peer in self._directory.look(trio.current_time()):
                 await self._doubt(peer)
             # Neighbours first: nothing is looked up while they are being dialled, or while there are none.
-            if self._context.engine.members.rings.wanted and self._context.transport.peers and self._dialler.idle:
+            if self._context.engine.members.wide and self._context.transport.peers and self._dialler.idle:
                 await self._refresh_if_due()
                 await self._seek_one()
 

@@ -1,9 +1,11 @@
 """Finds out whether peers can be dialled where they say, before anybody else is told of it.
 
 A peer that we dialled has shown it. One that dialled us has not: its record is probed, address by address, until one
-answers. A probe is a dial at a stranger's word, so there are few of them: of a peer, of a host, and at once.
+answers. A probe is a dial at a stranger's word, so there are few of them: of a peer, of a host, of a network, and at
+once. Until it has answered a peer has no right to a place (admission.py), so a crowd must not keep others waiting.
 """
 
+from collections import Counter
 from typing import Final
 
 import trio
@@ -12,12 +14,13 @@ from gossip.errors import GossipError
 from gossip.ids import PeerId
 from gossip.protocol.attempts import Attempts, host_of
 from gossip.protocol.book import Standing
+from gossip.protocol.networks import network_of
 from gossip.protocol.quota import Quota
 from gossip.protocol.statements import PeerRecord
 from gossip.running.context import Context
 
 MAX_PROBES: Final = 4
-"""Under way at once."""
+"""Under way at once; at most half of them lead to one network, or its silent hosts would keep all others waiting."""
 
 PROBES_BURST: Final = 8
 PROBES_PER_S: Final = 1 / 30
@@ -42,14 +45,15 @@ class Prober:
                 return
             address = self._next(record, now)
             if address is not None and self._quota.take(record.peer, now):
-                self._probing[record.peer] = host_of(address)
+                self._probing[record.peer] = address
                 nursery.start_soon(self._probe, record.peer, address)
 
     def _next(self, record: PeerRecord, now: float) -> str | None:
         there = record.peer in self._context.transport.peers or self._context.engine.directory.awaits(record.peer, now)
         if record.peer in self._probing or not there:
             return None
-        busy = self._probing.values()
+        busy = {host_of(address) for address in self._probing.values()}
+        networks = Counter(map(network_of, self._probing.values()))
         return next(
             (
                 address
@@ -57,6 +61,7 @@ class Prober:
                 if self._attempts.due(address, now)
                 and self._hosts.due(host_of(address), now)
                 and host_of(address) not in busy
+                and (not (network := network_of(address)) or networks[network] < MAX_PROBES // 2)
             ),
             None,
         )
@@ -64,13 +69,13 @@ class Prober:
     async def _probe(self, peer: PeerId, address: str) -> None:
         try:
             with trio.fail_after(self._context.config.dial_timeout_s):
-                await self._context.transport.probe(address)
+                network = await self._context.transport.probe(address)
         except (GossipError, trio.TooSlowError):
             self._attempts.failed(address, trio.current_time())
             self._hosts.failed(host_of(address), trio.current_time())
         else:
             self._attempts.succeeded(address)
             self._hosts.succeeded(host_of(address))
-            self._context.engine.book.reached(peer, address)
+            self._context.engine.book.reached(peer, address, network)
         finally:
             del self._probing[peer]

@@ -121,6 +121,11 @@ class Transport(Protocol):
     def dialled_us(self, peer: PeerId) -> bool:
         """Whether a live connection to `peer` is one that it dialled: it has reached our listening address."""
 
+    def network_of(self, peer: PeerId) -> str | None:
+        """The network that a live connection to `peer` leads to, as text: a /24 of IPv4, a /48 of IPv6. "": one of our
+        own, where every machine counts for itself (loopback, a LAN, what the operator named). None where it is not
+        known: not connected, or only through a third peer, whose network says nothing of the far end's."""
+
     def address_at(self, peer: PeerId, port: int) -> str | None:
         """The multiaddr of this port on the host that a live connection to `peer` leads to; None where none does, or
         only through a third peer."""
@@ -137,9 +142,10 @@ class Transport(Protocol):
     async def dial(self, address: str) -> PeerId:
         """Connect to a multiaddr that ends in `/p2p/<peer id>`; idempotent. Raises TransportError or LocalError."""
 
-    async def probe(self, address: str) -> None:
-        """Whether the peer that the multiaddr names answers there, over a connection of its own that is closed at once,
-        connected or not. Raises TransportError or LocalError when it does not."""
+    async def probe(self, address: str) -> str | None:
+        """Find out whether the peer that the multiaddr names answers there, over a connection of its own that is closed
+        at once, connected or not; the network it answers from, as `network_of` has it. Raises TransportError or
+        LocalError when it does not."""
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
         """A new stream to a connected peer. `bulk`: much will go over it; a transport may have a faster way for that,

@@ -143,6 +143,10 @@ class Libp2pTransport:
         """Whether a live connection to `peer` is one that it dialled."""
         return self._swarm.dialled_by(parse_peer(peer))
 
+    def network_of(self, peer: PeerId) -> str | None:
+        """The network that a direct connection to `peer` leads to; "" for one of our own."""
+        return self._swarm.network_of(parse_peer(peer))
+
     def address_at(self, peer: PeerId, port: int) -> str | None:
         """The multiaddr of this port on the host that a direct connection to `peer` leads to."""
         host = self._swarm.host_of(parse_peer(peer))
@@ -203,15 +207,16 @@ class Libp2pTransport:
                     del self._dialling[peer]
         return peer
 
-    async def probe(self, address: str) -> None:
-        """Whether the peer of the address proves its key there. Raises TransportError or LocalError."""
+    async def probe(self, address: str) -> str | None:
+        """The network from which the peer of the address proves its key there; None for a circuit's. Raises
+        TransportError or LocalError."""
         self._check_running()
         if (circuit := parse_circuit(address)) is not None:
             await self._probe_circuit(*circuit)
-            return
+            return None
         parsed, peer = parse_dial(address)
         with translated(f"probing {address}"), trio.fail_after(self._config.dial_timeout_s):
-            await self._swarm.probe(parsed, parse_peer(peer))
+            return await self._swarm.probe(parsed, parse_peer(peer))
 
     async def _probe_circuit(self, relay: PeerId, peer: PeerId) -> None:
         if relay != self._peer_id:

@@ -111,15 +111,18 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         """Refused: libp2p's parts would dial whatever address a peer once claimed (traps 8 and 14)."""
         raise SwarmException(f"not connected to {peer_id}")
 
-    async def probe(self, address: Any, peer_id: ID) -> None:
-        """A whole handshake with `peer_id` at `address`, and the end: what the far end takes for a short visit."""
+    async def probe(self, address: Any, peer_id: ID) -> str | None:
+        """A whole handshake with `peer_id` at `address`, and the end: what the far end takes for a short visit. The
+        network that it was had with."""
         raw = await self._tcp.dial(address)
+        network = self._networks.named(host_of(raw))
         try:
             secured = await self.upgrader.upgrade_security(raw, True, peer_id)
             await self.upgrader.upgrade_connection(secured, peer_id)
         finally:
             with trio.CancelScope(shield=True), suppress(Exception):
                 await raw.close()
+        return network
 
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
         """Upgrade, then hold the socket while the connection lives.
@@ -246,6 +249,11 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
             if host is not None:
                 return str(host)
         return None
+
+    def network_of(self, peer_id: ID) -> str | None:
+        """The network at the far end of a connection to a peer; "" for one of our own."""
+        hosts = (host_of(connection.muxed_conn.secured_conn) for connection in self.connections.get(peer_id, ()))
+        return next((it for host in hosts if (it := self._networks.named(host)) is not None), None)
 
     def dialled_by(self, peer_id: ID) -> bool:
         """Whether any of the connections registered for a peer came in where we listen."""

@@ -52,10 +52,13 @@ class MemoryNetwork(Links):
         self._nodes: dict[str, MemoryTransport] = {}
         self._numbers = itertools.count()
 
-    def attach(self, peer: PeerId, admission: Admission | None = None) -> "MemoryTransport":
+    def attach(
+        self, peer: PeerId, admission: Admission | None = None, *, network: str | None = ""
+    ) -> "MemoryTransport":
         """A node's attachment, not yet listening. A peer may attach again, as after a restart. `admission`: who may
-        connect; None: everybody who asks for none either."""
-        return MemoryTransport(self, peer, f"/memory/{next(self._numbers)}/p2p/{peer}", admission)
+        connect; None: everybody who asks for none either. `network`: which others see it in, as `network_of` says it
+        to them: "" as on one LAN, None as behind a relay."""
+        return MemoryTransport(self, peer, f"/memory/{next(self._numbers)}/p2p/{peer}", admission, network)
 
     def broadcast(self, data: bytes) -> _Broadcast:
         """A new message, told apart from one with the same bytes."""
@@ -84,8 +87,17 @@ class MemoryNetwork(Links):
 class MemoryTransport:
     """One node's attachment. `handler_errors`: exceptions that the handlers let out, which they must not."""
 
-    def __init__(self, network: MemoryNetwork, peer: PeerId, address: str, admission: Admission | None) -> None:
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        peer: PeerId,
+        address: str,
+        admission: Admission | None,
+        seen_in: str | None = "",
+    ) -> None:
         self.handler_errors: list[Exception] = []
+        self.seen_in = seen_in
+        """The network that others see us in."""
         self._network = network
         self._peer = peer
         self._address = address
@@ -122,6 +134,11 @@ class MemoryTransport:
         """Whether the connection to `peer` is one that it dialled."""
         connection = self._connections.get(peer)
         return connection is not None and connection.ends[1] is self
+
+    def network_of(self, peer: PeerId) -> str | None:
+        """The network that a connected peer was attached in."""
+        connection = self._connections.get(peer)
+        return None if connection is None else self._far_end(connection).seen_in
 
     def address_at(self, peer: PeerId, port: int) -> str | None:
         """Every node is a host of its own here; its number stands for its port."""
@@ -162,9 +179,11 @@ class MemoryTransport:
             self.take(peer, connection)
         return peer
 
-    async def probe(self, address: str) -> None:
-        """Whether somebody answers there."""
-        self._introduce(await self._found(address))
+    async def probe(self, address: str) -> str | None:
+        """The network of whoever answers there."""
+        node = await self._found(address)
+        self._introduce(node)
+        return node.seen_in
 
     async def _found(self, address: str) -> "MemoryTransport":
         peer = PeerId(address.rpartition("/p2p/")[2])
@@ -199,7 +218,7 @@ class MemoryTransport:
         connection = self._connections.get(peer)
         if connection is None:
             raise TransportError("not connected")
-        remote = next(end for end in connection.ends if end is not self)
+        remote = self._far_end(connection)
         there, back = (Pipe(partial(self._network.delay, self._peer, peer)) for _ in range(2))
         ours, theirs = MemoryStream(peer, back, there), MemoryStream(self._peer, there, back)
         remote.accept(protocol, theirs, connection)
@@ -265,6 +284,9 @@ class MemoryTransport:
 
     # -- insides
 
+    def _far_end(self, connection: _Connection) -> "MemoryTransport":
+        return next(end for end in connection.ends if end is not self)
+
     async def _serve(self, protocol: str, stream: MemoryStream, connection: _Connection) -> None:
         handlers = self._handlers
         try:
@@ -302,7 +324,7 @@ class MemoryTransport:
         for peer, connection in list(self._connections.items()):
             if peer == without or self._nursery is None or self._network.loses(self._peer, peer):
                 continue
-            remote = next(end for end in connection.ends if end is not self)
+            remote = self._far_end(connection)
             delay = self._network.delay(self._peer, peer)
             if delay:
                 self._nursery.start_soon(self._deliver_later, remote, message, delay)

@@ -112,6 +112,10 @@ class Paced:
         """See Transport."""
         return self._transport.dialled_us(peer)
 
+    def network_of(self, peer: PeerId) -> str | None:
+        """See Transport."""
+        return self._transport.network_of(peer)
+
     def address_at(self, peer: PeerId, port: int) -> str | None:
         """See Transport."""
         return self._transport.address_at(peer, port)
@@ -130,9 +134,9 @@ class Paced:
         """See Transport."""
         return await self._transport.dial(address)
 
-    async def probe(self, address: str) -> None:
+    async def probe(self, address: str) -> str | None:
         """See Transport."""
-        await self._transport.probe(address)
+        return await self._transport.probe(address)
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
         """See Transport."""

@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from gossip.errors import LocalError
 from gossip.ids import PeerId
+from gossip.protocol.networks import network_at, parsed_host
 
 LOCAL_NETWORKS: Final = (
     "127.0.0.0/8",
@@ -26,10 +27,6 @@ LOCAL_NETWORKS: Final = (
     "fe80::/10",
 )
 """Loopback, RFC 1918, link-local and unique local addresses: one's own machines, or a proxy before them."""
-
-IPV4_PREFIX: Final = 24
-IPV6_PREFIX: Final = 48
-"""What one customer commonly has: a /24 is the smallest block that is routed, a /48 what RFC 6177 gives a site."""
 
 Key = TypeVar("Key")
 
@@ -77,16 +74,16 @@ class Networks:
 
     def of(self, host: str | None) -> str | None:
         """The network of an IP address; None for one that is not bounded, and for what is no IP address."""
-        try:
-            address = ipaddress.ip_address((host or "").partition("%")[0])
-        except ValueError:
+        return self.named(host) or None
+
+    def named(self, host: str | None) -> str | None:
+        """The same for whoever has to tell the two apart: "" for one that is not bounded, None for no IP address."""
+        address = parsed_host(host or "")
+        if address is None:
             return None
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped  # or one host would have two names
         if any(address.version == each.version and address in each for each in self._unbounded):
-            return None
-        prefix = IPV4_PREFIX if address.version == 4 else IPV6_PREFIX
-        return str(ipaddress.ip_network(f"{address}/{prefix}", strict=False))
+            return ""
+        return network_at(address)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import trio
-from transport_networks import TRANSPORT_NETWORKS, Attach
+from transport_networks import SEEN_AS_ONE, TRANSPORT_NETWORKS, Attach
 
 from gossip.errors import GossipError, LocalError, RemoteError
 from gossip.identity import Identity
@@ -338,3 +338,17 @@ async def test_who_was_dialled_knows_it_and_so_does_who_dialled(attach):
         await other.transport.disconnect(one.peer)
         await until(lambda: other.lost == [one.peer])
         assert not other.transport.dialled_us(one.peer)
+
+
+@pytest.mark.parametrize("name", [*TRANSPORT_NETWORKS, *SEEN_AS_ONE])
+async def test_both_ends_of_a_connection_see_the_other_in_its_network_and_so_does_a_probe(name):
+    async with running({**TRANSPORT_NETWORKS, **SEEN_AS_ONE}[name](), 2) as (one, other):
+        expected = "127.0.0.0/24" if name in SEEN_AS_ONE else ""
+        assert one.transport.network_of(other.peer) is None, "not connected"
+        with trio.fail_after(PATIENCE_S):
+            assert await one.transport.probe(other.transport.addresses[0]) == expected
+        await connect(one, other)
+        assert one.transport.network_of(other.peer) == other.transport.network_of(one.peer) == expected
+        await one.transport.disconnect(other.peer)
+        await until(lambda: one.lost == [other.peer])
+        assert one.transport.network_of(other.peer) is None

@@ -10,6 +10,7 @@ from gossip.transport.base import Stream, Transport
 from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
 from gossip.transport.memory import MemoryNetwork
 from gossip.transport.paced import Paced
+from gossip.transport.places import Bounds
 from gossip.transport.preshared import PresharedKey
 
 Attach = Callable[[Identity], Transport]
@@ -69,6 +70,17 @@ def libp2p_bulk() -> Attach:
     return lambda identity: _Bulky(Libp2pConfig(), identity.seed)
 
 
+def libp2p_with_bounds() -> Attach:
+    """Where loopback is a network like any other."""
+    bounds = Bounds(unbounded_networks=())
+    return lambda identity: Libp2pTransport(Libp2pConfig(bounds=bounds), identity.seed)
+
+
+def memory_with_networks() -> Attach:
+    network = MemoryNetwork(random.Random(1))
+    return lambda identity: network.attach(identity.peer_id, network="127.0.0.0/24")
+
+
 def libp2p_with_psk() -> Attach:
     """Bulk too, or nothing of the suite would go over a data connection behind the key."""
     key = PresharedKey(bytes(range(32)))
@@ -85,3 +97,9 @@ TRANSPORT_NETWORKS: dict[str, Callable[[], Attach]] = {
     "memory within limits": paced(memory),
     "libp2p within limits": paced(libp2p),
 }
+
+SEEN_AS_ONE: dict[str, Callable[[], Attach]] = {
+    "memory with networks": memory_with_networks,
+    "libp2p with bounds": libp2p_with_bounds,
+}
+"""Where all peers see each other in the network 127.0.0.0/24; elsewhere they see one of their own."""

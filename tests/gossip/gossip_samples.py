@@ -3,8 +3,10 @@
 from gossip.api import UpdateKind
 from gossip.identity import Identity
 from gossip.ids import Digest, RunId
+from gossip.protocol.book import Standing
 from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
 from gossip.protocol.envelope import Envelope, Kind, Scope, Statement, seal
+from gossip.protocol.members import Evidence
 from gossip.protocol.statements import (
     Link,
     LinkBody,
@@ -19,6 +21,8 @@ from gossip.protocol.statements import (
 
 SCOPE = Scope(swarm=swarm_id_of("p2ptrain"), run=RunId(b"r" * 16))
 GENESIS = digest_of(b"the initial model")
+WELL_KNOWN = Evidence(standing=lambda peer: Standing.VERIFIED, network=lambda peer: "", dialled_us=lambda peer: False)
+"""Everybody was reached at its address, on a LAN, by us."""
 ALICE, BOB, CAROL = (Identity(bytes([number]) * 32) for number in (1, 2, 3))
 
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 
@@ -129,11 +130,12 @@ class Swarm:
         peers: tuple[str, ...] = (),
         run: RunInfo = RUN,
         private: Private | None = None,
+        network: str | None = "",
         **changes: object,
     ) -> FakeRuntime:
-        """A node that does not run yet. `changes`: of the config."""
+        """A node that does not run yet. `network`: which others see it in. `changes`: of the config."""
         key = identity(number)
-        attach = self.network.attach
+        attach = partial(self.network.attach, network=network)
         transport = attach(key.peer_id) if private is None else attach(key.peer_id, private.gate)
         events: list[GossipEvent] = []
         node: FakeRuntime

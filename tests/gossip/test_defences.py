@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 import trio
 from gossip_liars import Liar, join, refused
-from gossip_samples import SCOPE, chain
+from gossip_samples import SCOPE, WELL_KNOWN, chain
 from gossip_swarm import RUN, FakeRuntime, Swarm, identity, play, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,7 +75,15 @@ def test_quotas_are_bounded() -> None:
 def full() -> Members:
     """Eight honest neighbours, each followed, with neighbours of its own."""
     outbox = Outbox()
-    made = Members(me=PeerId("me"), scope=SCOPE, degree=8, rng=random.Random(1), scores=Scores(), outbox=outbox)
+    made = Members(
+        me=PeerId("me"),
+        scope=SCOPE,
+        degree=8,
+        rng=random.Random(1),
+        scores=Scores(),
+        outbox=outbox,
+        evidence=WELL_KNOWN,
+    )
     for peer in HONEST:
         made.admit(peer, 7, 0.0)
         follow(made, peer)

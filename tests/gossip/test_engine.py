@@ -217,7 +217,9 @@ def test_repeated_offences_ban_and_a_banned_forwarder_is_not_even_read(it):
 
 
 def test_a_full_node_says_so_and_makes_room_for_the_lonely_now_and_then():
-    it = engine(degree=2)
+    it, late = engine(degree=2), Identity(b"\x07" * 32)
+    for key in (ALICE, BOB, CAROL, late):
+        it.book.reached(key.peer_id, f"/memory/1/p2p/{key.peer_id}")
     for key in (ALICE, BOB):
         it.on_hello(key.peer_id, hello(key, neighbours=2), 0.0)
     assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=2), 1.0)).admitted is False
@@ -225,11 +227,20 @@ def test_a_full_node_says_so_and_makes_room_for_the_lonely_now_and_then():
     assert len(it.neighbours) == 2
     lost = [out.peer for out in it.drain() if isinstance(out, Disconnect)]
     assert len(lost) == 1
-    late = Identity(b"\x07" * 32)
     for peer in list(it.neighbours):
         it.neighbours[peer].neighbours = 2
     assert parse_hello(it.on_hello(late.peer_id, hello(late), 2.0)).admitted is False
     assert parse_hello(it.on_hello(late.peer_id, hello(late), 2.0 + SWAP_EVERY_S)).admitted is True
+
+
+def test_a_full_node_makes_no_room_for_one_that_only_says_hello():
+    it = engine(degree=2)
+    for key in (ALICE, BOB):
+        it.on_hello(key.peer_id, hello(key, neighbours=2), 0.0)
+    assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=0), 1.0)).admitted is False
+    it.book.reached(C, f"/memory/1/p2p/{C}")
+    assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=0), 2.0)).admitted is True
+    assert set(it.neighbours) == {A, C}, "the newest of those that only said hello goes for one that was reached"
 
 
 def test_who_has_no_room_for_us_is_no_neighbour(it):

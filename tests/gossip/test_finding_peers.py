@@ -181,7 +181,7 @@ async def test_so_it_is_when_its_bootstrap_peer_is_gone_and_it_alone_dials(autoj
         it.network.part([cut.peer], [node.peer for node in others])
         for node in others:
             node.service._engine.book.forget(cut.peer)
-            node.service._engine.book.learn = lambda record, *, first_hand: False  # type: ignore[method-assign]
+            node.service._engine.book.learn = lambda record, **how: False  # type: ignore[method-assign]
         await trio.sleep(600)
         it.network.heal()
         await until(lambda: len(cut.service.neighbours()) == 2, timeout_s=2 * PERIOD_S)
@@ -215,6 +215,7 @@ async def test_after_an_outage_many_dead_addresses_do_not_stand_before_a_live_on
             key = identity(number)
             node.service._engine.book._kept.add(key.peer_id)
             node.service._engine.book._records[key.peer_id] = parse_record(open_envelope(record(by=key), SCOPE))
+            node.service._engine.book._note(key.peer_id)
             it.network.stall(key.peer_id)
         under_way: list[str] = []
         most = [0, 0]

@@ -18,9 +18,9 @@ from gossip.protocol.kademlia import (
     PER_NETWORK,
     STALE_S,
     Table,
-    network_of,
     place_of_id,
 )
+from gossip.protocol.networks import network_of
 from gossip.protocol.statements import PeerRecord
 
 ME = "me"

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from gossip_samples import SCOPE, chain
+from gossip_samples import SCOPE, WELL_KNOWN, chain
 from gossip_swarm import identity
 
 from gossip.ids import PeerId
@@ -21,7 +21,9 @@ HONEST = [PeerId(f"honest {number}") for number in range(60)]
 
 def table(others: list[PeerId] = HONEST, degree: int = DEGREE) -> tuple[Members, Outbox]:
     outbox = Outbox()
-    made = Members(me=ME, scope=SCOPE, degree=degree, rng=random.Random(1), scores=Scores(), outbox=outbox)
+    made = Members(
+        me=ME, scope=SCOPE, degree=degree, rng=random.Random(1), scores=Scores(), outbox=outbox, evidence=WELL_KNOWN
+    )
     made.look_round(others, 0.0)
     return made, outbox
 
@@ -98,7 +100,8 @@ def test_a_crowd_in_which_each_is_nearer_than_the_one_before_takes_no_free_place
     assert set(strangers[:2]) <= set(it.table)
 
 
-def test_if_all_places_were_the_rings_such_a_crowd_would_have_them_all(monkeypatch):
+def test_if_all_places_were_the_rings_and_nobody_settled_such_a_crowd_would_have_them_all(monkeypatch):
+    monkeypatch.setattr("gossip.protocol.members.SETTLED_S", float("inf"))
     monkeypatch.setattr("gossip.protocol.topology.ring_count", lambda degree: degree // 2)
     monkeypatch.setattr("test_ring_places.RINGS", DEGREE // 2)
     it, _ = table()
