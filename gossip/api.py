@@ -71,7 +71,8 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundView:
-    """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over."""
+    """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over, of which `fresh` have
+    reached the round."""
 
     round: int
     staleness: dict[PeerId, int]
@@ -79,6 +80,16 @@ class RoundView:
     neighbours: int
     closed_by: Literal["quorum", "deadline", "alone"]
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """Of one round: how many neighbours there are, how many of them have announced it (or a later one), and of how many
+    the update has arrived."""
+
+    neighbours: int
+    announced: int
+    arrived: int
 
 
 @dataclass(frozen=True, kw_only=True)
