@@ -71,8 +71,8 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundView:
-    """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over. `arriving`: those
-    that are yet to be heard of, while we have only just begun."""
+    """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over, of which `fresh` have
+    reached the round. `arriving`: those that are yet to be heard of, while we have only just begun."""
 
     round: int
     staleness: dict[PeerId, int]
@@ -81,6 +81,16 @@ class RoundView:
     closed_by: Literal["quorum", "deadline", "alone"]
     seconds: float
     arriving: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """Of one round: how many neighbours there are, how many of them have announced it (or a later one), and of how many
+    the update has arrived."""
+
+    neighbours: int
+    announced: int
+    arrived: int
 
 
 @dataclass(frozen=True, kw_only=True)

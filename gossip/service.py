@@ -13,6 +13,7 @@ from functools import partial
 import trio
 
 from gossip.api import (
+    Arrivals,
     Fetch,
     GossipEvent,
     GossipStats,
@@ -32,7 +33,7 @@ from gossip.api import (
 from gossip.config import GossipConfig
 from gossip.errors import GossipError, LocalError, Reason, RemoteError, lone_local_error
 from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.ids import Digest, PeerId
 from gossip.membership import Role
 from gossip.membership.spread import Spread
 from gossip.protocol.engine import Engine
@@ -199,6 +200,7 @@ class GossipService(Handlers):
         hashed = await self._context.hasher.payload(payload)
         mark = await self._marker.cut(state)
         self._engine.publisher.extend(round=round, codec=codec, payload=hashed, steps=steps, tokens=tokens, state=mark)
+        self._engine.traffic.exchanges.published(self._newest_address(), trio.current_time())
         await self._announce()
 
     async def exchange(
@@ -233,6 +235,19 @@ class GossipService(Handlers):
         view = await self.closer.close(round, at_most_s)
         self.newest_members = frozenset(view.staleness)
         return view
+
+    def arrivals(self, round: int) -> Arrivals:
+        """How many of the neighbours' updates of a round have arrived so far."""
+        return self.closer.arrivals(round)
+
+    def exchange_patience(self, round: int) -> float:
+        """For how many seconds a round should be kept open at the least: so long as the exchange of its updates takes,
+        as measured, with a margin. 0 where nobody's update is to be expected."""
+        return self.closer.patience(round)
+
+    def exchange_seconds(self) -> float | None:
+        """How long the exchange of a round's updates with a quorum of the neighbours takes, as measured of late."""
+        return self.closer.exchange_seconds()
 
     async def wait_for_neighbours(self, count: int, timeout_s: float) -> int:
         """Wait for so many neighbours, at most `timeout_s`; how many there are."""
@@ -371,6 +386,11 @@ class GossipService(Handlers):
         self._server.shelf.forget(peer)
         self._engine.cut(peer, why)
         self._perform()
+
+    def _newest_address(self) -> Digest:
+        newest = self._engine.publisher.newest
+        assert newest is not None, "something has just been published"
+        return newest.address
 
     def _check_publishes(self) -> None:
         if not self._engine.roles.publishes:

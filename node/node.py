@@ -15,7 +15,8 @@ from node.config import Config
 from node.energy import Meter
 from node.epochs import EpochCounter
 from node.estimates import HeldEstimates
-from node.inner_loop import InnerLoop
+from node.in_time import InTime, Lengthened, Lengths, late_words, lengthened_words
+from node.inner_loop import InnerLoop, Phase
 from node.journal import Journal
 from node.lanes import Lane
 from node.pace import Pace
@@ -76,6 +77,10 @@ class Node:
     """How long the parts of the newest closing took: publish, collect, aggregate; of a meeting collect alone."""
     newest_payload: int = 0
     """Bytes of the newest message."""
+    in_time: InTime = field(default_factory=InTime)
+    lengthened: Lengthened = field(default_factory=Lengthened)
+    closed_round: int | None = None
+    """The newest round that this process has closed."""
     accepted: Counter[str] = field(default_factory=Counter)
     """Updates taken of each peer; of those that left long ago it is forgotten."""
 
@@ -153,10 +158,30 @@ class Node:
             )
             self.journal.emit("warning", message=message)
 
+    def watch_arrivals(self, phase: Phase) -> None:
+        """At the end of a phase: see whose updates of the round before have arrived meanwhile, and whether rounds last
+        longer than planned. Say so when too few do, when enough do again, and when rounds have become longer."""
+        lengths = Lengths(
+            inner_steps=self.config.train.inner_steps,
+            step_seconds=phase.step_seconds,
+            exchange_s=self.service.exchange_seconds(),
+            longest_s=self.config.network.initial_deadline_s,
+        )
+        if self.closed_round is not None and self.closed_round == self.round - 1:
+            turn = self.in_time.add(self.service.arrivals(self.closed_round))
+            if turn is not None:
+                again = f"{self.in_time.share or 0:.0%} of the neighbours' updates arrive in time again"
+                words = late_words(self.in_time, lengths) if turn == "fell" else again
+                self.journal.emit("warning", message=words, about="updates_in_time")
+        steps = self.lengthened.add(phase.steps, self.pace.steps)
+        if steps is not None:
+            self.journal.emit("warning", message=lengthened_words(steps, lengths), about="round_length")
+
     def enough(self, steps: int) -> bool:
         """Whether a phase may end: its steps are done, or it lags and has done its least; and the round before it is
-        closed, for one round closes at a time. Steps before the company of that round is there do not count: so those
-        who meet end their phases together, however unlike they began them."""
+        closed, for one round closes at a time. So a phase lasts at least as long as that round's exchange. Steps before
+        the company of that round is there do not count: so those who meet end their phases together, however unlike
+        they began them."""
         if self._gathering:
             self._uncounted = steps
         if self._closing:

@@ -27,6 +27,8 @@ _COPIED = (
     "rung",
     "link_bytes_per_s",
     "inner_steps",
+    "updates_in_time",
+    "exchange_s",
 )
 """Fields of a `round` event that are simply the newest state."""
 
@@ -88,6 +90,10 @@ class NodeProgress:
     """What the compressor `adaptive` made the newest update with."""
     link_bytes_per_s: float | None = None
     """Of updates to the slowest neighbour that a quorum waits for."""
+    updates_in_time: float | None = None
+    """Share of the neighbours' updates, over the newest rounds (in_time.py)."""
+    exchange_s: float | None = None
+    """How long the exchange of a round's updates takes, with a quorum of the neighbours."""
     inner_steps: int = 0
     """Steps that the next round is to have."""
     checkpoint: str | None = None

@@ -40,6 +40,9 @@ class NodeSummary:
     aggregator: str
     compressor: str
     resumed_from: str | None = None
+    updates_in_time: float | None = None
+    """Share of the neighbours' updates that arrived before the phase after their round had ended; of the last process
+    alone. None without neighbours, and in summaries of older releases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,7 @@ class SwarmTotals:
     honest: int
     byzantine: int
     wall_s: float
+    updates_in_time: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +89,17 @@ def read_node_summary(path: Path) -> NodeSummary | None:
     """A node's summary; None when it never wrote one. UsageError when the file is something else."""
     try:
         raw = json.loads(path.read_bytes())
-        return NodeSummary(**{key.name: raw[key.name] for key in fields(NodeSummary)})
+        return NodeSummary(
+            **{key.name: raw[key.name] for key in fields(NodeSummary) if key.name not in _LATER or key.name in raw}
+        )
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a node's summary ({type(error).__name__}: {error})") from error
+
+
+_LATER = frozenset({"updates_in_time"})
+"""Keys that summaries of older releases lack."""
 
 
 def mean(values: Sequence[float | None]) -> float | None:

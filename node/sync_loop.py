@@ -36,6 +36,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             phase = await node.lane.drive(
                 node.inner.phase(enough=node.enough, keep_state=node.checkpoint_due, schedule_step=node.schedule_step)
             )
+            node.watch_arrivals(phase)
             node.begin_closing()
             plan_phase(node, phase.step_seconds)
             await phases.send(phase)
@@ -53,6 +54,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             if result.robust:
                 node.service.outvotes_liars()
             node.inner.correct(result.correction_d, taken_at=phase.end_step)
+            node.closed_round = node.round
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             node.enter_round(node.round + 1)
 
@@ -157,7 +159,9 @@ def _charge(offence: PayloadError) -> tuple[Reason, str]:
 
 
 def patience(node: Node, phase: Phase, began: float) -> float:
-    """How long closing may take at most: the time of tau steps, so that no correction is older than that."""
+    """How long closing may take at most: the time of tau steps, so that no correction is older than that; or as long as
+    an exchange takes where tau steps are over before, for the correction would else have nobody's update in it."""
+    exchange_s = node.service.exchange_patience(node.round)
     if node.last_round:
-        return FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.pace.steps)
-    return max(0.0, node.overlap_steps * phase.step_seconds - (trio.current_time() - began))
+        return max(exchange_s, FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.pace.steps))
+    return max(exchange_s, node.overlap_steps * phase.step_seconds - (trio.current_time() - began))

@@ -4,6 +4,10 @@ A neighbour counts as *live* while its newest applied round is at most `max_stal
 it has reached ours. A round closes at a quorum of fresh among the live ones, or at the deadline. A neighbour that
 died therefore costs a few deadlines and then, too stale to be live, nothing. With neighbours but no live one we wait
 for the deadline: a node that ran ahead of all others must not run further.
+
+A neighbour that is too stale here, but has announced our round and delivers, is *due*: it keeps up, and the exchange
+does not. It counts in the quorum's denominator. Without it every neighbour whose updates pile up would make the quorum
+smaller, the rounds shorter and the pile larger, until each node closed its rounds alone.
 """
 
 import math
@@ -40,10 +44,11 @@ class Standing:
     neighbours: int
     arriving: int = 0
 
-    def quorum_reached(self, quorum: float) -> bool:
-        """Whether enough of the live neighbours, and of those arriving, are fresh."""
+    def quorum_reached(self, quorum: float, *, due: int = 0) -> bool:
+        """Whether enough are fresh of the live neighbours, of those arriving, and of those that are `due`: too many of
+        their updates are on the way."""
         live = len(self.staleness) + self.arriving
-        return live > 0 and self.fresh >= math.ceil(quorum * live - 1e-9)
+        return live > 0 and self.fresh >= math.ceil(quorum * (live + due) - 1e-9)
 
 
 ARRIVAL_S: Final = 30.0
@@ -102,9 +107,9 @@ class LearnedDeadline:
         self._least = least
         self._k = k
 
-    def seconds(self, at_most: float) -> float:
-        """The deadline for the next round, never above `at_most`."""
-        return min(at_most, self._initial, self._learned())
+    def seconds(self, at_most: float, *, at_least: float = 0.0) -> float:
+        """The deadline for the next round, never above `at_most`; below `at_least` only where that is above a bound."""
+        return min(at_most, self._initial, max(at_least, self._learned()))
 
     def learn(self, seconds: float) -> None:
         """A round closed after so many seconds."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from gossip.api import GossipStats
 from gossip.ids import Digest, PeerId
+from gossip.protocol.exchange_times import ExchangeTimes
 from gossip.protocol.neighbour import Neighbour
 from gossip.protocol.publisher import Publisher
 from gossip.protocol.speeds import Speeds
@@ -17,6 +18,7 @@ class Traffic:
         self._publisher = publisher
         self._neighbours = neighbours
         self.speeds = Speeds(neighbours)
+        self.exchanges = ExchangeTimes(neighbours)
 
     def received(self, *, snapshot: bool) -> Callable[[int], None]:
         """A meter for verified bytes that come in."""
@@ -36,9 +38,11 @@ class Traffic:
         else:
             self._stats.payload_bytes_sent += size
 
-    def delivered(self, peer: PeerId, address: Digest) -> None:
+    def delivered(self, peer: PeerId, address: Digest, now: float) -> None:
         """`peer` was sent all of a blob of ours, or wants no more of it: the rest it has of others."""
         neighbour = self._neighbours.get(peer)
+        if neighbour is not None and neighbour.delivered != address:
+            self.exchanges.delivered(peer, address, now)
         if neighbour is not None:
             neighbour.delivered = address
 

@@ -52,7 +52,7 @@ class Follower:
         witnesses: Witnesses,
     ) -> None:
         self.scope = trio.CancelScope()
-        self.woken = Pulse()
+        self._woken = Pulse()
         self._peer = peer
         self._neighbour = neighbour
         self._context = context
@@ -83,6 +83,13 @@ class Follower:
         if self._engine.court.scores.banned(self._peer, trio.current_time()):
             self._shelf.forget(self._peer)
 
+    def wake(self) -> None:
+        """There may be something to fetch: look, and time how long that takes from now."""
+        announced, applied = self._neighbour.chain.announced, self._neighbour.chain.applied
+        if announced is not None and (applied is None or announced.place > applied.place):
+            self._engine.traffic.exchanges.heard(self._peer, announced.place, trio.current_time())
+        self._woken.beat()
+
     def answer(self, update: Update, error: RemoteError | None) -> None:
         """The runtime's verdict. One on an update that is no longer in flight (the peer came back) is void."""
         flight = self._in_flight
@@ -92,9 +99,14 @@ class Follower:
         if error is None:
             flight.accepted = True
             self._engine.accepted(flight.what)
+            self._time(flight.what)
         else:
             self._engine.rejected(flight.what, error, trio.current_time())
         flight.answered.set()
+
+    def _time(self, what: Link | Offer) -> None:
+        delta = isinstance(what, Link) and what.body.kind == "delta"
+        self._engine.traffic.exchanges.applied(self._peer, what.place, trio.current_time(), delta=delta)
 
     async def _follow(self) -> None:
         while True:
@@ -114,7 +126,7 @@ class Follower:
         retry_at = self._neighbour.retry_at
         pause = trio.CancelScope(deadline=retry_at if retry_at > trio.current_time() else float("inf"))
         with pause:
-            await self.woken.wait()
+            await self._woken.wait()
 
     async def _attempt(self, work: Work) -> None:
         now = trio.current_time

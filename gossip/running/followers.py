@@ -41,7 +41,7 @@ class Followers:
     def wake(self, peer: PeerId) -> None:
         """There may be something to fetch of it."""
         if peer in self._all:
-            self._all[peer].woken.beat()
+            self._all[peer].wake()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
         """The runtime's verdict on an update of a neighbour."""

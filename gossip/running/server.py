@@ -193,7 +193,7 @@ class Server:
             carried = sum(talk.sent.values())
             self._engine.traffic.speeds.end(talk.upload, trio.current_time(), whole=whole, carried=carried)
         if whole and talk.address is not None and talk.sent:
-            self._engine.traffic.delivered(talk.peer, talk.address)
+            self._engine.traffic.delivered(talk.peer, talk.address, trio.current_time())
         talk.upload = talk.address = None
         talk.sent.clear()
 
@@ -216,5 +216,5 @@ class Server:
         if talk.address == address:
             talk.sent[index] = len(chunk)
             if len(talk.sent) == len(blobs.manifest(address).chunks):
-                traffic.delivered(talk.peer, address)
+                traffic.delivered(talk.peer, address, trio.current_time())
         return chunk
