@@ -118,7 +118,7 @@ class Lengths:
 def round_up(steps: float) -> int:
     """To two digits."""
     unit: int = 10 ** max(0, math.floor(math.log10(steps)) - 1)
-    return math.ceil(steps / unit) * unit
+    return math.ceil(steps / unit - 1e-9) * unit
 
 
 def late_words(in_time: InTime, lengths: Lengths) -> str:

@@ -130,6 +130,16 @@ class Metrics:
         self._info = self._gauge("info", "1; the labels describe the node.", *INFO)
         self._parameters = self._gauge("parameters", "Parameters of the model.")
         self._staleness = self._gauge("staleness_rounds", "Rounds by which the most stale neighbour lags.")
+        self._in_time = self._gauge(
+            "updates_in_time_ratio",
+            "Share of the neighbours' updates, over the newest 20 rounds, that came before the phase after their round "
+            "had ended; -1: not known.",
+        )
+        self._in_time.set(-1)
+        self._exchange = self._gauge(
+            "exchange_seconds", "How long the exchange of a round's updates takes with a quorum; -1: not known."
+        )
+        self._exchange.set(-1)
         self._rung = self._gauge("rung", "1 for what the compressor `adaptive` made the newest update with.", "rung")
         self._link = self._gauge(
             "link_bytes_per_second", "Speed of updates to the slowest neighbour that a quorum waits for."
@@ -190,7 +200,7 @@ class Metrics:
         )
         of_training = [
             *(self._gauges[name] for name in gauges),
-            *(self._tokens_per_second, self._late, self._link, self._rung),
+            *(self._tokens_per_second, self._late, self._link, self._rung, self._in_time, self._exchange),
             *(self._steps, self._tokens, self._compute, self._skipped, self._energy, self._closed),
             *(self._step_seconds, self._round_seconds, self._close_seconds),
         ]
@@ -221,6 +231,8 @@ class Metrics:
         self._seconds(event)
         self._members(event)
         self._link.set(event.get("link_bytes_per_s") or 0)
+        for gauge, key in ((self._in_time, "updates_in_time"), (self._exchange, "exchange_s")):
+            gauge.set(-1 if event.get(key) is None else event[key])
         self._rung.clear()
         if event.get("rung"):
             self._rung.labels(rung=event["rung"]).set(1)

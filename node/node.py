@@ -172,7 +172,7 @@ class Node:
             if turn is not None:
                 again = f"{self.in_time.share or 0:.0%} of the neighbours' updates arrive in time again"
                 words = late_words(self.in_time, lengths) if turn == "fell" else again
-                self.journal.emit("warning", message=words, about="updates_in_time")
+                self.journal.emit("warning", message=words, about="updates_in_time", recovered=turn == "recovered")
         steps = self.lengthened.add(phase.steps, self.pace.steps)
         if steps is not None:
             self.journal.emit("warning", message=lengthened_words(steps, lengths), about="round_length")

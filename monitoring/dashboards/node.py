@@ -38,8 +38,19 @@ WORK = Row(
             queries=(
                 Query(MEDIAN.format("round"), "{{node}} round"),
                 Query(MEDIAN.format("close"), "{{node}} closing"),
+                Query("p2ptrain_exchange_seconds >= 0", "{{node}} exchange"),
             ),
             unit="s",
+        ),
+        Panel(
+            title="Updates of neighbours that arrive in time",
+            help="Over the newest 20 rounds: here before the phase after their round had ended. Below 0.5: "
+            "docs/operations.md#updateslate.",
+            queries=(Query("p2ptrain_updates_in_time_ratio >= 0"),),
+            unit="percentunit",
+            base="red",
+            levels=((0.5, "yellow"), (0.8, "green")),
+            empty="every node is alone, or has closed one round",
         ),
         Panel(
             title="Steps of the next round",

@@ -83,6 +83,7 @@ ALERTS = Row(
                 Query("max by (swarm, run, node) (p2ptrain_train_loss)", "training loss"),
                 Query("max by (swarm, run, node) (p2ptrain_neighbours)", "neighbours"),
                 Query("max by (swarm, run, node) (p2ptrain_utilization)", "share computing"),
+                Query("max by (swarm, run, node) (p2ptrain_updates_in_time_ratio)", "updates in time"),
                 Query("max by (swarm, run, node) (p2ptrain_robust_margin)", "margin"),
             ),
             kind="table",

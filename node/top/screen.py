@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from node.cli import text
+from node.summary import mean
 from node.top.source import Watched
 from node.up.table import remaining_s, swarm_round
 
@@ -37,7 +38,8 @@ def screen(
     shown_nodes = nodes[: max(1, room - min(len(peers), room // 2))]
     shown_peers = peers[: max(1, room - len(shown_nodes))]
     left_out = len(nodes) - len(shown_nodes), len(peers) - len(shown_peers)
-    parts: list[RenderableType] = [_headline(nodes, now), Text(""), _nodes_table(shown_nodes, nodes, width, bars)]
+    headline = _headline(nodes, now, width)
+    parts: list[RenderableType] = [headline, Text(""), _nodes_table(shown_nodes, nodes, width, bars)]
     if shown_peers:
         parts += [Text(""), _peers_table(shown_peers)]
     if any(left_out):
@@ -64,18 +66,23 @@ def as_json(nodes: Iterable[Watched]) -> list[dict[str, Any]]:
     return [node.progress.as_dict() for node in nodes]
 
 
-def _headline(nodes: Sequence[Watched], now: float) -> Text:
+def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
     all_of = [node.progress for node in nodes]
     done, total = swarm_round(all_of), max(it.rounds for it in all_of)
-    left = remaining_s(all_of, now)
+    left, in_time = remaining_s(all_of, now), mean([it.updates_in_time for it in all_of if not it.over])
     parts = [
         f"round {text.progress(done, total)}" if total else "starting",
         "" if left is None else f"about {text.duration(left)} left",
+        "" if in_time is None else f"{text.share(in_time)} in time",
         f"sent {text.size(sum(it.payload_bytes_sent for it in all_of))}",
         f"received {text.size(sum(it.payload_bytes_received for it in all_of))}",
     ]
     title = _clean(all_of[0].name or "node", 24) if len(nodes) == 1 else text.plural(len(nodes), "node")
-    return Text.assemble((title, "bold"), "  ", "   ".join(part for part in parts if part), no_wrap=True)
+    words = ""
+    for part in filter(None, parts):  # what does not fit is left out whole
+        if len(title) + len(words) + len(part) + 3 <= width:
+            words += f"   {part}" if words else f"  {part}"
+    return Text.assemble((title, "bold"), words, no_wrap=True)
 
 
 def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int, bars: str) -> Table:
@@ -83,7 +90,7 @@ def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int,
     front = max(node.progress.rounds_done for node in nodes)
     table = _table("node", ">round", ">behind", ">loss", ">eval", "trend", ">sent", ">recv", ">peers", ">rej", "state")
     if wide:
-        for column in ("util", "lag", "tok/s"):
+        for column in ("in time", "util", "lag", "tok/s"):
             table.add_column(column, justify="right", no_wrap=True)
     for node in shown:
         it = node.progress
@@ -102,7 +109,7 @@ def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int,
         ]
         if wide:
             lag = text.NOTHING if it.loop_lag_s is None else f"{1000 * it.loop_lag_s:.1f} ms"
-            cells += [text.share(it.utilization), lag, text.amount(it.tokens_per_s)]
+            cells += [text.share(it.updates_in_time), text.share(it.utilization), lag, text.amount(it.tokens_per_s)]
         table.add_row(*cells)
     return table
 

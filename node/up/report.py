@@ -12,6 +12,7 @@ from rich.text import Text
 
 from node.cli import text
 from node.evaluation import LoadedModel, consensus_distance, load_run, mean_model
+from node.in_time import LENGTHENED, LOW
 from node.run_dir import SUMMARY
 from node.summary import NodeSummary, SwarmSummary, SwarmTotals, mean, read_node_summary, write_atomic
 from node.up.plan import Plan
@@ -51,6 +52,7 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
         honest=len(plan.nodes) - plan.byzantine,
         byzantine=plan.byzantine,
         wall_s=round(outcome.seconds, 3),
+        updates_in_time=mean([each.updates_in_time for each in summaries]),
     )
     summary = SwarmSummary(nodes=tuple(_summaries(outcome.finished)), swarm=totals)
     write_atomic(summary, plan.run_dir / SUMMARY)
@@ -91,6 +93,7 @@ def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Te
     shares = sorted(node.utilization for node in nodes)
     ends = dict.fromkeys(text.share(value) for value in (shares[0], shares[-1]))
     rows.append(("utilization", Text(f"{' to '.join(ends)} of the time computing")))
+    rows += _rounds(nodes, plan.nodes[0].config.train.inner_steps)
     refused = _refused(nodes)
     if refused:
         rows.append(("refused", Text(refused)))
@@ -100,6 +103,20 @@ def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Te
         where = ", ".join(str(plan.run_dir / name / "stderr.log") for name in missing)
         rows.append(("lost", Text(f"{', '.join(missing)}: see {where}", style="yellow")))
     rows.append(("files", Text(f"{plan.run_dir}/  (summary.json, and a folder for each node)")))
+    return rows
+
+
+def _rounds(nodes: Sequence[NodeSummary], inner_steps: int) -> list[tuple[str, Text]]:
+    """Whether updates came in time, and whether rounds had to be longer for it."""
+    shares = sorted(node.updates_in_time for node in nodes if node.updates_in_time is not None)
+    if not shares:
+        return []
+    ends = dict.fromkeys(text.share(value) for value in (shares[0], shares[-1]))
+    style = "yellow" if shares[0] < LOW else ""
+    rows = [("updates", Text(f"{' to '.join(ends)} of the neighbours' updates arrived in time", style=style))]
+    steps = sum(node.steps for node in nodes) / max(1, sum(node.rounds for node in nodes))
+    if steps >= LENGTHENED * inner_steps:
+        rows.append(("rounds", Text(f"of {steps:.0f} steps, not {inner_steps}: as long as an exchange took")))
     return rows
 
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from node.cli import text
+from node.in_time import LOW
 from node.progress import NodeProgress
 
 BAR_WIDTH = 40
@@ -24,7 +25,9 @@ _STATE_STYLES = {
     "failed": "red",
     "dead": "red",
 }
-_COLUMNS = ("node", "round", "loss", "eval", "tok/s", "sent", "recv", "peers", "acc", "rej", "util", "state")
+_COLUMNS = ("node", "round", "loss", "eval", "tok/s", "sent", "recv", "peers", "acc", "rej", "arr", "util", "state")
+"""acc, rej: neighbours' updates accepted and rejected; arr: the share of them that arrives in time; util: of the time
+computing."""
 
 
 def nodes_table(
@@ -110,4 +113,6 @@ def _row(node: NodeProgress, *, lies: bool) -> list[Text]:
     name = Text(f"{node.name or text.peer(node.peer_id)}{'*' if lies else ''}", style="magenta" if lies else "bold")
     rejected = Text(text.amount(node.rejected), style="yellow" if node.rejected else "")
     state = Text(node.state, style=_STATE_STYLES.get(node.state, ""))
-    return [name, *(Text(cell) for cell in cells), rejected, Text(text.share(node.utilization)), state]
+    few = node.updates_in_time is not None and node.updates_in_time < LOW
+    arrived = Text(text.share(node.updates_in_time), style="yellow" if few else "")
+    return [name, *(Text(cell) for cell in cells), rejected, arrived, Text(text.share(node.utilization)), state]

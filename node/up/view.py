@@ -53,6 +53,7 @@ class LiveView:
         self._nodes, self._byzantine, self._clock, self._console = nodes, byzantine, clock, console
         self._began = clock()
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
+        self._taker = NoteTaker()
         self._live = Live(
             console=console, get_renderable=self.render, refresh_per_second=REFRESH_PER_SECOND, transient=False
         )
@@ -66,7 +67,7 @@ class LiveView:
 
     def event(self, name: str, event: Event) -> None:
         """Keep what deserves a note; the table takes the rest from the nodes' progress."""
-        line = note(name, event)
+        line = self._taker.note(name, event)
         if line is not None:
             self._notes.append(line)
 
@@ -87,6 +88,7 @@ class PlainView:
 
     def __init__(self, stream: IO[str], nodes: Sequence[NodeProgress]) -> None:
         self._stream, self._nodes = stream, nodes
+        self._taker = NoteTaker()
         self._shown = 0
 
     def __enter__(self) -> "PlainView":
@@ -97,7 +99,7 @@ class PlainView:
 
     def event(self, name: str, event: Event) -> None:
         """Print a note, or the swarm's round once every node has closed it."""
-        line = note(name, event)
+        line = self._taker.note(name, event)
         if line is not None:
             self._say(line)
         reached = swarm_round(self._nodes)
@@ -153,6 +155,26 @@ def choose(
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveView(console, nodes, byzantine=byzantine)
     return PlainView(sys.stdout, nodes)
+
+
+class NoteTaker:
+    """Makes notes of events. What befalls the whole swarm is told of once: a warning with `about` (see the events'
+    table in docs/operations.md) by the first node that gives it, and its end by the last one that it is over for."""
+
+    def __init__(self) -> None:
+        self._warned: dict[str, set[str]] = {}
+
+    def note(self, name: str, event: Event) -> str | None:
+        """The line for an event of node `name`; None where there is nothing to say, or nothing new."""
+        if event["event"] != "warning" or not event.get("about"):
+            return note(name, event)
+        nodes = self._warned.setdefault(str(event["about"]), set())
+        others = nodes - {name}
+        if event.get("recovered"):
+            nodes.discard(name)
+        else:
+            nodes.add(name)
+        return None if others else note(name, event)
 
 
 def note(name: str, event: Event) -> str | None:

@@ -167,6 +167,24 @@ def test_whoever_stands_still_or_computes_no_numbers_is_named_and_a_swarm_that_d
             it.silence("SwarmStalled run", "NoRounds node-0", "NoRounds node-1", "NoRounds node-2")
 
 
+def test_a_node_whose_neighbours_updates_do_not_come_is_told_of(tmp_path: Path) -> None:
+    """Two of three are stopped: they fall silent only after 45 s, and more than twenty rounds are closed until then."""
+    it = Watched(tmp_path)
+    with up(tmp_path, "--nodes", 4, *it.words) as swarm:
+        stopped = [psutil.Process(pid_of(swarm, name)) for name in ("node-2", "node-3")]
+        swarm.hear_round(15, node="node-0")
+        swarm.hear_round(15, node="node-1")
+        with it.watch():
+            for process in stopped:
+                process.suspend()
+            it.hear("UpdatesLate node-0", "UpdatesLate node-1")
+            for process in stopped:
+                process.resume()
+            it.silence("UpdatesLate node-0", "UpdatesLate node-1")
+        warned = swarm.heard("warning", node="node-0", about="updates_in_time")
+        assert [fields["recovered"] for fields in warned] == [False, True]
+
+
 def test_liars_are_told_of(tmp_path: Path) -> None:
     it = Watched(tmp_path)
     knows = ("--set", f"network.peers_file={it.run / 'peers.txt'}")

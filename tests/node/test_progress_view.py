@@ -98,6 +98,7 @@ def test_the_table_has_a_row_a_node_and_fits_a_terminal():
         "peers",
         "acc",
         "rej",
+        "arr",
         "util",
         "state",
     ]
@@ -114,6 +115,7 @@ def test_the_table_has_a_row_a_node_and_fits_a_terminal():
         "3",
         "18",
         "0",
+        "97%",
         "94%",
         "running",
     ]

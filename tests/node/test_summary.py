@@ -10,9 +10,11 @@ KEYS = [
     "train_loss_first", "train_loss_last", "eval_loss_first", "eval_loss_last", "consensus_distance",
     "payload_bytes_sent", "payload_bytes_received", "dense_bytes_equivalent", "compression_ratio",
     "updates_accepted", "updates_rejected", "neighbours", "aggregator", "compressor", "resumed_from",
+    "updates_in_time",
 ]  # fmt: skip
 SWARM_KEYS = [
     "eval_loss_first", "eval_loss_last", "eval_loss_mean_model", "consensus_distance", "honest", "byzantine", "wall_s",
+    "updates_in_time",
 ]  # fmt: skip
 
 
@@ -36,6 +38,12 @@ def test_it_is_written_and_read_back(tmp_path):
     assert json.loads(path.read_text())["rounds"] == 7
     assert read_node_summary(path) == summary(rounds=7)
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_what_an_older_release_wrote_is_read_and_has_no_share(tmp_path):
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps({key: value for key, value in to_json(summary()).items() if key != "updates_in_time"}))
+    assert read_node_summary(path) == summary(updates_in_time=None)
 
 
 def test_there_may_be_none(tmp_path):

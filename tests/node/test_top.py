@@ -61,6 +61,7 @@ def test_a_sparkline_has_the_lowest_and_the_highest_as_its_ends():
 def test_a_run_fits_a_small_terminal_and_says_what_is_left_out():
     lines = drawn(watched(4))
     assert lines[0].startswith("4 nodes  round 5/10")
+    assert "97% in time" in lines[0]
     assert lines[2].split() == [
         *("node", "round", "behind", "loss", "eval", "trend", "sent", "recv", "peers", "rej", "state")
     ]
@@ -76,7 +77,8 @@ def test_a_run_fits_a_small_terminal_and_says_what_is_left_out():
 
 def test_a_wide_terminal_has_more():
     header = drawn(watched(2), width=120)[2].split()
-    assert header[-3:] == ["util", "lag", "tok/s"]
+    assert header[-5:] == ["in", "time", "util", "lag", "tok/s"]
+    assert "97%" in drawn(watched(2), width=120)[3]
     assert "94%" in drawn(watched(2), width=120)[3]
 
 

@@ -68,6 +68,8 @@ function showState() {
   show("train", number(s.train_loss, 4));
   show("held_out", number(s.eval_loss, 4));
   show("utilization", typeof s.utilization === "number" ? `${Math.round(100 * s.utilization)}%` : NOTHING);
+  show("in_time", typeof s.updates_in_time === "number" ? `${Math.round(100 * s.updates_in_time)}%` : NOTHING);
+  at("in_time").className = typeof s.updates_in_time === "number" && s.updates_in_time < 0.5 ? "warn" : "";
   show("sent", size(s.payload_bytes_sent));
   show("received", size(s.payload_bytes_received));
   show("accepted", String(s.accepted));

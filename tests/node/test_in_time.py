@@ -1,0 +1,104 @@
+"""The share of updates that arrive in time: over which rounds, when something is said of it, and what."""
+
+import pytest
+
+from gossip.api import Arrivals
+from node.in_time import LEAST_ROUNDS, WINDOW, InTime, Lengthened, Lengths, late_words, lengthened_words
+from node.up.view import NoteTaker
+
+LENGTHS = Lengths(inner_steps=20, step_seconds=0.005, exchange_s=0.4, longest_s=30.0)
+
+
+def arrivals(arrived: int, announced: int | None = None, neighbours: int = 5) -> Arrivals:
+    return Arrivals(neighbours=neighbours, announced=arrived if announced is None else announced, arrived=arrived)
+
+
+def fallen(*, announced: int) -> InTime:
+    it = InTime()
+    for _ in range(WINDOW):
+        it.add(arrivals(1, announced))
+    return it
+
+
+def test_the_share_is_of_the_newest_rounds_and_of_all():
+    it = InTime()
+    assert it.share is None
+    assert it.total is None
+    for _ in range(WINDOW):
+        it.add(arrivals(0))
+    for _ in range(WINDOW):
+        it.add(arrivals(4))
+    assert it.share == 0.8
+    assert it.total == 0.4
+
+
+def test_rounds_without_neighbours_do_not_count():
+    it = InTime()
+    assert it.add(arrivals(0, neighbours=0)) is None
+    assert it.share is None
+
+
+def test_it_is_told_once_when_it_falls_and_once_when_it_recovers():
+    it = InTime()
+    turns = [it.add(arrivals(arrived)) for arrived in (5,) * 20 + (0,) * 20 + (5,) * 20 + (2, 3) * 20]
+    assert [turn for turn in turns if turn] == ["fell", "recovered"]
+    assert turns.index("fell") == 20 + 10, "9 of 20 rounds are left of before"
+    assert turns.index("recovered") == 40 + 11, "12 of 20 are"
+
+
+def test_a_wavering_share_is_told_of_once():
+    it = InTime()
+    turns = [it.add(arrivals(arrived)) for arrived in (2, 3, 2) * 40]
+    assert [turn for turn in turns if turn] == ["fell"]
+
+
+def test_nothing_is_said_of_the_first_rounds():
+    it = InTime()
+    assert not any(it.add(arrivals(0)) for _ in range(LEAST_ROUNDS - 1))
+    assert it.add(arrivals(0)) == "fell"
+
+
+def test_the_words_say_what_to_set():
+    late = late_words(fallen(announced=5), LENGTHS)
+    assert late == (
+        "only 20% of the neighbours' updates arrived in time over the last 20 rounds: "
+        "set train.inner_steps=120 or more on all nodes (now 20)"
+    )
+    slow = late_words(fallen(announced=2), LENGTHS)
+    assert "node.pace=dylu" in slow
+    assert "p2ptrain doctor" in slow
+    capped = Lengths(inner_steps=20, step_seconds=0.005, exchange_s=31.0, longest_s=30.0)
+    assert "set network.initial_deadline_s above it (now 30)" in late_words(fallen(announced=5), capped)
+    unknown = Lengths(inner_steps=20, step_seconds=0.005, exchange_s=None, longest_s=30.0)
+    assert "train.inner_steps=40" in late_words(fallen(announced=5), unknown)
+    for words in (late, slow):
+        assert "\n" not in words
+
+
+def test_lengthened_rounds_are_told_of_once_and_one_long_round_is_none():
+    it = Lengthened()
+    assert not any(it.add(20, 20) for _ in range(WINDOW))
+    assert it.add(100_000, 20) is None
+    told = [it.add(99, 20) for _ in range(3 * WINDOW)]
+    assert [steps for steps in told if steps] == [99]
+    words = lengthened_words(99, LENGTHS)
+    assert words.startswith("rounds last some 99 steps instead of 20")
+    assert "(an exchange takes 0.4 s)" in words
+    assert "set train.inner_steps=99 and fewer train.rounds" in words
+
+
+@pytest.mark.parametrize("about", ["updates_in_time", "round_length"])
+def test_a_swarm_says_once_what_all_its_nodes_warn_of(about):
+    taker, told = NoteTaker(), []
+
+    def say(name: str, message: str, *, recovered: bool = False) -> None:
+        event = {"ts": 1.0, "event": "warning", "message": message, "about": about, "recovered": recovered}
+        told.append(taker.note(name, event))
+
+    for name in ("node-0", "node-1", "node-2"):
+        say(name, "late")
+    for name in ("node-1", "node-0", "node-2"):
+        say(name, "again", recovered=True)
+    say("node-1", "late")
+    assert [line for line in told if line] == ["node-0: late", "node-2: again", "node-1: late"]
+    assert taker.note("node-1", {"ts": 1.0, "event": "warning", "message": "else"}) == "node-1: else"
