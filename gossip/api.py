@@ -18,7 +18,15 @@ connections that we dialled, which says neither yes nor no. `unknown`: no hello 
 QueueName = Literal["updates", "pulls", "serving"]
 """Where work waits: updates that the runtime has not answered, blobs being pulled, streams of others being served."""
 EventName = Literal[
-    "neighbour_up", "neighbour_lost", "rejected", "banned", "equivocation", "dial_failed", "reachability", "warning"
+    "neighbour_up",
+    "neighbour_lost",
+    "rejected",
+    "banned",
+    "equivocation",
+    "throttled",
+    "dial_failed",
+    "reachability",
+    "warning",
 ]
 
 

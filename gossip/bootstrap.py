@@ -36,6 +36,7 @@ from gossip.protocol.messages import (
 from gossip.protocol.networks import network_of
 from gossip.protocol.quota import Quota
 from gossip.protocol.rendezvous import MAX_RUNS, Rendezvous
+from gossip.protocol.request_budget import RequestBudget
 from gossip.protocol.roles import Roles
 from gossip.running.book_file import SAVE_EVERY_S, write_whole
 from gossip.running.dialback import DialBacks
@@ -44,7 +45,6 @@ from gossip.running.hashing import Hasher
 from gossip.running.membership import Private, of_swarm
 from gossip.running.prober import PROBES_BURST, PROBES_PER_S
 from gossip.running.registrar import House, MemberView, Registrar
-from gossip.running.server import REQUESTS_BURST, REQUESTS_PER_S
 from gossip.running.session import serve
 from gossip.transport.base import Stream, Transport, TransportError
 
@@ -92,7 +92,7 @@ class BootstrapService:
         self._attempts = Attempts(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng)
         self._hosts = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._quota = Quota(burst=PROBES_BURST, per_s=PROBES_PER_S)
-        self._pace = Quota(burst=REQUESTS_BURST, per_s=REQUESTS_PER_S)
+        self._budget = RequestBudget()
         self._newcomer = trio.Event()
         self._registrar = None
         if private is not None and spread is not None:
@@ -214,8 +214,8 @@ class BootstrapService:
 
     async def _answer(self, peer: PeerId, raw: bytes) -> bytes:
         request, now = parse_request(raw), trio.current_time()
-        await trio.sleep(self._pace.reserve(peer, now))
         try:
+            await trio.sleep(self._budget.reserve(peer, now, known=self._registrar is not None))
             match request:
                 case HelloRequest(hello=hello):
                     answer = self.rendezvous.on_hello(peer, hello, now, self._transport.network_of(peer))

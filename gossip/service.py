@@ -178,6 +178,21 @@ class GossipService(Handlers):
         """The runtime could not use `update`: charged to its peer, which is untracked until a base or snapshot."""
         self._answer(update, RemoteError(reason, detail))
 
+    def spent(self, update: Update, seconds: float) -> None:
+        """Reading `update` took the runtime so many seconds of computing: paid from its sender's budget."""
+        self._engine.work.spend(update.peer, seconds, trio.current_time())
+
+    def trained(self, encode_s: float) -> None:
+        """The runtime has trained a round, and writing its update took so many seconds of computing: each neighbour may
+        take about as many for one of its own."""
+        self._engine.trained(encode_s)
+        self._perform()
+
+    @property
+    def read_seconds(self) -> dict[PeerId, float]:
+        """Seconds of computing that the updates of each neighbour have taken since it became one."""
+        return self._engine.work.spent()
+
     @property
     def head(self) -> Head:
         """Our newest link. Raises LocalError before the first epoch."""

@@ -37,6 +37,8 @@ class Readings:
     reachability: str = "unknown"
     accepted: Mapping[str, int] = field(default_factory=dict)
     """Updates taken of each neighbour that is here."""
+    read_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Of computing, that reading these took."""
     queues: Mapping[str, int] = field(default_factory=dict)
     blob_seconds: Durations = field(default_factory=Durations)
     drops: Mapping[str, int] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class LiveMetrics(Collector):
         readings = self._read()
         yield _reachability(readings.reachability)
         yield _accepted(readings.accepted)
+        yield _read_seconds(readings.read_seconds)
         yield _queues(readings.queues)
         yield _blobs(readings.blob_seconds)
         yield _drops(readings.drops)
@@ -99,6 +102,14 @@ def _reachability(state: str) -> Metric:
 def _accepted(totals: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily("p2ptrain_peer_accepted", "Updates taken, by neighbour.", labels=["peer"])
     for peer, total in totals.items():
+        family.add_metric([peer], total)
+    return family
+
+
+def _read_seconds(seconds: Mapping[str, float]) -> Metric:
+    text = "Seconds of computing that reading a neighbour's updates took."
+    family = CounterMetricFamily("p2ptrain_peer_read_seconds", text, labels=["peer"])
+    for peer, total in seconds.items():
         family.add_metric([peer], total)
     return family
 

@@ -239,9 +239,10 @@ class Node:
         }
 
     def forget(self, peers: Iterable[str]) -> None:
-        """Let the strategy forget these. Under its lock."""
+        """Let the strategy forget these, and the pace of their rounds. Under the strategy's lock."""
         for peer in peers:
             self.strategy.forget(peer)
+            self.pace.took(peer, None)
 
     def lap(self) -> float:
         """Seconds since the last call, or since training began: the length of a round."""

@@ -133,6 +133,7 @@ def readings(node: Node) -> Readings:
     return Readings(
         reachability=service.reachability(),
         accepted={str(peer): node.accepted[str(peer)] for peer in service.neighbours()},
+        read_seconds={str(peer): seconds for peer, seconds in service.read_seconds.items()},
         queues=node.queues(),
         blob_seconds=service.stats.blob_seconds,
         drops=service.drops(),

@@ -9,6 +9,7 @@ result is added to the moving parameters. A round whose closing outlasts the nex
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import trio
 
@@ -85,7 +86,7 @@ async def announce(node: Node, phase: Phase) -> None:
     async with node.strategy_lock:
         give_budget(node, phase.step_seconds)
         with node.pace.work():
-            message = await node.lane.offload(lambda: _encode(node, phase))
+            message = await node.lane.offload(lambda: _encode(node, phase), node.service.trained)
         await node.service.publish(
             round=node.round,
             codec=message.codec,
@@ -131,12 +132,13 @@ async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> 
                     continue
                 if update.kind != "delta":
                     node.forget(node.estimates.make_room(peer))
+                spent = partial(node.service.spent, update)
                 with node.pace.work():
                     if update.kind == "delta":
                         assert payload is not None, "a delta always has a payload"
-                        await node.lane.offload(lambda: strategy.apply(peer, update.codec, payload))  # noqa: B023
+                        await node.lane.offload(lambda: strategy.apply(peer, update.codec, payload), spent)  # noqa: B023
                     else:
-                        await node.lane.offload(lambda: strategy.track(peer, payload))  # noqa: B023
+                        await node.lane.offload(lambda: strategy.track(peer, payload), spent)  # noqa: B023
         except PayloadError as offence:
             node.service.rejected(update, *_charge(offence))
         except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours

@@ -43,6 +43,7 @@ from gossip.protocol.statements import (
 )
 from gossip.protocol.topology import agreed_edges, tag_of
 from gossip.protocol.traffic import Traffic
+from gossip.protocol.work_budget import WorkBudget
 
 MAX_SEEN: Final = 4096
 """Broadcasts remembered by digest: 20 s of 100 peers that announce twice a second. 128 KiB."""
@@ -125,6 +126,7 @@ class Engine:
         self.outvoted_liars = False
         """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
         self.traffic = Traffic(self.court.stats, self.publisher, self.neighbours)
+        self.work = WorkBudget(self.neighbours.keys())
         self._identity = identity
         self._liars = liars
         self._config = config
@@ -134,7 +136,7 @@ class Engine:
         self._earshot = Earshot(self.court, self.roles, self.offence)
         self._hellos = Quota(burst=HELLO_BURST, per_s=HELLO_PER_S)
         dialable = self.members.dialable
-        self._hearsay = Hearsay(self.book, self.scope, dialable, connections.network_of)
+        self._hearsay = Hearsay(self.book, self.scope, dialable, connections.network_of, self.neighbours)
         self.directory = Directory(me=self.me, scope=self.scope, genesis=run.genesis, book=self.book, dialable=dialable)
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"
@@ -428,6 +430,19 @@ class Engine:
         if neighbour is not None:
             neighbour.rejected(what, error.reason, now)
         self.offence(what.peer, error, now)
+
+    def trained(self, encode_s: float) -> None:
+        """A round of ours was trained, and its update written in so many seconds."""
+        self.work.trained(encode_s)
+        for peer in self.neighbours:  # who was held back may go on
+            self._outbox.add(Wake(peer=peer))
+
+    def hold_back(self, peer: PeerId, now: float) -> float:
+        """Seconds for which nothing more is fetched of a neighbour, for what reading its updates has taken; 0: none."""
+        pause = self.work.pause(peer, now)
+        if pause > 0 and (complaint := self.work.complaint(peer, now)) is not None:
+            self._outbox.tell("throttled", peer, detail=complaint)
+        return pause
 
     # -- rounds
 

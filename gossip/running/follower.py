@@ -118,13 +118,15 @@ class Follower:
                 self._context.offence(self._peer, error)
                 work = None
             if work is None:
-                await self._wait()
+                await self._wait(self._neighbour.retry_at)
+            elif (pause := self._engine.hold_back(self._peer, trio.current_time())) > 0:
+                self._context.perform()
+                await self._wait(trio.current_time() + pause)  # and then look anew: a snapshot may serve better by then
             else:
                 await self._attempt(work)
 
-    async def _wait(self) -> None:
-        retry_at = self._neighbour.retry_at
-        pause = trio.CancelScope(deadline=retry_at if retry_at > trio.current_time() else float("inf"))
+    async def _wait(self, until: float) -> None:
+        pause = trio.CancelScope(deadline=until if until > trio.current_time() else float("inf"))
         with pause:
             await self._woken.wait()
 

@@ -28,6 +28,10 @@ LOOK_REACH_S: Final = 5.0
 ASK_AGAIN_S: Final = 600.0
 """Before somebody is asked again that did not answer or does not relay: it may have been busy."""
 
+MAX_ASKED: Final = 64
+"""Peers that are remembered to have been asked, eight times the default degree: neighbours that come in turn would fill
+ten minutes' worth of memory otherwise."""
+
 RELAYS: Final = 3
 """Neighbours that relay for us: one may leave and one be far from those who look for us."""
 
@@ -86,6 +90,8 @@ class Reacher:
         # In an order of our own: all would ask the same few otherwise, and who grinds a small id would be one of them.
         peer = min(free, key=lambda each: digest_of(f"{self._context.engine.me} {each}".encode()))
         asked_at[peer] = now
+        while len(asked_at) > MAX_ASKED:
+            del asked_at[next(iter(asked_at))]
         return peer
 
     def _tell(self) -> None:

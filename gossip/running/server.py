@@ -2,12 +2,14 @@
 
 Every answer that can be given is given from memory at once; only a snapshot may have to be cut first. A request that
 breaks the protocol is charged and ends its stream, one that cannot be granted is refused on the stream. No peer can
-occupy us alone: at most MAX_STREAMS_PER_PEER streams of one are served, and their requests at a steady pace.
+occupy us alone: at most MAX_STREAMS_PER_PEER streams of one are served, and their requests at a steady pace; nor can
+strangers together (request_budget.py).
 """
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import assert_never
 
 import trio
 
@@ -31,7 +33,7 @@ from gossip.protocol.messages import (
     encode_refusal,
     parse_request,
 )
-from gossip.protocol.quota import Quota
+from gossip.protocol.request_budget import SMALL_CHUNK_BYTES, RequestBudget
 from gossip.protocol.speeds import Transfer
 from gossip.running.context import Context
 from gossip.running.exchange import Exchanger
@@ -40,11 +42,6 @@ from gossip.running.session import serve
 from gossip.running.shelf import Shelf
 from gossip.running.snapshots import Snapshots
 from gossip.transport.base import Stream, TransportError
-
-REQUESTS_BURST: Final = 40
-REQUESTS_PER_S: Final = 40.0
-"""Requests of a peer that are answered at once, but for chunks, which the link paces: twice the updates that anyone
-takes of us. Each costs 0.5 ms, and one stream of them would take a core's half."""
 
 
 @dataclass
@@ -72,7 +69,7 @@ class Server:
         self._registrar = registrar
         self.shelf = Shelf(most=context.config.max_payload_bytes, count=context.config.degree)
         self._streams: Counter[PeerId] = Counter()
-        self._pace = Quota(burst=REQUESTS_BURST, per_s=REQUESTS_PER_S)
+        self._budget = RequestBudget()
 
     @property
     def serving(self) -> int:
@@ -107,16 +104,29 @@ class Server:
         request, peer = parse_request(raw), talk.peer
         now = trio.current_time()
         self._engine.heard(peer, now)
-        if not isinstance(request, ChunkRequest):
-            await trio.sleep(self._pace.reserve(peer, now))
         try:
-            return await self._grant(talk, request)
+            if not isinstance(request, ChunkRequest):
+                await trio.sleep(self._budget.reserve(peer, now, known=self._knows(peer)))
+            answer = await self._grant(talk, request)
         except RemoteError as error:
             if error.reason is not Reason.UNAVAILABLE:
                 self._context.offence(peer, error)
-            return encode_refusal(error.reason, error.detail)
+            answer = encode_refusal(error.reason, error.detail)
         finally:
             self._context.perform()
+        if isinstance(request, ChunkRequest) and len(answer) < SMALL_CHUNK_BYTES:
+            await self._take_time(peer)
+        return answer
+
+    def _knows(self, peer: PeerId) -> bool:
+        """Not a stranger: in a private swarm nobody is one, for a key costs a use of an invite."""
+        here = peer in self._engine.neighbours or peer in self._engine.roles.listeners
+        return here or self._registrar is not None
+
+    async def _take_time(self, peer: PeerId) -> None:
+        """Before an answer that carries nothing to speak of: the link does not pace these."""
+        with suppress(RemoteError):  # it has been answered already
+            await trio.sleep(self._budget.reserve(peer, trio.current_time(), known=self._knows(peer)))
 
     async def _grant(self, talk: _Conversation, request: Request) -> bytes:
         peer = talk.peer

@@ -34,6 +34,7 @@ DROPS: Final[Mapping[str, str]] = {
     "frame_flood": "connections with a flood of frames that carry nothing",
     "unknown_frame": "connections with a frame of no known kind",
     "frame_too_large": "connections with a frame beyond its bound",
+    "unread": "connections of those that had sent most, when too much waited unread over all of them",
     "window_overrun": "connections of a peer that sent more than its window",
     "too_many_streams": "streams of a connection beyond its bound",
     "stream": "streams with bytes that no protocol allows",

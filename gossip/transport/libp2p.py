@@ -35,6 +35,7 @@ from gossip.transport.libp2p_host import BoundedSwarm, build_host
 from gossip.transport.libp2p_pubsub import MAX_MESSAGE_BYTES, GuardedPubsub
 from gossip.transport.libp2p_relay import CircuitEnds
 from gossip.transport.libp2p_stream import Libp2pStream
+from gossip.transport.libp2p_unread import watch_unread
 from gossip.transport.libp2p_yamux import MAX_STREAMS, MuxSettings
 from gossip.transport.places import Bounds
 from gossip.transport.preshared import PresharedKey
@@ -179,6 +180,7 @@ class Libp2pTransport:
             async with trio.open_nursery() as nursery:
                 services = trio.CancelScope(shield=True)
                 nursery.start_soon(self._run_services, services)
+                nursery.start_soon(watch_unread, self._swarm.loose, self._faults)
                 try:
                     await self._start()
                     task_status.started()

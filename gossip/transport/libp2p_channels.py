@@ -59,6 +59,9 @@ RETRY_MAX_S: Final = 3600.0
 """How long a peer with which none could be made is left alone: doubling, since where a firewall swallows the second
 connection each attempt costs `OPEN_S`."""
 
+MAX_WITHOUT: Final = 64
+"""Such peers that are remembered, eight times the default degree: only neighbours are worth a data connection."""
+
 DRAIN_S: Final = 10.0
 """How long the far end may take to finish a stream after ours; then the connection is closed."""
 
@@ -127,7 +130,7 @@ class Channels:
         self._served: Counter[PeerId] = Counter()
         self._without: dict[PeerId, tuple[float, float]] = {}
         """Peers with which none could be made, until when they are left alone, and how long after the next failure. A
-        peer that comes or goes is forgotten, so that it has the connected ones at most."""
+        peer that comes or goes is forgotten; one that went while it was tried is remembered, hence MAX_WITHOUT."""
         self._pace = Quota(burst=STREAMS_BURST, per_s=STREAMS_PER_S)
 
     async def open(self, peer: PeerId, protocol: str) -> Stream | None:
@@ -191,6 +194,8 @@ class Channels:
             self._faults.note("data_open", error)
         if link is None:
             self._without[peer] = trio.current_time() + pause_s, min(2 * pause_s, RETRY_MAX_S)
+            while len(self._without) > MAX_WITHOUT:
+                del self._without[next(iter(self._without))]
         else:
             self._without.pop(peer, None)
         return link

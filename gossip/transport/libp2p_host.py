@@ -238,6 +238,15 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         self._inbound.used(muxed)
         self._dialled.used(muxed)
 
+    def loose(self) -> list[Any]:
+        """The connections of those that are not kept: what they pin may cost them their place."""
+        return [
+            connection.muxed_conn
+            for peer_id, connections in self.connections.items()
+            if not self.keeps(PeerId(str(peer_id)))
+            for connection in connections
+        ]
+
     def count(self, peer_id: ID) -> int:
         """Connections registered for a peer."""
         return len(self.connections.get(peer_id, ()))

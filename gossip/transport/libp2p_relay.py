@@ -42,6 +42,9 @@ from gossip.transport.libp2p_host import BoundedSwarm
 from gossip.transport.libp2p_tcp import MULTISTREAM
 from gossip.transport.preshared import PresharedKey, Veil
 
+MAX_RELAYS: Final = 16
+"""Relays whose reservation for us is remembered: three are held at a time (reacher.py), and some are lost and found."""
+
 READ_BYTES: Final = 64 * 1024
 """Asked of the stream at a time: a Noise message."""
 
@@ -146,7 +149,10 @@ class CircuitEnds:
             self._faults.note("circuit", error)
             return None
         lasts_s = lasting(reservation.expire, time.time())
+        self._relays.pop(relay, None)
         self._relays[relay] = trio.current_time() + lasts_s
+        while len(self._relays) > MAX_RELAYS:  # of one that went just now, nobody would take it off
+            del self._relays[next(iter(self._relays))]
         return Grant(address=circuit_address(relay, me), lasts_s=lasts_s)
 
     async def dial(self, relay: PeerId, target: PeerId) -> None:

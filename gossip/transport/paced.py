@@ -10,18 +10,27 @@ from typing import Final
 import trio
 
 from gossip.ids import PeerId
-from gossip.protocol.allowance import Allowance
+from gossip.protocol.rate_limit import TokenBucket
 from gossip.transport.base import Grant, Stream, Transport, TransportHandlers
+
+BURST_S: Final = 0.25
+"""What an idle link has saved up. A second's worth would show as a stutter in somebody's call; a tenth is below what a
+busy event loop keeps to."""
 
 PIECE_BYTES: Final = 16 << 10
 """Sent or received at a time, so that streams take turns: a second of the slowest transfer that is borne
 (limits.MIN_RATE), and as little as a bucket of 64 KiB a second has saved up."""
 
 
+def bucket(bytes_per_s: float) -> TokenBucket:
+    """The bytes that may go one way, at a rate of the link's owner's choosing."""
+    return TokenBucket(burst=bytes_per_s * BURST_S, per_s=bytes_per_s)
+
+
 class PacedStream:
     """See Stream."""
 
-    def __init__(self, stream: Stream, up: Allowance | None, down: Allowance | None) -> None:
+    def __init__(self, stream: Stream, up: TokenBucket | None, down: TokenBucket | None) -> None:
         self._stream, self._up, self._down = stream, up, down
 
     @property
@@ -85,8 +94,8 @@ class Paced:
 
     def __init__(self, transport: Transport, *, up: float | None, down: float | None) -> None:
         self._transport = transport
-        self._up = None if up is None else Allowance(up)
-        self._down = None if down is None else Allowance(down)
+        self._up = None if up is None else bucket(up)
+        self._down = None if down is None else bucket(down)
 
     @property
     def peer_id(self) -> PeerId:

@@ -157,6 +157,7 @@ _LINES: dict[str, Callable[[Event], list[Text]]] = {
     "neighbour_lost": _said("neighbour {peer} is gone", "yellow"),
     "dial_failed": _said("cannot reach {peer}: {detail}", "yellow"),
     "rejected": _said("refused an update of {peer}: {reason} {detail}", "yellow"),
+    "throttled": _said("{peer} has to wait: {detail}", "yellow"),
     "banned": _said("banned {peer}", "red"),
     "equivocation": _said("{peer} signed two different updates in one place", "red"),
     "resumed": _said("resumed at round {round} from {checkpoint}"),

@@ -22,7 +22,9 @@ from node.exporters.base import About, numbers
 MAX_NOTES = 64
 """Of events between two rounds: a span's own limit is 128."""
 
-NOTES = frozenset({"neighbour_up", "neighbour_lost", "rejected", "banned", "equivocation", "warning", "joined"})
+NOTES = frozenset(
+    {"neighbour_up", "neighbour_lost", "rejected", "banned", "equivocation", "throttled", "warning", "joined"}
+)
 
 CLOSING = ("publish", "collect", "aggregate")
 """The parts of closing a round, in their order; each has a field `..._s` in the event."""

@@ -9,6 +9,13 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
+Spent = Callable[[float], None]
+"""Told how many seconds of computing something took; also where it raised."""
+
+
+def not_asked(seconds: float) -> None:
+    """Default of those who do not ask what something took."""
+
 
 class Lane(Protocol):
     """A place to compute."""
@@ -16,5 +23,5 @@ class Lane(Protocol):
     async def drive(self, work: Generator[None, None, T]) -> T:
         """Run `work` to its end and return what it returns. Cancellation takes effect between two steps."""
 
-    async def offload(self, function: Callable[[], T]) -> T:
-        """Run one function and return its result; what it raises is raised here."""
+    async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
+        """Run one function and return its result; what it raises is raised here. `spent` is told what it took."""

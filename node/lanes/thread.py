@@ -1,10 +1,13 @@
 """`thread`: the inner loop in one worker thread, other work in another. torch releases the interpreter lock in its
 kernels, so training and the event loop run side by side."""
 
+import time
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
 import trio
+
+from node.lanes.base import Spent, not_asked
 
 T = TypeVar("T")
 
@@ -32,6 +35,20 @@ class ThreadLane:
 
         return await trio.to_thread.run_sync(run, limiter=self._inner_limit)
 
-    async def offload(self, function: Callable[[], T]) -> T:
-        """Run `function` in a worker thread and wait for it, also when cancelled."""
-        return await trio.to_thread.run_sync(function, limiter=self._offload_limit)
+    async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
+        """Run `function` in a worker thread and wait for it, also when cancelled. What it took is the thread's own CPU
+        time: on a busy machine it waits longer, and computes no more. Helpers of a codec work beside it, no longer."""
+        took = 0.0
+
+        def run() -> T:
+            nonlocal took
+            began = time.thread_time()
+            try:
+                return function()
+            finally:
+                took = time.thread_time() - began
+
+        try:
+            return await trio.to_thread.run_sync(run, limiter=self._offload_limit)
+        finally:
+            spent(took)

@@ -33,6 +33,7 @@ MAX_DRAWN = 1000
 LEVELS = {
     "warning": "warn",
     "rejected": "warn",
+    "throttled": "warn",
     "dial_failed": "warn",
     "neighbour_lost": "warn",
     "checkpoint_skipped": "warn",

@@ -30,7 +30,7 @@ from gossip.protocol.messages import (
     parse_hello,
 )
 from gossip.protocol.rendezvous import FRESH_S, MAX_RUNS, MISSES, Rendezvous
-from gossip.running.server import REQUESTS_BURST, REQUESTS_PER_S
+from gossip.protocol.request_budget import STRANGER_BURST, STRANGER_PER_S
 from gossip.running.session import ask_once, open_session
 from gossip.transport.base import TransportError
 from gossip.transport.memory import MemoryTransport
@@ -277,7 +277,7 @@ async def test_a_damaged_book_is_told_of_and_nothing_but_hellos_is_served(autoju
 
 async def test_requests_without_end_are_answered_at_a_pace(autojump_clock):
     """Goodbyes cost nothing to say, and nothing was charged: two streams of them took a core."""
-    requests = 5 * REQUESTS_BURST
+    requests = 5 * STRANGER_BURST
     async with swarm() as it, trio.open_nursery() as nursery:
         post = Post(it, 900)
         await nursery.start(post.run)
@@ -288,5 +288,5 @@ async def test_requests_without_end_are_answered_at_a_pace(autojump_clock):
         async with open_session(liar.transport, post.peer, 5.0) as session:
             for _ in range(requests):
                 parse_empty_answer(await session.ask(GoodbyeRequest(envelope=b"")))
-        assert trio.current_time() - began >= (requests - REQUESTS_BURST) / REQUESTS_PER_S - 0.1
+        assert trio.current_time() - began >= (requests - STRANGER_BURST) / STRANGER_PER_S - 0.1
         nursery.cancel_scope.cancel()

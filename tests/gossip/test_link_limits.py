@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gossip.config import GossipConfig
 from gossip.errors import LocalError
-from gossip.protocol.allowance import BURST_S, Allowance
 from gossip.protocol.limits import MIN_RATE
 from gossip.protocol.quiet import DAY, QuietHours
+from gossip.transport.paced import BURST_S, bucket
 
 RATE = 256_000.0
 SIZE = 4 << 20
@@ -105,7 +105,7 @@ async def test_quiet_hours_leave_the_link_alone_and_afterwards_all_is_caught_up(
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 100)), max_size=50), st.floats(1, 1e9))
 def test_an_allowance_is_never_exceeded(asked, rate):
-    allowance, now, gone, began = Allowance(rate), 0.0, 0, 0.0
+    allowance, now, gone, began = bucket(rate), 0.0, 0, 0.0
     last = 0.0
     for size, pause in asked:
         now += pause

@@ -1,20 +1,15 @@
 """Keys that cost nothing come one after another, have a model tracked, and leave: a node's memory does not follow."""
 
 import os
-import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 import trio
-from sim_swarm import Member, Swarm, swarm
+from sim_strangers import stranger, until
+from sim_swarm import Member, swarm
 
-from gossip.api import Head
-from gossip.config import GossipConfig
-from gossip.identity import Identity
 from gossip.service import GossipService
 from node.estimates import MAX_DEPARTED, HeldEstimates
 from p2ptrain import compress
@@ -33,35 +28,6 @@ def update_of(numel: int) -> bytes:
     return compress.get("topk", ratio=0.01, value_bits=2).encode(x_d)
 
 
-@asynccontextmanager
-async def stranger(members: Swarm, victim: Member, number: int, *, degree: int = 8) -> AsyncIterator[GossipService]:
-    """A key of its own that speaks the protocol and has no model; it is gone with the block, without a word."""
-    identity = Identity(bytes([1]) * 28 + number.to_bytes(4, "big"))
-    transport = members.network.attach(identity.peer_id)
-    told = victim.node.service
-
-    async def nothing() -> tuple[Head, bytes]:
-        raise NotImplementedError("it is gone before anybody asks for a snapshot")
-
-    service = GossipService(
-        identity=identity,
-        transport=transport,
-        config=GossipConfig(
-            swarm=victim.node.config.network.swarm,
-            peers=(victim.transport.addresses[0],),
-            degree=degree,
-            hash_in_thread_above=1 << 40,
-        ),
-        run=told._run_info,
-        rng=random.Random(number),
-        snapshot_source=nothing,
-    )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(service.run)
-        yield service
-        nursery.cancel_scope.cancel()
-
-
 async def tracked(victim: Member, service: GossipService, codec: str, payload: bytes, *, round: int = 0) -> None:
     """Have one model tracked, as any newcomer has."""
     accepted = victim.node.service.stats.updates_accepted
@@ -69,12 +35,6 @@ async def tracked(victim: Member, service: GossipService, codec: str, payload: b
     await service.begin_epoch(epoch=1, round=round, snapshot=None)
     await service.publish(round=round, codec=codec, payload=payload, steps=1, tokens=1)
     await until(lambda: victim.node.service.stats.updates_accepted >= accepted + 2)  # the base, and the update
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    with trio.fail_after(timeout_s):
-        while not condition():  # noqa: ASYNC110  # on a clock that costs nothing
-            await trio.sleep(0.05)
 
 
 def bytes_of(member: Member) -> int:

@@ -22,6 +22,7 @@ AFTER_AN_EVENT: Served = {
     "p2ptrain_peer_rejected_total": {"peer": set(), "reason": set()},
     "p2ptrain_peer_clipped_total": {"peer": set()},
     "p2ptrain_peer_accepted_total": {"peer": set()},
+    "p2ptrain_peer_read_seconds_total": {"peer": set()},
     "p2ptrain_rung": {"rung": set()},
     **{f"p2ptrain_gpu_memory_{kind}_bytes": {} for kind in ("allocated", "reserved", "free")},
 }

@@ -1,0 +1,94 @@
+"""Token buckets: how much may be done at once, and in the long run, by one or by each of many.
+
+A token stands for whatever is counted: a request, a byte, a second of computing. A bucket holds `burst` tokens at the
+most and is refilled by time. What can be refused is `take`n; what can wait is `reserve`d; what is known only after it
+was done (how long reading an update took) is `spend`, which may leave a debt that later tokens pay.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+MAX_NAMES: Final = 1024
+"""Buckets kept; the one untouched longest goes first, and would be nearly full again by then."""
+
+
+class TokenBucket:
+    """`burst` tokens at once, and `per_s` a second in the long run. Who asks is served in the order of asking, so those
+    who ask for little by turns have equal shares."""
+
+    def __init__(self, *, burst: float, per_s: float) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._left = burst
+        self._at = float("-inf")
+
+    def left(self, now: float) -> float:
+        """Tokens there are; below 0 a debt."""
+        return min(self._burst, self._left + max(0.0, now - self._at) * self._per_s)
+
+    def take(self, amount: float, now: float) -> bool:
+        """Take so many tokens; False, and none taken, when there are fewer."""
+        granted = self.left(now) >= amount
+        if granted:
+            self.spend(amount, now)
+        return granted
+
+    def spend(self, amount: float, now: float) -> None:
+        """Take so many tokens, whether they are there or not."""
+        self._left, self._at = self.left(now) - amount, now
+
+    def reserve(self, amount: float, now: float) -> float:
+        """Take so many tokens, also such as are yet to come: the seconds until they are there."""
+        self.spend(amount, now)
+        return self.pause(now)
+
+    def pause(self, now: float) -> float:
+        """Seconds until a debt is paid; 0 where there is none."""
+        return max(0.0, -self.left(now) / self._per_s)
+
+
+class KeyedTokenBucket:
+    """A bucket a name: `burst` tokens at once, and `per_s` a second in the long run, for each. At most MAX_NAMES."""
+
+    def __init__(self, *, burst: float, per_s: float) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def left(self, name: str, now: float) -> float:
+        """Tokens of `name`; below 0 a debt."""
+        left, at = self._left.get(name, (self._burst, now))
+        return min(self._burst, left + (now - at) * self._per_s)
+
+    def take(self, name: str, now: float, amount: float = 1) -> bool:
+        """Take so many tokens of `name`; False, and none taken, when there are fewer."""
+        left = self.left(name, now)
+        granted = left >= amount
+        self._keep(name, left - amount if granted else left, now)
+        return granted
+
+    def has(self, name: str, now: float, amount: float = 1) -> bool:
+        """Whether there are so many tokens of `name`; none is taken."""
+        return self.left(name, now) >= amount
+
+    def spend(self, name: str, amount: float, now: float) -> None:
+        """Take so many tokens of `name`, whether they are there or not."""
+        self._keep(name, self.left(name, now) - amount, now)
+
+    def reserve(self, name: str, now: float, amount: float = 1) -> float:
+        """Take so many tokens of `name`, also such as are yet to come: the seconds until they are there."""
+        self.spend(name, amount, now)
+        return self.pause(name, now)
+
+    def pause(self, name: str, now: float) -> float:
+        """Seconds until a debt of `name` is paid; 0 where there is none."""
+        return max(0.0, -self.left(name, now) / self._per_s)
+
+    def _keep(self, name: str, left: float, now: float) -> None:
+        self._left[name] = (left, now)
+        self._left.move_to_end(name)
+        while len(self._left) > MAX_NAMES:
+            self._left.popitem(last=False)

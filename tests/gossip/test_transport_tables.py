@@ -1,0 +1,58 @@
+"""Tables of the libp2p transport that peers which come and go at the right moment could fill: they are bounded."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from gossip.ids import PeerId
+from gossip.protocol.circuit import Message
+from gossip.transport.base import TransportError
+from gossip.transport.libp2p_channels import MAX_WITHOUT, Channels
+from gossip.transport.libp2p_guard import Faults
+from gossip.transport.libp2p_relay import MAX_RELAYS, CircuitEnds
+
+PEERS = [PeerId(f"peer {number}") for number in range(500)]
+
+
+async def test_of_peers_that_leave_while_a_data_connection_is_made_few_are_remembered(autojump_clock: object) -> None:
+    async def gone(peer: PeerId, protocol: str) -> Any:
+        channels.drop(peer)  # as the transport does, before the attempt has failed
+        raise TransportError("it has gone")
+
+    async def serve(protocol: str, stream: Any) -> None:
+        raise NotImplementedError
+
+    channels = Channels(
+        me=PeerId("me"),
+        faults=Faults(),
+        open_stream=gone,
+        serve=serve,
+        keeps=lambda peer: True,
+        spawn=lambda task: None,
+    )
+    for peer in PEERS:
+        assert await channels.open(peer, "/x") is None
+    assert len(channels._without) == MAX_WITHOUT
+    assert not channels._making
+    assert await channels.open(PEERS[-1], "/x") is None, "it is left alone"
+
+
+async def test_of_relays_that_leave_while_they_grant_few_are_remembered(autojump_clock: object) -> None:
+    async def close() -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def granted(relay: PeerId, message: Message) -> Any:
+        ends.drop(relay)
+        reservation = SimpleNamespace(expire=2**40, voucher=None)
+        return SimpleNamespace(close=close), SimpleNamespace(reservation=reservation)
+
+    async def never(peer: PeerId, protocol: str) -> Any:
+        raise NotImplementedError
+
+    ends = CircuitEnds(SimpleNamespace(), Faults(), never)  # type: ignore[arg-type]
+    ends._asked = granted  # type: ignore[method-assign]
+    for relay in PEERS:
+        assert await ends.granted_by(relay, PeerId("me")) is not None
+    assert len(ends._relays) == MAX_RELAYS
+    assert list(ends._relays)[-1] == PEERS[-1]
