@@ -3,13 +3,15 @@
 A violation is a line that begins with the invariant's name, so that a shrunken plan can be held to break the same one.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from adversary_scenario import ROUNDS
+import trio
 from adversary_stage import Life, Stage
+
 from node.checkpoint import CheckpointStore
 
 LOSS_FACTOR: Final = 1.1
@@ -25,6 +27,13 @@ that shrink within a few rounds."""
 
 LOOK_S: Final = 5.0
 """Between two looks at the sizes of stores."""
+
+MOST_PASSES: Final = 64
+"""Passes over a model for one peer between two looks: an honest node catches up by eight links and a snapshot at once, and
+publishes one update a round."""
+
+COMPANY_SHARE: Final = 0.6
+"""Of the honest members that a round has without hostile nodes."""
 
 STEPS_SHARE: Final = 0.6
 """Of the steps of a clean run that an honest node does at least: fewer mean that it was made to hurry."""
@@ -50,11 +59,12 @@ class Violations:
 
 @dataclass(frozen=True)
 class Clean:
-    """What the same run comes to without hostile nodes."""
+    """What the same run comes to without hostile nodes. `company`: honest members of a round, in the mean."""
 
     loss: float
     seconds: float
     steps: int
+    company: float
 
 
 # -- while it goes on
@@ -68,9 +78,13 @@ class Watch:
     found: Violations
     rounds: dict[str, int] = field(default_factory=dict)
     checkpoints: dict[str, int] = field(default_factory=dict)
+    passes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    known_at: float | None = None
 
     def look(self) -> None:
         """Once."""
+        self._look_at_work()
+        self._look_at_bootstrap()
         for life in self.stage.running:
             self._look_at_round(life)
             for what, size, most in sizes_of(life):
@@ -81,6 +95,26 @@ class Watch:
                 self.found.add("budget", f"the bootstrap node holds {size} {what}, of at most {most}")
         if self.stage.scenario.kind == "resume":
             self._look_at_checkpoints()
+
+    def _look_at_work(self) -> None:
+        hostile = {str(peer) for peer in self.stage.ever_hostile}
+        for (name, peer), passes in (self.stage.passes - self.passes).items():
+            if passes > MOST_PASSES and peer in hostile:
+                self.found.add(
+                    "work", f"{name} made {passes} passes over a model for one hostile node in {LOOK_S:.0f} s"
+                )
+        self.passes = Counter(self.stage.passes)
+
+    def _look_at_bootstrap(self) -> None:
+        """What it has known once, it knows for as long as members are there."""
+        stage = self.stage
+        if stage.bootstrap is None or not stage.running:
+            return
+        run = stage.bootstrap.rendezvous._runs.get((stage.scope.run, stage.genesis))
+        if run is not None and run.verified():
+            self.known_at = trio.current_time()
+        elif self.known_at is not None:
+            self.found.add("forgotten", "the bootstrap node knows nobody of the real run any more")
 
     def _look_at_round(self, life: Life) -> None:
         name, now = life.member.name, life.member.node.round
@@ -145,8 +179,9 @@ def judge(stage: Stage, clean: Clean | None, seconds: float, found: Violations) 
     _nothing_breaks(stage, found)
     _adoptions(stage, found)
     _rounds(stage, found)
-    _bootstrap_keeps_the_run(stage, found)
+    _places(stage, found)
     if clean is not None:
+        _company(stage, clean, found)
         _loss(stage, clean, found)
         if seconds > clean.seconds * STRETCH + STRETCH_S:
             found.add("stretched", f"{seconds:.0f} s, and {clean.seconds:.0f} s without hostile nodes")
@@ -155,14 +190,15 @@ def judge(stage: Stage, clean: Clean | None, seconds: float, found: Violations) 
 
 
 def _nobody_ends_early(stage: Stage, found: Violations) -> None:
+    rounds = stage.scenario.rounds
     for life in stage.lives:
         member, node = life.member, life.member.node
         if member.error is not None:
             found.add("ended", f"{member.name} with {type(member.error).__name__}: {_innermost(member.error)}")
         elif life.ends and not member.done.is_set():
-            found.add("hangs", f"{member.name} in round {node.round} of {ROUNDS}")
-        elif life.ends and node.round < ROUNDS:
-            found.add("ended", f"{member.name} after {node.round} of {ROUNDS} rounds")
+            found.add("hangs", f"{member.name} in round {node.round} of {rounds}")
+        elif life.ends and node.round < rounds:
+            found.add("ended", f"{member.name} after {node.round} of {rounds} rounds")
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -210,9 +246,14 @@ def _rounds(stage: Stage, found: Violations) -> None:
         for event in life.member.told("joined"):
             reached = max((_round_at(other, event["at"]) for other in stage.lives if other is not life), default=0)
             if event["round"] > reached + 1:
-                found.add("jumped", f"{life.member.name} to round {event['round']}, and the others have reached {reached}")
+                found.add(
+                    "jumped", f"{life.member.name} to round {event['round']}, and the others have reached {reached}"
+                )
             if life.resumed_round is not None and event["round"] < life.resumed_round:
-                found.add("behind", f"{life.member.name} from its checkpoint of round {life.resumed_round} to {event['round']}")
+                found.add(
+                    "behind",
+                    f"{life.member.name} from its checkpoint of round {life.resumed_round} to {event['round']}",
+                )
 
 
 def _round_at(life: Life, at: float) -> int:
@@ -223,12 +264,40 @@ def _round_at(life: Life, at: float) -> int:
     return max([*closed, life.resumed_round or 0])
 
 
-def _bootstrap_keeps_the_run(stage: Stage, found: Violations) -> None:
-    if stage.bootstrap is None:
-        return
-    run = stage.bootstrap.rendezvous._runs.get((stage.scope.run, stage.genesis))
-    if run is None:
-        found.add("forgotten", "the bootstrap node knows nothing of the real run any more")
+def _company(stage: Stage, clean: Clean, found: Violations) -> None:
+    """Nobody is left alone, or among hostile nodes."""
+    for life in stage.lives:
+        there = company_of(stage, life)
+        if life.role == "trainer" and there is not None and there < COMPANY_SHARE * clean.company:
+            found.add(
+                "deserted", f"{life.member.name} closes rounds with {there:.1f} honest members, of {clean.company:.1f}"
+            )
+
+
+def company_of(stage: Stage, life: Life) -> float | None:
+    """How many honest members a node's rounds had in the mean; None for too short a life."""
+    honest = {str(peer) for peer in stage.honest_peers}
+    rounds = life.member.told("round")
+    return fmean(len(honest.intersection(event["staleness"])) for event in rounds) if len(rounds) >= 5 else None
+
+
+def mean_company(stage: Stage) -> float:
+    """Of all honest trainers."""
+    found = [there for life in stage.lives if life.role == "trainer" and (there := company_of(stage, life)) is not None]
+    return fmean(found)
+
+
+def _places(stage: Stage, found: Violations) -> None:
+    """Hostile nodes, however many, have f seats of a round together, and half of a node's places."""
+    f, hostile = stage.scenario.f, {str(peer) for peer in stage.ever_hostile}
+    for life in stage.lives:
+        for event in life.member.told("round"):
+            seats = len(hostile.intersection(event["staleness"]))
+            if seats > f:
+                found.add(
+                    "seats", f"{life.member.name}'s round {event['round']} has {seats} hostile members, and f = {f}"
+                )
+                break
 
 
 def losses_of(stage: Stage) -> dict[str, float]:
@@ -252,7 +321,7 @@ def mean_loss(stage: Stage) -> float:
 
 
 def _loss(stage: Stage, clean: Clean, found: Violations) -> None:
-    if not stage.scenario.robust:
+    if stage.scenario.kind == "meeting":  # owners of parts are not held to anything (p2ptrain/sync/meeting.py)
         return
     most = LOSS_FACTOR * clean.loss + LOSS_FLOOR
     for name, loss in losses_of(stage).items():
@@ -262,4 +331,6 @@ def _loss(stage: Stage, clean: Clean, found: Violations) -> None:
         for event in life.member.told("evaluated") if life.role == "observer" else ():
             first = life.member.told("evaluated")[0]["eval_loss"]
             if not event["eval_loss"] <= 2 * max(first, 3.4):
-                found.add("captured", f"{life.member.name} evaluates {event['eval_loss']:.3g} after {event['round']} rounds")
+                found.add(
+                    "captured", f"{life.member.name} evaluates {event['eval_loss']:.3g} after {event['round']} rounds"
+                )

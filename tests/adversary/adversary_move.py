@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import trio
 from adversary_scenario import KINDS, LEAST_S, ROUND_S, Scenario
+
 from gossip.errors import GossipError
 
 if TYPE_CHECKING:
@@ -62,12 +63,18 @@ class Move:
 
 @dataclass
 class Act:
-    """A move that is being made, by one hostile node."""
+    """A move that is being made, by one hostile node: by whoever has its number now, or by one beside those."""
 
     move: Move
     stage: "Stage"
-    peer: "HostilePeer"
+    number: int
     rng: random.Random
+    beside: "HostilePeer | None" = None
+
+    @property
+    def peer(self) -> "HostilePeer":
+        """The hostile node. Another move may have put another in its place meanwhile."""
+        return self.beside or self.stage.hostile[self.number]
 
     @property
     def targets(self) -> list["Life"]:
@@ -99,6 +106,8 @@ class Spec:
     variants: Sequence[str]
     speaks: frozenset[str]
     among: frozenset[str]
+    apt: frozenset[str]
+    """Those in which it is drawn more often."""
 
 
 MOVES: Final[dict[str, Spec]] = {}
@@ -116,12 +125,14 @@ def move(
     variants: Sequence[str] = ("",),
     speaks: Sequence[str] = (),
     among: frozenset[str] = ANY,
+    apt: Sequence[str] = (),
 ) -> Callable[[Perform], Perform]:
     """Register what a kind of move does."""
 
     def register(perform: Perform) -> Perform:
         assert kind not in MOVES, kind
-        MOVES[kind] = Spec(kind, perform, amounts, seconds, variants, frozenset(speaks), among)
+        assert among.issuperset(apt)
+        MOVES[kind] = Spec(kind, perform, amounts, seconds, variants, frozenset(speaks), among, frozenset(apt))
         return perform
 
     return register
@@ -135,9 +146,9 @@ async def perform(made: Move, stage: "Stage") -> None:
     spec = MOVES[made.kind]
 
     async def by(number: int) -> None:
-        peer = await stage.actor(number)
+        await stage.actor(number)
         try:
-            await spec.perform(Act(made, stage, peer, random.Random(f"{stage.seed}/{made.seed}")))
+            await spec.perform(Act(made, stage, number, random.Random(f"{stage.seed}/{made.seed}")))
         except* GossipError:
             pass
 

@@ -25,8 +25,11 @@ FILES: Final = (moves_answers, moves_chains, moves_floods, moves_identities, mov
 DUE: Final = 3
 """Kinds of moves that a seed has to draw."""
 
-MOST: Final = 6
+MOST: Final = 5
 """Moves drawn freely."""
+
+APT: Final = 5
+"""How much more often a move is drawn where it is apt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,7 @@ def draw(seed: int) -> Plan:
         together = frozenset.intersection(*(MOVES[kind].among for kind in due))
     scenario = draw_scenario(rng.choice(sorted(together)), rng)
     fitting = [kind for kind in sorted(MOVES) if scenario.kind in MOVES[kind].among]
-    kinds = [*due, *rng.choices(fitting, k=rng.randint(1, MOST))]
+    weights = [APT if scenario.kind in MOVES[kind].apt else 1 for kind in fitting]
+    kinds = [*due, *rng.choices(fitting, weights, k=rng.randint(1, MOST))]
     moves = sorted((draw_move(kind, scenario, rng) for kind in kinds), key=lambda each: (each.at, each.kind))
     return Plan(seed=seed, scenario=scenario, moves=tuple(moves))

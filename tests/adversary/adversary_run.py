@@ -5,7 +5,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,19 +14,36 @@ from unittest import mock
 import torch
 import trio
 import trio.testing
-from adversary_invariants import LOOK_S, STRETCH, STRETCH_S, Clean, Violations, Watch, judge, mean_loss, steps_of
+from adversary_invariants import (
+    LOOK_S,
+    STRETCH,
+    STRETCH_S,
+    Clean,
+    Violations,
+    Watch,
+    judge,
+    mean_company,
+    mean_loss,
+    steps_of,
+)
 from adversary_move import perform
 from adversary_plan import Plan
 from adversary_scenario import Scenario
+from adversary_shrink import shrink
 from adversary_stage import Stage
+from adversary_task import Quirky
 from sim_swarm import swarm
 
 from gossip import identity, service
 from gossip.protocol import envelope
 from gossip.transport.memory import LinkQuality
+from p2ptrain.compress import COMPRESSORS
 
 MOST_S = 600.0
 """Virtual seconds of a clean run, at most."""
+
+MEMORY = Path("/dev/shm")
+"""A disk that fsync costs nothing on, where there is one."""
 
 LEFT_OUT = ("rss_bytes", "path", "checkpoint", "run_dir")
 """Fields of events that differ between machines."""
@@ -72,7 +89,7 @@ def clean_run(scenario: Scenario) -> Clean:
     stage, seconds = _played(Plan(seed=0, scenario=scenario, moves=()), found, None)
     judge(stage, None, seconds, found)
     assert not found.lines, (scenario, found.lines)
-    return Clean(loss=mean_loss(stage), seconds=seconds, steps=steps_of(stage))
+    return Clean(loss=mean_loss(stage), seconds=seconds, steps=steps_of(stage), company=mean_company(stage))
 
 
 def _played(plan: Plan, found: Violations, clean: Clean | None) -> tuple[Stage, float]:
@@ -83,7 +100,10 @@ def _played(plan: Plan, found: Violations, clean: Clean | None) -> tuple[Stage, 
     async def main(folder: Path) -> Stage:
         nonlocal ended
         quality = LinkQuality(loss=scenario.loss, latency_s=scenario.latency_s)
-        async with swarm(folder, seed=plan.seed, link=quality, keep_errors=True) as members, trio.open_nursery() as nursery:
+        async with (
+            swarm(folder, seed=plan.seed, link=quality, keep_errors=True) as members,
+            trio.open_nursery() as nursery,
+        ):
             stage = Stage(scenario, members, nursery, folder, plan.seed)
             watch = Watch(stage, found)
             nursery.start_soon(_look, watch)
@@ -96,7 +116,7 @@ def _played(plan: Plan, found: Violations, clean: Clean | None) -> tuple[Stage, 
             nursery.cancel_scope.cancel()
         return stage
 
-    with _repeatable(plan.seed), tempfile.TemporaryDirectory() as folder:
+    with _repeatable(plan.seed), tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         clock = trio.testing.MockClock(autojump_threshold=0)
         return trio.run(main, Path(folder), clock=clock), ended
 
@@ -118,9 +138,11 @@ def _repeatable(seed: int) -> Iterator[None]:
     wall = SimpleNamespace(time_ns=lambda: int(1e9 * trio.current_time()))
     verify, name = lru_cache(1 << 16)(identity.verify), lru_cache(1 << 12)(identity.peer_id_of)
     gc.collect()
+    gc.freeze()  # what is left is torch's and ours: it need not be looked through again
     gc.disable()
     try:
         with (
+            plugged_in("quirky", Quirky),
             mock.patch.object(service, "time", wall),
             mock.patch.object(envelope, "verify", verify),
             mock.patch.object(envelope, "peer_id_of", name),
@@ -130,6 +152,16 @@ def _repeatable(seed: int) -> Iterator[None]:
         gc.enable()
 
 
+@contextmanager
+def plugged_in(name: str, codec: type) -> Iterator[None]:
+    """As a package that declares an entry point, for the length of the block."""
+    COMPRESSORS.register(name)(codec)
+    try:
+        yield
+    finally:
+        del COMPRESSORS._factories[name]
+
+
 def _told(stage: Stage) -> Iterator[str]:
     for life in stage.lives:
         for event in life.member.events:
@@ -137,6 +169,7 @@ def _told(stage: Stage) -> Iterator[str]:
             yield f"{life.member.name} {sorted(fields.items(), key=lambda pair: pair[0])!r}"
 
 
-def of_scenario(plan: Plan, **changes: object) -> Plan:
-    """The same plan in another scenario."""
-    return replace(plan, scenario=replace(plan.scenario, **changes))  # type: ignore[arg-type]
+def shortest(outcome: Outcome) -> Plan:
+    """The shortest plan found that breaks what this one broke first."""
+    broken = outcome.names[0]
+    return shrink(outcome.plan, lambda less: broken in play(less).names)

@@ -5,6 +5,7 @@ Hostile nodes see through everything (models, rounds, addresses), as the stronge
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import trio
-from adversary_scenario import COMES_AT, LEAVES_AT, ROUNDS, STEP_SECONDS, Scenario
+from adversary_scenario import COMES_AT, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm
@@ -101,6 +102,8 @@ class Stage:
         self.errors: list[str] = []
         self.bootstrap: BootstrapService | None = None
         self.bootstrap_transport: MemoryTransport | None = None
+        self.passes: Counter[tuple[str, str]] = Counter()
+        """Passes over a whole model that an honest node has made for a peer: by its name and the peer's."""
         self.on_start: list[Callable[[Life], None]] = []
         self._swarm = swarm
         self._folder = folder
@@ -131,7 +134,7 @@ class Stage:
             await life.member.done.wait()
 
     async def _leave_and_return(self, number: int) -> None:
-        await trio.sleep_until(LEAVES_AT)
+        await trio.sleep_until(self.scenario.leaves_at)
         life = self.lives[number]
         life.ends = False
         if self.scenario.killed:
@@ -139,7 +142,7 @@ class Stage:
         else:
             life.member.stop.set()
         await life.member.done.wait()
-        await trio.sleep_until(LEAVES_AT + self.scenario.away_s)
+        await trio.sleep_until(self.scenario.leaves_at + self.scenario.away_s)
         await self._start(number, wait_for=1)
 
     async def _start(self, number: int, *, wait_for: int, name: str = "", role: str = "trainer") -> None:
@@ -203,6 +206,15 @@ class Stage:
             return adopt(staleness)
 
         node.strategy.adopt = watched  # type: ignore[method-assign]
+        for method in ("apply", "track"):
+            setattr(node.strategy, method, self._counted(name, getattr(node.strategy, method)))
+
+    def _counted(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        def counted(peer: str, *rest: Any) -> None:
+            self.passes[name, peer] += 1
+            method(peer, *rest)
+
+        return counted
 
     async def _start_bootstrap(self) -> None:
         identity = key("bootstrap")
@@ -237,7 +249,7 @@ class Stage:
     def round(self) -> int:
         """Where the honest trainers stand: their low median."""
         rounds = [life.member.node.round for life in self.running if life.role == "trainer"]
-        return median_low(rounds) if rounds else ROUNDS
+        return median_low(rounds) if rounds else self.scenario.rounds
 
     def models(self) -> list[Vector]:
         """What the honest trainers are known as."""

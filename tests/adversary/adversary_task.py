@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from p2ptrain.compress.base import PayloadError
 from p2ptrain.tasks.base import Batch, Shard
 
 INPUTS, OUTPUTS = 24, 8
@@ -52,3 +53,19 @@ class LeastSquares:
     def tokens(self, batch: Batch) -> int:
         """Examples."""
         return len(batch[1])
+
+
+class Quirky:
+    """A codec of somebody's own, that refuses payloads for a reason of its own."""
+
+    name = "quirky"
+    contraction = 1.0
+    gamma = 1.0
+
+    def encode(self, x_d: torch.Tensor) -> bytes:
+        """Nothing is told."""
+        return bytes(8)
+
+    def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
+        """Raises PayloadError, always."""
+        raise PayloadError("too_quirky", "it does not like it")

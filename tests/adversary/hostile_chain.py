@@ -96,9 +96,7 @@ class HostileChain:
         body = LinkBody(round=link.body.round, kind="delta", codec="none", size=len(payload))
         if link.seq == 0:
             body = LinkBody(round=link.body.round, kind="snapshot", size=len(payload))
-        return self.sign(
-            epoch=link.epoch, seq=link.seq, prev=link.prev, address=self.hold(payload), body=body
-        )
+        return self.sign(epoch=link.epoch, seq=link.seq, prev=link.prev, address=self.hold(payload), body=body)
 
     def marked(self, link: Link, model_d: Vector) -> Link:
         """The same link, naming this as the state after it."""

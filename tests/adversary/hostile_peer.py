@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import trio
+from hostile_chain import HostileChain
 
 from gossip.errors import GossipError, Reason, RemoteError
 from gossip.identity import Identity, peer_id_of
@@ -40,7 +41,6 @@ from gossip.protocol.messages import (
 )
 from gossip.running.session import FrameStream, ask_once
 from gossip.transport.base import Stream, TransportError
-from hostile_chain import HostileChain
 
 if TYPE_CHECKING:
     from adversary_stage import Stage
@@ -311,7 +311,11 @@ class HostilePeer:
         noise = Digest(self.rng.randbytes(32))
         match request:
             case HelloRequest():
-                changes: list[dict[str, object]] = [{"genesis": noise}, {"link": self._others()}, {"record": self._others()}]
+                changes: list[dict[str, object]] = [
+                    {"genesis": noise},
+                    {"link": self._others()},
+                    {"record": self._others()},
+                ]
                 return encode_answer(self.hello(**self.rng.choice(changes)))
             case LinksRequest():
                 return encode_answer([self._others()] * 2)

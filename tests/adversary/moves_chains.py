@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import trio
-from adversary_move import Act, TRAINING, move
-from adversary_scenario import ROUNDS
+from adversary_move import TRAINING, Act, move
 from hostile_chain import Vector
 
 from gossip.protocol.digests import NO_DIGEST
@@ -74,7 +73,7 @@ async def take_part(act: Act, how: str, *, lead: int = 0) -> None:
     await act.meet()
     until, told = trio.current_time() + act.move.seconds, -1
     while trio.current_time() < until:
-        now = min(ROUNDS - 1, stage.round) + lead
+        now = min(stage.scenario.rounds - 1, stage.round) + lead
         if now != told and now >= 0 and stage.running:
             told = now
             model_d = lie(act, how, began_d).astype(np.float32)
@@ -83,13 +82,27 @@ async def take_part(act: Act, how: str, *, lead: int = 0) -> None:
         await trio.sleep(LOOK_S)
 
 
-@move("take_part", variants=VECTORS, seconds=(40, 240), speaks=("link",), among=TRAINING | {"open"})
+@move(
+    "take_part",
+    variants=VECTORS,
+    seconds=(40, 240),
+    speaks=("link",),
+    among=TRAINING | {"open"},
+    apt=("start", "steady", "end", "join", "resume", "observer"),
+)
 async def _take_part(act: Act) -> None:
     """In step, with true or false models."""
     await take_part(act, act.move.variant)
 
 
-@move("lead", amounts=(1, 8), variants=("mean", "flip", "zero"), seconds=(20, 200), among=TRAINING)
+@move(
+    "lead",
+    amounts=(1, 8),
+    variants=("mean", "flip", "zero"),
+    seconds=(20, 200),
+    among=TRAINING,
+    apt=("start", "steady"),
+)
 async def _lead(act: Act) -> None:
     """Always some rounds ahead."""
     await take_part(act, act.move.variant, lead=act.move.amount)
@@ -101,10 +114,22 @@ async def _lag(act: Act) -> None:
     await take_part(act, act.move.variant, lead=-act.move.amount)
 
 
-@move("claim", amounts=(1, 300), variants=("own", "far", "last", "most", "genesis"), speaks=("link", "offer"))
+@move(
+    "claim",
+    amounts=(1, 300),
+    variants=("own", "far", "last", "most", "genesis"),
+    speaks=("link", "offer"),
+    apt=("start", "join", "crowd", "resume", "end", "observer"),
+)
 async def _claim(act: Act) -> None:
     """Say that it has trained so many rounds, and offer a model for it."""
-    rounds = {"own": act.move.amount, "far": 10**9, "last": ROUNDS - 1, "most": MAX_COUNTER, "genesis": act.move.amount}
+    rounds = {
+        "own": act.move.amount,
+        "far": 10**9,
+        "last": act.stage.scenario.rounds - 1,
+        "most": MAX_COUNTER,
+        "genesis": act.move.amount,
+    }
     claimed = rounds[act.move.variant]
     model_d = None if act.move.variant == "genesis" else lie(act, "flip", act.stage.genesis_d) + np.float32(5.0)
     link = act.peer.chain.begin(epoch=new_epoch(act), round=claimed, model_d=model_d)
@@ -112,7 +137,7 @@ async def _claim(act: Act) -> None:
     await tell_again(act, link.raw)
 
 
-@move("creep", amounts=(1, 5), seconds=(20, 120), among=TRAINING)
+@move("creep", amounts=(1, 5), seconds=(20, 120), among=TRAINING, apt=("steady", "resume", "end"))
 async def _creep(act: Act) -> None:
     """Claim one round more each second."""
     chain = act.peer.chain
@@ -122,7 +147,9 @@ async def _creep(act: Act) -> None:
     while trio.current_time() < until:
         last = chain.links[-1].body.round
         model_d = lie(act, "flip", act.stage.genesis_d).astype(np.float32)
-        link = chain.step(model_d, round=last + act.move.amount, codec=act.stage.scenario.compressor, encode=act.stage.encode)
+        link = chain.step(
+            model_d, round=last + act.move.amount, codec=act.stage.scenario.compressor, encode=act.stage.encode
+        )
         await act.peer.tell(link.raw)
         await trio.sleep(LOOK_S)
 
@@ -162,7 +189,9 @@ async def _epochs(act: Act) -> None:
     await act.meet()
     for number in range(act.move.amount):
         model_d = lie(act, "noise", act.stage.genesis_d) + np.float32(number)
-        link = act.peer.chain.begin(epoch=new_epoch(act) + number, round=act.stage.round, model_d=model_d.astype(np.float32))
+        link = act.peer.chain.begin(
+            epoch=new_epoch(act) + number, round=act.stage.round, model_d=model_d.astype(np.float32)
+        )
         await act.peer.tell(link.raw)
         await trio.sleep(act.move.seconds / act.move.amount)
 
@@ -195,7 +224,9 @@ async def _marks(act: Act) -> None:
     while trio.current_time() < until:
         if stage.round != told and stage.running:
             told = stage.round
-            link = chain.step(lie(act, "mean", stage.genesis_d), round=told, codec=stage.scenario.compressor, encode=stage.encode)
+            link = chain.step(
+                lie(act, "mean", stage.genesis_d), round=told, codec=stage.scenario.compressor, encode=stage.encode
+            )
             if link.seq % 4 == 0:
                 model_d = chain.public_d if act.move.variant == "true" else chain.public_d + np.float32(1.0)
                 chain.links[-1] = link = chain.marked(link, model_d)
@@ -209,5 +240,3 @@ async def tell_again(act: Act, raw: bytes) -> None:
     while trio.current_time() < until:
         await act.peer.tell(raw)
         await trio.sleep(5.0)
-
-

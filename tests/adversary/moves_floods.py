@@ -13,6 +13,7 @@ from gossip.membership.limits import BUCKETS
 from gossip.protocol.circuit import HOP_PROTOCOL, Kind, Message, encode_hop
 from gossip.protocol.dialback import DIALBACK_PROTOCOL, encode_ask
 from gossip.protocol.digests import NO_DIGEST
+from gossip.protocol.envelope import seal
 from gossip.protocol.limits import MAX_RESPONSE_BYTES, STREAM_PROTOCOL
 from gossip.protocol.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.protocol.messages import (
@@ -30,7 +31,6 @@ from gossip.protocol.messages import (
 )
 from gossip.protocol.statements import Stage as PartStage
 from gossip.protocol.statements import part_statement
-from gossip.protocol.envelope import seal
 from gossip.running.session import FrameStream, open_session
 from gossip.transport.base import TransportError
 
@@ -41,7 +41,9 @@ FLOOD = (10, 150)
 def part(act: Act, *, size: int = 100) -> bytes:
     """A statement of a part of an exchange that there is not."""
     exchange, address = Digest(act.rng.randbytes(32)), Digest(act.rng.randbytes(32))
-    statement = part_statement(exchange=exchange, round=act.stage.round, stage=PartStage.WHOLE, address=address, size=size)
+    statement = part_statement(
+        exchange=exchange, round=act.stage.round, stage=PartStage.WHOLE, address=address, size=size
+    )
     return seal(act.peer.identity, act.stage.scope, statement).raw
 
 
@@ -78,7 +80,11 @@ def request_of(act: Act, name: str) -> Request:
         case "find":
             target = Digest(rng.randbytes(32))
             return FindRequest(
-                swarm=stage.scope.swarm, run=stage.scope.run, genesis=stage.genesis, target=target, record=act.peer.record
+                swarm=stage.scope.swarm,
+                run=stage.scope.run,
+                genesis=stage.genesis,
+                target=target,
+                record=act.peer.record,
             )
         case "membership":
             return MembershipRequest(roster=NO_DIGEST, version=1, manifest=NO_DIGEST, page=rng.randbytes(200))
@@ -126,7 +132,9 @@ for _name in REQUESTS:
     _register(_name)
 
 
-@move("flood.announce", amounts=(20, 300), seconds=(2, 20), variants=("same", "new", "forged", "junk"), speaks=("link",))
+@move(
+    "flood.announce", amounts=(20, 300), seconds=(2, 20), variants=("same", "new", "forged", "junk"), speaks=("link",)
+)
 async def _announce(act: Act) -> None:
     """Broadcasts: the same link again, new epochs, forged ones, and what is none."""
     await act.meet()
@@ -250,7 +258,14 @@ async def _dialback(act: Act) -> None:
                 await stream.close()
 
 
-@move("flood.relay", amounts=(4, 80), seconds=(2, 30), variants=("reserve", "connect", "junk"), speaks=("hop",))
+@move(
+    "flood.relay",
+    amounts=(4, 80),
+    seconds=(2, 30),
+    variants=("reserve", "connect", "junk"),
+    speaks=("hop",),
+    apt=("relay",),
+)
 async def _relay(act: Act) -> None:
     """Asks to be relayed for, and for circuits to everybody."""
     await act.meet()

@@ -1,9 +1,10 @@
 """Moves of coming and going: goodbyes, returns under other names, and many names at once."""
 
+from dataclasses import replace
+
 import numpy as np
 import trio
 from adversary_move import CLOSED, TRAINING, Act, move
-from adversary_scenario import ROUNDS
 from hostile_peer import HostilePeer
 from moves_chains import LOOK_S, lie, new_epoch, take_part
 
@@ -19,37 +20,41 @@ async def _leave(act: Act) -> None:
     await _something(act)
     if act.move.variant == "goodbye":
         await act.peer.say_goodbye()
-    await act.stage.replace(act.move.actor if act.move.actor >= 0 else _number_of(act))
+    await act.stage.replace(act.number)
 
 
-@move("done", amounts=(1, 8), variants=("flip", "huge", "scaled", "noise"), seconds=(2, 8), speaks=("goodbye", "link"), among=TRAINING)
+@move(
+    "done",
+    amounts=(1, 8),
+    variants=("flip", "huge", "scaled", "noise"),
+    seconds=(2, 8),
+    speaks=("goodbye", "link"),
+    among=TRAINING,
+    apt=("observer", "end"),
+)
 async def _done(act: Act) -> None:
     """Say that all rounds are done, and leave; and again under another name: who has left says nothing any more."""
-    peer = act.peer
     for _ in range(act.move.amount):
-        act = Act(act.move, act.stage, peer, act.rng)
         model_d = lie(act, act.move.variant, act.stage.genesis_d).astype(np.float32)
-        link = peer.chain.begin(epoch=new_epoch(act), round=ROUNDS - 1, model_d=model_d)
+        link = act.peer.chain.begin(epoch=new_epoch(act), round=act.stage.scenario.rounds - 1, model_d=model_d)
         await act.meet()
-        await peer.tell(link.raw)
+        await act.peer.tell(link.raw)
         await trio.sleep(act.move.seconds)
-        await peer.say_goodbye()
-        peer = await act.stage.replace(_number_of(act))
+        await act.peer.say_goodbye()
+        await act.stage.replace(act.number)
 
 
-@move("in_turn", amounts=(5, 40), seconds=(20, 80), among=TRAINING)
+@move("in_turn", amounts=(5, 40), seconds=(20, 80), among=TRAINING, apt=("steady",))
 async def _in_turn(act: Act) -> None:
     """One name after another, each with a model that has to be held."""
-    peer = act.peer
     for _ in range(act.move.amount):
-        act = Act(act.move, act.stage, peer, act.rng)
         model_d = lie(act, "mean", act.stage.genesis_d).astype(np.float32)
-        link = peer.chain.begin(epoch=new_epoch(act), round=act.stage.round, model_d=model_d)
+        link = act.peer.chain.begin(epoch=new_epoch(act), round=act.stage.round, model_d=model_d)
         await act.meet()
-        await peer.tell(link.raw)
+        await act.peer.tell(link.raw)
         await trio.sleep(act.move.seconds / act.move.amount)
-        await peer.say_goodbye()
-        peer = await act.stage.replace(_number_of(act))
+        await act.peer.say_goodbye()
+        await act.stage.replace(act.number)
 
 
 @move("return", amounts=(1, 6), seconds=(10, 60), variants=("goodbye", "silently"), among=TRAINING)
@@ -61,8 +66,9 @@ async def _return(act: Act) -> None:
             await act.peer.say_goodbye()
         for life in act.targets:
             await act.peer.transport.disconnect(life.peer)
-        act.peer.chain.links.clear()
         await trio.sleep(LOOK_S)
+        base_d = lie(act, "mean", act.stage.genesis_d).astype(np.float32)
+        act.peer.chain.begin(epoch=new_epoch(act), round=max(0, act.stage.round - 1), model_d=base_d)
 
 
 @move("goodbye_of_others", amounts=(1, 6), speaks=("goodbye",))
@@ -76,14 +82,28 @@ async def _goodbye_of_others(act: Act) -> None:
         await trio.sleep(LOOK_S)
 
 
-@move("sybils", amounts=(4, 20), variants=("silent", "flip", "huge", "mean"), seconds=(60, 200), among=frozenset({"open"}))
+@move(
+    "sybils",
+    amounts=(4, 20),
+    variants=("silent", "flip", "huge", "mean"),
+    seconds=(60, 200),
+    among=frozenset({"open"}),
+    apt=("open",),
+)
 async def _sybils(act: Act) -> None:
     """Many names of one host, all at once."""
     peers = [await act.stage.make(f"sybil-{act.move.seed}-{number}") for number in range(act.move.amount)]
     await _crowd(act, peers)
 
 
-@move("ground", amounts=(4, 12), variants=("flip", "huge", "mean"), seconds=(60, 200), among=frozenset({"open"}))
+@move(
+    "ground",
+    amounts=(4, 12),
+    variants=("flip", "huge", "mean"),
+    seconds=(60, 200),
+    among=frozenset({"open"}),
+    apt=("open",),
+)
 async def _ground(act: Act) -> None:
     """Names that were tried until they stand beside a target on the rings."""
     victims = [life.peer for life in act.targets]
@@ -95,7 +115,7 @@ async def _ground(act: Act) -> None:
     await _crowd(act, peers)
 
 
-@move("lonely", amounts=(4, 20), seconds=(40, 180), among=frozenset({"open"}))
+@move("lonely", amounts=(4, 20), seconds=(40, 180), among=frozenset({"open"}), apt=("open",))
 async def _lonely(act: Act) -> None:
     """Newcomers that say that they have nobody, so that others make room for them."""
     peers = [await act.stage.make(f"lonely-{act.move.seed}-{number}") for number in range(act.move.amount)]
@@ -113,7 +133,7 @@ async def _crowd(act: Act, peers: list[HostilePeer]) -> None:
     """Each meets every target, and takes part with the same lie or none."""
     async with trio.open_nursery() as nursery:
         for peer in peers:
-            its = Act(act.move, act.stage, peer, act.rng)
+            its = replace(act, beside=peer)
             if act.move.variant == "silent":
                 nursery.start_soon(its.meet)
             else:
@@ -128,11 +148,6 @@ async def _something(act: Act) -> None:
         await take_part(act, "mean")
 
 
-def _number_of(act: Act) -> int:
-    """Of the actor, among the hostile."""
-    return next(number for number, peer in act.stage.hostile.items() if peer is act.peer)
-
-
 def _tried(act: Act, number: int, each: int) -> Identity:
     return Identity(digest_of(f"ground {act.move.seed} {number} {each}".encode()))
 
@@ -140,5 +155,3 @@ def _tried(act: Act, number: int, each: int) -> Identity:
 def _distance(act: Act, identity: Identity, victim: str) -> int:
     ours, its = (place_of(act.stage.scope, 0, peer) for peer in (identity.peer_id, victim))  # type: ignore[arg-type]
     return min((ours - its) % CIRCLE, (its - ours) % CIRCLE)
-
-

@@ -26,11 +26,19 @@ def invented(act: Act, number: int, *addresses: str) -> bytes:
     from adversary_stage import key
 
     identity = key(f"invented-{act.move.seed}-{number}")
-    known = tuple(f"{address}/p2p/{identity.peer_id}" for address in addresses) or (f"/memory/9999/p2p/{identity.peer_id}",)
+    known = tuple(f"{address}/p2p/{identity.peer_id}" for address in addresses) or (
+        f"/memory/9999/p2p/{identity.peer_id}",
+    )
     return seal(identity, act.stage.scope, record_statement(epoch=1, version=1, addresses=known)).raw
 
 
-@move("records", amounts=(5, 300), seconds=(10, 60), variants=("nobody", "victim", "forged", "others"), speaks=("record", "hello"))
+@move(
+    "records",
+    amounts=(5, 300),
+    seconds=(10, 60),
+    variants=("nobody", "victim", "forged", "others"),
+    speaks=("record", "hello"),
+)
 async def _records(act: Act) -> None:
     """Tell of members that there are not, at addresses of nobody or of a victim."""
     victim = act.targets[0].member.transport.addresses[0].partition("/p2p/")[0] if act.targets else "/memory/1"
@@ -73,7 +81,12 @@ async def _own_record(act: Act) -> None:
         await trio.sleep(10.0)
 
 
-@move("hello", amounts=(1, 12), variants=("swarm", "run", "genesis", "neighbours", "alone", "link", "empty", "version"), speaks=("hello",))
+@move(
+    "hello",
+    amounts=(1, 12),
+    variants=("swarm", "run", "genesis", "neighbours", "alone", "link", "empty", "version"),
+    speaks=("hello",),
+)
 async def _hello(act: Act) -> None:
     """Hellos that say what is not so."""
     scope, noise = act.stage.scope, act.rng.randbytes(32)
@@ -98,7 +111,9 @@ async def _hello(act: Act) -> None:
         await trio.sleep(3.0)
 
 
-@move("replay", amounts=(2, 30), seconds=(10, 60), variants=("own", "others", "hello", "late"), speaks=("link", "hello"))
+@move(
+    "replay", amounts=(2, 30), seconds=(10, 60), variants=("own", "others", "hello", "late"), speaks=("link", "hello")
+)
 async def _replay(act: Act) -> None:
     """Links that were true once: its own old ones, others', in broadcasts and in hellos, much later."""
     await act.meet()
@@ -115,7 +130,12 @@ async def _replay(act: Act) -> None:
         await trio.sleep(0.5)
 
 
-@move("envelope", amounts=(1, 10), variants=("kind", "body", "seq", "scope"), speaks=("link", "goodbye", "record", "offer", "part"))
+@move(
+    "envelope",
+    amounts=(1, 10),
+    variants=("kind", "body", "seq", "scope"),
+    speaks=("link", "goodbye", "record", "offer", "part"),
+)
 async def _envelope(act: Act) -> None:
     """Well-signed statements that mean nothing: another body under each kind, numbers at their bounds, another run."""
     await act.meet()
@@ -140,7 +160,15 @@ async def _envelope(act: Act) -> None:
         await trio.sleep(2.0)
 
 
-@move("first", amounts=(1, 300), variants=("far", "near", "last"), seconds=(20, 120), speaks=("snapshot", "offer"), among=NEWCOMERS)
+@move(
+    "first",
+    amounts=(1, 300),
+    variants=("far", "near", "last"),
+    seconds=(20, 120),
+    speaks=("snapshot", "offer"),
+    among=NEWCOMERS,
+    apt=("join", "crowd", "resume", "observer"),
+)
 async def _first(act: Act) -> None:
     """Be whom a newcomer meets first, with a round and a model of its own."""
     claimed = {"far": act.stage.round + act.move.amount, "near": act.stage.round + 6, "last": 10**9}[act.move.variant]
@@ -150,22 +178,49 @@ async def _first(act: Act) -> None:
     await tell_again(act, link.raw)
 
 
-@move("donor", variants=("other", "dies", "slow", "stale"), seconds=(40, 120), speaks=("snapshot", "offer", "manifest"), among=NEWCOMERS)
+@move(
+    "donor",
+    variants=("other", "dies", "slow", "stale"),
+    seconds=(40, 120),
+    speaks=("snapshot", "offer", "manifest"),
+    among=NEWCOMERS,
+    apt=("join", "crowd", "resume", "observer"),
+)
 async def _donor(act: Act) -> None:
     """Take part well, and give newcomers another state, a part of one, or none."""
-    how = {"other": ("snapshot", "wrong"), "dies": ("manifest", "truncate"), "slow": ("manifest", "trickle"), "stale": ("snapshot", "late")}
+    how = {
+        "other": ("snapshot", "wrong"),
+        "dies": ("manifest", "truncate"),
+        "slow": ("manifest", "trickle"),
+        "stale": ("snapshot", "late"),
+    }
     with act.peer.lying(Fault(*how[act.move.variant], frozenset())):
         await take_part(act, "mean")
 
 
-@move("witness", variants=("wrong", "hang", "garbage"), seconds=(40, 160), speaks=("state",), among=NEWCOMERS)
+@move(
+    "witness",
+    variants=("wrong", "hang", "garbage"),
+    seconds=(40, 160),
+    speaks=("state",),
+    among=NEWCOMERS,
+    apt=("join", "crowd", "resume"),
+)
 async def _witness(act: Act) -> None:
     """Take part well, and speak against honest donors."""
     with act.peer.lying(Fault("state", act.move.variant, frozenset())):
         await take_part(act, "mean")
 
 
-@move("part", amounts=(1, 20), seconds=(20, 160), variants=("size", "two", "huge", "missing"), speaks=("part",), among=frozenset({"meeting"}))
+@move(
+    "part",
+    amounts=(1, 20),
+    seconds=(20, 160),
+    variants=("size", "two", "huge", "missing"),
+    speaks=("part",),
+    among=frozenset({"meeting"}),
+    apt=("meeting",),
+)
 async def _part(act: Act) -> None:
     """Take part in exchanges, and serve something else than was said, or nothing."""
     chain, stage = act.peer.chain, act.stage
@@ -187,7 +242,9 @@ async def _state_parts(act: Act, peer: PeerId, exchange: Digest, size: int) -> N
         data = bytes([number]) * size
         address = digest_of(data) if act.move.variant == "missing" else act.peer.chain.hold(data)
         for stage in PartStage:
-            statement = part_statement(exchange=exchange, round=act.stage.round, stage=stage, address=address, size=each)
+            statement = part_statement(
+                exchange=exchange, round=act.stage.round, stage=stage, address=address, size=each
+            )
             with suppress(GossipError):
                 await act.peer.ask(peer, PartRequest(envelope=seal(act.peer.identity, act.stage.scope, statement).raw))
 
@@ -206,21 +263,31 @@ async def _bootstrap(act: Act, peer: object = None) -> PeerId | None:
     return None
 
 
-@move("bootstrap.runs", amounts=(4, 16), seconds=(1, 40), speaks=("hello", "record"), among=BOOTSTRAP)
+@move(
+    "bootstrap.runs", amounts=(4, 16), seconds=(1, 40), speaks=("hello", "record"), among=BOOTSTRAP, apt=("bootstrap",)
+)
 async def _runs(act: Act) -> None:
     """Invent runs, each with members of its own, until there is no room for the real one."""
     for number in range(act.move.amount):
-        scope = Scope(swarm=act.stage.scope.swarm, run=RunId(digest_of(b"run %d" % (number % 8))[:16]))
         peer = await act.stage.make(f"bootstrap-{act.move.seed}-{number}")
-        if (there := await _bootstrap(act, peer)) is not None:
-            statement = record_statement(epoch=1, version=1, addresses=(peer.address,))
-            record = seal(peer.identity, scope, statement).raw
+        there = await _bootstrap(act, peer)
+        for run in range(8 if there is not None else 0):
+            assert there is not None
+            scope = Scope(swarm=act.stage.scope.swarm, run=RunId(digest_of(b"run %d" % run)[:16]))
+            record = seal(peer.identity, scope, record_statement(epoch=1, version=1, addresses=(peer.address,))).raw
             with suppress(GossipError):
                 await peer.ask(there, HelloRequest(hello=peer.hello(scope=scope, record=record, link=b"", records=())))
         await trio.sleep(act.move.seconds / act.move.amount)
 
 
-@move("bootstrap.victims", amounts=(4, 60), seconds=(1, 40), speaks=("hello", "record"), among=BOOTSTRAP)
+@move(
+    "bootstrap.victims",
+    amounts=(4, 60),
+    seconds=(1, 40),
+    speaks=("hello", "record"),
+    among=BOOTSTRAP,
+    apt=("bootstrap",),
+)
 async def _victims(act: Act) -> None:
     """Records of many names at a victim's address, and of names that never answer."""
     for number in range(act.move.amount):
@@ -233,7 +300,14 @@ async def _victims(act: Act) -> None:
         peer.leave()
 
 
-@move("bootstrap.ask", amounts=(10, 150), seconds=(1, 40), variants=("hello", "find"), speaks=("find", "hello"), among=BOOTSTRAP)
+@move(
+    "bootstrap.ask",
+    amounts=(10, 150),
+    seconds=(1, 40),
+    variants=("hello", "find"),
+    speaks=("find", "hello"),
+    among=BOOTSTRAP,
+)
 async def _ask_bootstrap(act: Act) -> None:
     """Ask it more often than anybody needs."""
     there = await _bootstrap(act)
@@ -255,7 +329,7 @@ async def _ask_bootstrap(act: Act) -> None:
 RELAY = frozenset({"relay"})
 
 
-@move("relay.fill", amounts=(2, 40), seconds=(30, 120), speaks=("hop", "stop"), among=RELAY)
+@move("relay.fill", amounts=(2, 40), seconds=(30, 120), speaks=("hop", "stop"), among=RELAY, apt=("relay",))
 async def _fill(act: Act) -> None:
     """Reserve, and hold as many circuits between hostile nodes as are to be had."""
     await act.meet()
@@ -274,5 +348,3 @@ async def _fill(act: Act) -> None:
     await trio.sleep(act.move.seconds)
     for stream in streams:
         await stream.reset()
-
-

@@ -32,7 +32,9 @@ async def _shape(act: Act) -> None:
     for _ in range(act.move.amount):
         size = {"short": 4, "long": 8 * act.stage.genesis_d.size, "empty_snapshot": 1}[act.move.variant]
         if act.move.variant == "empty_snapshot":
-            await act.peer.tell(act.peer.chain.begin(epoch=new_epoch(act), round=act.stage.round, model_d=np.zeros(1, "f4")).raw)
+            await act.peer.tell(
+                act.peer.chain.begin(epoch=new_epoch(act), round=act.stage.round, model_d=np.zeros(1, "f4")).raw
+            )
             await act.meet()
         else:
             await publish(act, bytes(size), "none")
@@ -51,14 +53,14 @@ async def _nonfinite(act: Act) -> None:
             await publish(act, bad_d.tobytes(), "none")
 
 
-@move("payload.codec", amounts=(1, 60), variants=("unknown", "composed", "options", "nested", "text"), among=MODELS)
+@move("payload.codec", amounts=(1, 60), variants=("unknown", "composed", "options", "plugged_in", "text"), among=MODELS)
 async def _codec(act: Act) -> None:
     """A codec that nobody has, or many that nobody needs."""
     names = {
         "unknown": [f"codec-{number}" for number in range(act.move.amount)],
         "composed": ["+".join(["rotated"] * (1 + number % 3) + ["q2"]) for number in range(act.move.amount)],
         "options": [f"topk.ratio={number}" for number in range(act.move.amount)],
-        "nested": ["lossless+" * 3 + "q2"] * act.move.amount,
+        "plugged_in": ["quirky"] * act.move.amount,
         "text": ["f0/4:q2", "f9/1:none", "+", "q2+q2"],
     }[act.move.variant]
     for name in names[:30]:
@@ -104,5 +106,7 @@ async def _missing(act: Act) -> None:
 async def _scale(act: Act) -> None:
     """A model scaled beyond reason, by the swarm's own codec."""
     for _ in range(act.move.amount):
-        payload, _ = act.stage.encode(lie(act, "noise", act.stage.genesis_d).astype(np.float32) * float(act.move.variant))
+        payload, _ = act.stage.encode(
+            lie(act, "noise", act.stage.genesis_d).astype(np.float32) * float(act.move.variant)
+        )
         await publish(act, payload, act.stage.scenario.compressor)

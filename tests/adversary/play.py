@@ -1,7 +1,7 @@
 """Play one seed of the adversary, or a plan's file: `python tests/adversary/play.py 123`.
 
-Prints what was broken, and the shortest list of moves that still breaks it. `--events` prints all that honest nodes told,
-`--plan FILE` plays a file that `--save FILE` has written; several seeds are played one after another.
+Prints what was broken, and the shortest list of moves that still breaks it. `--events` prints all that honest nodes
+told, `--plan FILE` plays a file that `--save FILE` has written; several seeds are played one after another.
 """
 
 import argparse
@@ -19,8 +19,7 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONHASHSEED": "0"})
     sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent)]
     from adversary_plan import Plan, draw
-    from adversary_run import play
-    from adversary_shrink import shrink
+    from adversary_run import play, shortest
 
     options = _options()
     plans = [Plan.load(path) for path in options.plan] + [draw(seed) for seed in _seeds(options.seeds)]
@@ -40,9 +39,8 @@ def main() -> int:
         for line in (*outcome.events, *(f"  {each}" for each in outcome.violations)):
             print(line)
         if outcome.names and options.shrink:
-            broken = outcome.names[0]
-            plan = shrink(plan, lambda less: broken in play(less).names)
-            print(f"  the shortest that breaks `{broken}`: {plan.scenario}")
+            plan = shortest(outcome)
+            print(f"  the shortest that breaks `{outcome.names[0]}`: {plan.scenario}")
             for each in plan.moves:
                 print(f"    {each}")
         failed += bool(outcome.names)
@@ -71,4 +69,3 @@ def _seeds(texts: list[str]) -> list[int]:
 
 if __name__ == "__main__":
     sys.exit(main())
-
