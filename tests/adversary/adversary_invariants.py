@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-import trio
 from adversary_stage import Life, Stage
 
+from gossip.ids import PeerId
+from gossip.protocol.book import Standing
 from node.checkpoint import CheckpointStore
 
 LOSS_FACTOR: Final = 1.1
@@ -79,7 +80,7 @@ class Watch:
     rounds: dict[str, int] = field(default_factory=dict)
     checkpoints: dict[str, int] = field(default_factory=dict)
     passes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    known_at: float | None = None
+    known: set[PeerId] = field(default_factory=set)
 
     def look(self) -> None:
         """Once."""
@@ -106,15 +107,17 @@ class Watch:
         self.passes = Counter(self.stage.passes)
 
     def _look_at_bootstrap(self) -> None:
-        """What it has known once, it knows for as long as members are there."""
+        """Whom it has known once it knows for as long as they are there; half of them at any time."""
         stage = self.stage
-        if stage.bootstrap is None or not stage.running:
+        if stage.bootstrap is None:
             return
         run = stage.bootstrap.rendezvous._runs.get((stage.scope.run, stage.genesis))
-        if run is not None and run.verified():
-            self.known_at = trio.current_time()
-        elif self.known_at is not None:
-            self.found.add("forgotten", "the bootstrap node knows nobody of the real run any more")
+        verified = set() if run is None else {record.peer for record in run.book.of_standing(Standing.VERIFIED)}
+        there = {life.peer for life in stage.running}
+        self.known |= verified
+        lost = (self.known & there) - verified
+        if 2 * len(lost) > len(self.known & there):
+            self.found.add("forgotten", f"the bootstrap node has forgotten {len(lost)} of {len(there)} members")
 
     def _look_at_round(self, life: Life) -> None:
         name, now = life.member.name, life.member.node.round

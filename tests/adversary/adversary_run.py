@@ -27,7 +27,7 @@ from adversary_invariants import (
     steps_of,
 )
 from adversary_move import perform
-from adversary_plan import Plan
+from adversary_plan import Plan, draw
 from adversary_scenario import Scenario
 from adversary_shrink import shrink
 from adversary_stage import Stage
@@ -173,3 +173,18 @@ def shortest(outcome: Outcome) -> Plan:
     """The shortest plan found that breaks what this one broke first."""
     broken = outcome.names[0]
     return shrink(outcome.plan, lambda less: broken in play(less).names)
+
+
+def explained(outcome: Outcome) -> str:
+    """What was broken, how to see it again, and the shortest list of moves that does it."""
+    plan = shortest(outcome)
+    moves = [f"  {made}" for made in plan.moves]
+    replay = f"python tests/adversary/play.py {outcome.plan.seed}"
+    broken = [f"  {line}" for line in outcome.violations]
+    return "\n".join(["", *broken, f"played again by: {replay}", f"the shortest, in {plan.scenario}:", *moves])
+
+
+def broken_by(seed: int) -> tuple[int, float, tuple[str, ...]]:
+    """For a pool of processes: the seed, how long its run took, and what it broke."""
+    outcome = play(draw(seed))
+    return seed, outcome.seconds, outcome.violations

@@ -5,7 +5,7 @@ from contextlib import suppress
 import numpy as np
 import trio
 from adversary_move import Act, move
-from hostile_peer import PATIENCE_S, Fault
+from hostile_peer import PATIENCE_S, Fault, HostilePeer
 from moves_chains import lie, new_epoch, take_part, tell_again
 
 from gossip.errors import GossipError
@@ -15,6 +15,7 @@ from gossip.protocol.digests import digest_of
 from gossip.protocol.envelope import Kind as StatementKind
 from gossip.protocol.envelope import Scope, Statement, seal
 from gossip.protocol.messages import FindRequest, HelloRequest, PartRequest
+from gossip.protocol.rendezvous import MAX_RUNS
 from gossip.protocol.statements import Stage as PartStage
 from gossip.protocol.statements import part_statement, record_statement
 
@@ -268,16 +269,22 @@ async def _bootstrap(act: Act, peer: object = None) -> PeerId | None:
 )
 async def _runs(act: Act) -> None:
     """Invent runs, each with members of its own, until there is no room for the real one."""
-    for number in range(act.move.amount):
-        peer = await act.stage.make(f"bootstrap-{act.move.seed}-{number}")
-        there = await _bootstrap(act, peer)
-        for run in range(8 if there is not None else 0):
-            assert there is not None
-            scope = Scope(swarm=act.stage.scope.swarm, run=RunId(digest_of(b"run %d" % run)[:16]))
+    peers = [await act.stage.make(f"bootstrap-{act.move.seed}-{number}") for number in range(act.move.amount)]
+    for peer in peers:
+        await _say_that_it_is_of(peer, range(MAX_RUNS - 1))
+    await trio.sleep(act.move.seconds)  # until all have been probed
+    await _say_that_it_is_of(peers[0], range(MAX_RUNS - 1, MAX_RUNS))
+
+
+async def _say_that_it_is_of(peer: HostilePeer, runs: range) -> None:
+    service = peer.stage.bootstrap_transport
+    assert service is not None
+    with suppress(GossipError):
+        there = await peer.transport.dial(service.addresses[0])
+        for number in runs:
+            scope = Scope(swarm=peer.stage.scope.swarm, run=RunId(digest_of(b"run %d" % number)[:16]))
             record = seal(peer.identity, scope, record_statement(epoch=1, version=1, addresses=(peer.address,))).raw
-            with suppress(GossipError):
-                await peer.ask(there, HelloRequest(hello=peer.hello(scope=scope, record=record, link=b"", records=())))
-        await trio.sleep(act.move.seconds / act.move.amount)
+            await peer.ask(there, HelloRequest(hello=peer.hello(scope=scope, record=record, link=b"", records=())))
 
 
 @move(
