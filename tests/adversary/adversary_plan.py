@@ -1,7 +1,7 @@
 """A scenario and the moves that hostile nodes make in it: drawn by a seed, or read from a file.
 
-Each seed begins with kinds of moves whose turn it is, so that any few dozen seeds in a row draw every kind there is; the
-rest is drawn freely.
+Kinds of scenarios come in turn, and each seed begins with the moves whose turn it is, so that the first few dozen seeds
+draw every kind there is; the rest is drawn freely.
 """
 
 import json
@@ -15,11 +15,12 @@ import moves_chains
 import moves_floods
 import moves_identities
 import moves_lies
+import moves_members
 import moves_payloads
 from adversary_move import MOVES, Move, draw_move
-from adversary_scenario import Scenario, draw_scenario
+from adversary_scenario import KINDS, Scenario, draw_scenario
 
-FILES: Final = (moves_answers, moves_chains, moves_floods, moves_identities, moves_lies, moves_payloads)
+FILES: Final = (moves_answers, moves_chains, moves_floods, moves_identities, moves_lies, moves_members, moves_payloads)
 """Imported for what they register."""
 
 DUE: Final = 3
@@ -65,16 +66,24 @@ class Plan:
 def draw(seed: int) -> Plan:
     """The plan of a seed."""
     rng = random.Random(seed)
-    order = sorted(MOVES)
-    random.Random(0).shuffle(order)
-    due = [order[(seed * DUE + number) % len(order)] for number in range(DUE)]
-    together = frozenset.intersection(*(MOVES[kind].among for kind in due))
-    while not together:  # no scenario is for all of them
-        due.pop()
-        together = frozenset.intersection(*(MOVES[kind].among for kind in due))
-    scenario = draw_scenario(rng.choice(sorted(together)), rng)
+    scenario = draw_scenario(_kind_of(seed), rng)
     fitting = [kind for kind in sorted(MOVES) if scenario.kind in MOVES[kind].among]
     weights = [APT if scenario.kind in MOVES[kind].apt else 1 for kind in fitting]
-    kinds = [*due, *rng.choices(fitting, weights, k=rng.randint(1, MOST))]
+    kinds = [*_due(seed), *rng.choices(fitting, weights, k=rng.randint(1, MOST))]
     moves = sorted((draw_move(kind, scenario, rng) for kind in kinds), key=lambda each: (each.at, each.kind))
     return Plan(seed=seed, scenario=scenario, moves=tuple(moves))
+
+
+def _kind_of(seed: int) -> str:
+    return KINDS[seed % len(KINDS)]
+
+
+def _due(seed: int) -> tuple[str, ...]:
+    """Of the moves that fit its scenario those that no seed before it has had to draw for longest."""
+    queue = sorted(MOVES)
+    random.Random(0).shuffle(queue)
+    due: list[str] = []
+    for number in range(seed + 1):
+        due = [kind for kind in queue if _kind_of(number) in MOVES[kind].among][:DUE]
+        queue = [*(kind for kind in queue if kind not in due), *due]
+    return tuple(due)

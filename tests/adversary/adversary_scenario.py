@@ -26,12 +26,14 @@ KINDS: Final = (
     "bootstrap",
     "relay",
     "meeting",
+    "private",
     "open",
 )
 """start: all begin together, and are lied to while they wait for each other. steady, end: later, and in the last rounds.
 join, crowd: one or three come late. resume: one is stopped or killed, and comes back. observer: one looks on.
 bootstrap: they find each other through a node that only knows members. relay: one relays for others. meeting: rounds are
-exchanges within groups. open: anybody may come, so that there are more hostile nodes than f."""
+exchanges within groups. private: all were invited, the hostile ones too. open: anybody may come, so that there are more
+hostile nodes than f."""
 
 LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1}
 """How many of the honest nodes come late."""
@@ -43,11 +45,12 @@ SHAPES: Final = (
     {"honest": 4, "f": 1},
     {"honest": 5, "f": 1, "latency_s": 0.05, "loss": 0.1},
     {"honest": 4, "f": 1, "compressor": "none", "known": "first"},
+    {"honest": 4, "f": 1, "pace": "dylu"},
     {"honest": 6, "f": 2},
     {"honest": 8, "f": 2, "degree": 9, "compressor": "none", "known": "first", "loss": 0.05},
 )
 """How swarms differ. Few, so that a clean run serves many seeds; the small ones are drawn more often."""
-WEIGHTS: Final = (5, 4, 4, 2, 1)
+WEIGHTS: Final = (5, 4, 4, 2, 2, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,7 @@ class Scenario:
     rounds: int = ROUNDS
     compressor: str = "q2"
     degree: int = 8
+    pace: str = "fixed"
     loss: float = 0.0
     latency_s: float = 0.0
     known: str = "all"
@@ -123,7 +127,7 @@ class Scenario:
             },
             "sync": sync,
             "network": {"degree": self.degree, "reannounce_s": 5.0, "heartbeat_s": 20.0, "silence_s": 70.0},
-            "node": {"wait_timeout_s": 20.0, "linger_s": 10.0},
+            "node": {"wait_timeout_s": 20.0, "linger_s": 10.0, "pace": self.pace},
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -137,6 +141,8 @@ def draw_scenario(kind: str, rng: random.Random) -> Scenario:
     late = kind in ("join", "crowd", "resume")
     if kind in ("crowd", "open", "bootstrap"):
         shape["honest"] = max(shape["honest"], 5)
+    if kind == "open":
+        shape["degree"] = rng.choice([4, 8])
     return Scenario(
         kind=kind,
         hostile_first=late and rng.random() < 0.5,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import trio
+from adversary_members import SWARM, enroll, gate_of
 from adversary_scenario import COMES_AT, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
@@ -59,9 +60,9 @@ class Life:
     member: Member
     began: float
     resumed_round: int | None
+    peer: PeerId
     ends: bool = True
     """Whether it is to train to the last round; False: it is stopped or killed on the way."""
-    peer: PeerId = PeerId("")
     role: str = "trainer"
 
 
@@ -80,7 +81,8 @@ def _facts(scenario: Scenario) -> Facts:
     trainer = Trainer(tasks.get(config.task.name), config.train, Shard())
     genesis_d = trainer.vector()
     run = run_info(config, trainer.fingerprint, genesis_d)
-    return Facts(Scope(swarm=config.network.named, run=run.run_id), run.genesis, genesis_d.numpy().copy())
+    swarm = SWARM if scenario.kind == "private" else config.network.named
+    return Facts(Scope(swarm=swarm, run=run.run_id), run.genesis, genesis_d.numpy().copy())
 
 
 class Stage:
@@ -151,6 +153,8 @@ class Stage:
         folder.mkdir(exist_ok=True)
         if not (folder / IDENTITY).exists():
             key(name).save(folder / IDENTITY)
+            if self.scenario.kind == "private":
+                enroll(folder, key(name).peer_id)
         late = trio.current_time() > 0
         if late and self.scenario.hostile_first:
             for life in self.lives:
@@ -290,7 +294,10 @@ class Stage:
     async def make(self, name: str, identity: Identity | None = None) -> HostilePeer:
         """One more, that listens and has met nobody."""
         self._made += 1
-        peer = HostilePeer(self, key(name) if identity is None else identity)
+        identity = key(name) if identity is None else identity
+        private = self.scenario.kind == "private"
+        gate = gate_of(self._folder / identity.peer_id, identity.peer_id) if private else None
+        peer = HostilePeer(self, identity, gate)
         self.ever_hostile.add(peer.peer)
         await self.nursery.start(lambda *, task_status: peer.run(task_status=task_status))
         return peer

@@ -19,9 +19,21 @@ from hostile_chain import HostileChain
 from gossip.errors import GossipError, Reason, RemoteError
 from gossip.identity import Identity, peer_id_of
 from gossip.ids import Digest, PeerId
-from gossip.protocol.circuit import STOP_PROTOCOL
+from gossip.membership import Gate, parse_page
+from gossip.membership.spread import Spread
+from gossip.protocol.circuit import STOP_PROTOCOL, Kind, Message, Status, encode_stop
 from gossip.protocol.dialback import DIALBACK_PROTOCOL, encode_sighting, parse_ask
 from gossip.protocol.limits import CHUNK_BYTES, MAX_RESPONSE_BYTES
+from gossip.protocol.member_messages import (
+    BucketsRequest,
+    Known,
+    MemberRequest,
+    MembershipRequest,
+    RosterRequest,
+    TermsRequest,
+    known_fields,
+    unpack_parts,
+)
 from gossip.protocol.messages import (
     ChunkRequest,
     FindRequest,
@@ -39,6 +51,7 @@ from gossip.protocol.messages import (
     parse_bytes_answer,
     parse_request,
 )
+from gossip.running.delimited import send_message
 from gossip.running.session import FrameStream, ask_once
 from gossip.transport.base import Stream, TransportError
 
@@ -71,8 +84,12 @@ ANSWERED: Final = {
     GoodbyeRequest: "goodbye",
     PartRequest: "part",
     FindRequest: "find",
+    MembershipRequest: "membership",
+    BucketsRequest: "buckets",
+    RosterRequest: "roster",
+    TermsRequest: "terms",
 }
-"""What honest nodes ask a node of an open swarm, by the name on the wire."""
+"""What honest nodes ask, by the name on the wire; the last four in a private swarm alone."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +105,19 @@ class Fault:
 class HostilePeer:
     """`heard`: broadcasts of others. `passes_on`: whether it forwards them. `records`: what it tells others of whom."""
 
-    def __init__(self, stage: "Stage", identity: Identity) -> None:
+    def __init__(self, stage: "Stage", identity: Identity, gate: Gate | None = None) -> None:
         self.identity = identity
         self.stage = stage
-        self.transport = stage.network.attach(identity.peer_id)
+        self.transport = stage.network.attach(identity.peer_id, gate)
+        self.spread = None if gate is None else Spread(gate)
+        """What it knows of the members, where the swarm is private."""
+        self.terms: bytes | None = None
+        """The manifest that it gives; None: the true one."""
         self.chain = HostileChain(identity, stage.scope, stage.genesis, stage.genesis_d)
         self.rng = random.Random(f"{stage.seed}/{identity.peer_id}")
         self.heard: deque[bytes] = deque(maxlen=HEARD)
+        self.goodbyes: deque[bytes] = deque(maxlen=16)
+        """Of others, said to it."""
         self.faults: list[Fault] = []
         self.passes_on = True
         self.admits = True
@@ -184,6 +207,11 @@ class HostilePeer:
         finally:
             self.faults.remove(fault)
 
+    def known(self) -> Known:
+        """What it knows of the members."""
+        assert self.spread is not None
+        return self.spread.known()
+
     # -- called by its transport
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
@@ -192,7 +220,7 @@ class HostilePeer:
             if protocol == DIALBACK_PROTOCOL:
                 await self._dial_back(stream)
             elif protocol == STOP_PROTOCOL:
-                await trio.sleep(HANG_S)
+                await self._end_of_circuit(stream)
             else:
                 await self._serve(stream)
         except (RemoteError, TransportError):
@@ -226,6 +254,8 @@ class HostilePeer:
         while (raw := await frames.receive(MAX_RESPONSE_BYTES)) is not None:
             request = parse_request(raw)
             name = ANSWERED.get(type(request), "")
+            if isinstance(request, GoodbyeRequest):
+                self.goodbyes.append(request.envelope)
             fault = next((it for it in self.faults if it.request == name and self._means(it, stream.remote)), None)
             if fault is None:
                 await frames.send(self._truth(request))
@@ -234,6 +264,19 @@ class HostilePeer:
 
     def _means(self, fault: Fault, peer: PeerId) -> bool:
         return not fault.towards or peer in fault.towards
+
+    async def _end_of_circuit(self, stream: Stream) -> None:
+        """Takes a circuit and fills it, says something that is no answer, or says nothing."""
+        match self.rng.randrange(3):
+            case 0:
+                await send_message(stream, encode_stop(Message(kind=Kind.STATUS, status=Status.OK)), PATIENCE_S)
+                with trio.move_on_after(HANG_S):
+                    while True:
+                        await stream.send_all(bytes(4096))
+                        await trio.sleep(1.0)
+            case 1:
+                await stream.send_all(self.rng.randbytes(40))
+        await trio.sleep(HANG_S)
 
     async def _dial_back(self, stream: Stream) -> None:
         frames = FrameStream(stream, PATIENCE_S)
@@ -265,8 +308,23 @@ class HostilePeer:
                 return encode_answer()
             case FindRequest():
                 return encode_answer(self.record, self.records[:16])
+            case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest() if self.spread is not None:
+                return self._of_members(self.spread, request)
             case _:
                 return self._no()
+
+    def _of_members(self, spread: Spread, request: MemberRequest) -> bytes:
+        match request:
+            case MembershipRequest():
+                if request.page:
+                    spread.submit_items(parse_page(request.page))
+                return encode_answer(*known_fields(spread.known()))
+            case BucketsRequest():
+                return encode_answer(spread.census.buckets)
+            case RosterRequest(parts=parts, page=page):
+                return encode_answer(spread.census.page(unpack_parts(parts), page))
+            case TermsRequest(above=above):
+                return encode_answer(spread.manifest_above(above) if self.terms is None else self.terms)
 
     def _no(self) -> bytes:
         return encode_refusal(Reason.UNAVAILABLE, "no")
@@ -332,6 +390,10 @@ class HostilePeer:
                 return encode_answer(self.rng.randbytes(100))
             case FindRequest():
                 return encode_answer(self._others(), [self._others()] * 3)
+            case MembershipRequest():
+                return encode_answer(noise, self.rng.randrange(9), noise)
+            case BucketsRequest() | RosterRequest() | TermsRequest():
+                return encode_answer(self.rng.randbytes(2048))
             case _:
                 return encode_answer(b"what was not asked")
 

@@ -62,7 +62,7 @@ def new_epoch(act: Act) -> int:
     return max(1 + (0 if newest is None else newest.epoch), int(1000 * trio.current_time()))
 
 
-async def take_part(act: Act, how: str, *, lead: int = 0) -> None:
+async def take_part(act: Act, how: str, *, lead: int = 0, steps: int = 2) -> None:
     """Publish what an honest node would, at the honest nodes' pace, as far as `how` lets it be true."""
     chain, stage = act.peer.chain, act.stage
     began_d = stage.genesis_d
@@ -77,7 +77,7 @@ async def take_part(act: Act, how: str, *, lead: int = 0) -> None:
         if now != told and now >= 0 and stage.running:
             told = now
             model_d = lie(act, how, began_d).astype(np.float32)
-            link = chain.step(model_d, round=now, codec=stage.scenario.compressor, encode=stage.encode)
+            link = chain.step(model_d, round=now, codec=stage.scenario.compressor, encode=stage.encode, steps=steps)
             await act.peer.tell(link.raw)
         await trio.sleep(LOOK_S)
 
@@ -135,6 +135,13 @@ async def _claim(act: Act) -> None:
     link = act.peer.chain.begin(epoch=new_epoch(act), round=claimed, model_d=model_d)
     await act.meet()
     await tell_again(act, link.raw)
+
+
+@move("steps", variants=("none", "many", "most"), seconds=(60, 200), speaks=("link",), among=TRAINING, apt=("steady",))
+async def _steps(act: Act) -> None:
+    """In step and true, but for how many steps it says that a round took: others may plan theirs by it."""
+    said = {"none": 0, "many": 1000, "most": MAX_COUNTER}
+    await take_part(act, "mean", steps=said[act.move.variant])
 
 
 @move("creep", amounts=(1, 5), seconds=(20, 120), among=TRAINING, apt=("steady", "resume", "end"))

@@ -71,14 +71,17 @@ async def _return(act: Act) -> None:
         act.peer.chain.begin(epoch=new_epoch(act), round=max(0, act.stage.round - 1), model_d=base_d)
 
 
-@move("goodbye_of_others", amounts=(1, 6), speaks=("goodbye",))
+@move("goodbye_of_others", amounts=(1, 6), variants=("link", "heard", "own"), seconds=(1, 60), speaks=("goodbye",))
 async def _goodbye_of_others(act: Act) -> None:
-    """Goodbyes that it may not say: another's link in the place of one, one for each target, its own again and again."""
+    """Goodbyes that it may not say: a link in the place of one, those that others have said to it, its own again and
+    again."""
     await act.meet()
+    await trio.sleep(act.move.seconds)
     for _ in range(act.move.amount):
+        said = {"link": act.peer.heard, "heard": act.peer.goodbyes, "own": [act.peer.chain.goodbye()]}
         for life in act.targets:
-            raw = act.peer.heard[-1] if act.peer.heard else act.peer.chain.goodbye()
-            await act.peer.ask(life.peer, GoodbyeRequest(envelope=raw))
+            for raw in list(said[act.move.variant])[-1:]:
+                await act.peer.ask(life.peer, GoodbyeRequest(envelope=raw))
         await trio.sleep(LOOK_S)
 
 

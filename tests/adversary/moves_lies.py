@@ -344,7 +344,8 @@ async def _fill(act: Act) -> None:
     streams = []
     for _ in range(act.move.amount if relay is not None else 0):
         assert relay is not None
-        for asked in (Message(kind=Kind.RESERVE), Message(kind=Kind.CONNECT, peer=act.peer.peer)):
+        other = act.rng.choice([peer.peer for peer in act.stage.hostile.values()])
+        for asked in (Message(kind=Kind.RESERVE), Message(kind=Kind.CONNECT, peer=other)):
             with suppress(GossipError):
                 stream = await act.peer.transport.open_stream(relay, HOP_PROTOCOL)
                 raw = encode_hop(asked)
