@@ -30,8 +30,8 @@ LOOK_S: Final = 5.0
 """Between two looks at the sizes of stores."""
 
 MOST_PASSES: Final = 64
-"""Passes over a model for one peer between two looks: an honest node catches up by eight links and a snapshot at once, and
-publishes one update a round."""
+"""Passes over a model for one peer between two looks: an honest node catches up by eight links and a snapshot at once,
+and publishes one update a round."""
 
 COMPANY_SHARE: Final = 0.6
 """Of the honest members that a round has without hostile nodes."""

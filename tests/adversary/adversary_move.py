@@ -96,8 +96,8 @@ Perform = Callable[[Act], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Spec:
-    """What is known of a kind of move. `amounts`, `seconds`: what is drawn. `speaks`: requests, statements and protocols
-    of the wire that it uses. `among`: the kinds of scenario that it is for."""
+    """What is known of a kind of move. `amounts`, `seconds`: what is drawn. `speaks`: the requests, statements and
+    protocols of the wire that it uses. `among`: the kinds of scenario that it is for."""
 
     kind: str
     perform: Perform

@@ -1,7 +1,7 @@
 """What honest nodes do in a run: who starts when, on what links, and who leaves and comes back.
 
-Times are virtual seconds. A round takes fifteen of them, so that a repeated announcement, a redial and an answer that is
-late are short beside it, as they are in life; and a run of fourteen rounds takes two hundred and ten.
+Times are virtual seconds. A round takes fifteen of them, so that a repeated announcement, a redial and an answer that
+is late are short beside it, as they are in life; and a run of fourteen rounds takes two hundred and ten.
 """
 
 import random
@@ -29,11 +29,11 @@ KINDS: Final = (
     "private",
     "open",
 )
-"""start: all begin together, and are lied to while they wait for each other. steady, end: later, and in the last rounds.
-join, crowd: one or three come late. resume: one is stopped or killed, and comes back. observer: one looks on.
-bootstrap: they find each other through a node that only knows members. relay: one relays for others. meeting: rounds are
-exchanges within groups. private: all were invited, the hostile ones too. open: anybody may come, so that there are more
-hostile nodes than f."""
+"""start: all begin together, and are lied to while they wait for each other. steady, end: later, and in the last
+rounds. join, crowd: one or two come late. resume: one is stopped or killed, and comes back. observer: one looks on.
+bootstrap: they find each other through a node that only knows members, and one comes late. relay: one relays for
+others. meeting: rounds are exchanges within groups. private: all were invited, the hostile ones too. open: anybody may
+come, so that there are more hostile nodes than f, and one of the honest comes late."""
 
 LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1}
 """How many of the honest nodes come late."""
@@ -70,7 +70,7 @@ class Scenario:
     known: str = "all"
     """Whose addresses a node is given: of `all` that came before it, or of the `first` alone."""
     hostile_first: bool = False
-    """Whether a hostile node is nearer to latecomers than the honest ones are, and among the addresses they are given."""
+    """Whether a hostile node is nearer to latecomers than the honest ones, and among the addresses they are given."""
     killed: bool = False
     """Whether who leaves is killed, or stopped with a checkpoint and a goodbye."""
     leaves_at: float = 65.0

@@ -1,8 +1,8 @@
 """A hostile node: it speaks the wire itself, answers every request truthfully until it is told not to, and asks anybody
 for anything.
 
-What it answers falsely is a `Fault`: which request, how, to whom and until when. All of it runs on the virtual clock, so
-that a byte a second costs no time.
+What it answers falsely is a `Fault`: which request, how, and to whom. All of it runs on the virtual clock, so that a
+byte a second costs no time.
 """
 
 import random
@@ -71,8 +71,9 @@ HEARD: Final = 256
 LENGTH: Final = struct.Struct(">I")
 
 FAULTS: Final = ("refuse", "hang", "late", "trickle", "truncate", "garbage", "oversize", "wrong", "extra")
-"""refuse: says no. hang: says nothing. late: the truth after LATE_S. trickle: a byte a second. truncate: half of it, and
-the end. garbage: random bytes. oversize: a length of 2 GiB. wrong: well-formed, and a lie. extra: a field too many."""
+"""refuse: says no. hang: says nothing. late: the truth after LATE_S. trickle: a byte a second. truncate: half of it,
+and the end. garbage: random bytes. oversize: a length of 2 GiB. wrong: well-formed, and a lie. extra: a field too
+many."""
 
 ANSWERED: Final = {
     HelloRequest: "hello",

@@ -1,4 +1,5 @@
-"""Moves of lies about others: records, witness's words, states for newcomers, and what a bootstrap node or a relay is told."""
+"""Moves of lies about others: records, what a witness says, states for newcomers, what bootstrap nodes and relays are
+told."""
 
 from contextlib import suppress
 
