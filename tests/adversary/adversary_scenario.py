@@ -50,7 +50,7 @@ SHAPES: Final = (
     {"honest": 8, "f": 2, "degree": 9, "compressor": "none", "known": "first", "loss": 0.05},
 )
 """How swarms differ. Few, so that a clean run serves many seeds; the small ones are drawn more often."""
-WEIGHTS: Final = (5, 4, 4, 2, 2, 1)
+WEIGHTS: Final = (6, 4, 5, 2, 2, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ Hostile nodes see through everything (models, rounds, addresses), as the stronge
 """
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -110,6 +110,7 @@ class Stage:
         self._swarm = swarm
         self._folder = folder
         self._made = 0
+        self._turns: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
         self.begun = trio.Event()
         """Somebody honest is there."""
         self._codec = compress.get(scenario.compressor)
@@ -281,15 +282,17 @@ class Stage:
 
     async def actor(self, number: int) -> HostilePeer:
         """The hostile node of this number; it comes when it is first asked for."""
-        if number not in self.hostile:
-            self.hostile[number] = await self.make(f"hostile-{number}")
-        return self.hostile[number]
+        async with self._turns[number]:
+            if number not in self.hostile:
+                self.hostile[number] = await self.make(f"hostile-{number}")
+            return self.hostile[number]
 
     async def replace(self, number: int) -> HostilePeer:
         """It goes without a word, and comes back as another."""
-        self.hostile[number].leave()
-        self.hostile[number] = await self.make(f"hostile-{number}-{self._made}")
-        return self.hostile[number]
+        async with self._turns[number]:
+            self.hostile[number].leave()
+            self.hostile[number] = await self.make(f"hostile-{number}-{self._made}")
+            return self.hostile[number]
 
     async def make(self, name: str, identity: Identity | None = None) -> HostilePeer:
         """One more, that listens and has met nobody."""
