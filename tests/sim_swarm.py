@@ -46,6 +46,8 @@ class Member:
     stop: trio.Event = field(default_factory=trio.Event)
     """As Ctrl-C."""
     done: trio.Event = field(default_factory=trio.Event)
+    error: BaseException | None = None
+    """What ended it, where the swarm keeps errors."""
 
     def told(self, event: str) -> list[dict[str, Any]]:
         """The events of one name, in order."""
@@ -70,13 +72,21 @@ class _Gone(CheckpointStore):
 
 
 class Swarm:
-    """Starts members in a nursery of its own; all know all others' addresses from the first on."""
+    """Starts members in a nursery of its own; all know all others' addresses from the first on, where nothing else is
+    said. `keep_errors`: a member that ends with an error keeps it, and the others go on."""
 
     def __init__(
-        self, folder: Path, nursery: trio.Nursery, *, seed: int = 1, link: LinkQuality = LinkQuality()
+        self,
+        folder: Path,
+        nursery: trio.Nursery,
+        *,
+        seed: int = 1,
+        link: LinkQuality = LinkQuality(),
+        keep_errors: bool = False,
     ) -> None:
         self.network = MemoryNetwork(random.Random(seed), link)
         self.members: dict[str, Member] = {}
+        self._keep_errors = keep_errors
         self._folder = folder
         self._nursery = nursery
         self._rng = random.Random(seed)
@@ -88,11 +98,11 @@ class Swarm:
         step_seconds: float = STEP_SECONDS,
         wait_for: int = 0,
         change: Callable[[Node], None] = lambda node: None,
-        peers: tuple[str, ...] = (),
+        peers: tuple[str, ...] | None = None,
         **sections: dict[str, Any],
     ) -> Member:
-        """A node with these settings over DEFAULTS; the same name again is the same node, restarted. `peers`: whom it
-        dials; by default all members."""
+        """A node with these settings over DEFAULTS; the same name again is the same node, restarted. `peers`: the
+        addresses that its operator gave; None: those of all members that run."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         held = credentials.load(folder, None)  # a member's, where it has joined a private swarm
@@ -124,8 +134,13 @@ class Swarm:
             listening.set()
 
         async def run() -> None:
-            with member.scope:
-                await live(node, resumed=member.resumed, started=started, stop=member.stop)
+            try:
+                with member.scope:
+                    await live(node, resumed=member.resumed, started=started, stop=member.stop)
+            except Exception as error:
+                if not self._keep_errors:
+                    raise
+                member.error = error
             member.done.set()
 
         self._nursery.start_soon(run, name=name)
@@ -137,23 +152,27 @@ class Swarm:
         for name in names or list(self.members):
             await self.members[name].done.wait()
 
-    def _config(self, wait_for: int, peers: tuple[str, ...], sections: dict[str, dict[str, Any]]) -> Config:
+    def _config(self, wait_for: int, peers: tuple[str, ...] | None, sections: dict[str, dict[str, Any]]) -> Config:
         raw = {section: dict(keys) for section, keys in DEFAULTS.items()}
         for section, keys in sections.items():
             raw[section] = {**raw.get(section, {}), **keys}
-        known = tuple(member.transport.addresses[0] for member in self.members.values() if not member.done.is_set())
+        if peers is None:
+            running = (member for member in self.members.values() if not member.done.is_set())
+            peers = tuple(member.transport.addresses[0] for member in running)
         config = from_raw(raw)
         return config.model_copy(
             update={
-                "network": replace(config.network, peers=peers or known),
+                "network": replace(config.network, peers=peers),
                 "node": replace(config.node, wait_for=wait_for),
             }
         )
 
 
 @asynccontextmanager
-async def swarm(folder: Path, *, seed: int = 1, link: LinkQuality = LinkQuality()) -> AsyncIterator[Swarm]:
+async def swarm(
+    folder: Path, *, seed: int = 1, link: LinkQuality = LinkQuality(), keep_errors: bool = False
+) -> AsyncIterator[Swarm]:
     """A swarm whose nodes end with the block."""
     async with trio.open_nursery() as nursery:
-        yield Swarm(folder, nursery, seed=seed, link=link)
+        yield Swarm(folder, nursery, seed=seed, link=link, keep_errors=keep_errors)
         nursery.cancel_scope.cancel()

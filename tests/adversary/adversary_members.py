@@ -1,0 +1,63 @@
+"""A private swarm for the adversary: one admin, an invite for everybody, and hostile nodes that were let in."""
+
+from pathlib import Path
+
+from gossip.identity import Identity
+from gossip.ids import PeerId
+from gossip.membership import (
+    Authority,
+    Certificate,
+    Gate,
+    Manifest,
+    ManifestChain,
+    Role,
+    Terms,
+    found,
+    make_invite,
+    redeem,
+    succeed,
+)
+from gossip.protocol.digests import digest_of
+from gossip.running.membership import Private
+from node.swarm.folder import membership_of
+
+FOUNDED: int = 1_700_000_000
+"""Unix seconds, long ago: nothing of it expires."""
+
+ADMIN = Authority(b"\x64" * 32)
+TERMS = Terms(name="adversary", admins=(ADMIN.public_key,))
+SECRET = Identity(b"\x55" * 32)
+
+
+def chain() -> ManifestChain:
+    """The swarm's one manifest."""
+    return ManifestChain(found(TERMS, b"n" * 16).signed_by(ADMIN))
+
+
+SWARM = chain().swarm
+
+
+def certificate(peer: PeerId, number: int = 0) -> Certificate:
+    """By the line that everybody has: an invite without a number of uses."""
+    invite = make_invite(ADMIN, SWARM, SECRET, role=Role.TRAINER, issued_at=FOUNDED, uses=None, name="all")
+    return redeem(invite, SECRET, peer, issued_at=FOUNDED + number, nonce=digest_of(peer.encode())[:16])
+
+
+def enroll(folder: Path, peer: PeerId) -> None:
+    """A node's folder as `join` leaves it."""
+    files = membership_of(folder)
+    if not files.joined:
+        files.folder.mkdir(parents=True, exist_ok=True)
+        files.save_certificate(certificate(peer))
+        files.save_manifests(chain())
+
+
+def gate_of(folder: Path, peer: PeerId) -> Gate:
+    """What a hostile member's transport asks."""
+    enroll(folder, peer)
+    return Private.load(membership_of(folder), peer, now=lambda: FOUNDED + 1000.0).gate
+
+
+def forged_manifest(last: Manifest, by: Identity) -> Manifest:
+    """The next version, signed by somebody who is no admin."""
+    return succeed(last, TERMS, applies_at=1).signed_by(Authority(by.seed))

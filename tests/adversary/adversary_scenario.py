@@ -1,0 +1,153 @@
+"""What honest nodes do in a run: who starts when, on what links, and who leaves and comes back.
+
+Times are virtual seconds. A round takes fifteen of them, so that a repeated announcement, a redial and an answer that
+is late are short beside it, as they are in life; and a run of fourteen rounds takes two hundred and ten.
+"""
+
+import random
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Self
+
+ROUNDS: Final = 14
+INNER_STEPS: Final = 2
+STEP_SECONDS: Final = 7.5
+ROUND_S: Final = INNER_STEPS * STEP_SECONDS
+LEAST_S: Final = 200.0
+"""What every run lasts at least."""
+
+KINDS: Final = (
+    "start",
+    "steady",
+    "end",
+    "join",
+    "crowd",
+    "resume",
+    "observer",
+    "bootstrap",
+    "relay",
+    "meeting",
+    "private",
+    "open",
+)
+"""start: all begin together, and are lied to while they wait for each other. steady, end: later, and in the last
+rounds. join, crowd: one or two come late. resume: one is stopped or killed, and comes back. observer: one looks on.
+bootstrap: they find each other through a node that only knows members, and one comes late. relay: one relays for
+others. meeting: rounds are exchanges within groups. private: all were invited, the hostile ones too. open: anybody may
+come, so that there are more hostile nodes than f, and one of the honest comes late."""
+
+LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1}
+"""How many of the honest nodes come late."""
+
+COMES_AT: Final = 65.0
+"""When they do: in the fifth round."""
+
+SHAPES: Final = (
+    {"honest": 4, "f": 1},
+    {"honest": 5, "f": 1, "latency_s": 0.05, "loss": 0.1},
+    {"honest": 4, "f": 1, "compressor": "none", "known": "first"},
+    {"honest": 4, "f": 1, "pace": "dylu"},
+    {"honest": 6, "f": 2},
+    {"honest": 8, "f": 2, "degree": 9, "compressor": "none", "known": "first", "loss": 0.05},
+)
+"""How swarms differ. Few, so that a clean run serves many seeds; the small ones are drawn more often."""
+WEIGHTS: Final = (6, 4, 5, 2, 2, 0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One arrangement of honest nodes."""
+
+    kind: str
+    honest: int
+    f: int
+    """Of the aggregator, and how many hostile nodes there are at a time, where the kind is not `open`."""
+    rounds: int = ROUNDS
+    compressor: str = "q2"
+    degree: int = 8
+    pace: str = "fixed"
+    loss: float = 0.0
+    latency_s: float = 0.0
+    known: str = "all"
+    """Whose addresses a node is given: of `all` that came before it, or of the `first` alone."""
+    hostile_first: bool = False
+    """Whether a hostile node is nearer to latecomers than the honest ones, and among the addresses they are given."""
+    killed: bool = False
+    """Whether who leaves is killed, or stopped with a checkpoint and a goodbye."""
+    leaves_at: float = 65.0
+    away_s: float = 30.0
+
+    @property
+    def clean(self) -> Self:
+        """As far as a run without hostile nodes can tell."""
+        together = self.kind in ("start", "steady", "end")
+        return replace(self, kind="start" if together else self.kind, hostile_first=self.hostile_first and not together)
+
+    @property
+    def late(self) -> int:
+        """How many of the honest nodes come late."""
+        return LATE.get(self.kind, 0)
+
+    @property
+    def moment(self) -> float:
+        """When it is worth most to lie."""
+        moments = {"resume": self.leaves_at + self.away_s, "end": LEAST_S - ROUND_S, "steady": 10 * ROUND_S}
+        return COMES_AT if self.late else moments.get(self.kind, 0.0)
+
+    @property
+    def hostile(self) -> int:
+        """How many hostile nodes there are from the first on."""
+        return self.f
+
+    @property
+    def robust(self) -> bool:
+        """Whether the aggregator's promise holds: no more than f lie to a node at a time, and it aggregates by it."""
+        return self.kind not in ("open", "meeting")
+
+    @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """The configuration of a trainer."""
+        sync: dict[str, Any] = {"f": self.f, "compressor": self.compressor}
+        if self.kind == "meeting":
+            sync = {"strategy": "moshpit", "compressor": "none", "group": 4}
+        return {
+            "task": {"name": "adversary_task:LeastSquares"},
+            "train": {
+                "rounds": self.rounds,
+                "inner_steps": INNER_STEPS,
+                "batch_size": 128,
+                "eval_every": self.rounds,
+                "optimizer": "sgd",
+                "momentum": 0.0,
+                "nesterov": False,
+                "weight_decay": 0.0,
+                "clip_norm": 0.0,
+                "learning_rate": 1.5,
+                "schedule": "cosine",
+                "warmup_steps": 0,
+            },
+            "sync": sync,
+            "network": {"degree": self.degree, "reannounce_s": 5.0, "heartbeat_s": 20.0, "silence_s": 70.0},
+            "node": {"wait_timeout_s": 20.0, "linger_s": 10.0, "pace": self.pace},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """For a plan's file."""
+        return asdict(self)
+
+
+def draw_scenario(kind: str, rng: random.Random) -> Scenario:
+    """One of this kind."""
+    shape: dict[str, Any] = dict(rng.choices(SHAPES, WEIGHTS)[0])
+    late = kind in ("join", "crowd", "resume")
+    if kind in ("crowd", "open", "bootstrap"):
+        shape["honest"] = max(shape["honest"], 5)
+    if kind == "open":
+        shape["degree"] = rng.choice([4, 8])
+    return Scenario(
+        kind=kind,
+        hostile_first=late and rng.random() < 0.5,
+        killed=kind == "resume" and rng.random() < 0.5,
+        leaves_at=rng.choice([60.2, 68.0]) if kind == "resume" else 65.0,
+        away_s=rng.choice([10.0, 90.0]) if kind == "resume" else 30.0,
+        **shape,
+    )

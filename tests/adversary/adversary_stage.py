@@ -1,0 +1,324 @@
+"""Where honest and hostile nodes meet: it starts the honest ones as the scenario says, tells the hostile ones all that
+anybody could know, and watches.
+
+Hostile nodes see through everything (models, rounds, addresses), as the strongest that the promises are made against.
+"""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import numpy as np
+import torch
+import trio
+from adversary_members import SWARM, enroll, gate_of
+from adversary_scenario import COMES_AT, STEP_SECONDS, Scenario
+from hostile_chain import Vector
+from hostile_peer import HostilePeer
+from sim_swarm import Member, Swarm
+
+from gossip.bootstrap import BootstrapService
+from gossip.config import GossipConfig
+from gossip.identity import Identity
+from gossip.ids import Digest, PeerId
+from gossip.protocol.digests import digest_of
+from gossip.protocol.envelope import Scope
+from gossip.transport.memory import LinkQuality, MemoryTransport
+from node.assembly import run_info
+from node.config import from_raw
+from node.node import Node
+from node.run_dir import IDENTITY
+from p2ptrain import compress, tasks
+from p2ptrain.tasks import Shard
+from p2ptrain.training import Trainer
+
+FAR = LinkQuality(latency_s=0.4)
+"""Between latecomers and honest nodes, where a hostile node is nearer."""
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """A model that an honest node has taken of others."""
+
+    name: str
+    at: float
+    donors: frozenset[str]
+    round_before: int
+
+
+@dataclass
+class Life:
+    """A member from a start to an end; who is restarted has two."""
+
+    number: int
+    member: Member
+    began: float
+    resumed_round: int | None
+    peer: PeerId
+    ends: bool = True
+    """Whether it is to train to the last round; False: it is stopped or killed on the way."""
+    role: str = "trainer"
+
+
+@dataclass
+class Facts:
+    """What all members of the run agree on."""
+
+    scope: Scope
+    genesis: Digest
+    genesis_d: Vector
+
+
+@cache
+def _facts(scenario: Scenario) -> Facts:
+    config = from_raw(scenario.sections)
+    trainer = Trainer(tasks.get(config.task.name), config.train, Shard())
+    genesis_d = trainer.vector()
+    run = run_info(config, trainer.fingerprint, genesis_d)
+    swarm = SWARM if scenario.kind == "private" else config.network.named
+    return Facts(Scope(swarm=swarm, run=run.run_id), run.genesis, genesis_d.numpy().copy())
+
+
+class Stage:
+    """One run. `honest` numbers: trainers from 0 on, in the order in which they come."""
+
+    def __init__(self, scenario: Scenario, swarm: Swarm, nursery: trio.Nursery, folder: Path, seed: int) -> None:
+        facts = _facts(scenario)
+        self.scenario = scenario
+        self.seed = seed
+        self.scope, self.genesis, self.genesis_d = facts.scope, facts.genesis, facts.genesis_d
+        self.network = swarm.network
+        self.nursery = nursery
+        self.lives: list[Life] = []
+        self.adoptions: list[Adoption] = []
+        self.hostile: dict[int, HostilePeer] = {}
+        self.ever_hostile: set[PeerId] = set()
+        self.met: set[PeerId] = set()
+        """Hostile nodes that dial whoever comes."""
+        self.errors: list[str] = []
+        self.bootstrap: BootstrapService | None = None
+        self.bootstrap_transport: MemoryTransport | None = None
+        self.passes: Counter[tuple[str, str]] = Counter()
+        """Passes over a whole model that an honest node has made for a peer: by its name and the peer's."""
+        self.on_start: list[Callable[[Life], None]] = []
+        self._swarm = swarm
+        self._folder = folder
+        self._made = 0
+        self._turns: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
+        self.begun = trio.Event()
+        """Somebody honest is there."""
+        self._codec = compress.get(scenario.compressor)
+
+    # -- what the honest do
+
+    async def play(self) -> None:
+        """Start everybody as the scenario says, and wait until all that are to end have."""
+        scenario = self.scenario
+        if scenario.kind == "bootstrap":
+            await self._start_bootstrap()
+        early = scenario.honest - scenario.late
+        for number in range(early):
+            await self._start(number, wait_for=early - 1)
+        if scenario.kind == "observer":
+            await self._start(early, wait_for=min(2, early), name="watcher", role="observer")
+        if scenario.late:
+            await trio.sleep_until(COMES_AT)
+            for number in range(early, scenario.honest):
+                await self._start(number, wait_for=1)
+        if scenario.kind == "resume":
+            await self._leave_and_return(early - 1)
+        for life in self.lives:
+            await life.member.done.wait()
+
+    async def _leave_and_return(self, number: int) -> None:
+        await trio.sleep_until(self.scenario.leaves_at)
+        life = self.lives[number]
+        life.ends = False
+        if self.scenario.killed:
+            life.member.kill()
+        else:
+            life.member.stop.set()
+        await life.member.done.wait()
+        await trio.sleep_until(self.scenario.leaves_at + self.scenario.away_s)
+        await self._start(number, wait_for=1)
+
+    async def _start(self, number: int, *, wait_for: int, name: str = "", role: str = "trainer") -> None:
+        name = name or f"n{number}"
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        if not (folder / IDENTITY).exists():
+            key(name).save(folder / IDENTITY)
+            if self.scenario.kind == "private":
+                enroll(folder, key(name).peer_id)
+        late = trio.current_time() > 0
+        if late and self.scenario.hostile_first:
+            for life in self.lives:
+                self.network.set_link(key(name).peer_id, life.peer, FAR)
+        sections = {section: dict(keys) for section, keys in self.scenario.sections.items()}
+        sections["node"] |= {"shard_index": number, "shard_count": self.scenario.honest + 1, "role": role}
+        sections["node"]["checkpoint_every"] = 2 if self.scenario.kind == "resume" else 0
+        if role == "observer":
+            sections["train"]["eval_every"] = 5
+        if self.scenario.kind == "relay" and number == 0:
+            sections["network"]["relay"] = True
+
+        def change(node: Node) -> None:
+            self._watch(name, node)
+
+        member = await self._swarm.start(
+            name,
+            wait_for=wait_for,
+            step_seconds=STEP_SECONDS,
+            change=change,
+            peers=self._known(name),
+            **sections,
+        )
+        life = Life(
+            number=number,
+            member=member,
+            began=trio.current_time(),
+            resumed_round=member.node.round if member.resumed else None,
+            peer=member.transport.peer_id,
+            role=role,
+        )
+        self.lives.append(life)
+        self.begun.set()
+        for tell in self.on_start:
+            tell(life)
+
+    def _known(self, name: str) -> tuple[str, ...]:
+        """The addresses that a node's operator gives it."""
+        if self.bootstrap_transport is not None:
+            return (self.bootstrap_transport.addresses[0],)
+        there = [life.member.transport.addresses[0] for life in self.running if life.member.name != name]
+        known = there[:1] if self.scenario.known == "first" else there
+        late = trio.current_time() > 0
+        if late and self.scenario.hostile_first:
+            known = [*(it.address for it in self.hostile.values()), *known]
+        return tuple(known)
+
+    def _watch(self, name: str, node: Node) -> None:
+        adopt = node.strategy.adopt
+
+        def watched(staleness: Any) -> Any:
+            self.adoptions.append(Adoption(name, trio.current_time(), frozenset(staleness), node.round))
+            return adopt(staleness)
+
+        node.strategy.adopt = watched  # type: ignore[method-assign]
+        for method in ("apply", "track"):
+            setattr(node.strategy, method, self._counted(name, getattr(node.strategy, method)))
+
+    def _counted(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        def counted(peer: str, *rest: Any) -> None:
+            self.passes[name, peer] += 1
+            method(peer, *rest)
+
+        return counted
+
+    async def _start_bootstrap(self) -> None:
+        identity = key("bootstrap")
+        transport = self.network.attach(identity.peer_id)
+        service = BootstrapService(
+            identity=identity,
+            transport=transport,
+            config=GossipConfig(hash_in_thread_above=1 << 40),
+            rng=random.Random(self.seed),
+            warn=self.errors.append,
+        )
+        await self.nursery.start(lambda *, task_status: service.run(task_status=task_status))
+        self.bootstrap, self.bootstrap_transport = service, transport
+
+    # -- what the hostile know
+
+    @property
+    def running(self) -> list[Life]:
+        """The honest that are there now."""
+        return [life for life in self.lives if not life.member.done.is_set()]
+
+    def targets(self, numbers: Sequence[int]) -> list[Life]:
+        """Those of these numbers that are there; all, where none is named."""
+        return [life for life in self.running if not numbers or life.number in numbers]
+
+    @property
+    def honest_peers(self) -> set[PeerId]:
+        """Names of all honest nodes that ever were."""
+        return {life.peer for life in self.lives}
+
+    @property
+    def round(self) -> int:
+        """Where the honest trainers stand: their low median."""
+        rounds = [life.member.node.round for life in self.running if life.role == "trainer"]
+        return median_low(rounds) if rounds else self.scenario.rounds
+
+    def models(self) -> list[Vector]:
+        """What the honest trainers are known as."""
+        lives = [life for life in self.running if life.role == "trainer"]
+        return [np.frombuffer(life.member.node.strategy.snapshot(), dtype="<f4").copy() for life in lives]
+
+    def encode(self, difference_d: Vector) -> tuple[bytes, Vector]:
+        """A difference as the swarm's codec sends it, and what comes of it."""
+        x_d = torch.from_numpy(np.ascontiguousarray(difference_d, dtype=np.float32))
+        payload = self._codec.encode(x_d)
+        try:
+            return payload, self._codec.decode(payload, x_d.numel()).numpy()
+        except compress.PayloadError:
+            return payload, np.zeros_like(difference_d)
+
+    def state_of(self, peer: PeerId, epoch: int, seq: int, least: int) -> Digest | None:
+        """What an honest follower of `peer` would say as a witness."""
+        for life in self.running:
+            neighbour = life.member.node.service._engine.neighbours.get(peer)
+            if neighbour is not None and (named := neighbour.witness(epoch, seq, least)) is not None:
+                return named
+        return None
+
+    # -- hostile nodes
+
+    async def actor(self, number: int) -> HostilePeer:
+        """The hostile node of this number; it comes when it is first asked for."""
+        async with self._turns[number]:
+            if number not in self.hostile:
+                self.hostile[number] = await self.make(f"hostile-{number}")
+            return self.hostile[number]
+
+    async def replace(self, number: int) -> HostilePeer:
+        """It goes without a word, and comes back as another."""
+        async with self._turns[number]:
+            self.hostile[number].leave()
+            self.hostile[number] = await self.make(f"hostile-{number}-{self._made}")
+            return self.hostile[number]
+
+    async def make(self, name: str, identity: Identity | None = None) -> HostilePeer:
+        """One more, that listens and has met nobody."""
+        self._made += 1
+        identity = key(name) if identity is None else identity
+        private = self.scenario.kind == "private"
+        gate = gate_of(self._folder / identity.peer_id, identity.peer_id) if private else None
+        peer = HostilePeer(self, identity, gate)
+        self.ever_hostile.add(peer.peer)
+        await self.nursery.start(lambda *, task_status: peer.run(task_status=task_status))
+        return peer
+
+    def meet_all(self, peer: HostilePeer, numbers: Sequence[int]) -> None:
+        """Dial these, and whoever comes of them later."""
+
+        def meet(life: Life) -> None:
+            if not numbers or life.number in numbers:
+                with suppress(RuntimeError):
+                    self.nursery.start_soon(peer.meet, life.member.transport.addresses[0])
+
+        for life in self.targets(numbers):
+            meet(life)
+        self.on_start.append(meet)
+
+
+@cache
+def key(name: str) -> Identity:
+    """The key of this name: the same in every run."""
+    return Identity(digest_of(name.encode()))

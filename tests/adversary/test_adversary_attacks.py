@@ -1,0 +1,93 @@
+"""The attacks that were shown to win once, each as the shortest plan that does: what the random ones have to find.
+
+Each says which seeds of the first 500 found it, before it was mended.
+"""
+
+import pytest
+from adversary_move import ALL, Move
+from adversary_plan import Plan
+from adversary_run import play
+from adversary_scenario import Scenario
+
+
+def holds(scenario: Scenario, *moves: Move) -> None:
+    outcome = play(Plan(seed=1, scenario=scenario, moves=moves))
+    assert not outcome.violations, "\n".join(outcome.violations)
+
+
+# -- 1: starts, joins and resumes
+
+
+def test_a_liar_of_six_that_claims_a_billion_rounds_ends_nobody() -> None:
+    holds(Scenario(kind="start", honest=5, f=1), Move(kind="claim", at=0.0, variant="far", seconds=60.0))
+
+
+def test_a_liar_of_six_with_a_model_of_its_own_for_round_20_is_followed_by_nobody() -> None:
+    scenario = Scenario(kind="start", honest=5, f=1, rounds=30)
+    holds(scenario, Move(kind="claim", at=0.0, variant="own", amount=20, seconds=60.0))
+
+
+@pytest.mark.parametrize("variant", ["near", "far", "last"])
+def test_the_first_neighbour_of_a_newcomer_does_not_choose_its_model(variant: str) -> None:
+    scenario = Scenario(kind="join", honest=5, f=1, hostile_first=True)
+    holds(scenario, Move(kind="first", at=50.0, variant=variant, amount=4, seconds=60.0))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_first_neighbour_of_a_resumed_node_does_not_make_it_jump(killed: bool) -> None:
+    scenario = Scenario(kind="resume", honest=5, f=1, hostile_first=True, killed=killed, away_s=10.0, rounds=20)
+    holds(scenario, Move(kind="first", at=50.0, variant="far", amount=10, seconds=100.0))
+
+
+def test_who_comes_through_a_bootstrap_node_does_not_follow_the_first_that_it_finds() -> None:
+    scenario = Scenario(kind="bootstrap", honest=6, f=2)
+    holds(scenario, Move(kind="claim", at=0.0, actor=ALL, variant="own", amount=13, seconds=120.0))
+
+
+# -- 2: observers
+
+
+@pytest.mark.parametrize("amount", [2, 5])
+def test_names_that_say_that_all_is_done_and_leave_capture_no_observer(amount: int) -> None:
+    scenario = Scenario(kind="observer", honest=5, f=1)
+    holds(scenario, Move(kind="done", at=30.0, variant="huge", amount=amount, seconds=6.0))
+
+
+# -- 3: memory, and work
+
+
+def test_forty_names_in_turn_leave_nothing_behind() -> None:
+    holds(Scenario(kind="steady", honest=4, f=1), Move(kind="in_turn", at=30.0, amount=40, seconds=20.0))
+
+
+def test_a_hundred_epochs_are_not_a_hundred_models_read() -> None:
+    holds(Scenario(kind="steady", honest=4, f=1), Move(kind="epochs", at=30.0, amount=120, seconds=5.0))
+
+
+# -- 4: sybils
+
+
+@pytest.mark.parametrize("variant", ["flip", "huge", "mean"])
+def test_twenty_names_of_one_host_have_f_seats_together(variant: str) -> None:
+    holds(Scenario(kind="open", honest=6, f=1), Move(kind="sybils", at=20.0, variant=variant, amount=20, seconds=150.0))
+
+
+@pytest.mark.parametrize("kind", ["ground", "lonely"])
+def test_names_that_were_made_to_be_neighbours_take_nobody_s_place(kind: str) -> None:
+    variant = "flip" if kind == "ground" else ""
+    holds(Scenario(kind="open", honest=6, f=1), Move(kind=kind, at=20.0, variant=variant, amount=12, seconds=150.0))
+
+
+# -- 5: bootstrap nodes
+
+
+def test_invented_runs_do_not_push_out_the_real_one() -> None:
+    holds(Scenario(kind="bootstrap", honest=6, f=1), Move(kind="bootstrap.runs", at=40.0, amount=11, seconds=20.0))
+
+
+# -- 12: plug-ins
+
+
+def test_a_plug_in_codec_that_refuses_for_a_reason_of_its_own_ends_nobody() -> None:
+    scenario = Scenario(kind="steady", honest=4, f=1)
+    holds(scenario, Move(kind="payload.codec", at=40.0, variant="plugged_in", amount=2))

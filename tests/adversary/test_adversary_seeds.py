@@ -1,0 +1,38 @@
+"""The adversary that plays at random: nothing that is promised breaks, whatever hostile nodes draw.
+
+A failure says how to play it again, and the shortest list of moves that does it.
+"""
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+from adversary_plan import draw
+from adversary_run import broken_by, explained, play
+from adversary_scenario import LEAST_S
+from test_adversary_plans import DEFAULT_SEEDS
+
+SOAK_SEEDS = range(500)
+
+EXPLAINED = 3
+"""Failures of a soak that are shrunk: a minute or two each."""
+
+
+@pytest.mark.parametrize("seed", DEFAULT_SEEDS)
+def test_nothing_that_is_promised_breaks(seed: int) -> None:
+    outcome = play(draw(seed))
+    assert not outcome.violations, explained(outcome)
+    assert outcome.seconds >= LEAST_S
+
+
+@pytest.mark.soak
+def test_nothing_that_is_promised_breaks_in_500_seeds() -> None:
+    processes = multiprocessing.get_context("spawn")  # nothing of a parent that has run trio, and torch's threads
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=processes) as pool:
+        played = list(pool.map(broken_by, SOAK_SEEDS, chunksize=5))
+    failed = {seed: violations for seed, _, violations in played if violations}
+    reasons = [f"seed {seed}: {violations[0]}" for seed, violations in failed.items()]
+    reasons += [explained(play(draw(seed))) for seed in list(failed)[:EXPLAINED]]
+    assert not failed, "\n".join([f"{len(failed)} of {len(SOAK_SEEDS)}", *reasons])
+    assert all(seconds >= LEAST_S for _, seconds, _ in played)
