@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from gossip.config import GossipConfig
+from gossip.protocol.exchange_times import ExchangeTimes
 from gossip.protocol.rounds import LearnedDeadline, Standing
 from gossip.running.closer import Closer
 from gossip.running.context import Pulse
@@ -23,9 +24,14 @@ def test_a_deadline_keeps_what_it_learned_under_other_bounds() -> None:
 
 async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
     standing = Standing(staleness={"a": 0, "b": 1}, fresh=1, neighbours=2)  # type: ignore[dict-item]
-    engine = SimpleNamespace(standing=lambda round, now: standing, round_closed=lambda: None)
+    engine = SimpleNamespace(
+        standing=lambda round, now: standing,
+        round_closed=lambda: None,
+        seated={},
+        traffic=SimpleNamespace(exchanges=ExchangeTimes(())),
+    )
     config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)
-    closer = Closer(SimpleNamespace(config=config, engine=engine, changed=Pulse()))  # type: ignore[arg-type]
+    closer = Closer(SimpleNamespace(config=config, engine=engine, changed=Pulse(), liars=1))  # type: ignore[arg-type]
     first = await closer.close(1, at_most_s=60.0)
     assert (first.closed_by, round(first.seconds, 6)) == ("deadline", 7.0)
     closer.settle(GossipConfig(quorum=0.5, initial_deadline_s=7.0))

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field, replace
 
+import torch
 import trio
 from sim_swarm import Member, Swarm
 
@@ -10,6 +11,7 @@ from gossip.api import Head, Tracked
 from gossip.identity import Identity
 from gossip.ids import PeerId
 from gossip.service import GossipService
+from p2ptrain import compress
 
 
 @dataclass
@@ -36,6 +38,17 @@ class Claimant:
         """Begin a chain at this round, with the own model."""
         await self.service.begin_epoch(epoch=epoch, round=round, snapshot=self.model)
 
+    async def keep_up(self, like: Member, *, every_s: float) -> None:
+        """Publish an update of nothing for each round that an honest node enters, as a member that trains would."""
+        payload = compress.get("q2").encode(torch.zeros(like.node.inner.trainer.numel))
+        at = like.node.round
+        await self.say(at)
+        while not like.done.is_set():
+            await trio.sleep(every_s)
+            if like.node.round > at:
+                at += 1
+                await self.service.publish(round=at, codec="q2", payload=payload, steps=5, tokens=80)
+
     async def leave(self) -> None:
         await self.service.say_goodbye(1.0)
         self.scope.cancel()
@@ -46,11 +59,18 @@ class Claimant:
 
 
 async def claim(
-    it: Swarm, nursery: trio.Nursery, like: Member, number: int, *, value: float, peers: tuple[str, ...] | None = None
+    it: Swarm,
+    nursery: trio.Nursery,
+    like: Member,
+    number: int,
+    *,
+    value: float,
+    peers: tuple[str, ...] | None = None,
+    network: str | None = "",
 ) -> Claimant:
     """A claimant in the run of `like`, whose model is `value` everywhere. `peers`: whom it dials; None: everybody."""
     key = Identity((1000 + number).to_bytes(32, "big"))
-    transport = it.network.attach(key.peer_id)
+    transport = it.network.attach(key.peer_id, network=network)
     everybody = tuple(member.transport.addresses[0] for member in it.members.values() if not member.done.is_set())
     trainer = like.node.inner.trainer
     model = (trainer.vector() * 0 + value).numpy().tobytes()
