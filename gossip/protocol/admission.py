@@ -111,7 +111,7 @@ class Occupancy:
             return Admission()
         if not (newcomer.verified and within) or len(self.occupants) < self.degree:
             return None
-        crowded = newcomer.known > self._share(newcomer)
+        crowded = newcomer.known > self._share_beside(newcomer)
         return (
             self._for_surplus(newcomer)
             or (None if crowded else self._for_unverified(wanted))
@@ -123,33 +123,33 @@ class Occupancy:
         """Surplus that has not settled and came when it was none, as nobody of another network was known: it leaves the
         places that are not for surplus."""
         too_many = len(self.occupants) - (self.degree - self.open_for_others)
-        fresh = [it.peer for it in reversed(self.surplus) if not it.settled]
+        fresh = [it.peer for it in reversed(self.surplus()) if not it.settled]
         return fresh[: max(0, too_many)]
 
     # -- shares
 
-    def _share(self, newcomer: Newcomer | None = None) -> int:
-        """How many places one group may hold. Who only said hello makes no group."""
+    def share(self, also: str | None = None) -> int:
+        """How many places one group may hold; `also`: beside one of this group. Who only said hello makes no group."""
         groups = self.groups.union(it.group for it in self.occupants if it.verified)
-        if newcomer is not None and newcomer.verified:
-            groups |= {newcomer.group}
-        return share_of(self.degree, len(groups))
+        return share_of(self.degree, len(groups if also is None else groups | {also}))
+
+    def _share_beside(self, newcomer: Newcomer) -> int:
+        return self.share(newcomer.group if newcomer.verified else None)
 
     def _within_share(self, newcomer: Newcomer) -> bool:
         """Whether a newcomer is no surplus. Those of its network that are verified come first."""
         before = [it for it in self.occupants if it.group == newcomer.group and (it.lasts or not newcomer.verified)]
-        return len(before) < self._share(newcomer)
+        return len(before) < self._share_beside(newcomer)
 
-    @cached_property
-    def surplus(self) -> tuple[Occupant, ...]:
+    def surplus(self, share: int | None = None) -> list[Occupant]:
         """Occupants beyond their network's share, the first to go last: those that only said hello, then the newest.
         Anchors are none, but count."""
-        share, counted, beyond = self._share(), Counter[str](), []
+        share, counted, beyond = share or self.share(), Counter[str](), []
         for it in sorted(self.occupants, key=lambda it: not it.lasts):
             counted[it.group] += 1
             if counted[it.group] > share and not it.anchor:
                 beyond.append(it)
-        return tuple(beyond)
+        return beyond
 
     @cached_property
     def _unverified(self) -> list[Occupant]:
@@ -182,11 +182,11 @@ class Occupancy:
         if not others:
             return None
         idle = [it for it in others if it.idle]
-        weakest = [*reversed(self.surplus), *reversed(self._unverified), *idle, others[-1]][0]
+        weakest = [*reversed(self.surplus()), *reversed(self._unverified), *idle, others[-1]][0]
         return Admission(evicts=weakest.peer, why="its place goes to a peer of the operator's")
 
     def _for_surplus(self, newcomer: Newcomer) -> Admission | None:
-        surplus = [it for it in self.surplus if it.group != newcomer.group]
+        surplus = [it for it in self.surplus(self._share_beside(newcomer)) if it.group != newcomer.group]
         if not surplus:
             return None
         return Admission(evicts=surplus[-1].peer, why="its place goes to one of a network that has fewer")
@@ -215,7 +215,7 @@ class Occupancy:
 
     def _not_staying(self, *, at_once: bool) -> list[Occupant]:
         """Occupants that may have to go. `at_once`: those here longest stay also when they have not settled."""
-        surplus = set(self.surplus)
+        surplus = set(self.surplus())
         lasting = [it for it in self.occupants if it.lasts and (it.tracked or not it.idle) and it not in surplus]
         stay = {it.peer for it in [it for it in lasting if it.settled or at_once][: self.staying]}
         return [it for it in self.occupants if not it.anchor and it.peer not in stay]

@@ -4,8 +4,9 @@ A record says where its signer can be dialled, and a signer may name any address
 dial. So a record is handed on only when its signer gave it to us over its own connection and has proved its key at one
 of its addresses, to us; and in a random order, so that a stranger cannot fill everybody's books at the price of one
 hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the book is full, what one
-network has beyond its share goes first, then the least trusted: of what others told, that of whoever told most. And in
-what is told networks take turns: a crowd of keys on one host is one of many to a newcomer.
+network has beyond its share goes first, then the least trusted: of what others told, that of whoever told most; of the
+verified the newest, so that nobody loses what it has by a crowd that comes later. And in what is told networks take
+turns: a crowd of keys on one host is one of many to a newcomer.
 """
 
 import base64
@@ -107,9 +108,8 @@ class Book:
         """`peer` has proved its key at this address, in this network (None: through a relay)."""
         self._reached[peer] = (address, network)
         self._reached.move_to_end(peer)
-        while len(self._reached) > MAX_REACHED:
-            gone, _ = self._reached.popitem(last=False)
-            self._note(gone)
+        while len(self._reached) > MAX_REACHED:  # of two there is one without a record at least
+            del self._reached[next(each for each in self._reached if each not in self._records)]
         self._note(peer)
         self.changed = True
 
@@ -229,8 +229,10 @@ class Book:
         surplus = [peer for peer in reversed(ranked) if peer not in within and peer != newcomer]
         if surplus:  # the least trusted, and of those the newest
             return surplus[0]
-        rest = [peer for peer in self._records if peer != newcomer]
-        lowest = min(map(self.standing, rest))
+        rest = [peer for peer in ranked if peer != newcomer]
+        lowest = self.standing(rest[-1])
+        if lowest >= Standing.KEPT:
+            return rest[-1]
         rest = [peer for peer in rest if self.standing(peer) is lowest]
         tellers = Counter(self._told_by.get(peer, "") for peer in rest)
         most_told = max(tellers.values())

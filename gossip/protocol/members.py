@@ -140,11 +140,12 @@ class Members:
 
     def called_for(self, now: float) -> frozenset[PeerId]:
         """Who is dialled whether or not there are free places: the operator's, those that belong beside us if what we
-        hear is true, and, where all places are taken, others for whom surplus would have to go."""
+        hear is true, and, where all places are taken, everybody, if somebody would have to go for one that answers."""
         chosen = self.rings.wanted | self.sought | self.anchors
         if len(self.table) >= self._degree:
             here = self._occupancy(now)
-            if here.surplus or (not self.wide and not all(it.lasts for it in here.occupants)):
+            for_another_network = here.surplus(share_of(self._degree, len(here.groups) + 1))
+            if for_another_network or (not self.wide and not all(it.lasts for it in here.occupants)):
                 chosen = chosen.union(self._heard_of)
         return chosen.difference(self.table)
 

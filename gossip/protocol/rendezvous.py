@@ -40,8 +40,8 @@ MAX_RUNS: Final = 8
 """Runs of one swarm that are known at a time: a swarm has one, and a second while it changes its model."""
 
 RUNS_OF_NETWORK: Final = 2
-"""Runs for which one network counts, those that it has been in longest: a swarm has one, and a second while it changes
-its model. So whoever would push out a run that one network vouches for needs eight."""
+"""Runs for which one network counts, those that it has been in longest: as many as a swarm has while it changes its
+model. In all others it weighs nothing."""
 
 MAX_OF_NETWORK: Final = MAX_RECORDS
 """Records of one network in all runs: a whole run may be in one lab, and a crowd has an eighth of what there is."""

@@ -3,18 +3,22 @@
 A `Sybil` is a transport without a service. It dials whom it is sent to, says hello again and again, and keeps to the
 protocol: it gives a signed record at whose address it answers (if it is `reachable`), a chain that can be followed, and
 the records of its fellows. A `Crowd` is some of them, in one network or in as many as there are keys. `Watch` counts
-what honest nodes make of them: places held, and who went for whom.
+what honest nodes make of them: places held, and who went for whom. `besieged` plays one siege; run as a program, this
+file prints the figures of docs/benchmarks.md.
 """
 
-from collections import Counter
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
+from typing import Any
 
 import trio
 from gossip_samples import SCOPE
-from gossip_swarm import RUN, FakeRuntime
+from gossip_swarm import RUN, FakeRuntime, swarm
+from trio.testing import MockClock
 
 from gossip.api import GossipEvent
 from gossip.errors import Reason, RemoteError
@@ -220,10 +224,6 @@ class Watch:
             if went in honest and came in self._sybils
         ]
 
-    def networks(self, of: dict[PeerId, str | None]) -> list[Counter[str | None]]:
-        """Of each node: places by the network of those that hold them."""
-        return [Counter(of.get(peer) for peer in node.service.neighbours()) for node in self._nodes]
-
 
 def displaced(events: Sequence[GossipEvent]) -> list[tuple[PeerId, PeerId]]:
     """Who lost its place to whom: one is let go for another in one step, so the two events follow each other."""
@@ -233,3 +233,59 @@ def displaced(events: Sequence[GossipEvent]) -> list[tuple[PeerId, PeerId]]:
         for one, other in pairs
         if one.name == "neighbour_lost" and other.name == "neighbour_up" and one.detail.startswith("its place goes")
     ]
+
+
+async def besieged(
+    honest: int,
+    networks: Sequence[str | None],
+    *,
+    after_s: float,
+    seed: int = 1,
+    looks: Sequence[float] = (40.0, 120.0, 300.0),
+    honest_networks: Sequence[str] | None = None,
+    **crowd: Any,
+) -> tuple[list[Held], Watch]:
+    """A swarm of so many honest nodes, that know the first one's address, among sybils in these networks that come
+    `after_s` seconds after the last of them; 0: as soon as the first of them listens. How it stands so many seconds
+    later. `honest_networks`: by default each has one of its own."""
+    at = honest_networks or [f"192.0.{number}.0/24" for number in range(honest)]
+    async with swarm(seed=seed) as it, trio.open_nursery() as nursery:
+        sybils, nodes = Crowd(it.network, networks, **crowd), [await it.start(1, network=at[0])]
+        if not after_s:
+            await sybils.besiege(nodes, nursery)
+        for number in range(2, honest + 1):
+            nodes.append(await it.start(number, peers=(nodes[0].address,), network=at[number - 1]))
+        for node in nodes:
+            await node.begin()
+        if after_s:
+            await trio.sleep(after_s)
+            await sybils.besiege(nodes, nursery)
+        watch, began, seen = Watch(nodes, sybils.peers), trio.current_time(), []
+        for look in looks:
+            await trio.sleep_until(began + look)
+            seen.append(watch.look())
+        nursery.cancel_scope.cancel()
+    return seen, watch
+
+
+def figures(seeds: int) -> None:
+    """Print how it stands for 6 and 12 honest nodes, one network and twenty, at once and after 90 s; all seeds."""
+    crowds = {"one network": one_network(20), "20 networks": networks_of_their_own(20)}
+    for honest, (name, networks), after_s in product((6, 12), crowds.items(), (0.0, 90.0)):
+        rows: list[list[Held]] = []
+        for seed in range(1, seeds + 1):
+            play = partial(besieged, honest, networks, after_s=after_s, seed=seed)
+            rows.append(trio.run(play, clock=MockClock(autojump_threshold=0))[0])
+        for seen in zip(*rows, strict=True):
+            sybils, friends = [it for held in seen for it in held.sybils], [it for held in seen for it in held.honest]
+            print(
+                f"{honest} honest, {name} after {after_s:.0f} s, at {seen[0].at_s:.0f} s: "
+                f"sybils {min(sybils)}-{max(sybils)} (mean {_mean(sybils):.1f}), "
+                f"honest {min(friends)}-{max(friends)} (mean {_mean(friends):.1f}), "
+                f"evicted {_mean([held.evicted for held in seen]):.1f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    figures(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

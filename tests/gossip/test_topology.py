@@ -7,16 +7,12 @@ import pytest
 from gossip_samples import ALICE, BOB, SCOPE
 from hypothesis import given
 from hypothesis import strategies as st
-from topology_graphs import Graph, gap_of, random_regular_gap, rings_of
+from topology_graphs import Graph, gap_of, names, random_regular_gap, rings_of
 
 from gossip.ids import PeerId
 from gossip.protocol.topology import MAX_PLACES, Rings, agreed_edges, place_of, ring_count, tag_of
 
 DEGREE = 8
-
-
-def names(count: int, seed: int = 0) -> list[PeerId]:
-    return [PeerId(f"{seed}:{number}") for number in range(count)]
 
 
 @given(count=st.integers(1, 40), degree=st.integers(1, 20), seed=st.integers(0, 1000))

@@ -12,6 +12,10 @@ from gossip.protocol.topology import Rings
 Graph = Mapping[PeerId, Collection[PeerId]]
 
 
+def names(count: int, seed: int = 0) -> list[PeerId]:
+    return [PeerId(f"{seed}:{number}") for number in range(count)]
+
+
 def rings_of(members: Collection[PeerId], degree: int) -> dict[PeerId, frozenset[PeerId]]:
     """Whom each member wants beside it, when all know all."""
     graph = {}

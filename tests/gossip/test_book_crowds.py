@@ -1,0 +1,125 @@
+"""An address book among crowds: whose records stay when it is full, and what a newcomer is told."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from gossip_samples import SCOPE
+from topology_graphs import names
+
+from gossip.ids import PeerId
+from gossip.protocol.book import MAX_OF_NETWORK, MAX_REACHED, MAX_RECORDS, Book, Standing
+from gossip.protocol.limits import MAX_HELLO_RECORDS
+from gossip.protocol.statements import PeerRecord
+from gossip.protocol.topology import Rings
+
+HOST = "203.0.113.0/24"
+HONEST = [f"honest {number}" for number in range(20)]
+
+
+def made_up(name: str, *addresses: str) -> PeerRecord:
+    given = addresses or (f"/memory/{name}",)
+    addresses = tuple(f"{address}/p2p/{name}" for address in given)
+    return PeerRecord(peer=PeerId(name), epoch=1, version=1, addresses=addresses, raw=name.encode())
+
+
+def verified(it: Book, name: str, network: str | None) -> None:
+    it.learn(made_up(name), first_hand=True, calls_from=network)
+    it.reached(PeerId(name), made_up(name).addresses[0], network)
+
+
+@pytest.fixture
+def it() -> Book:
+    """Twenty verified members, each in a network of its own."""
+    made = Book()
+    for number, name in enumerate(HONEST):
+        verified(made, name, f"192.0.{number}.0/24")
+    return made
+
+
+def known(it: Book) -> set[PeerId]:
+    return {record.peer for record in it.known()}
+
+
+def test_keys_of_one_host_that_answer_push_nobody_out_and_have_a_quarter(it):
+    """They were as good as any, and newer: twenty honest members were gone after as many keys as a book has."""
+    told = [made_up(f"told {number}") for number in range(100)]
+    for record in told:
+        it.learn(record, first_hand=False)
+    for number in range(3 * MAX_RECORDS):
+        verified(it, f"sybil {number}", HOST)
+    left = Counter(peer.partition(" ")[0] for peer in known(it))
+    assert left["honest"] == len(HONEST)
+    assert left["told"] == len(told), "what others tell goes after a network's surplus"
+    assert left["sybil"] == MAX_RECORDS - len(HONEST) - len(told) >= MAX_OF_NETWORK, "there was room for so many"
+    for number in range(200, 400):
+        verified(it, f"late {number}", f"198.51.{number}.0/24")
+    left = Counter(peer.partition(" ")[0] for peer in known(it))
+    assert left["honest"] == len(HONEST)
+    assert MAX_OF_NETWORK <= left["sybil"] <= MAX_OF_NETWORK + 1, "but nobody else's room"
+
+
+def test_nor_do_keys_of_many_networks_push_out_who_was_verified_before_them(it):
+    for number in range(3 * MAX_RECORDS):
+        verified(it, f"sybil {number}", f"net {number % 50}")
+    assert {*HONEST} <= known(it)
+    assert len(it) == MAX_RECORDS
+
+
+def test_who_was_verified_stays_so_whoever_answers_after_it(it):
+    """Last good addresses were kept in the order of dials: 512 keys on one host made strangers of all neighbours."""
+    for number in range(3 * MAX_REACHED):
+        it.reached(PeerId(f"sybil {number}"), f"/memory/sybil {number}/p2p/sybil {number}", HOST)
+    assert all(it.standing(PeerId(name)) is Standing.VERIFIED for name in HONEST)
+    assert len(it._reached) == MAX_REACHED
+
+
+def test_of_what_is_told_the_most_talkative_teller_s_goes_first():
+    it = Book()
+    for number in range(30):
+        it.learn(made_up(f"told by a friend {number}"), first_hand=False, teller="friend")
+    for number in range(2 * MAX_RECORDS):
+        it.learn(made_up(f"told by a crowd {number}"), first_hand=False, teller="crowd")
+    assert sum("friend" in peer for peer in known(it)) == 30
+
+
+def test_a_newcomer_is_told_of_every_network_before_it_is_told_of_one_a_second_time(it):
+    """Of 20 honest members and 200 keys on one host it was told of three honest ones."""
+    for number in range(200):
+        verified(it, f"sybil {number}", HOST)
+    for seed in range(10):
+        told = {raw.decode() for raw in it.sample(random.Random(seed), without=PeerId("honest 0"))}
+        assert len(told) == MAX_HELLO_RECORDS
+        assert set(HONEST[1:]) <= told
+
+
+def test_nor_are_all_that_it_is_told_of_first_from_the_host_that_has_ground_ids_beside_it(it):
+    me = PeerId("me")
+    for name in names(200):
+        verified(it, name, HOST)
+    told = {raw.decode() for raw in it.sample(random.Random(1), without=me, rings=Rings(me, SCOPE, 8))}
+    assert set(HONEST) <= told
+
+
+def test_where_a_peer_is_goes_by_where_it_answered_then_by_where_it_calls_from_then_by_its_word():
+    it, peer = Book(), PeerId("a")
+    it.learn(made_up("a", "/ip4/8.8.8.8/tcp/1"), first_hand=False)
+    assert it.network_of(peer) == "8.8.8.0/24"
+    it.learn(made_up("a", "/ip4/8.8.8.8/tcp/1"), first_hand=True, calls_from=HOST)
+    assert it.network_of(peer) == HOST
+    it.reached(peer, "/ip4/8.8.8.8/tcp/1/p2p/a", "8.8.8.0/24")
+    assert it.network_of(peer) == "8.8.8.0/24"
+    it.reached(peer, "/ip4/9.9.9.9/tcp/1/p2p/a", "9.9.9.0/24")
+    assert it.network_of(peer) == HOST, "it does not say that it is there"
+    it.learn(made_up("b"), first_hand=True, calls_from=None)
+    assert it.network_of(PeerId("b")) is None, "through a relay"
+    assert it.group_of(PeerId("b")) == it.group_of(PeerId("nobody"))
+
+
+def test_who_was_verified_first_comes_first_also_after_a_restart(it):
+    it.learn(made_up("late"), first_hand=True)
+    it.reached(PeerId("late"), "/memory/late/p2p/late")
+    it.learn(replace(made_up(HONEST[0]), version=2), first_hand=True)
+    assert [record.peer for record in it.established()] == [*HONEST, "late"]
+    assert [record.peer for record in it.known()] == [*HONEST[1:], "late", HONEST[0]]
