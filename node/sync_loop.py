@@ -82,14 +82,14 @@ async def announce(node: Node, phase: Phase) -> None:
     async with node.strategy_lock:
         give_budget(node, phase.step_seconds)
         with node.pace.work():
-            message = await node.lane.offload(lambda: _encode(node, phase))
+            message = await node.compute(lambda: _encode(node, phase))
         await node.service.publish(
             round=node.round,
             codec=message.codec,
             payload=message.payload,
             steps=phase.steps,
             tokens=phase.tokens,
-            state=lambda: node.lane.offload(node.strategy.snapshot),
+            state=lambda: node.compute(node.strategy.snapshot),
         )
     node.note_payload(len(message.payload))
     node.pace.took(node.peer_id, phase.steps)
@@ -111,7 +111,7 @@ async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
             node.strategy.forget(peer)
             node.departed.discard(peer)
         with node.pace.work():
-            return await node.lane.offload(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
+            return await node.compute(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
 
 
 def _nobody_asks(update: Update) -> None:
@@ -127,9 +127,9 @@ async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> 
                 with node.pace.work():
                     if update.kind == "delta":
                         assert payload is not None, "a delta always has a payload"
-                        await node.lane.offload(lambda: strategy.apply(peer, update.codec, payload))  # noqa: B023
+                        await node.compute(lambda: strategy.apply(peer, update.codec, payload))  # noqa: B023
                     else:
-                        await node.lane.offload(lambda: strategy.track(peer, payload))  # noqa: B023
+                        await node.compute(lambda: strategy.track(peer, payload))  # noqa: B023
         except PayloadError as offence:
             node.service.rejected(update, Reason(offence.reason))
         except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import trio
 import trio.testing
@@ -16,7 +17,8 @@ from sim_swarm import Member, Swarm, swarm
 
 from gossip.transport.memory import LinkQuality
 from node.in_time import WINDOW
-from node.node import Node
+from node.lanes import InlineLane
+from node.node import SMALL_MODEL, Node
 
 STEP_SECONDS = 0.05
 INNER_STEPS = 1
@@ -220,3 +222,24 @@ def test_twenty_updates_lost_in_a_row_bring_the_warning_and_then_the_recovery() 
         assert min(shares) < 0.1
         assert shares[-1] > 0.9
         assert set(column(node, "members")[-5:]) == {6}
+
+
+@pytest.mark.parametrize(("largest", "handed_over"), [(SMALL_MODEL, False), (0, True)])
+def test_a_small_models_updates_are_handed_to_no_thread(
+    monkeypatch: pytest.MonkeyPatch, largest: int, handed_over: bool
+) -> None:
+    handed: list[str] = []
+
+    class Watched(InlineLane):
+        async def offload(self, function: Callable[[], Any]) -> Any:
+            handed.append(function.__qualname__)
+            return await super().offload(function)
+
+    def watch(node: Node) -> None:
+        node.lane = Watched(STEP_SECONDS)
+
+    monkeypatch.setattr("node.node.SMALL_MODEL", largest)
+    play(2, rounds=3, change={0: watch}, sync={"f": 0})
+    of_rounds = {name.partition(".")[0] for name in handed} & {"announce", "aggregate", "follow"}
+    assert of_rounds == ({"announce", "aggregate", "follow"} if handed_over else set())
+    assert any(name.startswith("evaluate") for name in handed), "what takes long is"
