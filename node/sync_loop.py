@@ -86,14 +86,14 @@ async def announce(node: Node, phase: Phase) -> None:
     async with node.strategy_lock:
         give_budget(node, phase.step_seconds)
         with node.pace.work():
-            message = await node.lane.offload(lambda: _encode(node, phase), node.service.trained)
+            message = await node.compute(lambda: _encode(node, phase), node.service.trained)
         await node.service.publish(
             round=node.round,
             codec=message.codec,
             payload=message.payload,
             steps=phase.steps,
             tokens=phase.tokens,
-            state=lambda: node.lane.offload(node.strategy.snapshot),
+            state=lambda: node.compute(node.strategy.snapshot),
         )
     node.note_payload(len(message.payload))
     node.pace.took(node.peer_id, phase.steps)
@@ -115,7 +115,7 @@ async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
         # Who left after the round was closed still counts in it: at the end all leave within one round's time.
         node.forget(node.estimates.forget_departed(besides=staleness))
         with node.pace.work():
-            return await node.lane.offload(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
+            return await node.compute(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
 
 
 def _nobody_asks(update: Update) -> None:
@@ -136,9 +136,9 @@ async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> 
                 with node.pace.work():
                     if update.kind == "delta":
                         assert payload is not None, "a delta always has a payload"
-                        await node.lane.offload(lambda: strategy.apply(peer, update.codec, payload), spent)  # noqa: B023
+                        await node.compute(lambda: strategy.apply(peer, update.codec, payload), spent)  # noqa: B023
                     else:
-                        await node.lane.offload(lambda: strategy.track(peer, payload), spent)  # noqa: B023
+                        await node.compute(lambda: strategy.track(peer, payload), spent)  # noqa: B023
         except PayloadError as offence:
             node.service.rejected(update, *_charge(offence))
         except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours

@@ -1,10 +1,12 @@
 """Measures `p2ptrain up --task digits` with short rounds: do updates arrive before their round closes?
 
-    nice -n 0 .venv/bin/python scripts/short_rounds.py [--nodes 2 4 6 8] [--busy 1] [--repeat 1] [--out FOLDER]
+    .venv/bin/python scripts/short_rounds.py [--nodes 2 4 6 8] [--busy 1] [--repeat 1] [--out FOLDER]
 
-Each run is a real swarm of processes on this machine, with `--busy` other processes that compute all the time. A row of
-the table is one run: load average before it, share of the neighbours' updates that were taken and that were there when
-their round closed, final losses, utilization, distance, seconds. Give `-- WORDS` to add words to `p2ptrain up`.
+Each run is a real swarm of processes on this machine, with `--busy` other processes that compute all the time. A row is
+one run; where nodes differ, the least and the most. Load average before it; of the neighbours' updates the share that
+was taken, that came in time, and that was there when its round closed; held-out loss of the averaged model, and the
+mean of the nodes' own; utilization; distance; median exchange; mean steps of a round; seconds in all. Words after `--`
+are added to `p2ptrain up`.
 """
 
 import argparse
@@ -16,9 +18,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-HEADS = ("nodes", "load", "taken", "in time", "loss", "own loss", "utilization", "apart", "steps/round", "seconds")
+HEADS = (
+    *("nodes", "load", "taken", "in time", "at closing", "loss", "own loss", "utilization", "apart"),
+    *("exchange", "steps a round", "seconds"),
+)
 
 
 def main(words: Sequence[str]) -> None:
@@ -66,9 +72,11 @@ def measured(count: int, folder: Path, extra: Sequence[str]) -> list[str]:
     swarm, nodes = summary["swarm"], summary["nodes"]
     possible = [sum(fields["neighbours"] for fields in told) for told in rounds.values()]
     taken = [told[-1]["accepted"] / most for told, most in zip(rounds.values(), possible, strict=True)]
-    in_time = [
+    fresh = [
         sum(fields["fresh"] for fields in told) / most for told, most in zip(rounds.values(), possible, strict=True)
     ]
+    in_time = [node["updates_in_time"] for node in nodes if node.get("updates_in_time") is not None]
+    exchange = [fields["exchange_s"] for told in rounds.values() for fields in told if fields.get("exchange_s")]
     useful = [node["utilization"] for node in nodes]
     steps = sum(node["steps"] for node in nodes) / sum(node["rounds"] for node in nodes)
     return [
@@ -76,10 +84,12 @@ def measured(count: int, folder: Path, extra: Sequence[str]) -> list[str]:
         f"{load:.1f}",
         span(taken),
         span(in_time),
+        span(fresh),
         f"{swarm['eval_loss_mean_model']:.3f}",
         f"{swarm['eval_loss_last']:.3f}",
         span(useful),
         f"{swarm['consensus_distance']:.2f}",
+        f"{median(exchange):.2f} s" if exchange else "-",
         f"{steps:.0f}",
         f"{swarm['wall_s']:.0f}",
     ]
@@ -92,7 +102,9 @@ def rounds_of(log: Path) -> list[dict[str, Any]]:
 
 
 def span(values: Sequence[float]) -> str:
-    """The least and the most."""
+    """The least and the most; `-` where nobody knows (a release that does not tell)."""
+    if not values:
+        return "-"
     return f"{min(values):.2f} to {max(values):.2f}"
 
 

@@ -1,8 +1,11 @@
 """Tells the swarm of our newest link, at once and then again and again: broadcasts get lost, and newcomers come.
 
-At once, but for a node whose rounds end faster than anybody follows: it keeps to the rate that others take of it
-(rates.py), and names the newest link when its turn comes.
+Again when it has not changed for a while: with short rounds a newer one is told of before that. At once, but for a node
+whose rounds end faster than anybody follows: it keeps to the rate that others take of it (rates.py), and names the
+newest link when its turn comes.
 """
+
+import math
 
 import trio
 
@@ -20,6 +23,7 @@ class Announcer:
         self._version = 0
         self._quota = Quota(burst=ANNOUNCE_BURST, per_s=ANNOUNCE_PER_S)
         self._owed = trio.Event()
+        self._announced_at = -math.inf
 
     async def announce(self) -> None:
         """Broadcast the newest link, if there is any; a little later when there were many of late."""
@@ -27,6 +31,7 @@ class Announcer:
         if newest is None:
             return
         if self._quota.take("", trio.current_time()):
+            self._announced_at = trio.current_time()
             await self._context.transport.publish(newest.raw)
         else:
             self._owed.set()
@@ -35,11 +40,14 @@ class Announcer:
         """Until cancelled. `epoch` orders this incarnation's address records after those of earlier ones."""
         while True:
             self._keep_record(epoch)
-            await self.announce()
-            with trio.move_on_after(self._context.config.reannounce_s * self._context.engine.jitter()):
-                await self._owed.wait()
-            if self._owed.is_set():
+            pause = self._context.config.reannounce_s * self._context.engine.jitter()
+            due = self._announced_at + pause
+            if trio.current_time() >= due or self._owed.is_set():
                 self._owed = trio.Event()
+                await self.announce()
+                due = trio.current_time() + pause
+            with trio.move_on_at(due):
+                await self._owed.wait()
                 await trio.sleep(1 / ANNOUNCE_PER_S)
 
     def _keep_record(self, epoch: int) -> None:

@@ -40,15 +40,20 @@ class ThreadLane:
         time: on a busy machine it waits longer, and computes no more. Helpers of a codec work beside it, no longer."""
         took = 0.0
 
-        def run() -> T:
+        def note(seconds: float) -> None:
             nonlocal took
-            began = time.thread_time()
-            try:
-                return function()
-            finally:
-                took = time.thread_time() - began
+            took = seconds
 
         try:
-            return await trio.to_thread.run_sync(run, limiter=self._offload_limit)
+            return await trio.to_thread.run_sync(self.here, function, note, limiter=self._offload_limit)
         finally:
             spent(took)
+
+    @staticmethod
+    def here(function: Callable[[], T], spent: Spent = not_asked) -> T:
+        """Run `function` in the thread that calls."""
+        began = time.thread_time()
+        try:
+            return function()
+        finally:
+            spent(time.thread_time() - began)

@@ -5,10 +5,13 @@ its rounds alone: `members: 1`, 8% of the updates taken, 3.9 apart after 60 roun
 """
 
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import trio
 import trio.testing
@@ -16,7 +19,8 @@ from sim_swarm import Member, Swarm, swarm
 
 from gossip.transport.memory import LinkQuality
 from node.in_time import WINDOW
-from node.node import Node
+from node.lanes.thread import ThreadLane
+from node.node import SMALL_MODEL, Node
 
 STEP_SECONDS = 0.05
 INNER_STEPS = 1
@@ -220,3 +224,13 @@ def test_twenty_updates_lost_in_a_row_bring_the_warning_and_then_the_recovery() 
         assert min(shares) < 0.1
         assert shares[-1] > 0.9
         assert set(column(node, "members")[-5:]) == {6}
+
+
+@pytest.mark.parametrize(("parameters", "handed_over"), [(SMALL_MODEL, False), (SMALL_MODEL + 1, True)])
+async def test_a_small_models_vectors_are_handed_to_no_thread(parameters: int, handed_over: bool) -> None:
+    node = SimpleNamespace(lane=ThreadLane(), inner=SimpleNamespace(trainer=SimpleNamespace(numel=parameters)))
+    took: list[float] = []
+    thread = await Node.compute(node, threading.get_ident, took.append)  # type: ignore[arg-type]
+    assert (thread != threading.get_ident()) is handed_over
+    assert len(took) == 1
+    assert took[0] >= 0.0
