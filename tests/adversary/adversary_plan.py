@@ -6,7 +6,7 @@ draw every kind there is; the rest is drawn freely.
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +63,11 @@ class Plan:
         return cls.from_json(path.read_text("utf-8"))
 
 
+CROWD_FROM_S: Final = 120.0
+"""When crowds come to an open swarm: every honest node has closed its first round, and nobody who comes now ends its
+probation before the run does. Nothing is promised of a crowd that was there before a node began, or has served."""
+
+
 def draw(seed: int) -> Plan:
     """The plan of a seed."""
     rng = random.Random(seed)
@@ -70,7 +75,10 @@ def draw(seed: int) -> Plan:
     fitting = [kind for kind in sorted(MOVES) if scenario.kind in MOVES[kind].among]
     weights = [APT if scenario.kind in MOVES[kind].apt else 1 for kind in fitting]
     kinds = [*_due(seed), *rng.choices(fitting, weights, k=rng.randint(1, MOST))]
-    moves = sorted((draw_move(kind, scenario, rng) for kind in kinds), key=lambda each: (each.at, each.kind))
+    drawn = [draw_move(kind, scenario, rng) for kind in kinds]
+    if scenario.kind == "open":
+        drawn = [replace(each, at=CROWD_FROM_S + each.at / 4) for each in drawn]
+    moves = sorted(drawn, key=lambda each: (each.at, each.kind))
     return Plan(seed=seed, scenario=scenario, moves=tuple(moves))
 
 

@@ -1,7 +1,8 @@
 """A crowd of new keys in an open swarm: until they have served as members do, they count for f of them.
 
 Twenty sybils come to six and to twelve honest nodes in the middle of a run, say hello to everybody, keep up with the
-rounds, and hold a model that is a lie. They stay for as many rounds as a probation lasts, less one.
+rounds, and hold a model that is a lie. The run ends before anybody's probation of them does: some nodes are a round or
+two behind the first.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ F = 1
 CROWD = 20
 ARRIVE = 10
 PROBATION = 8
-ROUNDS = ARRIVE + PROBATION - 1
+ROUNDS = ARRIVE + PROBATION - 3
 SETTINGS: dict[str, Any] = {
     "train": {"rounds": ROUNDS, "eval_every": ROUNDS},
     "sync": {"f": F},
