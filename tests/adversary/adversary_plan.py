@@ -63,9 +63,10 @@ class Plan:
         return cls.from_json(path.read_text("utf-8"))
 
 
-CROWD_FROM_S: Final = 120.0
-"""When crowds come to an open swarm: every honest node has closed its first round, and nobody who comes now ends its
-probation before the run does. Nothing is promised of a crowd that was there before a node began, or has served."""
+CROWD_FROM_S: Final = 130.0
+"""When crowds come to an open swarm: every honest node has closed its first round and has settled among its neighbours,
+and nobody who comes now ends its probation before the run does. Nothing is promised of a crowd that was there before a
+node began or settled, or that has served."""
 
 
 def draw(seed: int) -> Plan:

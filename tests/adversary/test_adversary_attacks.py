@@ -5,7 +5,7 @@ Each says which seeds of the first 500 found it, before it was mended.
 
 import pytest
 from adversary_move import ALL, Move
-from adversary_plan import Plan
+from adversary_plan import CROWD_FROM_S, Plan
 from adversary_run import play
 from adversary_scenario import Scenario
 
@@ -69,13 +69,18 @@ def test_a_hundred_epochs_are_not_a_hundred_models_read() -> None:
 
 @pytest.mark.parametrize("variant", ["flip", "huge", "mean"])
 def test_twenty_names_of_one_host_have_f_seats_together(variant: str) -> None:
-    holds(Scenario(kind="open", honest=6, f=1), Move(kind="sybils", at=20.0, variant=variant, amount=20, seconds=150.0))
+    holds(
+        Scenario(kind="open", honest=6, f=1),
+        Move(kind="sybils", at=CROWD_FROM_S, variant=variant, amount=20, seconds=90.0),
+    )
 
 
 @pytest.mark.parametrize("kind", ["ground", "lonely"])
 def test_names_that_were_made_to_be_neighbours_take_nobody_s_place(kind: str) -> None:
     variant = "flip" if kind == "ground" else ""
-    holds(Scenario(kind="open", honest=6, f=1), Move(kind=kind, at=20.0, variant=variant, amount=12, seconds=150.0))
+    holds(
+        Scenario(kind="open", honest=6, f=1), Move(kind=kind, at=CROWD_FROM_S, variant=variant, amount=12, seconds=90.0)
+    )
 
 
 # -- 5: bootstrap nodes
