@@ -136,7 +136,7 @@ class Engine:
         self._earshot = Earshot(self.court, self.roles, self.offence)
         self._hellos = Quota(burst=HELLO_BURST, per_s=HELLO_PER_S)
         dialable = self.members.dialable
-        self._hearsay = Hearsay(self.book, self.scope, dialable, connections.network_of, self.neighbours)
+        self._hearsay = Hearsay(self.book, self.scope, dialable, connections.network_of, self.neighbours.keys())
         self.directory = Directory(me=self.me, scope=self.scope, genesis=run.genesis, book=self.book, dialable=dialable)
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"

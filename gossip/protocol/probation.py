@@ -28,7 +28,7 @@ class Probation:
         self._rounds = rounds
         self._seats = seats
         self._served: OrderedDict[PeerId, int] = OrderedDict()
-        self._contributed: set[PeerId] = set()
+        self._contributed: OrderedDict[PeerId, None] = OrderedDict()
         self._company: frozenset[PeerId] = frozenset()
         """Who was here when our first round closed."""
 
@@ -37,11 +37,14 @@ class Probation:
 
     def contributed(self, peer: PeerId) -> None:
         """Something new of a neighbour was accepted."""
-        self._contributed.add(peer)
+        self._contributed[peer] = None
+        self._contributed.move_to_end(peer)
+        while len(self._contributed) > MAX_REMEMBERED:
+            self._contributed.popitem(last=False)
 
     def round_closed(self, here: Collection[PeerId]) -> None:
         """A round of ours has closed, with these neighbours here."""
-        for peer in self._contributed.intersection(here):
+        for peer in self._contributed.keys() & set(here):
             self._set(peer, self.served(peer) + 1)
         self._contributed.clear()
         if not self.begun:

@@ -1,6 +1,7 @@
 """Real services that look each other up by id over the in-memory network: asked, answered, dialled, charged."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -50,9 +51,9 @@ def _learnt_by(node: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[tuple
     learnt: list[tuple[PeerId, bool]] = []
     learn = node.service._engine.book.learn
 
-    def noting(record: PeerRecord, *, first_hand: bool) -> bool:
+    def noting(record: PeerRecord, *, first_hand: bool, **how: Any) -> bool:
         learnt.append((record.peer, first_hand))
-        return learn(record, first_hand=first_hand)
+        return learn(record, first_hand=first_hand, **how)
 
     monkeypatch.setattr(node.service._engine.book, "learn", noting)
     return learnt
@@ -294,8 +295,8 @@ async def test_one_of_the_operators_that_has_moved_is_looked_up_by_its_id(autoju
         await trio.sleep(30)
         late = await it.start(20, peers=(first.address, f"/memory/777/p2p/{moved.peer}"))
         known, learn = late.service._engine.book, late.service._engine.book.learn
-        known.learn = lambda told, *, first_hand: (  # type: ignore[method-assign]
-            (first_hand or told.peer != moved.peer) and learn(told, first_hand=first_hand)
+        known.learn = lambda told, *, first_hand, **how: (  # type: ignore[method-assign]
+            (first_hand or told.peer != moved.peer) and learn(told, first_hand=first_hand, **how)
         )
         await until(lambda: known.standing(moved.peer) is Standing.VERIFIED, timeout_s=10)
         assert known.addresses(moved.peer) == (moved.address,)

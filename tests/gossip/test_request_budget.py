@@ -142,7 +142,7 @@ async def test_chunks_that_carry_nothing_are_paced_like_requests(autojump_clock)
 def test_new_records_of_strangers_are_bounded_in_all():
     scope = Scope(swarm=b"s" * 32, run=RUN.run_id)  # type: ignore[arg-type]
     neighbour = PeerId("neighbour")
-    hearsay = Hearsay(Book(), scope, lambda peer, now: True, {neighbour})
+    hearsay = Hearsay(Book(), scope, lambda peer, now: True, lambda peer: None, {neighbour})
     seconds, looked_at = 60, 0
     for second in range(seconds):
         for number in range(20):

@@ -43,6 +43,9 @@ BOUNDS = (
     "gossip.protocol.engine.MAX_SEEN",
     "gossip.protocol.kademlia.MAX_ENTRIES",
     "gossip.protocol.members.MAX_DEPARTED",
+    "gossip.protocol.members.MAX_MET",
+    "gossip.protocol.probation.MAX_REMEMBERED",
+    "gossip.running.closer.LEAD_ROUNDS",
     "gossip.protocol.rate_limit.MAX_NAMES",
     "gossip.protocol.scoring.MAX_SCORED_PEERS",
     "gossip.protocol.topology.MAX_PLACES",
@@ -51,7 +54,18 @@ BOUNDS = (
     "gossip.transport.memory.MAX_SEEN",
 )
 
-THE_TESTS = ("transport", "_transport", "quiet", "tracked", "_source", "_observer", "observer")
+THE_TESTS = (
+    "transport",
+    "_transport",
+    "_connections",
+    "_network_of",
+    "dialled_us",
+    "quiet",
+    "tracked",
+    "_source",
+    "_observer",
+    "observer",
+)
 """What a service leads to and is none of its own: the network in memory, and what `FakeRuntime` writes down."""
 
 
@@ -72,7 +86,7 @@ def too_long(node: FakeRuntime, most: int = MOST) -> dict[str, int]:
 async def behave(it: Swarm, node: FakeRuntime, number: int) -> None:
     """A member as there are many: it is greeted, has its model tracked and a download begun, and is gone."""
     peer = await it.start(1000 + number, peers=(node.address,), up_bytes_per_s=64.0 * KIB * KIB)
-    await peer.begin()
+    await peer.begin(round=number)
     await until(lambda: node.peer in peer.service.neighbours() and peer.peer in node.service.neighbours())
     await peer.publish(number)
     await until(lambda: node.follows(peer))
