@@ -163,7 +163,8 @@ def _charge(offence: PayloadError) -> tuple[Reason, str]:
 def patience(node: Node, phase: Phase, began: float) -> float:
     """How long closing may take at most: the time of tau steps, so that no correction is older than that; or as long as
     an exchange takes where tau steps are over before, for the correction would else have nobody's update in it."""
-    exchange_s = node.service.exchange_patience(node.round)
+    # Where members meet nobody fetches updates: there is nothing to time, and meeting.LEAST_S to wait for.
+    exchange_s = 0.0 if isinstance(node.strategy, Meeting) else node.service.exchange_patience(node.round)
     if node.last_round:
         return max(exchange_s, FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.pace.steps))
     return max(exchange_s, node.overlap_steps * phase.step_seconds - (trio.current_time() - began))
