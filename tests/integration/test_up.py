@@ -20,11 +20,12 @@ NODE_KEYS = {
     *("peer_id", "rounds", "steps", "tokens", "wall_s", "compute_s", "utilization"),
     *("train_loss_first", "train_loss_last", "eval_loss_first", "eval_loss_last", "consensus_distance"),
     *("payload_bytes_sent", "payload_bytes_received", "dense_bytes_equivalent", "compression_ratio"),
-    *("updates_accepted", "updates_rejected", "neighbours", "aggregator", "compressor", "resumed_from"),
+    *("updates_accepted", "updates_rejected", "updates_in_time", "neighbours", "aggregator", "compressor"),
+    "resumed_from",
 }
 SWARM_KEYS = {
     *("eval_loss_first", "eval_loss_last", "eval_loss_mean_model", "consensus_distance"),
-    *("honest", "byzantine", "wall_s"),
+    *("honest", "updates_in_time", "byzantine", "wall_s"),
 }
 METRICS = {
     *("round", "steps_total", "tokens_total", "train_loss", "eval_loss", "step_seconds_count", "round_seconds_count"),
