@@ -7,8 +7,8 @@ from typing import Final
 from adversary_move import Move
 from adversary_plan import Plan
 
-TRIALS: Final = 80
-"""Runs that shrinking may take: two minutes."""
+TRIALS: Final = 40
+"""Runs that shrinking may take: a minute."""
 
 Fails = Callable[[Plan], bool]
 

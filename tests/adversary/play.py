@@ -1,7 +1,7 @@
 """Play one seed of the adversary, or a plan's file: `python tests/adversary/play.py 123`.
 
 Prints what was broken, and the shortest list of moves that still breaks it. `--events` prints all that honest nodes
-told, `--plan FILE` plays a file that `--save FILE` has written; several seeds are played one after another.
+told; `--save FOLDER` keeps the shortest plan there, and `--plan FILE` plays it again.
 """
 
 import argparse
@@ -44,8 +44,9 @@ def main() -> int:
             for each in plan.moves:
                 print(f"    {each}")
         failed += bool(outcome.names)
-        if options.save is not None:
-            options.save.write_text(plan.to_json() + "\n", "utf-8")
+        if outcome.names and options.save is not None:
+            name = f"{plan.scenario.kind}-{outcome.names[0]}-{plan.seed}.json"
+            (options.save / name).write_text(plan.to_json() + "\n", "utf-8")
     return 1 if failed else 0
 
 

@@ -1,7 +1,9 @@
 """The attacks that were shown to win once, each as the shortest plan that does: what the random ones have to find.
 
-Each says which seeds of the first 500 found it, before it was mended.
+And what seeds have found since, kept as plans: a new kind of move changes what every seed draws.
 """
+
+from pathlib import Path
 
 import pytest
 from adversary_move import ALL, Move
@@ -12,6 +14,15 @@ from adversary_scenario import Scenario
 
 def holds(scenario: Scenario, *moves: Move) -> None:
     outcome = play(Plan(seed=1, scenario=scenario, moves=moves))
+    assert not outcome.violations, "\n".join(outcome.violations)
+
+
+PLANS = sorted(Path(__file__).with_name("plans").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_what_a_seed_has_found(path: Path) -> None:
+    outcome = play(Plan.load(path))
     assert not outcome.violations, "\n".join(outcome.violations)
 
 
