@@ -5,10 +5,10 @@ is further behind takes the robust aggregate of the neighbours' models and carri
 
 Where the swarm is, is what more than `sync.f` neighbours and more than half of them say; who has said nothing yet
 counts as one at round 0. A claim that only few make is waited out: others may come, or begin, and say the same.
-Otherwise it is not followed, and never a reason to end, whatever round it names. Two exceptions are told: where those
-few are all that there are and the node has never been in a swarm that withstood its liars, and where the operator says
-so (`node.min_donors`). Nor are few donors trusted: a model is taken of 2 f + 1, or of all that there are with the own
-model beside theirs. docs/decisions/0037 has the reasons.
+Otherwise it is not followed; and what ends a start is only the word of most of *all* neighbours. Two exceptions are
+told: where those few are all that there are and the node has never been in a swarm that withstood its liars, and where
+the operator says so (`node.min_donors`). Nor are few donors trusted: a model is taken of 2 f + 1, or of all that there
+are with the own model beside theirs. docs/decisions/0037 has the reasons.
 """
 
 from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ async def _locate(node: Node, *, resumed: bool) -> Vote | None:
             return None
         if at is not None and (resumed or at + 1 < rounds):
             return vote
-        if at is not None and vote is not _of_few:
+        if at is not None and vote in (_of_all, _of_trusted):
             raise RunError(
                 f"the swarm has trained {at + 1} rounds, and this node is to train {rounds} in all",
                 hint="give the --rounds that the others run with; there is nothing left to join otherwise",

@@ -25,7 +25,7 @@ from gossip.ids import PeerId
 from gossip.protocol.rounds import swarm_round
 from node import record
 from node.config import Config
-from node.entry import ALONE_S, JOIN_PATIENCE_S, LOOK_AGAIN_S, fetching_models, find_neighbours
+from node.entry import ALONE_S, JOIN_PATIENCE_S, LOOK_AGAIN_S, NEWCOMERS_S, fetching_models, find_neighbours
 from node.node import Node
 from node.sync_loop import follow
 from p2ptrain.sync import Meeting
@@ -72,8 +72,8 @@ class _Observer:
         """Who has left at the end of the run with all its rounds done. At most as many as a node has neighbours."""
         self._heard = 0
         """The most rounds that enough of the neighbours had done."""
-        self._few_since: float | None = None
-        """Since when there are no more neighbours than liars are allowed for."""
+        self._doubtful_since: float | None = None
+        """Since when models are here, but those of too few neighbours."""
         self._kept = node.round
         node.estimates.counted = self._last_models
 
@@ -121,17 +121,24 @@ class _Observer:
             await trio.sleep(LOOK_S)
 
     def _vote(self, models: dict[str, int]) -> int | None:
-        """How many rounds enough of these models have done; None: too few say so, or not for long enough."""
+        """How many rounds enough of these models have done; None: too few say so, or not for long enough.
+
+        Neighbours whose model is not here have done none, until others that look on, or wait, are to be expected."""
         f, now = self._node.config.sync.f, trio.current_time()
-        voted = swarm_round({PeerId(peer): done for peer, done in models.items()}, liars=f)
-        if voted is not None or not models or len(models) > f:
-            self._few_since = None
+        spoken = {PeerId(peer): done for peer, done in models.items()}
+        silent = dict.fromkeys(self._node.service.neighbour_ids - spoken.keys())
+        voted = swarm_round(silent | spoken, liars=f)
+        if voted is not None or not spoken:
+            self._doubtful_since = None
             return voted
-        self._few_since = now if self._few_since is None else self._few_since
-        few = swarm_round({PeerId(peer): done for peer, done in models.items()}, liars=0)
+        self._doubtful_since = now if self._doubtful_since is None else self._doubtful_since
+        waited_s = now - self._doubtful_since
+        if len(spoken) > f:
+            return swarm_round(spoken, liars=f) if len(spoken) > 2 * f and waited_s >= NEWCOMERS_S else None
+        few = swarm_round(spoken, liars=0)
         # A few liars must not end the run as soon as they are here first.
         over = few is not None and few >= self._node.config.train.rounds
-        return few if now >= self._few_since + (JOIN_PATIENCE_S if over else ALONE_S) else None
+        return few if waited_s >= (JOIN_PATIENCE_S if silent or over else ALONE_S) else None
 
     @property
     def _wanted(self) -> int:
@@ -192,14 +199,17 @@ class _Observer:
         """The swarm's rounds, and the members, when most of the neighbours' models are here, as many as the promise
         about f liars needs, and a quorum of them has come to the round that is due; or when that takes too long. No
         members: there are too few."""
-        node, deadline = self._node, trio.current_time() + JOIN_PATIENCE_S
+        node, began = self._node, trio.current_time()
         # Models that are fetched whole are some rounds old: to wait for fresh ones would be in vain.
         quorum = 0.0 if isinstance(node.strategy, Meeting) else node.config.network.quorum
         while True:
             (done, members), here = self._members(), sum(it.gives for it in node.service.neighbours().values())
             level = sum(its >= self._wanted for its in members.values())
-            over = trio.current_time() >= deadline or not here
+            waited_s = trio.current_time() - began
+            over = waited_s >= JOIN_PATIENCE_S or not here
             enough = len(members) >= max(1, min(here, max(node.needed_members, here // 2 + 1)))
+            if not node.journal.has_begun and len(members) < node.needed_members:
+                enough = enough and waited_s >= ALONE_S  # who came first may be the liars
             if enough and (over or level >= quorum * len(members)):
                 return done, members
             if over:

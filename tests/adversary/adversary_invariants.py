@@ -38,6 +38,9 @@ test_costly_codecs.py."""
 COMPANY_SHARE: Final = 0.6
 """Of the honest members that a round has without hostile nodes."""
 
+PLACES_SHARE: Final = 0.45
+"""Of a node's places: who calls first has at most half (gossip/protocol/admission.py), and it takes a round or two."""
+
 STEPS_SHARE: Final = 0.6
 """Of the steps of a clean run that an honest node does at least: fewer mean that it was made to hurry."""
 
@@ -79,7 +82,8 @@ class Watch:
 
     stage: Stage
     found: Violations
-    rounds: dict[str, int] = field(default_factory=dict)
+    rounds: dict[tuple[str, float], int] = field(default_factory=dict)
+    """By who, and when it began: one that was killed begins at its checkpoint again."""
     checkpoints: dict[str, int] = field(default_factory=dict)
     passes: Counter[tuple[str, str]] = field(default_factory=Counter)
     known: set[PeerId] = field(default_factory=set)
@@ -123,10 +127,10 @@ class Watch:
 
     def _look_at_round(self, life: Life) -> None:
         name, now = life.member.name, life.member.node.round
-        last = self.rounds.get(name, 0)
+        last = self.rounds.get((name, life.began), life.resumed_round or 0)
         if now < last:
             self.found.add("back", f"{name} went from round {last} back to {now}")
-        self.rounds[name] = max(last, now)
+        self.rounds[name, life.began] = max(last, now)
 
     def _look_at_checkpoints(self) -> None:
         for name, store in {life.member.name: store_of(life) for life in self.stage.lives}.items():
@@ -270,10 +274,15 @@ def _round_at(life: Life, at: float) -> int:
 
 
 def _company(stage: Stage, clean: Clean, found: Violations) -> None:
-    """Nobody is left alone, or among hostile nodes."""
+    """Nobody is left alone, or among hostile nodes; but in an open swarm with fewer places than members who comes late
+    is among the longest-standing of nobody, and may be (docs/security.md, sybils)."""
+    scenario = stage.scenario
+    least = min(COMPANY_SHARE * clean.company, PLACES_SHARE * scenario.degree)
+    scarce = scenario.kind == "open" and scenario.degree < scenario.honest + scenario.hostile
     for life in stage.lives:
         there = company_of(stage, life)
-        if life.role == "trainer" and there is not None and there < COMPANY_SHARE * clean.company:
+        held = life.role == "trainer" and not (scarce and life.began)
+        if held and there is not None and there < least:
             found.add(
                 "deserted", f"{life.member.name} closes rounds with {there:.1f} honest members, of {clean.company:.1f}"
             )

@@ -83,7 +83,7 @@ async def test_they_fall_into_step_however_they_began(tmp_path: Path, autojump_c
         await members.finished()
         check_quiet(members)
         late = [met(member)[rounds // 2 :] for member in members.members.values()]
-        assert sum(count == 2 for counts in late for count in counts) > 0.9 * sum(map(len, late))
+        assert sum(count == 2 for counts in late for count in counts) > 0.8 * sum(map(len, late))
         assert all(member.node.utilization > 0.9 for member in members.members.values())
 
 
