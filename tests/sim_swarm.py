@@ -8,11 +8,14 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from gossip.identity import Identity
+from gossip.protocol.digests import digest_of
 from gossip.transport.memory import LinkQuality, MemoryNetwork, MemoryTransport
 from node import credentials
 from node.assembly import Surroundings, make_node
@@ -20,6 +23,7 @@ from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, from_raw
 from node.lanes import InlineLane
 from node.node import Node
+from node.run_dir import IDENTITY
 from node.runtime import live
 
 STEP_SECONDS = 0.05
@@ -64,6 +68,12 @@ class Member:
         self.scope.cancel()
 
 
+@cache
+def key_of(name: str) -> Identity:
+    """The key of this name: the same in every run, and so are the rings that are drawn of peer ids."""
+    return Identity(digest_of(name.encode()))
+
+
 class _Gone(CheckpointStore):
     """The disk of a process that is no more."""
 
@@ -105,6 +115,8 @@ class Swarm:
         addresses that its operator gave; None: those of all members that run."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
+        if not (folder / IDENTITY).exists():
+            key_of(name).save(folder / IDENTITY)
         held = credentials.load(folder, None)  # a member's, where it has joined a private swarm
         transport = self.network.attach(held.identity.peer_id, held.admission)
         events: list[dict[str, Any]] = []

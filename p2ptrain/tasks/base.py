@@ -4,6 +4,7 @@ Data is addressed, not iterated: `train_batch(step, ...)` is a function of its a
 resumes at step s sees what it would have seen, with no iterator state in the checkpoint.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -48,6 +49,14 @@ class Task(Protocol):
 
     def tokens(self, batch: Batch) -> int:
         """How many predictions the batch holds (tokens for text, examples for images)."""
+
+
+@runtime_checkable
+class Suited(Protocol):
+    """A task that knows what suits it."""
+
+    optimizer_options: Mapping[str, Mapping[str, object]]
+    """By inner optimizer, options for where the user has set none."""
 
 
 @runtime_checkable

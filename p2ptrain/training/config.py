@@ -42,6 +42,8 @@ class TrainConfig:
     """adamw, sgd, muon, schedule_free, or a plug-in. Each wants a learning rate of its own, muon AdamW's."""
     betas: tuple[float, float] | None = None
     """Of adamw, muon and schedule_free; None: the optimizer's own, (0.9, 0.95) for all three."""
+    epsilon: float | None = None
+    """Of adamw, beside the root of the mean square; None: what the task asks for, else 1e-8."""
     momentum: float | None = None
     """Of sgd and muon; None: the optimizer's own, 0.9 and 0.95."""
     nesterov: bool | None = None
@@ -84,7 +86,7 @@ class TrainConfig:
 
     def optimizer_options(self) -> dict[str, object]:
         """The options that were set for the inner optimizer."""
-        names = ("weight_decay", "betas", "momentum", "nesterov")
+        names = ("weight_decay", "betas", "epsilon", "momentum", "nesterov")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def drift_options(self) -> dict[str, float]:

@@ -21,13 +21,12 @@ from adversary_members import SWARM, enroll, gate_of
 from adversary_scenario import COMES_AT, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
-from sim_swarm import Member, Swarm
+from sim_swarm import Member, Swarm, key_of
 
 from gossip.bootstrap import BootstrapService
 from gossip.config import GossipConfig
 from gossip.identity import Identity
 from gossip.ids import Digest, PeerId
-from gossip.protocol.digests import digest_of
 from gossip.protocol.envelope import Scope
 from gossip.transport.memory import LinkQuality, MemoryTransport
 from node.assembly import run_info
@@ -153,13 +152,13 @@ class Stage:
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         if not (folder / IDENTITY).exists():
-            key(name).save(folder / IDENTITY)
+            key_of(name).save(folder / IDENTITY)  # the swarm's own would do, but a certificate names it
             if self.scenario.kind == "private":
-                enroll(folder, key(name).peer_id)
+                enroll(folder, key_of(name).peer_id)
         late = trio.current_time() > 0
         if late and self.scenario.hostile_first:
             for life in self.lives:
-                self.network.set_link(key(name).peer_id, life.peer, FAR)
+                self.network.set_link(key_of(name).peer_id, life.peer, FAR)
         sections = {section: dict(keys) for section, keys in self.scenario.sections.items()}
         sections["node"] |= {"shard_index": number, "shard_count": self.scenario.honest + 1, "role": role}
         sections["node"]["checkpoint_every"] = 2 if self.scenario.kind == "resume" else 0
@@ -222,7 +221,7 @@ class Stage:
         return counted
 
     async def _start_bootstrap(self) -> None:
-        identity = key("bootstrap")
+        identity = key_of("bootstrap")
         transport = self.network.attach(identity.peer_id)
         service = BootstrapService(
             identity=identity,
@@ -297,7 +296,7 @@ class Stage:
     async def make(self, name: str, identity: Identity | None = None) -> HostilePeer:
         """One more, that listens and has met nobody."""
         self._made += 1
-        identity = key(name) if identity is None else identity
+        identity = key_of(name) if identity is None else identity
         private = self.scenario.kind == "private"
         gate = gate_of(self._folder / identity.peer_id, identity.peer_id) if private else None
         peer = HostilePeer(self, identity, gate)
@@ -316,9 +315,3 @@ class Stage:
         for life in self.targets(numbers):
             meet(life)
         self.on_start.append(meet)
-
-
-@cache
-def key(name: str) -> Identity:
-    """The key of this name: the same in every run."""
-    return Identity(digest_of(name.encode()))

@@ -8,6 +8,7 @@ import trio
 from adversary_move import Act, move
 from hostile_peer import PATIENCE_S, Fault, HostilePeer
 from moves_chains import lie, new_epoch, take_part, tell_again
+from sim_swarm import key_of
 
 from gossip.errors import GossipError
 from gossip.ids import Digest, PeerId, RunId
@@ -25,9 +26,7 @@ NEWCOMERS = frozenset({"join", "crowd", "resume", "observer", "open"})
 
 def invented(act: Act, number: int, *addresses: str) -> bytes:
     """A record of somebody who is not there."""
-    from adversary_stage import key
-
-    identity = key(f"invented-{act.move.seed}-{number}")
+    identity = key_of(f"invented-{act.move.seed}-{number}")
     known = tuple(f"{address}/p2p/{identity.peer_id}" for address in addresses) or (
         f"/memory/9999/p2p/{identity.peer_id}",
     )

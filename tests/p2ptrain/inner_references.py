@@ -7,7 +7,7 @@ would evaluate after each step.
 import numpy as np
 
 
-def adamw(start, grad, rates, *, betas, weight_decay, decayed):
+def adamw(start, grad, rates, *, betas, weight_decay, decayed, epsilon=1e-8):
     """Loshchilov & Hutter, 1711.05101, algorithm 2."""
     theta = [np.array(x, dtype=np.float64) for x in start]
     m = [np.zeros_like(x) for x in theta]
@@ -20,7 +20,7 @@ def adamw(start, grad, rates, *, betas, weight_decay, decayed):
             v[i] = betas[1] * v[i] + (1 - betas[1]) * g[i] ** 2
             mean, square = m[i] / (1 - betas[0] ** t), v[i] / (1 - betas[1] ** t)
             shrink = weight_decay if decayed[i] else 0.0
-            theta[i] = theta[i] - rate * (mean / (np.sqrt(square) + 1e-8) + shrink * theta[i])
+            theta[i] = theta[i] - rate * (mean / (np.sqrt(square) + epsilon) + shrink * theta[i])
         path.append([x.copy() for x in theta])
     return path
 

@@ -33,10 +33,10 @@ def follow(problem, optimizer, rates, expected, *, slack=0.0):
 
 
 @settings(deadline=None)
-@given(shapes, rates, betas, decays, seeds)
-def test_adamw(shapes, rates, betas, decay, seed):
+@given(shapes, rates, betas, decays, seeds, st.sampled_from([1e-8, 3e-3]))
+def test_adamw(shapes, rates, betas, decay, seed, epsilon):
     problem = Problem(shapes, seed=seed)
-    options = {"betas": betas, "weight_decay": decay}
+    options = {"betas": betas, "weight_decay": decay, "epsilon": epsilon}
     expected = references.adamw(problem.start, problem.grad, rates, decayed=problem.decays, **options)
     # Where a gradient all but vanishes, its own rounding is divided by it: up to a hundredth of the way is found there.
     follow(problem, inner.get("adamw", **options), rates, expected, slack=0.01)

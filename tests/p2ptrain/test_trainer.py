@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from p2ptrain.tasks.base import Shard, TaskError
-from p2ptrain.tasks.digits import Digits
+from p2ptrain.tasks.byte_lm import ByteLM
+from p2ptrain.tasks.digits import EPSILON, Digits
 from p2ptrain.training import TrainConfig, Trainer, lr_at, vector_bytes
 
 STEPS = 6
@@ -207,7 +208,9 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(poison):
 
 def test_it_is_adamw():
     """Against torch's own AdamW on the unflattened model, with the usual two groups."""
-    settings = config(warmup_steps=0, schedule="constant", clip_norm=0, learning_rate=1e-2, weight_decay=0.3)
+    settings = config(
+        warmup_steps=0, schedule="constant", clip_norm=0, learning_rate=1e-2, weight_decay=0.3, epsilon=1e-8
+    )
     node = Trainer(Digits(), settings, Shard())
     model = node.model_with().train()
     matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
@@ -222,6 +225,13 @@ def test_it_is_adamw():
         reference.step()
     expected = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
     torch.testing.assert_close(node.vector(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_suits_a_task_holds_where_the_user_says_nothing():
+    assert Trainer(Digits(), config(), Shard()).optimizer.epsilon == EPSILON
+    assert Trainer(Digits(), config(epsilon=1e-8), Shard()).optimizer.epsilon == 1e-8
+    assert Trainer(ByteLM(), config(), Shard()).optimizer.epsilon == 1e-8
+    assert Trainer(Digits(), config(optimizer="sgd"), Shard()).optimizer.weight_decay == 0.005
 
 
 def test_the_gradient_is_clipped():

@@ -21,6 +21,7 @@ from p2ptrain.training import TrainConfig, lr_at
         ("warmup_steps", -1),
         ("weight_decay", float("inf")),
         ("betas", (0.9, 1.0)),
+        ("epsilon", 0.0),
         ("clip_norm", -1),
         ("seed", -1),
         ("threads", -1),
@@ -51,7 +52,7 @@ def test_options_go_to_the_member_that_is_chosen_and_to_no_other():
     assert TrainConfig(drift="fedprox", drift_strength=0.1).drift_options() == {"strength": 0.1}
     assert TrainConfig().optimizer_options() == TrainConfig().drift_options() == {}
     for changes, said in (
-        ({"momentum": 0.9}, "adamw.*momentum.*weight_decay, betas"),
+        ({"momentum": 0.9}, "adamw.*momentum.*weight_decay, betas, epsilon"),
         ({"optimizer": "sgd", "betas": (0.9, 0.95)}, "sgd.*betas"),
         ({"optimizer": "sgd", "momentum": 2.0}, "sgd: momentum"),
         ({"drift_strength": 0.1}, "none.*strength"),

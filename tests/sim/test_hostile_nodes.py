@@ -134,7 +134,7 @@ def test_a_live_lie_is_as_large_as_its_formula_says(attack: dict[str, Any], fact
         # And that is what they did, up to how far the nodes' anchors are from each other.
         honest_d = torch.stack([each.theta[number - 1] - each.anchor[number - 1] for each in others]).mean(dim=0)
         assert torch.cosine_similarity(lie_d, honest_d, dim=0) < -0.5
-        assert float(lie_d.norm() / honest_d.norm()) == pytest.approx(factor, rel=0.35)
+        assert float(lie_d.norm() / honest_d.norm()) == pytest.approx(factor, rel=0.45)
 
 
 @pytest.mark.parametrize("name", ["scaled", "searched_ipm", "searched_alie", "mimic"])
