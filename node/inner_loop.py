@@ -64,17 +64,20 @@ class InnerLoop:
         enough: Callable[[int], bool],
         keep_state: Callable[[], bool],
         schedule_step: Callable[[int], int] | None = None,
+        rate_factor: Callable[[int], float] = lambda steps: 1.0,
     ) -> Generator[None, None, Phase]:
         """Step until `enough(steps so far)`; yields during every step's time and returns the phase.
 
         `schedule_step(steps so far)` is the place in the learning rate's schedule; None: the trainer's own count.
+        `rate_factor(steps so far)` is what the rate there is multiplied by.
         """
         losses, finite, steps, seconds, tokens_before = 0.0, 0, 0, 0.0, self.trainer.tokens
         self.trainer.begin_round()  # the snapshot before this phase is the one whose correction comes next
         while steps == 0 or not enough(steps):
             self.settle()
             began = self._clock()
-            loss = self.trainer.step(schedule_step(steps) if schedule_step else None)
+            place = schedule_step(steps) if schedule_step else None
+            loss = self.trainer.step(place, rate_factor=rate_factor(steps))
             if math.isfinite(loss):  # the step was skipped otherwise
                 losses, finite = losses + loss, finite + 1
             steps += 1

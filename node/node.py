@@ -214,6 +214,12 @@ class Node:
         inner_steps = self.config.train.inner_steps
         return (self.round + self._closing) * inner_steps + min(steps * inner_steps // self.pace.steps, inner_steps - 1)
 
+    def rate_factor(self, steps: int) -> float:
+        """What is left of the learning rate after so many steps of a phase: all of it for the steps that were planned,
+        and 1/k of it in a phase that is k times as long by now, as an exchange outlasts them. So nodes go little
+        further from each other than they were set to, however long the others take (docs/decisions/0035)."""
+        return min(1.0, self.pace.steps / (steps + 1))
+
     @property
     def overlap_steps(self) -> int:
         """tau: how many steps late a closed round may be applied."""

@@ -35,7 +35,12 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
     async with phases:
         while not node.finished:
             phase = await node.lane.drive(
-                node.inner.phase(enough=node.enough, keep_state=node.checkpoint_due, schedule_step=node.schedule_step)
+                node.inner.phase(
+                    enough=node.enough,
+                    keep_state=node.checkpoint_due,
+                    schedule_step=node.schedule_step,
+                    rate_factor=node.rate_factor,
+                )
             )
             node.watch_arrivals(phase)
             node.begin_closing()

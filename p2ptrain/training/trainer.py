@@ -77,14 +77,14 @@ class Trainer:
         """`bf16` or `fp32`."""
         return self.machine.precision
 
-    def step(self, schedule_step: int | None = None) -> float:
+    def step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float:
         """One optimizer step over `grad_accumulation` batches; the mean loss (nan or inf when it was skipped).
 
-        The learning rate is that of `schedule_step`, by default of the step's own number.
+        The learning rate is that of `schedule_step`, by default of the step's own number, times `rate_factor`.
         """
         with self._live:
             loss = self._compute_gradient(self.global_step)
-            self._finish_step(schedule_step, usable=math.isfinite(loss))
+            self._finish_step(schedule_step, rate_factor=rate_factor, usable=math.isfinite(loss))
             return loss
 
     def gradient(self, step: int | None = None) -> tuple[float, torch.Tensor]:
@@ -103,7 +103,7 @@ class Trainer:
         with self._live:
             self.machine.pin_threads()
             self.flat.grad_d.copy_(grad_d)
-            return self._finish_step(schedule_step, usable=True)
+            return self._finish_step(schedule_step, rate_factor=1.0, usable=True)
 
     def vector(self) -> torch.Tensor:
         """A copy of the live parameters, fp32 (d,) on the CPU."""
@@ -228,13 +228,13 @@ class Trainer:
         size = self.config.batch_size
         return self.task.train_batch(address, seed=self.data_seed, shard=self.shard, size=size)
 
-    def _finish_step(self, schedule_step: int | None, *, usable: bool) -> bool:
-        taken = usable and self._update(self.global_step if schedule_step is None else schedule_step)
+    def _finish_step(self, schedule_step: int | None, *, rate_factor: float, usable: bool) -> bool:
+        taken = usable and self._update(self.global_step if schedule_step is None else schedule_step, rate_factor)
         self.skipped_steps += not taken
         self.global_step += 1
         return taken
 
-    def _update(self, schedule_step: int) -> bool:
+    def _update(self, schedule_step: int, rate_factor: float) -> bool:
         """Bend, clip and move; False, with nothing moved, when the gradient is not finite."""
         point_d = self.optimizer.gradient_point()
         self.drift.adjust(self.flat.grad_d, self.flat.data_d if point_d is None else point_d)
@@ -243,7 +243,7 @@ class Trainer:
             return False
         if 0 < self.config.clip_norm < norm:
             self.flat.grad_d.mul_(self.config.clip_norm / norm)
-        rate = lr_at(schedule_step, self.config.total_steps, self.config)
+        rate = rate_factor * lr_at(schedule_step, self.config.total_steps, self.config)
         self.optimizer.step(rate)
         self.drift.nudge(self.flat.data_d, rate)
         return True

@@ -303,6 +303,18 @@ def test_the_initial_models_are_the_same_on_every_type_of_cpu(tmp_path):
     assert len(digests.pop().split()) == 2
 
 
+def test_the_rate_is_multiplied_by_what_the_caller_says():
+    settings = config(optimizer="sgd", warmup_steps=0, schedule="constant", weight_decay=0.0, momentum=0.0)
+    moved = []
+    for factor in (1.0, 0.25, 0.0):
+        node = Trainer(Digits(), settings, Shard())
+        before = node.vector()
+        node.step(rate_factor=factor)
+        moved.append(node.vector() - before)
+    torch.testing.assert_close(moved[1], 0.25 * moved[0], rtol=1e-3, atol=1e-7)
+    assert not moved[2].any()
+
+
 def test_the_rate_can_follow_the_swarms_rounds(monkeypatch):
     settings = config(warmup_steps=0, schedule="cosine", learning_rate=1e-2)
     node = Trainer(Digits(), settings, Shard())

@@ -105,3 +105,12 @@ def test_the_learning_rate_follows_the_rounds_whatever_the_steps_are() -> None:
     assert [node.schedule_step(steps) for steps in range(6)] == [10, 12, 15, 17, 19, 19]
     node.pace.steps = 10
     assert [node.schedule_step(steps) for steps in (0, 3, 9, 12)] == [10, 13, 19, 19]
+
+
+def test_steps_beyond_those_planned_are_smaller_and_smaller() -> None:
+    (alone,) = play("fixed", (0.05,), rounds=2, inner_steps=10)
+    node = alone.node
+    assert {node.rate_factor(steps) for steps in range(10)} == {1.0}
+    assert [node.rate_factor(steps) for steps in (19, 39, 99)] == [0.5, 0.25, 0.1]
+    node.pace.steps = 1
+    assert [node.rate_factor(steps) for steps in (0, 1, 3)] == [1.0, 0.5, 0.25]
