@@ -30,7 +30,15 @@ STEP_SECONDS = 0.05
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "task": {"name": "digits"},
-    "train": {"rounds": 8, "inner_steps": 5, "batch_size": 16, "threads": 1, "warmup_steps": 5, "eval_every": 4},
+    "train": {
+        "rounds": 8,
+        "inner_steps": 5,
+        "batch_size": 16,
+        "threads": 1,
+        "warmup_steps": 5,
+        "eval_every": 4,
+        "epsilon": 1e-8,  # the digits' own is for runs of a thousand steps
+    },
     "network": {"hash_in_thread_above": 1 << 40, "min_deadline_s": 0.1},
     "node": {"lane": "inline", "checkpoint_every": 0, "linger_s": 1.0, "wait_timeout_s": 5.0},
 }
