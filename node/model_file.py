@@ -1,15 +1,12 @@
 """A run's model as a file of its own: which state, what its header says, and the writing, whole or not at all."""
 
-import secrets
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 
-from gossip.atomic_file import rename_durably, sync_file
+from gossip.atomic_file import write_atomic
 from node.errors import RunError, UsageError
 from p2ptrain.saved.models import RunModels, SavedModelError, state_dict
 from p2ptrain.training.layout import DTYPES
@@ -52,18 +49,8 @@ def metadata_of(found: RunModels) -> dict[str, str]:
 def write(out: Path, state: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
     """Write `out` whole or not at all, in the place of a file that may be there. RunError when the disk does not take
     it."""
-    beside = out.with_name(f".{out.name}.{secrets.token_hex(8)}")
     try:
-        try:
-            save_file(state, beside, metadata)
-        except SafetensorError as error:  # how that library reports what the system said: mostly a full disk
-            raise OSError(str(error)) from error
-        sync_file(beside)
-        rename_durably(beside, out)
-    except BaseException as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-            raise RunError(f"cannot write {out}: {reason}", "free some disk space, or give another --out") from error
-        raise
+        write_atomic(out, save(state, metadata))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(f"cannot write {out}: {reason}", "free some disk space, or give another --out") from error

@@ -1,8 +1,8 @@
 """The models of a run's checkpoints: which of them belong together, their mean, and its `state_dict`.
 
 A run's folder holds a folder for each node. Its model is the mean of its honest trainers' models: of those that have
-done the last round, where there are any, else those of the newest round of which more than half of them hold a checkpoint. Means
-of several rounds would be no model that anybody ever had, and a node that was lost early would pull the others back.
+done the last round, where there are any, else of the newest round of which more than half of them hold a checkpoint.
+A mean over several rounds would be a model that nobody has measured, and who was lost early would pull the others back.
 """
 
 import re
@@ -182,8 +182,8 @@ def _together(run: Path, folders: list[Path]) -> RunModels:
 
 
 def _of_common_round(newest: Mapping[Path, SavedModel]) -> dict[Path, SavedModel]:
-    """The models of the newest round of which more than half of the nodes hold a checkpoint; where there is none, of the
-    round that most hold, and the newest of these."""
+    """The models of the newest round of which more than half of the nodes hold a checkpoint; where there is none, of
+    the round that most hold, and the newest of these."""
     held = {
         folder: {place_of(each)[0] for each in checkpoint_dirs(folder / CHECKPOINTS) if place_of(each)[0] <= own.round}
         for folder, own in newest.items()
