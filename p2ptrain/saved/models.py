@@ -72,10 +72,14 @@ class SavedModel:
         return rounds if type(rounds) is int else 0
 
     @property
+    def lies(self) -> bool:
+        """Whether its node was told to."""
+        return _section(self.meta, "attack").get("name", "none") != "none"
+
+    @property
     def trains_honestly(self) -> bool:
         """Whether its node trains (an observer does not), and was not told to lie."""
-        attack = _section(self.meta, "attack").get("name", "none")
-        return attack == "none" and _section(self.meta, "node").get("role", "trainer") == "trainer"
+        return not self.lies and _section(self.meta, "node").get("role", "trainer") == "trainer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +132,8 @@ def state_dict(models: Sequence[SavedModel]) -> dict[str, torch.Tensor]:
     """
     first = models[0]
     for other in models[1:]:
-        if other.vector_d.shape != first.vector_d.shape or other.meta.get("model") != first.meta.get("model"):
+        names = [model.meta["model"] for model in (first, other) if model.meta.get("model") is not None]
+        if other.vector_d.shape != first.vector_d.shape or (len(names) > 1 and names[0] != names[1]):
             raise SavedModelError(f"{first.node} and {other.node} hold models of two kinds; name one of them")
     x_d = mean_vector([model.vector_d for model in models])
     layout, untrained = layout_in(first.meta), first.untrained
@@ -166,7 +171,7 @@ def _together(run: Path, folders: list[Path]) -> RunModels:
     if any(found.trains_honestly for found in newest.values()):
         for folder, found in list(newest.items()):
             if not found.trains_honestly:
-                left_out[folder] = "lies or only watches"
+                left_out[folder] = "it was told to lie" if found.lies else "it does not train"
                 del newest[folder]
     last = max(found.rounds for found in newest.values())
     finished = {folder: found for folder, found in newest.items() if found.round >= last > 0}
@@ -185,18 +190,23 @@ def _of_common_round(newest: Mapping[Path, SavedModel]) -> dict[Path, SavedModel
     """The models of the newest round of which more than half of the nodes hold a checkpoint; where there is none, of
     the round that most hold, and the newest of these."""
     held = {
-        folder: {place_of(each)[0] for each in checkpoint_dirs(folder / CHECKPOINTS) if place_of(each)[0] <= own.round}
+        folder: {round for round, _ in map(place_of, checkpoint_dirs(folder / CHECKPOINTS)) if round < own.round}
+        | {own.round}
         for folder, own in newest.items()
     }
     while True:
         counts = Counter(chain.from_iterable(held.values()))
         enough = min(max(counts.values()), len(newest) // 2 + 1)
         round = max(each for each, count in counts.items() if count >= enough)
-        chosen = {folder: _of_round(folder, round) for folder, rounds in held.items() if round in rounds}
+        chosen = {
+            folder: newest[folder] if newest[folder].round == round else _of_round(folder, round)
+            for folder, rounds in held.items()
+            if round in rounds
+        }
         damaged = [folder for folder, found in chosen.items() if found is None]
         if not damaged:
             return {folder: found for folder, found in chosen.items() if found is not None}
-        for folder in damaged:  # ends: what is in `newest` was read, and so is of its round
+        for folder in damaged:  # or pruned meanwhile. This ends: each node's newest model is held already
             held[folder].discard(round)
 
 

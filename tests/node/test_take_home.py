@@ -23,6 +23,7 @@ import p2ptrain
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.cli import main
 from p2ptrain import tasks
+from p2ptrain.saved import models
 from p2ptrain.tasks import Task
 from p2ptrain.training import TrainConfig
 from p2ptrain.training.layout import MAX_UNTRAINED_BYTES
@@ -193,7 +194,7 @@ def test_the_header_says_what_it_is(
 ) -> None:
     out = tmp_path / "model.safetensors"
     code, told, err = said(capsys, "export", runs("digits"), "--out", out)
-    assert (code, err) == (0, "left out: node-3: lies or only watches\n")
+    assert (code, err) == (0, "left out: node-3: it was told to lie\n")
     assert "digits after round 4, the mean of node-0, node-1, node-2; 10 tensors, 9.2k trained parameters" in told
     assert f"load_file('{out}')" in told
     with safe_open(out, framework="pt") as file:
@@ -339,6 +340,26 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     for file in tmp_path.glob("a/*/*/meta.json"):
         file.write_bytes(b"{")
     assert p2ptrain.load(tmp_path)["w"].tolist() == [1.5, 40]
+
+
+def test_nodes_of_two_releases_are_averaged_and_two_models_are_not(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    make_run(run, {"a": (60,), "b": (60,)})
+    meta = run / "b" / "checkpoint" / "round-00000060" / "meta.json"
+    fields = {key: value for key, value in json.loads(meta.read_text()).items() if key != "meta_digest"}
+    meta.write_text(json.dumps({key: value for key, value in fields.items() if key != "model"}))
+    assert p2ptrain.load(run)["w"].tolist() == [0.5, 60]
+    fields["model"]["parameters"][0]["name"] = "v"
+    meta.write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match="a and b hold models of two kinds"):
+        p2ptrain.load(run)
+
+
+def test_a_checkpoint_that_is_pruned_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run trains on: all but what was read already may be gone at any moment."""
+    make_run(tmp_path, {"a": (40, 50, 53), "b": (40, 50, 55)})
+    monkeypatch.setattr(models, "_of_round", lambda folder, round: None)
+    assert p2ptrain.load(tmp_path)["w"].tolist() == [1, 55]
 
 
 def test_a_run_that_goes_on_further_is_not_finished_by_its_old_end(tmp_path: Path) -> None:
