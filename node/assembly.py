@@ -177,7 +177,7 @@ def resume(node: Node) -> Checkpoint | None:
             node.journal.emit("warning", message=message)
         return None
     try:
-        node.inner.trainer.load_state_dict(checkpoint.part("trainer"))
+        node.inner.trainer.load_state_dict(checkpoint.trainer_state)
         node.strategy.load_state_dict(checkpoint.part("sync"))
     except ValueError as error:
         raise RunError(

@@ -1,7 +1,9 @@
 """Checkpoints: a folder each, whole or absent, and the newest valid one is what a node goes on from.
 
-    checkpoint/round-00000040/state.safetensors     tensors, by dotted name: trainer.*, sync.*
-    checkpoint/round-00000040/meta.json             round, config, totals, and digests of itself and of the tensors
+    checkpoint/round-00000040/state.safetensors     tensors, by dotted name: trainer.*, sync.*, model.*
+    checkpoint/round-00000040/meta.json             round, config, names, totals, digests of itself and of the tensors
+
+How they are read is in `p2ptrain/saved/files.py`; here they are written, kept and pruned.
 
 A checkpoint is written under a temporary name, synced, renamed, and its folder synced; only then is anything older
 removed. One of a round that is there already becomes `round-00000040.1`, and takes the plain name when the older one is
@@ -10,8 +12,6 @@ or the new one. One that is damaged anyway (a dying drive) fails a digest and is
 reason told.
 """
 
-import hashlib
-import re
 import secrets
 import shutil
 from collections.abc import Callable
@@ -22,24 +22,17 @@ from typing import Final
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from gossip.atomic_file import sync_file, sync_folder, write_atomic
-from node.checkpoint_meta import MAX_META_BYTES, CheckpointError, Meta, Totals, dump, parse, totals_of
-
-_NAME: Final = re.compile(r"round-([0-9]{8,16})(?:\.([0-9]{1,9}))?")
-"""A checkpoint's folder: its round, and how often that round was saved before."""
+from node.checkpoint_meta import CheckpointError as CheckpointError
+from node.checkpoint_meta import Meta, Totals, dump, parse, totals_of
+from p2ptrain.saved import files
+from p2ptrain.saved.files import META, STATE, place_of
+from p2ptrain.saved.models import UNTRAINED
 
 _TEMPORARY: Final = ".writing-"
-_OLD: Final = ".writing-old-"
-"""Where older releases put the checkpoint of a round while they saved that round again: a crash left it there."""
-
 _DAMAGED: Final = "damaged-"
-_STATE: Final = "state.safetensors"
-_META: Final = "meta.json"
-
-_Place = tuple[int, int]
-"""A checkpoint's place among others: its round, and the number of the save of that round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +56,12 @@ class Checkpoint:
             key.removeprefix(f"{name}."): value for key, value in self.tensors.items() if key.startswith(f"{name}.")
         }
 
+    @property
+    def trainer_state(self) -> dict[str, torch.Tensor]:
+        """What `Trainer.load_state_dict` takes."""
+        untrained = {key: value for key, value in self.tensors.items() if key.startswith(UNTRAINED)}
+        return self.part("trainer") | untrained
+
 
 class CheckpointStore:
     """The checkpoints of one node: write, prune, find the newest valid one."""
@@ -75,7 +74,9 @@ class CheckpointStore:
         """Write a checkpoint durably and prune the oldest. OSError when the disk does not take it; the checkpoints
         that were there stay."""
         self._make_folder()
-        saves = [save for folder in self._folders() for number, save in [_place(folder)] if number == checkpoint.round]
+        saves = [
+            save for folder in self._folders() for number, save in [place_of(folder)] if number == checkpoint.round
+        ]
         final = self.folder / _name(checkpoint.round, max(saves, default=-1) + 1)
         temporary = self.folder / f"{_TEMPORARY}{checkpoint.round:08d}-{secrets.token_hex(4)}"
         try:
@@ -107,10 +108,7 @@ class CheckpointStore:
 
     def _folders(self) -> list[Path]:
         """All that may be checkpoints, the newest last."""
-        if not self.folder.is_dir():
-            return []
-        named = (folder for folder in self.folder.glob("round-*") if _NAME.fullmatch(folder.name))
-        return sorted([*named, *self.folder.glob(f"{_OLD}*")], key=lambda folder: (_place(folder), folder.name))
+        return files.checkpoint_dirs(self.folder)
 
     def _make_folder(self) -> None:
         if not self.folder.is_dir():
@@ -121,7 +119,7 @@ class CheckpointStore:
         """Remove what `saved` replaces, and the oldest others. What cannot be removed stays. Only for a `saved` that is
         durable."""
         folders = self._folders()
-        of_other_rounds = [folder for folder in folders if _place(folder)[0] != _place(saved)[0]]
+        of_other_rounds = [folder for folder in folders if place_of(folder)[0] != place_of(saved)[0]]
         kept = {saved, *(of_other_rounds[-(self._keep - 1) :] if self._keep > 1 else ())}
         for folder in (*folders, *self.folder.glob(f"{_TEMPORARY}*")):
             if folder not in kept:
@@ -130,9 +128,9 @@ class CheckpointStore:
     def _with_plain_name(self, saved: Path) -> Path:
         """The name that a round's only checkpoint has. Another one does as well, where something of that round could
         not be removed, or this fails."""
-        round = _place(saved)[0]
+        round = place_of(saved)[0]
         plain = self.folder / _name(round, 0)
-        if saved != plain and [folder for folder in self._folders() if _place(folder)[0] == round] == [saved]:
+        if saved != plain and [folder for folder in self._folders() if place_of(folder)[0] == round] == [saved]:
             with suppress(OSError):
                 saved.rename(plain)
                 saved = plain
@@ -142,62 +140,21 @@ class CheckpointStore:
 
 def read(folder: Path) -> Checkpoint:
     """The checkpoint in `folder`. Raises CheckpointError when it is not whole."""
-    meta = _read_meta(folder)
-    state = folder / _STATE
-    try:
-        if not state.is_file() or _digest(state) != meta["digest"]:
-            raise CheckpointError(f"{state} does not match its digest: cut short or damaged")
-        tensors = load_file(state)
-    except CheckpointError:
-        raise
-    except Exception as error:  # a header may lie in any way: safetensors and torch raise a dozen kinds of errors
-        raise CheckpointError(f"{state} cannot be read: {type(error).__name__}: {error}") from error
+    meta, tensors = files.read(folder, parser=parse)
     return Checkpoint(round=meta["round"], meta=meta, tensors=tensors)
-
-
-def _read_meta(folder: Path) -> Meta:
-    path = folder / _META
-    try:
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing")
-        with path.open("rb") as file:
-            meta = parse(file.read(MAX_META_BYTES + 1))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    named = _NAME.fullmatch(folder.name)
-    if named is not None and int(named[1]) != meta["round"]:
-        raise CheckpointError(f"{path} is of round {meta['round']}")
-    return meta
 
 
 def _name(round: int, save: int) -> str:
     return f"round-{round:08d}" + (f".{save}" if save else "")
 
 
-def _place(folder: Path) -> _Place:
-    """Before all others where an older release's leftover does not say its round."""
-    named = _NAME.fullmatch(folder.name)
-    if named is not None:
-        return int(named[1]), int(named[2] or 0)
-    with suppress(CheckpointError):
-        return _read_meta(folder)["round"], -1
-    return -1, -1
-
-
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir()
-    state = folder / _STATE
+    state = folder / STATE
     try:
         save_file({key: value.contiguous() for key, value in checkpoint.tensors.items()}, state)
     except SafetensorError as error:  # how that library reports what the system said: mostly a full disk
         raise OSError(str(error)) from error
     sync_file(state)
-    meta = dump(checkpoint.meta, round=checkpoint.round, state_digest=_digest(state))
-    write_atomic(folder / _META, meta)  # syncs the folder too
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+    meta = dump(checkpoint.meta, round=checkpoint.round, state_digest=files.digest_of_file(state))
+    write_atomic(folder / META, meta)  # syncs the folder too

@@ -9,8 +9,16 @@ import torch
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, from_raw
 from node.errors import RunError, UsageError
-from node.run_dir import CHECKPOINTS
+from node.run_dir import CHECKPOINTS, node_dirs
 from p2ptrain import tasks
+from p2ptrain.saved.models import (
+    VECTOR,
+    NothingSavedError,
+    RunModels,
+    SavedModelError,
+    mean_vector,
+    models_of,
+)
 from p2ptrain.tasks import Generative, Shard, Task
 from p2ptrain.training import Trainer
 
@@ -63,7 +71,8 @@ def load(checkpoint: Checkpoint, *, device: str = "cpu", overrides: dict[str, An
     config: Config = from_raw(raw)
     task = tasks.get(config.task.name, **config.task.options)
     trainer = Trainer(task, config.train, Shard())
-    vector_d = checkpoint.tensors["trainer.parameters"]
+    trainer.load_untrained(checkpoint.part("model"))
+    vector_d = checkpoint.tensors[VECTOR]
     if vector_d.shape != (trainer.numel,):
         raise RunError("the checkpoint's model does not fit its own configuration", "its files were mixed up")
     return LoadedModel(
@@ -73,7 +82,31 @@ def load(checkpoint: Checkpoint, *, device: str = "cpu", overrides: dict[str, An
 
 def mean_model(models: list[LoadedModel]) -> torch.Tensor:
     """The mean of the models' parameters, fp32 (d,)."""
-    return torch.stack([model.vector_d for model in models]).mean(0)
+    return mean_vector([model.vector_d for model in models])
+
+
+def load_models(
+    run: Path, node: str | None = None, *, device: str = "cpu", overrides: dict[str, Any] | None = None
+) -> list[LoadedModel]:
+    """The models of a run that belong together (`p2ptrain/saved/models.py`), or a node's newest one. UsageError for a
+    folder that is no run's, RunError where nothing was saved yet."""
+    saved = find_models(run, node).models
+    checkpoints = [Checkpoint(round=each.round, meta=each.meta, tensors=each.tensors) for each in saved]
+    return [load(checkpoint, device=device, overrides=overrides) for checkpoint in checkpoints]
+
+
+def find_models(run: Path, node: str | None = None) -> RunModels:
+    """The same without building the task."""
+    node_dirs(run)  # its messages say what a run's folder is
+    try:
+        return models_of(run, node)
+    except NothingSavedError as error:
+        hint = (
+            "they come every node.checkpoint_every rounds" if "yet" in str(error) else "give a node's folder of a run"
+        )
+        raise RunError(str(error), hint) from error
+    except SavedModelError as error:
+        raise UsageError(str(error)) from error
 
 
 def consensus_distance(models: list[LoadedModel]) -> float:

@@ -17,6 +17,8 @@ from node.page.feed import Moment
 from node.summary import NodeSummary
 from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.sync.base import RoundResult
+from p2ptrain.training.layout import StateLayout
+from p2ptrain.training.trainer import UNTRAINED_PREFIX
 
 BYTES_PER_PARAMETER = 4
 """fp32, which "dense" means in every ratio that we report."""
@@ -68,7 +70,8 @@ async def save(node: Node, theta_d: torch.Tensor, state: dict[str, torch.Tensor]
         sync = await node.lane.offload(
             lambda: {name: value.clone() for name, value in node.strategy.state_dict().items()}
         )
-    checkpoint = checkpoint_of(node, theta_d, state, sync, next_round)
+    layout = await node.lane.offload(node.inner.trainer.layout)
+    checkpoint = checkpoint_of(node, theta_d, state, sync, layout, next_round)
     try:
         path = await node.lane.offload(lambda: node.checkpoints.save(checkpoint))
     except OSError as error:
@@ -78,13 +81,22 @@ async def save(node: Node, theta_d: torch.Tensor, state: dict[str, torch.Tensor]
 
 
 def checkpoint_of(
-    node: Node, theta_d: torch.Tensor, state: dict[str, torch.Tensor], sync: dict[str, torch.Tensor], next_round: int
+    node: Node,
+    theta_d: torch.Tensor,
+    state: dict[str, torch.Tensor],
+    sync: dict[str, torch.Tensor],
+    layout: StateLayout | None,
+    next_round: int,
 ) -> Checkpoint:
-    """The checkpoint from which `runtime.resume` goes on."""
-    tensors = {f"trainer.{name}": value for name, value in (state | {"parameters": theta_d}).items()}
+    """The checkpoint from which `runtime.resume` goes on, and from which the model is taken home."""
+    tensors = {
+        name if name.startswith(UNTRAINED_PREFIX) else f"trainer.{name}": value
+        for name, value in (state | {"parameters": theta_d}).items()
+    }
     tensors |= {f"sync.{name}": value for name, value in sync.items()}
     meta = {
         "config": node.config.model_dump(mode="json"),
+        "model": None if layout is None else layout.to_meta(),
         "peer_id": node.peer_id,
         "first": node.journal.first,
         "steps": node.inner.steps,

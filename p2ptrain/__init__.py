@@ -10,19 +10,48 @@
     >>> aggregate.get("trimmed_mean", f=2)(seen_nd).shape
     torch.Size([1000])
 
+`load` reads the model of a run's folder, with the names of the task's own model:
+
+    state = p2ptrain.load("runs/first")
+    model.load_state_dict(state)
+
 docs/api.md says what of this stays from release to release, docs/methods.md which member to choose when.
 
 The parts are loaded when they are first asked for, so that a command that needs no torch does not wait for it.
 """
 
 import importlib
+from os import PathLike
+from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-__all__ = ["aggregate", "attacks", "compress", "outer", "sync"]
+if TYPE_CHECKING:
+    import torch
+
+_PARTS = ("aggregate", "attacks", "compress", "outer", "sync")
+__all__ = ["aggregate", "attacks", "compress", "load", "outer", "sync"]
+
+
+def load(run: str | PathLike[str], node: str | None = None) -> "dict[str, torch.Tensor]":
+    """The model of a run's folder (the mean of its honest nodes' models), of a node's folder, or of the node `node`, as
+    `load_state_dict(strict=True)` of the task's model takes it: fp32 on the CPU, buffers in types of their own.
+
+    Raises ValueError, in one line, where there is no such run, node or whole checkpoint. A checkpoint of an older
+    release has no names, and the task is built for them: then also TaskError, and what a task of your own raises.
+
+    >>> load("runs/no-such-run")
+    Traceback (most recent call last):
+    ...
+    p2ptrain.saved.models.SavedModelError: there is no run folder runs/no-such-run
+    """
+    from p2ptrain.saved.models import models_of, state_dict
+
+    return state_dict(models_of(Path(run), node).models)
 
 
 def __getattr__(name: str) -> ModuleType:
     """Import a public part of the package on first use. AttributeError for any other name."""
-    if name in __all__:
+    if name in _PARTS:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,7 @@ from node.cli import (
     bench_cmd,
     config_cmd,
     doctor_cmd,
+    export_cmd,
     id_cmd,
     model_cmd,
     monitor_cmd,
@@ -40,6 +41,7 @@ app.command("up")(up_cmd.up)
 app.command("node")(node_cmd.node)
 app.command("generate")(model_cmd.generate)
 app.command("evaluate")(model_cmd.evaluate)
+app.command("export")(export_cmd.export)
 app.command("doctor")(doctor_cmd.doctor)
 app.command("status")(status_cmd.status)
 app.command("top")(top_cmd.top)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli import options, text
-from node.errors import RunError
-from node.run_dir import CHECKPOINTS, node_dirs
 
 if TYPE_CHECKING:
     from node.evaluation import LoadedModel
@@ -54,24 +52,12 @@ def evaluate(run: RunPath, data: options.Data = None, device: Device = "cpu", js
 
 
 def _load(run: Path, data: Path | None, device: str) -> list["LoadedModel"]:
-    """The newest checkpoints of the run's honest nodes that have one. RunError when none has."""
-    from node.evaluation import load_run
+    """The models of the run that belong together. RunError when there is none."""
+    from node.evaluation import load_models
 
-    overrides = {} if data is None else {"data": str(data.expanduser().absolute())}
-    folders = [folder for folder in _folders(run) if (folder / CHECKPOINTS).is_dir()]
-    if not folders:
-        raise RunError(f"no node of {run} has written a checkpoint yet", "they come every node.checkpoint_every rounds")
-    return [load_run(folder, device=device, overrides=overrides) for folder in folders]
-
-
-def _folders(run: Path) -> list[Path]:
-    from node.config import load
-    from node.run_dir import CONFIG
-
-    found = node_dirs(run)
-    if len(found) == 1:
-        return found
-    return [folder for folder in found if load([folder / CONFIG]).attack.name == "none"]
+    return load_models(
+        run, device=device, overrides={} if data is None else {"data": str(data.expanduser().absolute())}
+    )
 
 
 def _origin(models: list["LoadedModel"]) -> dict[str, Any]:

@@ -165,6 +165,8 @@ def next_lines(plan: Plan) -> list[Text]:
         prompt = "def " if "data" not in config.task.options else "The "
         command = f"{us} " + shlex.join(["generate", str(plan.run_dir), "--prompt", prompt])
         tries.insert(0, ("more text from the model", command))
+    home = f"{us} {shlex.join(['export', str(plan.run_dir), '--out', 'model.safetensors'])}"
+    tries.insert(0, ("the model, taken home: for load_state_dict in plain torch", home))
     lines = [Text("Next", style="bold")]
     for what, command in tries:
         lines += [Text(f"  {what}", style="dim"), Text(f"    {command}", style="cyan")]

@@ -13,7 +13,7 @@ A step whose loss or gradient is not finite is not taken: it is counted in `skip
 import copy
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
@@ -23,11 +23,14 @@ from p2ptrain.tasks.base import Batch, Shard, Suited, Task
 from p2ptrain.training.config import TrainConfig, lr_at
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
+from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.machine import pick_device as pick_device
 from p2ptrain.training.model import build_model, lend
 
 DRIFT_PREFIX = "drift."
+UNTRAINED_PREFIX = "model."
+"""Before the names of buffers and frozen parameters in `state_dict`."""
 JUDGED = 0x1D
 """Turned in the data's seed for what models are judged by: another order of the same shard."""
 
@@ -129,6 +132,11 @@ class Trainer:
             self.flat.data_d.add_(correction_d)
             self.drift.close_round(correction_d)
 
+    def load_untrained(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Set buffers and frozen parameters by name. What the model does not have like that is passed over."""
+        with self._live:
+            take_up_untrained(self.model, values)
+
     def load_vector(self, x_d: torch.Tensor) -> None:
         """Set the live parameters to `x_d` (d,); the optimizer's moments stay. ValueError on another shape."""
         with self._live:
@@ -165,20 +173,34 @@ class Trainer:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Everything a checkpoint needs, as copies on the CPU: parameters, the optimizer's buffers, the drift
-        correction's (as `drift.<name>`) and counters. `parameters` may be replaced by a corrected vector."""
+        correction's (as `drift.<name>`), what the model has beside trained parameters (as `model.<name>`) and counters.
+        `parameters` may be replaced by a corrected vector."""
         with self._live:
             counters = torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64)
             state = {name: tensor.to("cpu", copy=True) for name, tensor in self._buffers().items()}
-            return {**state, "counters": counters}
+            untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model).items()}
+            return {**state, **untrained, "counters": counters}
+
+    def layout(self) -> StateLayout | None:
+        """Names, shapes and types of the model's own `state_dict`; None where they are not enough (`layout_of`)."""
+        with self._live:
+            return layout_of(self.model)
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, when it is of another model, of another optimizer or
-        drift correction, or incomplete."""
+        drift correction, or incomplete. What is not trained may be missing, as in the states of older releases."""
+        untrained = {
+            name.removeprefix(UNTRAINED_PREFIX): value
+            for name, value in state.items()
+            if name.startswith(UNTRAINED_PREFIX)
+        }
+        state = {name: value for name, value in state.items() if not name.startswith(UNTRAINED_PREFIX)}
         with self._live:
             buffers = self._buffers()
             self._check_state(state, {name: tensor.shape for name, tensor in buffers.items()} | {"counters": (3,)})
             for name, tensor in buffers.items():
                 tensor.copy_(state[name])
+            take_up_untrained(self.model, untrained)
             self.global_step, self.tokens, self.skipped_steps = (int(count) for count in state["counters"])
 
     def _buffers(self) -> dict[str, torch.Tensor]:

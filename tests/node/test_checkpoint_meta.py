@@ -29,6 +29,11 @@ FIELDS: dict[str, Any] = {
     "compute_s": 12.5,
     "wall_s": 14,
     "epoch": 1_785_000_000_000,
+    "model": {
+        "parameters": [{"name": "a.weight", "shape": [4, 2], "dtype": "float32"}],
+        "tied": {"b.weight": "a.weight"},
+        "untrained": [{"name": "mask", "shape": [], "dtype": "bool"}],
+    },
 }
 TRUE = dump(FIELDS, round=40, state_digest="ab" * 32)
 
@@ -37,6 +42,16 @@ def older(**changes: Any) -> bytes:
     """As a release wrote it that had no digest of the meta; None takes a field away."""
     fields = {**FIELDS, "format": 1, "round": 40, "digest": "ab" * 32, **changes}
     return json.dumps({key: value for key, value in fields.items() if value is not None}, indent=1).encode()
+
+
+def model(**changes: Any) -> bytes:
+    """One whose model's names have these fields instead."""
+    return older(model={**FIELDS["model"], **changes})
+
+
+def tensors_of(**changes: Any) -> list[dict[str, Any]]:
+    """The trained parameters, the first one with these fields instead."""
+    return [{"name": "a.weight", "shape": [4, 2], "dtype": "float32", **changes}]
 
 
 def is_within_bounds(meta: dict[str, Any]) -> bool:
@@ -154,6 +169,30 @@ WRONG: dict[str, bytes] = {
     "epoch text": older(epoch="x"),
     "peer id number": older(peer_id=5),
     "peer id long": older(peer_id="x" * 1000),
+    "model text": older(model="x"),
+    "model empty": older(model={}),
+    "model with more": model(more=1),
+    "model without parameters": model(parameters=[], tied={}),
+    "parameters no list": model(parameters={"name": "a"}),
+    "parameters of text": model(parameters=["a.weight"]),
+    "name number": model(parameters=tensors_of(name=5)),
+    "name empty": model(parameters=tensors_of(name="")),
+    "name long": model(parameters=tensors_of(name="x" * 1025), tied={}),
+    "name twice": model(parameters=tensors_of() * 2),
+    "name of both kinds": model(untrained=tensors_of()),
+    "shape text": model(parameters=tensors_of(shape="4")),
+    "shape negative": model(parameters=tensors_of(shape=[-4, -2])),
+    "shape of fractions": model(parameters=tensors_of(shape=[4.0])),
+    "shape true": model(parameters=tensors_of(shape=[True])),
+    "shape beyond": model(parameters=tensors_of(shape=[MAX_COUNTER, MAX_COUNTER])),
+    "shape of many": model(parameters=tensors_of(shape=[1] * 65)),
+    "type of none": model(parameters=tensors_of(dtype="float8")),
+    "type list": model(parameters=tensors_of(dtype=["float32"])),
+    "a tensor with more": model(parameters=tensors_of(more=1)),
+    "tied to nothing": model(tied={"b.weight": "c.weight"}),
+    "tied to itself": model(tied={"a.weight": "a.weight"}),
+    "tied text": model(tied="a.weight"),
+    "tied number": model(tied={"b.weight": 5}),
     "digest missing": older(digest=None),
     "digest number": older(digest=5),
     "digest short": older(digest="ab"),

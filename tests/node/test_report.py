@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.cli import main
@@ -114,6 +116,20 @@ def test_evaluate_takes_a_run_or_a_node(trained, capsys):
     assert said == {"eval_loss": pytest.approx(whole), "metric": "nats per digit", "models": 2, "round": 3}
     assert main(["evaluate", str(plan.run_dir / "node-0")]) == 0
     assert "nats per digit (model, round 3)" in capsys.readouterr().out
+
+
+def test_the_export_is_the_model_of_the_summary(trained, tmp_path, capsys):
+    plan, outcome = trained
+    told = make_report(plan, outcome).summary.swarm.eval_loss_mean_model
+    out = tmp_path / "model.safetensors"
+    (home,) = [line.plain for line in next_lines(plan) if "export" in line.plain]
+    assert home.endswith(f"export {plan.run_dir} --out model.safetensors")
+    assert main(["export", str(plan.run_dir), "--out", str(out)]) == 0
+    config = plan.nodes[0].config
+    model = tasks.get("digits").build_model()
+    model.load_state_dict(load_file(out), strict=True)
+    trainer = Trainer(tasks.get("digits"), config.train, Shard())
+    assert trainer.evaluate(torch.nn.utils.parameters_to_vector(model.parameters()).detach()) == told
 
 
 def test_generate_says_when_there_is_no_text(trained, capsys):
