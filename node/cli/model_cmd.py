@@ -65,13 +65,12 @@ def _load(run: Path, data: Path | None, device: str) -> list["LoadedModel"]:
 
 
 def _folders(run: Path) -> list[Path]:
-    from node.config import load
-    from node.run_dir import CONFIG
+    from node.run_settings import is_honest
 
     found = node_dirs(run)
     if len(found) == 1:
         return found
-    return [folder for folder in found if load([folder / CONFIG]).attack.name == "none"]
+    return [folder for folder in found if is_honest(folder)]
 
 
 def _origin(models: list["LoadedModel"]) -> dict[str, Any]:
