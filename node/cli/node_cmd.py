@@ -138,6 +138,8 @@ def _run(
         stack.enter_context(folders.locked(folder))
         if member is not None:
             member.settle(passphrase)
+        if not (folder / folders.CHECKPOINTS).is_dir():
+            _keep(settings, folder)  # at once: a crash may come before a first checkpoint does
         log = stack.enter_context(EventLog(folder / folders.EVENTS))
         log.redact.learn(passphrase, *secrets_of(member))
         logs.configure(folder / LOG, log.redact, debug="--debug" in sys.argv)
