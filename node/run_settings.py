@@ -113,28 +113,13 @@ def of_node(node_dir: Path, given: Raw) -> tuple[Raw, tuple[str, ...]]:
 def kept_in(node_dir: Path) -> Kept | None:
     """What the folder says; None where it says nothing. UsageError for a config.toml that cannot be read, where there
     is no checkpoint either."""
-    file, notes = node_dir / CONFIG, list[str]()
-    trained = _of_checkpoint(node_dir)
-    if trained is None:
-        if not file.exists():
-            return None
-        raw, unknown = _known(read_file(file))
-        return Kept(raw=raw, trained=False, notes=_passed_over(file, unknown))
-    raw = known_part(_without_nulls(trained))
-    if file.exists():
-        try:
-            written, unknown = _known(read_file(file))
-        except UsageError as error:
-            notes.append(f"{error.message}: going on with the checkpoint's settings")
-        else:
-            notes += _passed_over(file, unknown)
-            if (other := _contradiction(written, trained)) is None:
-                fixed = _only_fixed(raw)
-                merge(fixed, written)
-                raw = fixed
-            else:
-                notes.append(f"{file} is not of this run ({other}): going on with the checkpoint's settings")
-    return Kept(raw=raw, trained=True, notes=tuple(notes))
+    file, trained = node_dir / CONFIG, _of_checkpoint(node_dir)
+    if trained is not None:
+        return _checked(file, trained)
+    if not file.exists():
+        return None
+    raw, unknown = _known(read_file(file))
+    return Kept(raw=raw, trained=False, notes=_passed_over(file, unknown))
 
 
 def is_honest(node_dir: Path) -> bool:
@@ -189,6 +174,25 @@ def _of_checkpoint(node_dir: Path) -> Raw | None:
 
     meta = CheckpointStore(node_dir / CHECKPOINTS).newest_meta()
     return None if meta is None else meta["config"]
+
+
+def _checked(file: Path, trained: Raw) -> Kept:
+    """The file, held against what the checkpoint was `trained` with; the checkpoint's settings where it does not do."""
+    decided = known_part(_without_nulls(trained))
+    if not file.exists():
+        return Kept(raw=decided, trained=True)
+    try:
+        written, unknown = _known(read_file(file))
+    except UsageError as error:
+        note = f"{error.message}: going on with the checkpoint's settings"
+        return Kept(raw=decided, trained=True, notes=(note,))
+    notes = _passed_over(file, unknown)
+    if (other := _contradiction(written, trained)) is not None:
+        note = f"{file} is not of this run ({other}): going on with the checkpoint's settings"
+        return Kept(raw=decided, trained=True, notes=(*notes, note))
+    raw = _only_fixed(decided)
+    merge(raw, written)
+    return Kept(raw=raw, trained=True, notes=notes)
 
 
 def _without_nulls(raw: Raw) -> Raw:

@@ -64,10 +64,11 @@ def swarm_in(run_dir: Path) -> Start | None:
 
 
 def arranged(kept: dict[int, Kept]) -> Start:
-    """The swarm of these nodes, of which some may be missing, by index. The last of a swarm's nodes lie."""
-    first = kept[min(kept)].raw
-    count = max(_count(first), 1 + max(kept))
-    liars = [index for index, its in kept.items() if attacks(its.raw)]
+    """The swarm of these nodes, of which some may be missing, by index. The last of a swarm's nodes lie. Where some
+    have checkpoints, these say what it is: an older release may have put more nodes beside them."""
+    first = kept[min(kept, key=lambda index: (not kept[index].trained, index))].raw
+    count = _count(first) or 1 + max(kept)
+    liars = [index for index, its in kept.items() if index < count and attacks(its.raw)]
     raw: Raw = {}
     merge(raw, first)
     raw.pop("attack", None)
@@ -94,10 +95,10 @@ def check_fits(plan: Plan) -> None:
 
 
 def _count(raw: Raw) -> int:
-    """The nodes that a node's own settings tell of: each has a part of the data."""
+    """The nodes that a node's own settings tell of: each has a part of the data. 0: they do not tell."""
     node = raw.get("node")
     count = node.get("shard_count") if isinstance(node, dict) else None
-    return count if isinstance(count, int) else 1
+    return count if isinstance(count, int) else 0
 
 
 def _refuse(run_dir: Path, option: str, given: int | None, kept: int) -> None:

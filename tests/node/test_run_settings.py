@@ -1,12 +1,14 @@
 """What a run folder goes on with: every key may change or may not, and the folder alone is enough."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from run_folders import digits, node_folder, tree
 
+from node.cli import main
 from node.config import from_raw, known_keys
-from node.errors import UsageError
+from node.errors import RunError, UsageError
 from node.run_settings import kept_in, laid_over, may_change, node_name, of_node, refuse_changes, with_defaults
 
 DECIDED = {
@@ -147,6 +149,29 @@ def test_a_bootstrap_nodes_folder_goes_on_as_one(tmp_path: Path) -> None:
     (folder / "config.toml").write_text('[network]\nswarm = "lab"\n[node]\nrole = "bootstrap"\n')
     raw, notes = of_node(folder, {})
     assert (raw["node"]["role"], raw["network"]["swarm"], notes) == ("bootstrap", "lab", ())
+
+
+def test_settings_are_kept_at_once_or_when_the_checkpoint_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new folder is enough from the first moment on; one with a checkpoint is not touched before that is read."""
+    node_folder(tmp_path / "old" / "node", digits())
+    before = (tmp_path / "old" / "node" / "config.toml").read_bytes()
+    fit = [False]
+
+    def main_of_node(*_: object, fits: Callable[[], None], **__: object) -> int:
+        if fit[0]:
+            fits()
+        raise RunError("killed")
+
+    monkeypatch.setattr("node.runtime.main", main_of_node)
+    words = ["node", "--task", "digits", "--seed", "3", "--rounds", "200", "--run-dir"]
+    for run in ("new", "old"):
+        assert main([*words, str(tmp_path / run)]) == 1
+    assert kept_in(tmp_path / "new" / "node") is not None
+    assert from_raw(of_node(tmp_path / "new" / "node", {})[0]).task.name == "digits"
+    assert (tmp_path / "old" / "node" / "config.toml").read_bytes() == before
+    fit[0] = True
+    assert main([*words, str(tmp_path / "old")]) == 1
+    assert from_raw(of_node(tmp_path / "old" / "node", {})[0]).train.rounds == 200
 
 
 def test_which_node_is_meant(tmp_path: Path) -> None:

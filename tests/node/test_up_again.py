@@ -90,6 +90,18 @@ def test_a_folder_that_lost_nodes_is_still_of_as_many(tmp_path):
     assert (start.nodes, start.byzantine) == (4, 1), "as far as the folder tells"
 
 
+def test_a_folder_that_an_older_release_spoiled_is_mended(tmp_path):
+    """`up --run-dir run` on two nodes of digits made four of byte-lm, of which two found a checkpoint of digits."""
+    plan = left_behind(planned(tmp_path, [*QUICK, "train.seed=3"], 0, nodes=2), file=False)
+    for node in planned(tmp_path, [], 0).nodes:
+        folder = plan.run_dir / node.name
+        folder.mkdir(exist_ok=True)
+        (folder / "config.toml").write_text(node.config.to_toml())
+    start = swarm_in(plan.run_dir)
+    assert again(plan.run_dir) == plan
+    assert "task.name is byte-lm there, and digits in the checkpoint" in start.notes[0]
+
+
 def test_a_single_nodes_run_is_none_of_a_swarm(tmp_path):
     node_folder(tmp_path / "run" / "node", load([], QUICK))
     with pytest.raises(UsageError, match="has the run of the node node"):
