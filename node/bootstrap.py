@@ -6,6 +6,7 @@ It imports nothing that learns: no torch, no task, so that it fits the smallest 
 import os
 import random
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,9 +78,17 @@ class _Parts:
     private: bool
 
 
-def main(config: BootstrapConfig, *, node_dir: Path, emit: EventLog, passphrase: bytes | None = None) -> int:
-    """Run until a signal, and return the exit code. The caller holds the lock of `node_dir`. `passphrase`: of its key.
-    Raises LocalError."""
+def main(
+    config: BootstrapConfig,
+    *,
+    node_dir: Path,
+    emit: EventLog,
+    fits: Callable[[], None] = lambda: None,
+    passphrase: bytes | None = None,
+) -> int:
+    """Run until a signal, and return the exit code. The caller holds the lock of `node_dir`. `fits` is called first: it
+    has no checkpoint that might not fit. `passphrase`: of its key. Raises LocalError."""
+    fits()
     return trio.run(_run, config, node_dir, emit, passphrase)
 
 

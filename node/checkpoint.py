@@ -99,6 +99,13 @@ class CheckpointStore:
                     on_skip(folder, str(error))
         return None
 
+    def newest_meta(self) -> Meta | None:
+        """The newest whole meta, without a look at the tensors beside it; None: there is none."""
+        for folder in reversed(self._folders()):
+            with suppress(CheckpointError):
+                return files.read_meta(folder, parse)
+        return None
+
     def set_aside(self, folder: Path) -> None:
         """Rename a damaged checkpoint, so that it neither counts as one nor takes the place of one that is kept."""
         aside = self.folder / f"{_DAMAGED}{folder.name.lstrip('.')}"

@@ -158,7 +158,8 @@ def _nobody(node: Node) -> RunError:
         )
     return RunError(
         f"no peer answered within {waited:g} s: {peers}",
-        hint="check the address, and that the other node runs and can be reached; leave --peer out to begin a swarm",
+        hint="check the address, and that the other node runs and can be reached; to begin a swarm, leave out --peer "
+        "and this --run-dir",
     )
 
 

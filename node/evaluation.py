@@ -10,6 +10,7 @@ from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, from_raw
 from node.errors import RunError, UsageError
 from node.run_dir import CHECKPOINTS, node_dirs
+from node.run_settings import known_part
 from p2ptrain import tasks
 from p2ptrain.saved.models import (
     VECTOR,
@@ -63,7 +64,7 @@ def load_run(node_dir: Path, *, device: str = "cpu", overrides: dict[str, Any] |
 def load(checkpoint: Checkpoint, *, device: str = "cpu", overrides: dict[str, Any] | None = None) -> LoadedModel:
     """The model of `checkpoint`, its task built anew. Raises TaskError, RunError."""
     try:
-        raw = dict(checkpoint.meta["config"])
+        raw = known_part(checkpoint.meta["config"])
         raw["task"] = {**raw["task"], **(overrides or {})}
         raw["train"] = {**raw["train"], "device": device}
     except (KeyError, TypeError) as error:

@@ -91,14 +91,14 @@ def node_dirs(path: Path) -> list[Path]:
         raise UsageError(f"there is no run folder {path}", "give the folder that `p2ptrain up` or `node` named")
     if (path / EVENTS).is_file():
         return [path]
-    found = sorted((entry.parent for entry in path.glob(f"*/{EVENTS}")), key=_natural)
+    found = sorted((entry.parent for entry in path.glob(f"*/{EVENTS}")), key=natural)
     if not found:
         raise UsageError(f"{path} is not a run folder: no {EVENTS} in it or one level below", "look under runs/")
     return found
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """node-10 after node-9."""
+def natural(path: Path) -> list[tuple[int, str]]:
+    """Sort key of folders by name: node-10 after node-9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 

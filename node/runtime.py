@@ -50,17 +50,27 @@ GOODBYE_S = 1.0
 second in which connections are closed, it is over within the five that Ctrl-C promises."""
 
 
-def main(config: Config, *, node_dir: Path, emit: EventLog, passphrase: bytes | None = None) -> int:
-    """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `passphrase`: its key's.
+def main(
+    config: Config,
+    *,
+    node_dir: Path,
+    emit: EventLog,
+    fits: Callable[[], None] = lambda: None,
+    passphrase: bytes | None = None,
+) -> int:
+    """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
+    the newest checkpoint is read, and is one of this model. `passphrase`: its key's.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
     sys.setswitchinterval(collector.SWITCH_INTERVAL_S)
     with exporting(config.monitoring.exporters, emit, node_dir):
-        return trio.run(_run, config, node_dir, emit, passphrase)
+        return trio.run(_run, config, node_dir, emit, fits, passphrase)
 
 
-async def _run(config: Config, node_dir: Path, emit: EventLog, passphrase: bytes | None) -> int:
+async def _run(
+    config: Config, node_dir: Path, emit: EventLog, fits: Callable[[], None], passphrase: bytes | None
+) -> int:
     from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: only a real node pays
 
     held = credentials.load(node_dir, passphrase)
@@ -94,6 +104,7 @@ async def _run(config: Config, node_dir: Path, emit: EventLog, passphrase: bytes
         private=held.private,
     )
     node, checkpoint = make_node(config, around)
+    fits()
     if held.private is not None:
         held.news.to = follow_manifests(node, held.private.gate.chain, emit)
     metrics.live.watch(partial(record.readings, node))

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from node.cli import options
-from node.cli.member import membership_in, passphrase_in, run_dir_of
+from node.cli.member import passphrase_in, run_dir_of, settings_in
 from node.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -48,10 +48,9 @@ def doctor(
     from node.sections import merged
 
     given = options.flags(task=task, data=data, peers=peer or (), listen=listen or (), name=name, role=role)
-    raw = merged(config or (), set_ or (), given)
     run_dir = run_dir_of(run_dir, swarm, invite)
-    member = membership_in(run_dir, raw, invite)
-    subject = _subject(raw if member is None else member.raw, run_dir)
+    raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
+    subject = _subject(raw, run_dir)
     if member is not None:
         subject = _as_member(subject, member, passphrase_file)
     console = Console()

@@ -1,5 +1,7 @@
-"""What --invite, --swarm and a member's folder mean to `p2ptrain node` and `p2ptrain doctor`."""
+"""What a run folder, --invite and --swarm mean to `p2ptrain node` and `p2ptrain doctor`."""
 
+import sys
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,17 +26,38 @@ def run_dir_of(run_dir: Path | None, swarm: Path | None, invite: str | None) -> 
     return swarm
 
 
-def membership_in(run_dir: Path, raw: "Raw", invite: str | None) -> "Membership | None":
-    """What the folder or the invite makes of this node: a private swarm's member, or (None) nothing of the kind."""
-    if invite is None and not run_dir.exists():
-        return None
+def settings_in(run_dir: Path, given: "Raw", invite: str | None) -> tuple["Raw", "Membership | None"]:
+    """All settings of the node that is meant, and its membership of a private swarm: a member's settings are the
+    swarm's, another one's those of its folder. What its owner should know of the folder goes to stderr. Writes nothing.
+    UsageError."""
+    from node import run_settings
+    from node.config_source import merge
     from node.sections import NodeConfig
+
+    name = run_settings.node_name(run_dir, given)
+    if name != NodeConfig.name:
+        merge(given, {"node": {"name": name}})
+    member = _membership_in(run_dir / name, given, invite)
+    if member is not None:
+        return member.raw, member
+    raw, notes = run_settings.of_node(run_dir / name, given)
+    warn(notes)
+    return raw, None
+
+
+def warn(notes: Iterable[str]) -> None:
+    """Tell them on stderr, a line each."""
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
+
+
+def _membership_in(node_dir: Path, given: "Raw", invite: str | None) -> "Membership | None":
+    if invite is None and not node_dir.exists():
+        return None
     from node.swarm import joining
 
-    section = raw.get("node")
-    name = section.get("name", NodeConfig.name) if isinstance(section, dict) else NodeConfig.name
     invitation = None if invite is None else joining.read_invite(invite)
-    return joining.membership(run_dir / str(name), raw, invitation)
+    return joining.membership(node_dir, given, invitation)
 
 
 def passphrase_in(folder: Path, file: Path | None) -> bytes | None:

@@ -5,6 +5,7 @@ import shlex
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ import typer
 from node import run_dir as folders
 from node.cli import options, text
 from node.cli.lines import LastingConsole, LineSink
-from node.cli.member import membership_in, passphrase_in, run_dir_of, secrets_of
+from node.cli.member import passphrase_in, run_dir_of, secrets_of, settings_in
 from node.errors import EXIT_INTERRUPTED, is_interrupt, translate
 from node.events import EventLog, JsonSink
 
@@ -54,7 +55,8 @@ def node(
 ) -> int:
     """Run one node: on its own, or joined to a swarm with --peer. It prints what another machine runs to join it.
 
-    Give --run-dir to be able to go on later: the same folder resumes from its newest checkpoint.
+    Give --run-dir to be able to go on later: the folder is enough, and goes on from its newest checkpoint with its own
+    settings. --rounds gives it more; what makes another model cannot change.
 
     A private swarm is joined with --invite, once: its folder is a member's from then on, and all training settings are
     the swarm's. --swarm runs the node of whoever created it.
@@ -73,10 +75,8 @@ def node(
         role=role,
         exports=export or (),
     )
-    raw = merged(config or (), set_ or (), given)
     run_dir = run_dir_of(run_dir, swarm, invite)
-    member = membership_in(run_dir, raw, invite)
-    raw = raw if member is None else member.raw
+    raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
     settings, run = _bootstrap(raw) if role_in(raw) == "bootstrap" else _trainer(raw)
     folder = folders.make_node_dir(run_dir, settings.node.name)
     passphrase = passphrase_in(folder, passphrase_file)
@@ -97,7 +97,9 @@ class _Settings(Protocol):
 
 
 class _Main(Protocol):
-    def __call__(self, *, node_dir: Path, emit: EventLog, passphrase: bytes | None = None) -> int: ...
+    def __call__(
+        self, *, node_dir: Path, emit: EventLog, fits: Callable[[], None], passphrase: bytes | None = None
+    ) -> int: ...
 
 
 def _trainer(raw: "Raw") -> tuple[_Settings, _Main]:
@@ -136,13 +138,14 @@ def _run(
         stack.enter_context(folders.locked(folder))
         if member is not None:
             member.settle(passphrase)
-        folders.write_atomic(folder / folders.CONFIG, settings.to_toml().encode())
+        if not (folder / folders.CHECKPOINTS).is_dir():
+            _keep(settings, folder)  # at once: a crash may come before a first checkpoint does
         log = stack.enter_context(EventLog(folder / folders.EVENTS))
         log.redact.learn(passphrase, *secrets_of(member))
         logs.configure(folder / LOG, log.redact, debug="--debug" in sys.argv)
         log.add_sink(JsonSink(sys.stdout) if as_json else LineSink(console))
         try:
-            code = run(node_dir=folder, emit=log)
+            code = run(node_dir=folder, emit=log, fits=partial(_keep, settings, folder))
         except BaseException as error:
             if not is_interrupt(error):
                 known = translate(error)
@@ -150,8 +153,13 @@ def _run(
                 log("failed", error=known.message, hint=known.hint)
             raise
     if code == EXIT_INTERRUPTED and not as_json:
-        console.print(f"\nTo go on: {_again(folder, private=member is not None)}", soft_wrap=True, highlight=False)
+        console.print(f"\nTo go on: {_again(folder)}", soft_wrap=True, highlight=False)
     return code
+
+
+def _keep(settings: _Settings, folder: Path) -> None:
+    """Write the settings of this start: those that the next one goes on with."""
+    folders.write_atomic(folder / folders.CONFIG, settings.to_toml().encode())
 
 
 def _awaiting_peers(config: "Config") -> "Config":
@@ -161,12 +169,10 @@ def _awaiting_peers(config: "Config") -> "Config":
     return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 
 
-def _again(folder: Path, *, private: bool) -> str:
-    """A member's folder knows all by itself: the swarm's settings, and what this machine was told."""
+def _again(folder: Path) -> str:
+    """The command that goes on: the folder knows all settings by itself."""
     words = ["node", "--run-dir", str(folder.parent)]
-    if not private:
-        words[1:1] = ["--config", str(folder / folders.CONFIG)]
-    elif folder.name != "node":
+    if folder.name != "node":
         words += ["--name", folder.name]
     return f"{text.program()} {shlex.join(words)}"
 

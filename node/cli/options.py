@@ -21,7 +21,10 @@ Data = Annotated[
     Path | None, typer.Option(metavar="PATH", help="A file or folder to learn from, for tasks that read one.")
 ]
 RunDir = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Where everything is written. (default: runs/TIME)")
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Where everything is written; a run that is there goes on. (default: runs/TIME)"
+    ),
 ]
 Seed = Annotated[
     int | None, typer.Option(help="Of the initial model, which must be one in a swarm, and the data order.")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Nodes to start, each a process.")] = 4,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", help="Nodes to start, each a process. (default: 4)")
+    ] = None,
     rounds: options.Rounds = None,
     inner_steps: options.InnerSteps = None,
     task: options.TaskName = None,
@@ -32,7 +34,9 @@ def up(
     config: options.Files = None,
     set_: options.Sets = None,
     run_dir: options.RunDir = None,
-    byzantine: Annotated[int, typer.Option(metavar="K", help="The last K nodes lie (with --attack).")] = 0,
+    byzantine: Annotated[
+        int | None, typer.Option(metavar="K", help="The last K nodes lie (with --attack). (default: 0)")
+    ] = None,
     attack: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="What liars do: sign_flip, alie, nan, label_flip, equivocation, flood, ..."),
@@ -47,9 +51,13 @@ def up(
 ) -> int:
     """Train with a whole swarm on this machine, watch it, and see what came of it.
 
-    Ctrl-C stops it within five seconds, with checkpoints written; the same --run-dir goes on from there.
+    Ctrl-C stops it within five seconds, with checkpoints written. `p2ptrain up --run-dir` with the same folder goes on
+    from there, with the folder's settings; --rounds gives it more.
     """
-    from node.config import load
+    from node.cli.member import warn
+    from node.config import from_raw
+    from node.sections import merged
+    from node.up.kept import start_in
 
     given = options.flags(
         rounds=rounds,
@@ -60,18 +68,22 @@ def up(
         attack=attack,
         exports=export or (),
     )
-    settings = load(config or (), set_ or (), given)
+    folder = run_dir or folders.fresh_run_dir(datetime.now())
+    start = start_in(folder, merged(config or (), set_ or (), given), nodes=nodes, byzantine=byzantine)
+    settings = from_raw(start.raw)
     if keep:
         settings = _keep_all(settings)
-    return _up(settings, run_dir, nodes=nodes, byzantine=byzantine, json=json)
+    warn(start.notes)
+    return _up(settings, folder, nodes=start.nodes, byzantine=start.byzantine, json=json)
 
 
-def _up(config: "Config", run_dir: Path | None, *, nodes: int, byzantine: int, json: bool) -> int:
+def _up(config: "Config", folder: Path, *, nodes: int, byzantine: int, json: bool) -> int:
+    from node.up.kept import check_fits
     from node.up.plan import make_plan
 
-    folder = run_dir or folders.fresh_run_dir(datetime.now())
     plan = make_plan(config, run_dir=folder, nodes=nodes, byzantine=byzantine, cores=_cores())
     _check_task(plan)
+    check_fits(plan)
     folders.make_dir(folder)
     with folders.locked(folder):
         return _watched(plan, json=json)
@@ -159,16 +171,8 @@ def _opening(plan: "Plan") -> str:
 
 
 def _again(plan: "Plan") -> str:
-    """The command that goes on. The first node is honest, so the attack is not in its file."""
-    from node.config import changed
-
-    words = ["up", "--nodes", str(len(plan.nodes)), "--config", str(plan.run_dir / plan.nodes[0].name / folders.CONFIG)]
-    if plan.byzantine:
-        liar = plan.nodes[-1].config
-        words += ["--byzantine", str(plan.byzantine), "--attack", liar.attack.name]
-        options = changed(liar, ("attack",))
-        words += [word for option in options if not option.startswith("attack.name=") for word in ("--set", option)]
-    return f"{text.program()} {shlex.join([*words, '--run-dir', str(plan.run_dir)])}"
+    """The command that goes on: the folder knows the rest."""
+    return f"{text.program()} {shlex.join(['up', '--run-dir', str(plan.run_dir)])}"
 
 
 def _say(console: Console, line: str) -> None:

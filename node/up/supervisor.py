@@ -91,6 +91,7 @@ class Supervisor:
         """Start all, and return when the last one has ended. SIGINT and SIGTERM end them early."""
         began = trio.current_time()
         write_peers(self._plan.peers_file, [])
+        self._write_settings()
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._stop_on_signal, signals, stop_grace_s, name="signals")
@@ -114,8 +115,6 @@ class Supervisor:
         self._ended(node, process.returncode)
 
     async def _start(self, node: NodeProcess) -> trio.Process:
-        make_dir(node.folder)
-        write_atomic(node.folder / CONFIG, node.plan.config.to_toml().encode())
         with (node.folder / STDERR).open("ab") as stderr:
             return await trio.lowlevel.open_process(
                 list(self._command(self._plan, node.plan)),
@@ -125,6 +124,12 @@ class Supervisor:
                 start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": str(self._plan.threads)},
             )
+
+    def _write_settings(self) -> None:
+        """What each node is started with, and goes on with after a crash: all of them, before the first one starts."""
+        for node in self.nodes:
+            make_dir(node.folder)
+            write_atomic(node.folder / CONFIG, node.plan.config.to_toml().encode())
 
     async def _listen(self, node: NodeProcess, process: trio.Process) -> None:
         assert process.stdout is not None

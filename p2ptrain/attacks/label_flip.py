@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from p2ptrain.tasks.base import Batch, Shard, Task, TaskError
+from p2ptrain.tasks.base import Batch, Shard, Task, TaskError, optimizer_options
 
 LOOKED_AT = 4096
 """Held-out examples in which the classes are counted."""
@@ -48,6 +48,7 @@ class Mislabelled:
 
     def __init__(self, task: Task, classes: int) -> None:
         self.name, self.metric = task.name, task.metric
+        self.optimizer_options = optimizer_options(task)
         self._task, self._classes = task, classes
 
     def build_model(self) -> nn.Module:

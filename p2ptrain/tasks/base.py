@@ -59,6 +59,11 @@ class Suited(Protocol):
     """By inner optimizer, options for where the user has set none."""
 
 
+def optimizer_options(task: Task) -> Mapping[str, Mapping[str, object]]:
+    """What suits this task, by inner optimizer; a task that is made of another passes it on."""
+    return task.optimizer_options if isinstance(task, Suited) else {}
+
+
 @runtime_checkable
 class Generative(Protocol):
     """A task whose model can speak. `p2ptrain generate` asks for it."""

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from p2ptrain import drift, inner
-from p2ptrain.tasks.base import Batch, Shard, Suited, Task
+from p2ptrain.tasks.base import Batch, Shard, Task, optimizer_options
 from p2ptrain.training.config import TrainConfig, lr_at
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
@@ -56,7 +56,7 @@ class Trainer:
         self.fingerprint = fingerprint(self.model)
         """32 bytes over parameter names and shapes: equal on every node that can join in."""
         self.flat = FlatParameters(self.model)
-        suited = task.optimizer_options.get(config.optimizer, {}) if isinstance(task, Suited) else {}
+        suited = optimizer_options(task).get(config.optimizer, {})
         self.optimizer = inner.get(config.optimizer, **{**suited, **config.optimizer_options()})
         self.optimizer.attach(self.flat)
         self.drift = drift.get(config.drift, **config.drift_options())

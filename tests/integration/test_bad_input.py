@@ -222,8 +222,10 @@ def test_with_no_whole_checkpoint_left_it_begins_anew_and_says_so(folder: Path) 
 
 
 def test_a_checkpoint_of_another_model(folder: Path) -> None:
+    before = (folder / "run/node/config.toml").read_bytes()
     run = ran(folder, "node", "--task", "byte-lm", *listen(), "--run-dir", "run")
-    check(run, 1, "is of another model", "give another --run-dir")
+    check(run, 2, "task.name=byte-lm cannot change in the run in run/node: there it is digits", "another --run-dir")
+    assert (folder / "run/node/config.toml").read_bytes() == before
 
 
 def test_a_damaged_identity(folder: Path) -> None:
