@@ -30,15 +30,7 @@ STEP_SECONDS = 0.05
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "task": {"name": "digits"},
-    "train": {
-        "rounds": 8,
-        "inner_steps": 5,
-        "batch_size": 16,
-        "threads": 1,
-        "warmup_steps": 5,
-        "eval_every": 4,
-        "epsilon": 1e-8,  # the digits' own is for runs of a thousand steps
-    },
+    "train": {"rounds": 8, "inner_steps": 5, "batch_size": 16, "threads": 1, "warmup_steps": 5, "eval_every": 4},
     "network": {"hash_in_thread_above": 1 << 40, "min_deadline_s": 0.1},
     "node": {"lane": "inline", "checkpoint_every": 0, "linger_s": 1.0, "wait_timeout_s": 5.0},
 }
@@ -176,6 +168,8 @@ class Swarm:
         raw = {section: dict(keys) for section, keys in DEFAULTS.items()}
         for section, keys in sections.items():
             raw[section] = {**raw.get(section, {}), **keys}
+        if raw["train"].get("optimizer", "adamw") == "adamw":
+            raw["train"].setdefault("epsilon", 1e-8)  # the digits' own is for runs of a thousand steps
         if peers is None:
             running = (member for member in self.members.values() if not member.done.is_set())
             peers = tuple(member.transport.addresses[0] for member in running)
