@@ -59,6 +59,7 @@ def test_the_issues_swarm_beside_one_that_computes(tmp_path: Path, nodes: int) -
         busy.wait()
 
 
+@pytest.mark.soak
 def test_a_swarm_that_loses_half_of_its_updates_says_so_once_and_when_it_is_well_again(tmp_path: Path) -> None:
     """Two of four are stopped for a while, so that more than twenty of each one's updates are lost in a row."""
     words = (*DIGITS, "--nodes", 4, "--rounds", 400, "--inner-steps", 10, "--set", "node.linger_s=0.1")
