@@ -7,7 +7,7 @@ import pytest
 import trio
 from libp2p.io.exceptions import IOException
 from libp2p.network.connection.exceptions import RawConnError
-from libp2p.stream_muxer.exceptions import MuxedStreamError
+from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p_harness import HOLD, Attacker, Choosy, Node, assert_serves, attacking, running, until
 
 from gossip.transport import libp2p_unread
@@ -40,14 +40,14 @@ def test_those_with_most_go_and_no_more_of_them_than_needed() -> None:
 
 
 async def pin(attacker: Attacker, size: int) -> None:
-    """Send what a window allows over streams that nobody reads."""
+    """Send what a window allows over streams that nobody reads, until the connection is closed for it."""
     for _ in range(STREAMS):
-        stream = await attacker.stream(HOLD)
-        with trio.move_on_after(0.3):
-            try:
+        try:
+            stream = await attacker.stream(HOLD)
+            with trio.move_on_after(0.3):
                 await stream.write(bytes(size))
-            except (MuxedStreamError, RawConnError, IOException):
-                return
+        except (MuxedStreamError, MuxedConnError, RawConnError, IOException):
+            return
 
 
 async def test_strangers_pin_no_more_together_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
