@@ -65,6 +65,9 @@ class Node:
     settle: Callable[[int, int], None] | None = None
     """Called with the rounds that are trained and closed next when these change: by a private swarm's manifest, other
     settings may hold from there. None in an open swarm."""
+    rounds_in: Callable[[int], int] | None = None
+    """How many rounds the run has by the settings that hold in a round. None in an open swarm, where no round has other
+    settings."""
     round: int = 0
     """The round being trained, or (between a phase and the closing of its round) being closed."""
     swarm_round: int = 0
@@ -103,6 +106,15 @@ class Node:
         """Whether there is no further phase to train: the last round is trained, or being closed."""
         rounds = self.config.train.rounds
         return self.round + self._closing >= rounds
+
+    @property
+    def private(self) -> bool:
+        """Whether it is a private swarm's: then its settings are those of the swarm's manifest."""
+        return self.settle is not None
+
+    def rounds_at(self, round_: int) -> int:
+        """How many rounds the run has, as the settings of a round say that this node may be far from."""
+        return self.config.train.rounds if self.rounds_in is None else self.rounds_in(round_)
 
     @property
     def last_round(self) -> bool:

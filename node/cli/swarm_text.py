@@ -160,6 +160,9 @@ def changed(outcome: "Outcome") -> Said:
         lines.append(f"  {text.program()} swarm sign DIR {outcome.file}")
     elif outcome.handed_to:
         lines += _handed(outcome.handed_to)
+        if "train.rounds" in settings:
+            go_on = f"{text.program()} node --run-dir FOLDER"
+            lines.append(f"members that have trained all rounds by now go on when they are started again: {go_on}")
     else:
         lines.append("enough admins have signed; an admin with a node runs `swarm sign` once more to hand it over")
     return facts, lines
