@@ -22,7 +22,7 @@ from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, join_command
 from node.energy import meter_for
 from node.entry import await_more_rounds, enter
-from node.errors import EXIT_INTERRUPTED, UsageError
+from node.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.events import EventLog
 from node.exporters import exporting
 from node.forwarding import mapper_for
@@ -45,6 +45,10 @@ from p2ptrain.sync import Meeting
 
 LOOK_AROUND_S = 0.1
 """How often a finished node looks whether its neighbours are finished, too."""
+
+LOOK_INSIDE_S = 1.0
+"""How often a member of a private swarm looks whether it still is one. Chosen: a look takes microseconds, and a second
+alone costs nobody anything."""
 
 GOODBYE_S = 1.0
 """For the goodbyes of a node that is stopped: three round trips of the slowest links. With the checkpoint, and the
@@ -207,7 +211,8 @@ async def live(
 ) -> None:
     """From the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it is cut
     short with a checkpoint and a goodbye. `over`: all rounds were trained and told of before; there is nothing to do
-    unless a private swarm's admin has given more."""
+    unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where the swarm has put this
+    node out."""
     stop = trio.Event() if stop is None else stop
     if isinstance(node.strategy, Meeting):
         node.service.fetch("nothing")
@@ -217,11 +222,18 @@ async def live(
             await started()
         try:
             await _take_part(node, stop, resumed=resumed, over=over)
+        except Exception:  # one that is no member any more may fail in many ways before it looks
+            node.put_out = node.put_out or _why_outside(node, resumed=resumed)
+            if node.put_out is None:
+                raise
+            stop.set()
         finally:
             # Asked of the scope, not of the exception: a cancelled nursery may raise a group around Cancelled.
             if stop.is_set() or trio.current_effective_deadline() == -math.inf:
                 await _cut_short(node, goodbye=stop.is_set())
         nursery.cancel_scope.cancel()
+    if node.put_out is not None:
+        raise node.put_out
 
 
 async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool) -> None:
@@ -233,6 +245,7 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool)
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(until_stopped)
+        nursery.start_soon(_stop_outside, node, stop, resumed)
         if node.finished and node.private:
             await await_more_rounds(node)
             if node.finished and over:
@@ -245,6 +258,22 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool)
             await _train_and_synchronize(node, resumed=resumed)
         await _leave(node)
         nursery.cancel_scope.cancel()
+
+
+async def _stop_outside(node: Node, stop: trio.Event, resumed: bool) -> None:
+    """Stop a node that its private swarm has put out, as Ctrl-C would. `live` says why."""
+    while node.outside is not None:
+        node.put_out = _why_outside(node, resumed=resumed)
+        if node.put_out is not None:
+            stop.set()
+            return
+        await trio.sleep(LOOK_INSIDE_S)
+
+
+def _why_outside(node: Node, *, resumed: bool) -> RunError | None:
+    if node.outside is None:
+        return None
+    return node.outside.why(trio.current_time(), node.service.neighbour_ids, resumed=resumed)
 
 
 async def _cut_short(node: Node, *, goodbye: bool) -> None:
