@@ -47,10 +47,21 @@ async def _news(act: Act) -> None:
         await trio.sleep(act.move.seconds / len(pages))
 
 
-@move("members.revoke", amounts=(1, 6), speaks=("membership",), among=PRIVATE, apt=("private",))
+@move(
+    "members.revoke",
+    amounts=(1, 6),
+    variants=("told", "claim", "forged", "hurt", "junk"),
+    speaks=("membership",),
+    among=PRIVATE,
+    apt=("private",),
+)
 async def _revoke(act: Act) -> None:
-    """Revoke honest members, without being an admin."""
+    """Revoke honest members, without being an admin: by telling others, or by saying at the own door that they are out
+    to whoever dials, with whom it parts again and again."""
     await act.meet()
+    if act.move.variant != "told":
+        await refuse_all(act)
+        return
     admin = Authority(act.peer.identity.seed)
     for number in range(act.move.amount):
         victim = act.stage.lives[number % len(act.stage.lives)].peer
@@ -130,17 +141,8 @@ class LyingDoor:
         return ""
 
 
-@move(
-    "members.refuse",
-    amounts=(1, 6),
-    seconds=(10, 120),
-    variants=("claim", "forged", "hurt", "junk"),
-    among=PRIVATE,
-    apt=("private",),
-)
-async def _refuse(act: Act) -> None:
-    """Part with members again and again, and tell those that dial it that they are out."""
-    await act.meet()
+async def refuse_all(act: Act) -> None:
+    """A door that lies, for as long as the move lasts."""
     door = act.peer.transport._door
     was, door._admission = door._admission, LyingDoor(act, door.credentials())
     try:

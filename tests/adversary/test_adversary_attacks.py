@@ -112,4 +112,4 @@ def test_a_plug_in_codec_that_refuses_for_a_reason_of_its_own_ends_nobody() -> N
 @pytest.mark.parametrize("variant", ["claim", "forged"])
 def test_a_member_that_says_of_all_that_they_are_out_stops_nobody(variant: str) -> None:
     scenario = Scenario(kind="private", honest=5, f=1)
-    holds(scenario, Move(kind="members.refuse", at=20.0, variant=variant, amount=6, seconds=120.0))
+    holds(scenario, Move(kind="members.revoke", at=20.0, variant=variant, amount=6, seconds=120.0))
