@@ -15,6 +15,9 @@ import trio
 from gossip.api import GossipEvent, Head, RunInfo, SnapshotSource, Tracked
 from gossip.identity import Identity
 from gossip.ids import Digest, PeerId, RunId
+from gossip.membership import Gate
+from gossip.membership.refusal import Refusal
+from gossip.protocol.attempts import peer_in
 from gossip.running.membership import Private
 from gossip.transport.base import Transport
 from node import exporters, hostile
@@ -30,6 +33,7 @@ from node.lanes import Lane
 from node.node import Node
 from node.pace import Pace
 from node.sections import NetworkConfig
+from node.swarm.outside import Outside
 from p2ptrain import aggregate, tasks
 from p2ptrain.sync import SyncStrategy, averages_gradients, build, meets
 from p2ptrain.tasks import Shard
@@ -123,8 +127,23 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
         needed_members=rule.minimum(),
         promises=rule.f >= config.sync.f,
         refusals=refusals,
+        outside=None if around.private is None else _outside(config, around.private.gate, journal),
     )
     return node, resume(node)
+
+
+def _outside(config: Config, gate: Gate, journal: Journal) -> Outside:
+    def told(peer: PeerId, words: str) -> None:
+        message = f"{peer} does not let this node in, and says that {words}: its word alone"
+        journal.emit("warning", message=message)
+
+    def refused(peer: PeerId, refusal: Refusal, signed: bool) -> None:
+        outside.refused(peer, refusal, signed, trio.current_time())
+
+    named = [peer_in(address) for address in config.network.peers if "/p2p/" in address]
+    outside = Outside(gate, named=named, liars=config.sync.f, told=told)
+    gate.refused = refused
+    return outside
 
 
 def network_for(config: Config, numel: int) -> NetworkConfig:

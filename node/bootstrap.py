@@ -18,11 +18,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gossip.bootstrap import BootstrapService
 from gossip.errors import LocalError
-from gossip.membership import Manifest
+from gossip.membership import Gate, Manifest
+from gossip.membership.refusal import ASK
 from node import config_errors, credentials
 from node.addresses import best_address
 from node.config_source import Raw
-from node.errors import EXIT_INTERRUPTED, UsageError
+from node.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.events import EventLog
 from node.live_metrics import Readings, disk_free
 from node.metrics import Metrics
@@ -34,6 +35,9 @@ from node.signals import until_signal
 from node.status_server import server_of
 
 SECTIONS = ("network", "node")
+
+LOOK_INSIDE_S = 1.0
+"""How often it looks whether it still is a member. Chosen: a look takes microseconds."""
 
 TELL_EVERY_S = 10.0
 """How often it says how many members there are, when that has changed."""
@@ -139,10 +143,19 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
         )
         _announce(parts, held.identity.peer_id, url)
         nursery.start_soon(_tell, parts)
+        if held.private is not None:
+            nursery.start_soon(_stop_outside, held.private.gate)
         await interrupted.wait()
         nursery.cancel_scope.cancel()
     emit("interrupted", summary=None)
     return EXIT_INTERRUPTED
+
+
+async def _stop_outside(gate: Gate) -> None:
+    """Raises RunError when this node is no member any more: nobody would come to it."""
+    while (ended := gate.ended()) is None:  # noqa: ASYNC110  # an end date is nobody's event
+        await trio.sleep(LOOK_INSIDE_S)
+    raise RunError(ended, ASK)
 
 
 def _readings(service: BootstrapService, folder: Path) -> Readings:

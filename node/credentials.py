@@ -67,8 +67,7 @@ def load(node_dir: Path, passphrase: bytes | None) -> Credentials:
     try:
         private = Private.load(files, identity.peer_id, on_manifest=news)
     except LocalError as error:
-        raise RunError(
-            str(error), f"the membership lies in {files.folder}; an admin can give another invite"
-        ) from error
+        hint = f"the membership lies in {files.folder}; ask an admin for a new invite"
+        raise RunError(str(error), hint) from error
     check_version(private.gate.chain.newest.terms)
     return Credentials(identity=identity, private=private, psk=files.load_psk(), news=news)

@@ -20,6 +20,7 @@ from gossip.ids import PeerId
 from gossip.protocol.rounds import swarm_round
 from node.errors import RunError
 from node.node import Node
+from node.swarm.holding import more_rounds_hint
 from p2ptrain.sync import Meeting
 
 JOIN_PATIENCE_S = 60.0
@@ -36,6 +37,10 @@ beside several members have begun, and are believed by the others. A liar can de
 ALONE_S = 5.0
 """Who has met nobody else for so long is beside all that there are: hellos bring others' addresses within the first
 second, and a dial that succeeds takes no longer than the handshakes of a slow link."""
+
+MANIFEST_S = 5.0
+"""How long a newcomer to a private swarm that seems to be over waits for a newer manifest, which may give the run more
+rounds. Chosen: members tell each other of it as they connect, and fetch it in two round trips."""
 
 LOOK_AGAIN_S = 0.1
 """Between two looks at who is there and says what: far below the time that anything here takes."""
@@ -57,7 +62,7 @@ async def _locate(node: Node, *, resumed: bool) -> Vote | None:
     """By whose word the swarm is ahead of this node; None when it is not. Waits while too few say so. Raises RunError
     when enough say that there is nothing left to train."""
     stale = node.config.network.max_staleness
-    level, rounds = node.round + (stale if resumed else 0), node.config.train.rounds
+    level = node.round + (stale if resumed else 0)
     began, told = trio.current_time(), False
     while True:
         node.look_around()
@@ -67,12 +72,14 @@ async def _locate(node: Node, *, resumed: bool) -> Vote | None:
         at = None if vote is None else vote(node)
         if at is not None and at <= level:
             return None
-        if at is not None and (resumed or at + 1 < rounds):
+        if at is not None and (resumed or at + 1 < node.rounds_at(at + 1)):
             return vote
-        if at is not None and vote in (_of_all, _of_trusted):
+        if at is not None and vote in (_of_all, _of_trusted) and not (node.private and waited_s < MANIFEST_S):
             raise RunError(
-                f"the swarm has trained {at + 1} rounds, and this node is to train {rounds} in all",
-                hint="give the --rounds that the others run with; there is nothing left to join otherwise",
+                f"the swarm has trained {at + 1} rounds, and this node is to train {node.rounds_at(at + 1)} in all",
+                hint=more_rounds_hint(at + 1)
+                if node.private
+                else "give the --rounds that the others run with; there is nothing left to join otherwise",
             )
         if not ahead or waited_s >= WAITED_OUT_S:
             if ahead:
@@ -138,6 +145,18 @@ def _of_trusted(node: Node) -> int | None:
     return rounds[least - 1] if len(rounds) >= least else None
 
 
+async def await_more_rounds(node: Node) -> None:
+    """A member of a private swarm that has trained all rounds asks the others, for `node.wait_timeout_s` at most,
+    whether an admin has signed for more: it was not there to hear of it."""
+    settings = node.config.node
+    done, waited = node.config.train.rounds, f"{settings.wait_timeout_s:g} s"
+    message = f"all {done} rounds are done: asking the other members for up to {waited} whether an admin has given more"
+    node.journal.emit("waiting", message=message)
+    with trio.move_on_after(settings.wait_timeout_s):
+        while node.finished:  # noqa: ASYNC110  # the manifest applies itself, in a callback
+            await trio.sleep(LOOK_AGAIN_S)
+
+
 async def find_neighbours(node: Node, *, resumed: bool) -> None:
     """Wait for those that are to be there at the start. RunError when peers were named and none of them answers."""
     settings = node.config.node
@@ -178,7 +197,7 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
         return False
     at, donors = found
     # What they announced they have trained: the round that they train now is the next one. (The last is never over.)
-    entered = min(at + 1, node.config.train.rounds - 1)
+    entered = min(at + 1, node.rounds_at(at + 1) - 1)
     async with node.strategy_lock:
         theta_d = await node.lane.offload(lambda: node.strategy.adopt(donors))
         snapshot = await node.lane.offload(node.strategy.snapshot)

@@ -15,6 +15,7 @@ from node.checkpoint import CheckpointStore
 from node.config import Config
 from node.energy import Meter
 from node.epochs import EpochCounter
+from node.errors import RunError
 from node.estimates import HeldEstimates
 from node.in_time import InTime, Lengthened, Lengths, late_words, lengthened_words
 from node.inner_loop import InnerLoop, Phase
@@ -23,6 +24,7 @@ from node.lanes import Lane
 from node.lanes.base import Spent, not_asked
 from node.lanes.thread import ThreadLane
 from node.pace import Pace
+from node.swarm.outside import Outside
 from p2ptrain.aggregate import topology
 from p2ptrain.sync.base import Meeting, SyncStrategy
 
@@ -65,6 +67,13 @@ class Node:
     settle: Callable[[int, int], None] | None = None
     """Called with the rounds that are trained and closed next when these change: by a private swarm's manifest, other
     settings may hold from there. None in an open swarm."""
+    outside: Outside | None = None
+    """When this node is to stop, as its swarm has put it out. None in an open swarm."""
+    put_out: RunError | None = None
+    """Why it stops, where its private swarm has put it out."""
+    rounds_in: Callable[[int], int] | None = None
+    """How many rounds the run has by the settings that hold in a round. None in an open swarm, where no round has other
+    settings."""
     round: int = 0
     """The round being trained, or (between a phase and the closing of its round) being closed."""
     swarm_round: int = 0
@@ -103,6 +112,15 @@ class Node:
         """Whether there is no further phase to train: the last round is trained, or being closed."""
         rounds = self.config.train.rounds
         return self.round + self._closing >= rounds
+
+    @property
+    def private(self) -> bool:
+        """Whether it is a private swarm's: then its settings are those of the swarm's manifest."""
+        return self.settle is not None
+
+    def rounds_at(self, round_: int) -> int:
+        """How many rounds the run has, as the settings of a round say that this node may be far from."""
+        return self.config.train.rounds if self.rounds_in is None else self.rounds_in(round_)
 
     @property
     def last_round(self) -> bool:

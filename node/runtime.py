@@ -21,8 +21,8 @@ from node.assembly import Surroundings, make_node
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, join_command
 from node.energy import meter_for
-from node.entry import enter
-from node.errors import EXIT_INTERRUPTED, UsageError
+from node.entry import await_more_rounds, enter
+from node.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.events import EventLog
 from node.exporters import exporting
 from node.forwarding import mapper_for
@@ -39,11 +39,16 @@ from node.signals import until_signal
 from node.status_server import server_of
 from node.summary import NodeSummary, read_node_summary, to_json, write_atomic
 from node.swarm.applying import follow_manifests
+from node.swarm.holding import more_rounds_hint
 from node.sync_loop import follow, synchronize, train
 from p2ptrain.sync import Meeting
 
 LOOK_AROUND_S = 0.1
 """How often a finished node looks whether its neighbours are finished, too."""
+
+LOOK_INSIDE_S = 1.0
+"""How often a member of a private swarm looks whether it still is one. Chosen: a look takes microseconds, and a second
+alone costs nobody anything."""
 
 GOODBYE_S = 1.0
 """For the goodbyes of a node that is stopped: three round trips of the slowest links. With the checkpoint, and the
@@ -111,8 +116,9 @@ async def _run(
     feed.watch(lambda: record.moment(node, metrics.newest_lag_s))
     node.meter = meter_for(node.inner.trainer.device, watts=config.monitoring.watts_per_core)
     register_gpu(metrics.registry, node.inner.trainer.device)
-    if node.finished and (summary := _told_already(node, node_dir)) is not None:
-        _announce_over(node, summary)
+    told = _told_already(node, node_dir) if node.finished else None
+    if told is not None and not node.private:
+        _announce_over(node, told)
         return 0
     collector.running()
     async with trio.open_nursery() as nursery:
@@ -133,8 +139,12 @@ async def _run(
             if mapper is not None:
                 nursery.start_soon(_until, interrupted, mapper.run)
 
-        await live(node, resumed=checkpoint is not None, started=started, stop=interrupted)
-        finish(node, node_dir, checkpoint, event="interrupted" if interrupted.is_set() else "finished")
+        await live(node, resumed=checkpoint is not None, started=started, stop=interrupted, over=told is not None)
+        event = "interrupted" if interrupted.is_set() else "finished"
+        if told is not None and not node.journal.has_begun:  # nothing was trained: what was told before holds
+            _announce_over(node, told, event)
+        else:
+            finish(node, node_dir, checkpoint, event=event)
         nursery.cancel_scope.cancel()
     return EXIT_INTERRUPTED if interrupted.is_set() else 0
 
@@ -157,10 +167,11 @@ def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
     return summary if summary is not None and summary.rounds == node.round else None
 
 
-def _announce_over(node: Node, summary: NodeSummary) -> None:
+def _announce_over(node: Node, summary: NodeSummary, event: str = "finished") -> None:
     done = node.config.train.rounds
-    node.journal.emit("warning", message=f"all {done} rounds are done already: give more with --rounds to go on")
-    node.journal.emit("finished", summary=to_json(summary))
+    more = more_rounds_hint(done) if node.private else "give more with --rounds to go on"
+    node.journal.emit("warning", message=f"all {done} rounds are done already: {more}")
+    node.journal.emit(event, summary=to_json(summary))
 
 
 def _tell_of_router(node: Node, words: str) -> None:
@@ -185,7 +196,7 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         robust_margin=node.robust_margin(config.node.wait_for + 1),
         role=config.node.role,
     )
-    if addresses and node.settle is None and not observes(config):  # a private swarm is joined by an invite
+    if addresses and not node.private and not observes(config):  # a private swarm is joined by an invite
         address = addresses[0] if config.network.announce else best_address(addresses)
         node.journal.emit("join", command=join_command(config, address))
 
@@ -196,9 +207,12 @@ async def live(
     resumed: bool,
     started: Callable[[], Awaitable[None]] | None = None,
     stop: trio.Event | None = None,
+    over: bool = False,
 ) -> None:
     """From the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it is cut
-    short with a checkpoint and a goodbye."""
+    short with a checkpoint and a goodbye. `over`: all rounds were trained and told of before; there is nothing to do
+    unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where the swarm has put this
+    node out."""
     stop = trio.Event() if stop is None else stop
     if isinstance(node.strategy, Meeting):
         node.service.fetch("nothing")
@@ -207,15 +221,22 @@ async def live(
         if started is not None:
             await started()
         try:
-            await _take_part(node, stop, resumed=resumed)
+            await _take_part(node, stop, resumed=resumed, over=over)
+        except Exception:  # one that is no member any more may fail in many ways before it looks
+            node.put_out = node.put_out or _why_outside(node, resumed=resumed)
+            if node.put_out is None:
+                raise
+            stop.set()
         finally:
             # Asked of the scope, not of the exception: a cancelled nursery may raise a group around Cancelled.
             if stop.is_set() or trio.current_effective_deadline() == -math.inf:
                 await _cut_short(node, goodbye=stop.is_set())
         nursery.cancel_scope.cancel()
+    if node.put_out is not None:
+        raise node.put_out
 
 
-async def _take_part(node: Node, stop: trio.Event, *, resumed: bool) -> None:
+async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool) -> None:
     """Until all is done and said, or until `stop`."""
     async with trio.open_nursery() as nursery:
 
@@ -224,6 +245,12 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool) -> None:
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(until_stopped)
+        nursery.start_soon(_stop_outside, node, stop, resumed)
+        if node.finished and node.private:
+            await await_more_rounds(node)
+            if node.finished and over:
+                nursery.cancel_scope.cancel()
+                return
         if observes(node.config):
             await observe(node, resumed=resumed)
         else:
@@ -231,6 +258,22 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool) -> None:
             await _train_and_synchronize(node, resumed=resumed)
         await _leave(node)
         nursery.cancel_scope.cancel()
+
+
+async def _stop_outside(node: Node, stop: trio.Event, resumed: bool) -> None:
+    """Stop a node that its private swarm has put out, as Ctrl-C would. `live` says why."""
+    while node.outside is not None:
+        node.put_out = _why_outside(node, resumed=resumed)
+        if node.put_out is not None:
+            stop.set()
+            return
+        await trio.sleep(LOOK_INSIDE_S)
+
+
+def _why_outside(node: Node, *, resumed: bool) -> RunError | None:
+    if node.outside is None:
+        return None
+    return node.outside.why(trio.current_time(), node.service.neighbour_ids, resumed=resumed)
 
 
 async def _cut_short(node: Node, *, goodbye: bool) -> None:

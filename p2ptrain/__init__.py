@@ -22,7 +22,6 @@ The parts are loaded when they are first asked for, so that a command that needs
 
 import importlib
 from os import PathLike
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -45,6 +44,8 @@ def load(run: str | PathLike[str], node: str | None = None) -> "dict[str, torch.
     ...
     p2ptrain.saved.models.SavedModelError: there is no run folder runs/no-such-run
     """
+    from pathlib import Path
+
     from p2ptrain.saved.models import models_of, state_dict
 
     return state_dict(models_of(Path(run), node).models)

@@ -2,14 +2,20 @@
 
 import sys
 
+from node import interrupts
+
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    interrupts.at_once()  # before anything else is imported
+    from node.cli import program
+
     try:
-        from node.cli import program
-    except KeyboardInterrupt:  # so early that nobody is there yet to handle it
-        sys.exit(130)
-    sys.exit(program())
+        code = program()
+    except KeyboardInterrupt:  # while another error was being told
+        code = 130
+    interrupts.at_once()  # Python takes its time to end, and everything is done
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from node.lanes import InlineLane
 from node.node import Node
 from node.run_dir import IDENTITY
 from node.runtime import live
+from node.swarm.applying import follow_manifests
 
 STEP_SECONDS = 0.05
 
@@ -109,10 +110,12 @@ class Swarm:
         wait_for: int = 0,
         change: Callable[[Node], None] = lambda node: None,
         peers: tuple[str, ...] | None = None,
+        follows: bool = False,
         **sections: dict[str, Any],
     ) -> Member:
         """A node with these settings over DEFAULTS; the same name again is the same node, restarted. `peers`: the
-        addresses that its operator gave; None: those of all members that run."""
+        addresses that its operator gave; None: those of all members that run. `follows`: what may change while a run
+        goes on is as the private swarm's manifest says."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         if not (folder / IDENTITY).exists():
@@ -137,6 +140,9 @@ class Swarm:
             private=held.private,
         )
         node, checkpoint = make_node(self._config(wait_for, peers, sections), around)
+        if follows:
+            assert held.private is not None
+            held.news.to = follow_manifests(node, held.private.gate.chain, emit)
         change(node)
         member = Member(name, node, transport, folder, events, checkpoint is not None)
         self.members[name] = member

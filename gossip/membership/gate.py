@@ -4,7 +4,7 @@ The gate decides and keeps no connection: after every change of what is known, `
 disconnected now.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,8 @@ from gossip.membership.certificate import Certificate, Plain, parse_credentials
 from gossip.membership.chain import ManifestChain, pack_manifests
 from gossip.membership.invite import Role
 from gossip.membership.limits import MAX_REMEMBERED
+from gossip.membership.refusal import Refusal, claim_words, ended_words, names, parse_refusal, refusal_for
+from gossip.membership.revocation import Revocation
 from gossip.membership.roster import Roster, pack_item
 from gossip.membership.standing import members, standing
 from gossip.protocol.quota import Quota
@@ -38,7 +40,9 @@ class Gate:
     """Admission to one swarm.
 
     `now` yields unix seconds. `learned` is called with each roster item that `admit` adds, to pass on; it may be set
-    later. Raises LocalError when our own membership does not hold: better at the start than at every door.
+    later. So may `refused`, which is called with each peer that does not let us in and says why: by what an admin
+    signed (True), or by its word alone. Raises LocalError when our own membership does not hold: better at the start
+    than at every door.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class Gate:
         self.roster = roster
         self._now = now
         self.learned = learned
+        self.refused: Callable[[PeerId, Refusal, bool], None] | None = None
+        self._peer = peer
         self._shown: Certificate | Plain = Plain(swarm=chain.swarm) if certificate is None else certificate
         self._admitted: dict[PeerId, Certificate | Plain] = {}
         self._displacing = Quota(burst=DISPLACING_BURST, per_s=DISPLACING_PER_S)
@@ -62,7 +68,7 @@ class Gate:
         try:
             standing(peer, self._shown, chain, roster, now())
         except RemoteError as error:
-            raise LocalError(f"our own membership does not hold: {error}") from error
+            raise LocalError(self._ended_by(error)) from error
         if certificate is not None:
             roster.put(certificate)
 
@@ -80,6 +86,38 @@ class Gate:
         self._admitted[peer] = shown
         if len(self._admitted) > MAX_REMEMBERED:
             del self._admitted[next(iter(self._admitted))]
+
+    def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
+        """What a peer is told that `admit` has refused with `error`; b"" for one that never was let in by an admin."""
+        try:
+            shown = self._parse(credentials)
+        except RemoteError:
+            return b""
+        told = refusal_for(peer, shown, self.roster, self.chain.newest.terms, error)
+        return b"" if told is None else told.pack()
+
+    def heard(self, peer: PeerId, said: bytes) -> str:
+        """Take up what a peer said that does not let us in; any bytes whatever. In words, for its owner. A revocation
+        of us that an admin signed is kept and passed on; everything else is the peer's word."""
+        try:
+            refusal = parse_refusal(said)
+        except RemoteError:
+            return "it does not take us for a member"
+        revocation = refusal.revocation
+        signed = revocation is not None and self._is_of_us(revocation)
+        if revocation is not None and signed and self.roster.put(revocation) and self.learned is not None:
+            self.learned(pack_item(revocation))
+        if self.refused is not None:
+            self.refused(peer, refusal, signed)
+        ended = self.ended()
+        if signed and ended is not None:
+            return f"it does not take us for a member: {ended}"
+        return f"it does not take us for a member, and says that {claim_words(refusal.reason)}"
+
+    def ended(self) -> str | None:
+        """Why we are no member any more, by what we know ourselves; None while we are one."""
+        error = self.why_out(self._peer, self.own)
+        return None if error is None else self._ended_by(error)
 
     def why_out(self, peer: PeerId, shown: Certificate | None = None) -> RemoteError | None:
         """Why a peer is no member by what it showed, or by a certificate of it that we know; None when it is one."""
@@ -102,6 +140,11 @@ class Gate:
             return standing(peer, shown, self.chain, self.roster, self._now())
         except RemoteError:
             return None
+
+    def members_among(self, peers: Collection[PeerId]) -> frozenset[PeerId]:
+        """Those of these peers of whom the roster has a certificate that holds, connected or not."""
+        known = (each for each in self.roster.certificates if each.peer in peers)
+        return frozenset(each.peer for each in known if self.why_out(each.peer, each) is None)
 
     def require(self, peer: PeerId, *roles: Role) -> None:
         """Raises RemoteError(WRONG_ROLE | NO_MEMBER) unless the peer has one of these roles."""
@@ -160,6 +203,15 @@ class Gate:
         except RemoteError:
             return False
         return True
+
+    def _is_of_us(self, revocation: Revocation) -> bool:
+        ours = revocation.swarm == self.chain.swarm and names(revocation, self._peer, self._shown)
+        return ours and self.roster.trusts(revocation)
+
+    def _ended_by(self, error: RemoteError) -> str:
+        shown, roster = self._shown, self.roster
+        found = roster.revoked(shown) if isinstance(shown, Certificate) else roster.revoked_peer(self._peer)
+        return ended_words(shown, found if error.reason is Reason.REVOKED else None, error)
 
     def _parse(self, credentials: bytes) -> Certificate | Plain:
         """Who shows nothing at all is a stranger; an open swarm lets it in."""

@@ -85,6 +85,13 @@ class Admission(Protocol):
         time to come up is not there after a `disconnect`: the answer must cost the peer nothing, and be quick.
         """
 
+    def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
+        """What is said to a peer that `admit` has just refused with `error`, at most `MAX_CREDENTIALS` bytes; b"":
+        nothing, as to every stranger."""
+
+    def heard(self, peer: PeerId, said: bytes) -> str:
+        """What a peer that we dialled says of why it does not let us in; any bytes whatever. In words."""
+
 
 MAX_CREDENTIALS: Final = 4096
 """Bytes that a stranger may show before anything is known of it: two signed links and a key that signs a newer one

@@ -24,11 +24,12 @@ _MINUTE_S: Final = 60.0
 
 class RefusedError(TransportError):
     """One end of a connection did not take the other for a member. `kind`: under which it is counted, "" where it is
-    the far end that would not have us."""
+    the far end that would not have us. `answer`: what the refused one is told, b"" for nothing."""
 
-    def __init__(self, kind: str, why: str) -> None:
+    def __init__(self, kind: str, why: str, answer: bytes = b"") -> None:
         super().__init__(why)
         self.kind = kind
+        self.answer = answer
 
 
 class Door:
@@ -62,7 +63,14 @@ class Door:
             self._admission.admit(peer, credentials)
         except RemoteError as error:
             kind = f"refused_{error.reason}"
-            raise self.refusal(kind if kind in DROPS else "refused_other", str(error), peer, host, now) from None
+            refusal = self.refusal(kind if kind in DROPS else "refused_other", str(error), peer, host, now)
+            refusal.answer = self._admission.explain(peer, credentials, error)
+            raise refusal from None
+
+    def heard(self, peer: PeerId, said: bytes) -> str:
+        """What a peer that we dialled says of why it does not let us in, in words."""
+        assert self._admission is not None
+        return self._admission.heard(peer, said)
 
     def refusal(self, kind: str, why: str, peer: PeerId | None, host: str | None, now: float) -> RefusedError:
         """Count one that is sent away, and tell of it unless enough was told; what to raise."""

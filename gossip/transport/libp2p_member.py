@@ -6,14 +6,17 @@ the encrypted channel:
     frame = length: 2 bytes, big-endian; credentials
 
 Who dialled sends first, and who listens answers only when it has admitted the caller: a stranger hears Noise, which
-tells it the key that it has dialled by name, and the end of the connection. Who dialled shows its credentials to the
-key that it meant to dial and to no other. Credentials are no secrets, and are good for the key alone that shows them.
+tells it the key that it has dialled by name, and the end of the connection. One that an admin once let in, and that is
+out now, is told why: a frame whose length has its highest bit set, with a refusal (membership/refusal.py). Who dialled
+shows its credentials to the key that it meant to dial and to no other. Credentials are no secrets, and are good for the
+key alone that shows them.
 
 They are asked about again when the connection is registered: a caller that is admitted and then dawdles until it is
 revoked (the handshake may take some seconds) would be nobody's connection while connections are cut.
 """
 
 import struct
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -32,6 +35,9 @@ MEMBER_ID: Final = TProtocol("/p2ptrain/member/1.0.0")
 """What multistream-select is offered, and all that it is offered."""
 
 _LENGTH: Final = struct.Struct(">H")
+_REFUSAL: Final = 0x8000
+"""In a frame's length: it is a refusal. Who does not know of refusals takes it for credentials that are too long."""
+
 _LIST: Final = "ls"
 """Asks for the names of all protocols."""
 
@@ -47,7 +53,13 @@ class MemberSecurity:
         """Who calls proves its key, shows its credentials, and sees ours if it is admitted. Raises RefusedError."""
         session = await self._noise.secure_inbound(conn)
         session.credentials = await self._shown(session)
-        readmit(self._door, session)
+        try:
+            readmit(self._door, session)
+        except RefusedError as refused:
+            if refused.answer:
+                with suppress(IOException):  # it is refused, whether it hears why or not
+                    await session.write(_LENGTH.pack(_REFUSAL | len(refused.answer)) + refused.answer)
+            raise
         await self._show(session)
         return session
 
@@ -56,7 +68,7 @@ class MemberSecurity:
         session = await self._noise.secure_outbound(conn, peer_id)
         await self._show(session)
         try:
-            session.credentials = await self._shown(session)
+            session.credentials = await self._shown(session, or_refusal=True)
         except IOException as error:
             why = "it hung up when it had seen our credentials: it does not take us for a member"
             raise RefusedError("", why) from error
@@ -67,9 +79,12 @@ class MemberSecurity:
         ours = self._door.credentials()
         await session.write(_LENGTH.pack(len(ours)) + ours)
 
-    async def _shown(self, session: Any) -> bytes:
-        """The far end's frame. Raises RefusedError for one that is too long, IOException where there is none."""
+    async def _shown(self, session: Any, *, or_refusal: bool = False) -> bytes:
+        """The far end's frame. Raises RefusedError for one that is too long or (where we dialled) says why we are not
+        let in, IOException where there is none."""
         (size,) = _LENGTH.unpack(await _exactly(session, _LENGTH.size))
+        if or_refusal and size & _REFUSAL and size ^ _REFUSAL <= MAX_CREDENTIALS:
+            raise RefusedError("", self._door.heard(_peer(session), await _exactly(session, size ^ _REFUSAL)))
         if size > MAX_CREDENTIALS:
             why = f"credentials of {size} bytes"
             raise self._door.refusal("refused_oversize", why, _peer(session), host_of(session), trio.current_time())

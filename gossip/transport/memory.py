@@ -208,8 +208,9 @@ class MemoryTransport:
             return
         try:
             its.admit(self._peer, door.credentials(), None, now)
-        except RefusedError:
-            raise TransportError("it does not take us for a member") from None
+        except RefusedError as refused:
+            why = door.heard(node.peer_id, refused.answer) if refused.answer else "it does not take us for a member"
+            raise TransportError(why) from None
         door.admit(node.peer_id, its.credentials(), None, now)
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:

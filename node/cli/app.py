@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from node import collector
+from node import collector, interrupts
 from node.cli import (
     bench_cmd,
     config_cmd,
@@ -59,6 +59,8 @@ def root(
     debug: Annotated[bool, typer.Option("--debug", help="With any command: show tracebacks, log more.")] = False,
 ) -> None:
     """Options of the program itself."""
+    if context.invoked_subcommand not in interrupts.STARTING:
+        interrupts.raising()
     if show_version:
         typer.echo(f"p2ptrain {_version()}")
         raise typer.Exit

@@ -29,7 +29,9 @@ Threshold = Annotated[int | None, typer.Option("--k", metavar="K", help="How man
 Expires = Annotated[
     str,
     typer.Option(
-        metavar="WHEN", help="When the MEMBERSHIP of those who join by it ends: 12h, 7d, 4w, a date (UTC), or never."
+        metavar="WHEN",
+        help="When the MEMBERSHIP of those who join by it ends: 12h, 7d, 4w, a date (UTC), or never. As clocks "
+        "differ, it is taken for five minutes longer.",
     ),
 ]
 Allow = Annotated[
@@ -156,6 +158,8 @@ def invite(
         if out is not None:
             write_line(out, line)
         picture = inviting.qr(line) if qr else None
+    if note := swarm_text.ends_note(wish.expires):
+        typer.echo(note, err=True)  # what is printed is the line, which goes into files
     _out(swarm_text.invited(line, out, picture), json=json)
 
 
@@ -211,7 +215,7 @@ def revoke(
             help="A peer id or its end; or an invite's id, name, line or file: all who joined by it.",
         ),
     ],
-    reason: Annotated[str, typer.Option(help="Told to every member.")] = "",
+    reason: Annotated[str, typer.Option(help="Told to every member, and to whom it puts out.")] = "",
     to: To = None,
     passphrase_file: options.PassphraseFile = None,
     json: options.Json = False,

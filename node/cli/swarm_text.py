@@ -110,17 +110,36 @@ def listed(rows: list[dict[str, Any]], name: str) -> Said:
     from node.swarm.words import day
 
     table = Table(box=None, pad_edge=False)
-    for column in ("peer", "role", "name", "since", "here", "invite", "state"):
+    dated = any(row.get("expires") for row in rows)
+    for column in ("peer", "role", "name", "since", *(("ends",) if dated else ()), "here", "invite", "state"):
         wraps = column in ("name", "state")
         least = STATE_WIDTH if column == "state" else len(column)
-        table.add_column(column, no_wrap=not wraps, min_width=least, style="bold" if column == "peer" else "")
+        style = "bold" if column == "peer" else ""
+        table.add_column(
+            column, no_wrap=not wraps, min_width=least, overflow="fold" if wraps else "ellipsis", style=style
+        )
     for row in rows:
         here = {True: "yes", False: "no", None: text.NOTHING}[row.get("connected")]
         state = row["state"] if row["revoked"] in (None, "yes") else f"{row['state']}: {row['revoked']}"
         since = day(row["since"]) if row["since"] else text.NOTHING
-        invite = (row.get("grant") or text.NOTHING)[:12]
-        table.add_row(text.peer(row["peer"]), row["role"] or text.NOTHING, row["name"], since, here, invite, state)
+        ends = (day(row["expires"]) if row.get("expires") else text.NOTHING,) if dated else ()
+        invite = (row.get("grant") or text.NOTHING)[: 8 if dated else 12]
+        role = row["role"] or text.NOTHING
+        table.add_row(text.peer(row["peer"]), role, row["name"], since, *ends, here, invite, state)
     return {"name": name, "members": rows}, [table]
+
+
+def ends_note(expires: int | None) -> str | None:
+    """What whoever gives an invite should know of its end; None where it has none."""
+    from gossip.membership.limits import TOLERANCE_S
+    from node.swarm.words import moment
+
+    if expires is None:
+        return None
+    return (
+        f"memberships by it end {moment(expires)}; as clocks differ, they and the invite are taken up to "
+        f"{TOLERANCE_S // 60} minutes longer (revoke it to end it at once)"
+    )
 
 
 def revoked(signed: "Revocation", handed: Sequence[Path]) -> Said:
@@ -160,6 +179,9 @@ def changed(outcome: "Outcome") -> Said:
         lines.append(f"  {text.program()} swarm sign DIR {outcome.file}")
     elif outcome.handed_to:
         lines += _handed(outcome.handed_to)
+        if "train.rounds" in settings:
+            go_on = f"{text.program()} node --run-dir FOLDER"
+            lines.append(f"members that have trained all rounds by now go on when they are started again: {go_on}")
     else:
         lines.append("enough admins have signed; an admin with a node runs `swarm sign` once more to hand it over")
     return facts, lines

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from node import interrupts
 from node import run_dir as folders
 from node.cli import options, text
 from node.cli.lines import LastingConsole
@@ -102,6 +103,7 @@ def _watched(plan: "Plan", *, json: bool) -> int:
     liars = frozenset(node.name for node in plan.nodes if node.byzantine)
     progress = [node.progress for node in supervisor.nodes]
     shown = view.choose(progress, json=json, byzantine=liars, console=console)
+    interrupts.raising()  # from here on there is a terminal to put in order
     with shown:
         outcome = trio.run(supervisor.run)
     if outcome.interrupted:

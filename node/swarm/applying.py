@@ -2,6 +2,9 @@
 
 A phase that begins in that round is trained by it, and the round is closed by it. Which settings these are:
 `recipe.CHANGEABLE`. A node that hears of it late says so, and applies it at once.
+
+A version that gives the run more rounds holds at the latest where the rounds before it end: a round that it names
+behind that end would never come. So a finished member that hears of it goes on.
 """
 
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from gossip.membership.settings import Settings
 from node.journal import Emit
 from node.node import Node
 from node.swarm import recipe
+from node.swarm.holding import holding, rounds_told
 
 
 class Applier:
@@ -28,7 +32,7 @@ class Applier:
 
     def settle(self, trained: int, closed: int) -> None:
         """The node trains round `trained` from now on, and closes round `closed` next."""
-        manifest = self._chain.at_round(trained)
+        manifest = holding(self._chain, trained)
         if manifest.version != self._trained:
             first, self._trained = self._trained is None, manifest.version
             changed = self._apply(manifest, "train")
@@ -36,11 +40,15 @@ class Applier:
                 self._emit(
                     "manifest", version=manifest.version, applies_at=manifest.applies_at, round=trained, changes=changed
                 )
-        manifest = self._chain.at_round(closed)
+        manifest = holding(self._chain, closed)
         if manifest.version != self._closed:
             self._closed = manifest.version
             if self._apply(manifest, "network"):
                 self._node.service.closer.settle(self._node.config.network)
+
+    def rounds_in(self, round_: int) -> int:
+        """How many rounds the run has, as the settings of a round say: this node may be far from there."""
+        return rounds_told(holding(self._chain, round_)) or self._node.config.train.rounds
 
     def heard(self, manifest: Manifest) -> None:
         """A newer version is known: it holds at once where its round is over, and later by itself."""
@@ -80,6 +88,6 @@ def wanted(settings: Settings, section: str) -> dict[str, Any]:
 def follow_manifests(node: Node, chain: ManifestChain, emit: Emit) -> Callable[[Manifest], None]:
     """Apply the chain to the node from now on; what to call with each newer manifest."""
     applier = Applier(node, chain, emit)
-    node.settle = applier.settle
+    node.settle, node.rounds_in = applier.settle, applier.rounds_in
     node.settle_round()
     return applier.heard

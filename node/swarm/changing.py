@@ -34,6 +34,7 @@ from gossip.secret_file import read_private, write_private
 from node.errors import UsageError
 from node.swarm import recipe, words
 from node.swarm.folder import SwarmFolder, membership_of
+from node.swarm.holding import MORE_ROUNDS, rounds_of
 from node.swarm.joining import read_invite
 from node.swarm.looking import member_dir, round_of
 from node.swarm.pending import known
@@ -101,7 +102,7 @@ def rotate(
     newest = chain.newest
     _check_admin(authority, newest)
     terms = _changed(newest.terms, change)
-    applies_at = _applies_at(newest, change, at_round, to[0])
+    applies_at = _applies_at(chain, change, at_round, to[0])
     manifest = succeed(newest, terms, applies_at=applies_at).signed_by(authority)
     return _deliver(chain, manifest, out or folder.path / f"proposal-{manifest.version}.p2p", to)
 
@@ -110,7 +111,7 @@ def check_change(folder: SwarmFolder, change: Change, at_round: int | None, to: 
     """What can be said of a change before a passphrase is asked for. UsageError."""
     chain, _ = known(membership_of(to[0]))
     _changed(chain.newest.terms, change)
-    _applies_at(chain.newest, change, at_round, to[0])
+    _applies_at(chain, change, at_round, to[0])
 
 
 def sign(folder: SwarmFolder, authority: Signer, file: Path, to: tuple[Path, ...]) -> Outcome:
@@ -197,7 +198,8 @@ def _check_settings(settings: recipe.Table) -> None:
     from_raw(recipe.raw_of(settings))
 
 
-def _applies_at(newest: Manifest, change: Change, at_round: int | None, node_dir: Path) -> int:
+def _applies_at(chain: ManifestChain, change: Change, at_round: int | None, node_dir: Path) -> int:
+    newest = chain.newest
     if not change.settings:
         if at_round is not None:
             raise UsageError("--at-round without --set", "who is a member goes by the newest version at once")
@@ -207,19 +209,37 @@ def _applies_at(newest: Manifest, change: Change, at_round: int | None, node_dir
         raise UsageError(
             "the node here has not trained yet, so its round says nothing", "--at-round N; 0 before the swarm begins"
         )
+    ends, rounds = rounds_of(chain), change.settings.get("train.rounds")
+    more = ends is not None and isinstance(rounds, int) and rounds > ends
     at = (here or 0) + AHEAD_ROUNDS if at_round is None else at_round
-    if here is not None and at <= here:
+    if ends is not None:
+        if more and at_round is None:
+            at = min(at, ends)  # a round behind the run's end would never come
+        _check_reached(at, ends, here, rounds, more=more)
+    if here is not None and at <= here and at != ends:
         raise UsageError(f"round {at} is over: the swarm is in round {here}", f"--at-round {here + AHEAD_ROUNDS}, say")
-    if at_round is not None and at < newest.applies_at:
+    if at_round is not None and at < newest.applies_at and not more:
         hint = f"--at-round {newest.applies_at} or later"
         raise UsageError(f"version {newest.version} holds from round {newest.applies_at}, which is later", hint)
     at = max(at, newest.applies_at)
-    rounds = change.settings.get("train.rounds")
     if isinstance(rounds, int) and rounds <= at:
         raise UsageError(
             f"train.rounds={rounds} would end the run before round {at}", "give more rounds, or an earlier one"
         )
     return at
+
+
+def _check_reached(at: int, ends: int, here: int | None, rounds: Any, *, more: bool) -> None:
+    """UsageError for a change that no round would ever bring about: all of the run's are over by then."""
+    if here is not None and here >= ends and not more:
+        said = f"train.rounds={rounds}: " if rounds is not None else ""
+        hint = f"give the run more rounds with it: --set train.rounds={ends + MORE_ROUNDS}, for example"
+        raise UsageError(f"{said}the run is over, {here} rounds of {ends} are trained already", hint)
+    if at < ends or (more and at == ends):
+        return
+    last = ends if more else ends - 1
+    hint = f"--at-round {last} or earlier" if last > (here or 0) else f"add --set train.rounds={ends + MORE_ROUNDS}"
+    raise UsageError(f"round {at} would never come: the run has {ends} rounds", hint)
 
 
 def _follows(chain: ManifestChain, manifest: Manifest) -> bool:

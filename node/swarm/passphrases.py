@@ -8,6 +8,7 @@ from pathlib import Path
 from gossip.errors import LocalError
 from gossip.sealed import MAX_PASSPHRASE_BYTES
 from gossip.secret_file import read_private
+from node import interrupts
 from node.errors import UsageError
 
 _NOWHERE = "there is no terminal to ask for the passphrase on"
@@ -50,7 +51,12 @@ def from_file(path: Path) -> bytes:
 
 
 def _typed(prompt: str) -> bytes:
-    return _checked(getpass.getpass(prompt).encode("utf-8"), "the passphrase")
+    changed = interrupts.raising()  # on Ctrl-C the terminal is to show again what is typed
+    try:
+        return _checked(getpass.getpass(prompt).encode("utf-8"), "the passphrase")
+    finally:
+        if changed:
+            interrupts.at_once()
 
 
 def _checked(passphrase: bytes, what: str) -> bytes:

@@ -172,5 +172,7 @@ def _check_same(section: str, key: str, value: Any, ours: Any) -> None:
     if plain == ours and isinstance(plain, bool) == isinstance(ours, bool):
         return
     said = "it is not set there" if ours is None else f"there it is {ours!r}"
-    hint = "leave it out: all members train as the swarm's manifest says (an admin changes it with swarm rotate)"
+    hint = "leave it out: all members train as the swarm's manifest says"
+    if f"{section}.{key}" in CHANGEABLE:
+        hint += f"; an admin changes it for all: p2ptrain swarm rotate DIR --set {section}.{key}={value}"
     raise UsageError(f"{section}.{key}={value!r} contradicts the swarm: {said}", hint)

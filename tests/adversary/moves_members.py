@@ -6,9 +6,11 @@ from adversary_move import Act, move
 from hostile_peer import Fault
 from moves_chains import take_part
 
+from gossip.errors import Reason, RemoteError
 from gossip.identity import Identity
-from gossip.ids import Digest
+from gossip.ids import Digest, PeerId
 from gossip.membership import Authority, pack_item, revoke_peer
+from gossip.membership.refusal import MAX_REFUSAL_BYTES, TOLD, Refusal
 from gossip.membership.sync import paged
 from gossip.protocol.digests import digest_of
 from gossip.protocol.member_messages import Known, MembershipRequest
@@ -45,10 +47,21 @@ async def _news(act: Act) -> None:
         await trio.sleep(act.move.seconds / len(pages))
 
 
-@move("members.revoke", amounts=(1, 6), speaks=("membership",), among=PRIVATE, apt=("private",))
+@move(
+    "members.revoke",
+    amounts=(1, 6),
+    variants=("told", "claim", "forged", "hurt", "junk"),
+    speaks=("membership",),
+    among=PRIVATE,
+    apt=("private",),
+)
 async def _revoke(act: Act) -> None:
-    """Revoke honest members, without being an admin."""
+    """Revoke honest members, without being an admin: by telling others, or by saying at the own door that they are out
+    to whoever dials, with whom it parts again and again."""
     await act.meet()
+    if act.move.variant != "told":
+        await refuse_all(act)
+        return
     admin = Authority(act.peer.identity.seed)
     for number in range(act.move.amount):
         victim = act.stage.lives[number % len(act.stage.lives)].peer
@@ -94,3 +107,48 @@ async def _answer(act: Act) -> None:
     how = act.rng.choice(["refuse", "hang", "trickle", "truncate", "garbage", "oversize", "wrong", "extra"])
     with act.peer.lying(Fault(act.move.variant, how, frozenset())):
         await take_part(act, "mean")
+
+
+class LyingDoor:
+    """Lets nobody in, and says why: a claim of any kind, a revocation that no admin has signed, bytes that are none."""
+
+    def __init__(self, act: Act, shown: bytes) -> None:
+        self._act = act
+        self._shown = shown
+
+    def credentials(self) -> bytes:
+        """Its own are good."""
+        return self._shown
+
+    def admit(self, peer: PeerId, credentials: bytes) -> None:
+        """Nobody."""
+        raise RemoteError(Reason.REVOKED, "so it says")
+
+    def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
+        """A lie."""
+        act, reason = self._act, self._act.rng.choice(sorted(TOLD))
+        forged = revoke_peer(Authority(act.peer.identity.seed), SWARM, peer, issued_at=FOUNDED, reason="because")
+        true = Refusal(reason=Reason.REVOKED, revocation=forged).pack()
+        return {
+            "claim": Refusal(reason=reason).pack(),
+            "forged": true,
+            "hurt": true[:-1] + bytes([true[-1] ^ 1]),
+            "junk": act.rng.randbytes(act.rng.choice([1, 60, MAX_REFUSAL_BYTES])),
+        }[act.move.variant]
+
+    def heard(self, peer: PeerId, said: bytes) -> str:
+        """It does not matter."""
+        return ""
+
+
+async def refuse_all(act: Act) -> None:
+    """A door that lies, for as long as the move lasts."""
+    door = act.peer.transport._door
+    was, door._admission = door._admission, LyingDoor(act, door.credentials())
+    try:
+        for _ in range(act.move.amount):
+            for life in act.targets:
+                await act.peer.transport.disconnect(life.peer)
+            await trio.sleep(act.move.seconds / act.move.amount)
+    finally:
+        door._admission = was

@@ -107,3 +107,9 @@ def test_invented_runs_do_not_push_out_the_real_one() -> None:
 def test_a_plug_in_codec_that_refuses_for_a_reason_of_its_own_ends_nobody() -> None:
     scenario = Scenario(kind="steady", honest=4, f=1)
     holds(scenario, Move(kind="payload.codec", at=40.0, variant="plugged_in", amount=2))
+
+
+@pytest.mark.parametrize("variant", ["claim", "forged"])
+def test_a_member_that_says_of_all_that_they_are_out_stops_nobody(variant: str) -> None:
+    scenario = Scenario(kind="private", honest=5, f=1)
+    holds(scenario, Move(kind="members.revoke", at=20.0, variant=variant, amount=6, seconds=120.0))

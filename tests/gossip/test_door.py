@@ -30,6 +30,12 @@ class Club:
         if peer in self.struck:
             raise RemoteError(self.struck[peer], "struck out")
 
+    def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
+        return b"struck out" if peer in self.struck else b""
+
+    def heard(self, peer: PeerId, said: bytes) -> str:
+        return f"it does not take us for a member: {said.decode()}"
+
 
 class Guest:
     """Handlers that remember."""

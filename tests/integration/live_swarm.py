@@ -159,6 +159,8 @@ class Resident:
         while not finished.is_set():
             round_ += 1
             await trio.sleep(PACE_S)
+            if self.service.role is None:  # it has been put out, and knows it
+                return
             await self.service.publish(
                 round=round_, codec="none", payload=payload_of(self.peer, round_), steps=1, tokens=1
             )

@@ -55,6 +55,13 @@ class Card:
         if peer in self._roster.struck:
             raise RemoteError(self._roster.struck[peer])
 
+    def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
+        """Nobody ever was one of us here."""
+        return b""
+
+    def heard(self, peer: PeerId, said: bytes) -> str:
+        return f"it does not take us for a member: {said.decode('ascii', 'replace')}"
+
 
 def card_of(peer: PeerId | str) -> bytes:
     return b"a card of " + str(peer).encode("ascii")

@@ -9,7 +9,7 @@ import trio
 from libp2p_harness import until
 from members_harness import Member, living
 
-from gossip.errors import Reason
+from gossip.errors import LocalError, Reason
 from gossip.identity import Identity
 from gossip.ids import PeerId
 from gossip.membership import (
@@ -75,6 +75,10 @@ async def test_a_revocation_cuts_live_connections_everywhere_and_outlives_all_no
         assert not any(away in node.transport.peers or node.follows(gone) for node in rest)
         for node in rest:
             assert node.transport.drops.get("handler", 0) == 0
+        assert await _knows(gone), "it is shown what the admin signed"
+    with pytest.raises(LocalError, match="your membership was revoked by admin"):
+        private(tmp_path, 3)
+    (tmp_path / "3" / "roster").unlink()  # it wants to have heard nothing
     nodes = members(tmp_path, 6)  # of the files alone
     async with living(*nodes):
         for node in (*nodes[:2], *nodes[3:]):
@@ -102,6 +106,12 @@ async def test_a_manifest_reaches_all_and_observers_hear_and_say_nothing(tmp_pat
         every = [*nodes, watcher]
         await until(lambda: all(node.service._registrar.spread.known().version == 2 for node in every), 10)
         assert not any(node.service.stats.rejected for node in every)
+
+
+async def _knows(gone: Member) -> bool:
+    gate = gone.service._registrar._gate
+    await until(lambda: gate.ended() is not None, 10)
+    return True
 
 
 def _ended(node: Member, away: PeerId) -> bool:

@@ -1,5 +1,5 @@
-"""Every kind of stranger at the doors of a private swarm that is at work: none gets a byte, each is told of and
-counted, and the rounds go on as before."""
+"""Every kind of stranger at the doors of a private swarm that is at work: none gets a byte, but for who was invited
+once and hears why it is out; each is told of and counted, and the rounds go on as before."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,10 +15,11 @@ from members_harness import Member
 from multiaddr import Multiaddr
 from private_harness import GREETING, NO, framed, proved, wired
 
-from gossip.errors import LocalError
+from gossip.errors import LocalError, Reason
 from gossip.identity import Identity
 from gossip.ids import PeerId
 from gossip.membership import Invitation, Plain, encode_line, parse_line, revoke_peer
+from gossip.membership.refusal import Refusal
 from gossip.transport.libp2p_member import MEMBER_ID
 from gossip.transport.preshared import PresharedKey
 
@@ -104,6 +105,10 @@ CARDS: dict[Shown, tuple[str, str]] = {
 }
 
 
+INVITED = (expired, revoked, used_up)
+"""Those whom an admin has invited once, and who are told why they are not let in."""
+
+
 async def counted(member: Resident, kind: str, before: int) -> None:
     await until(lambda: member.transport.drops[kind] > before)
 
@@ -116,8 +121,14 @@ async def knock(swarm: LiveSwarm, member: Resident, shown: Shown, host: str) -> 
     before = member.transport.drops[kind]
     async with wired(member.address, swarm.psk, host) as wire:
         session = await proved(wire, member.address, key)
-        with suppress(Exception):  # it may hang up while we speak
-            await session.write(framed(shown(swarm, peer)) + GREETING + b"\x0d/yamux/1.0.0\n")
+        if shown in INVITED:
+            await session.write(framed(shown(swarm, peer)))
+            size = int.from_bytes(await session.read(2), "big") ^ 0x8000
+            out = swarm.residents[0].gate.roster.revoked_peer(peer)
+            assert await session.read(size) == Refusal(reason=Reason(reason), revocation=out).pack(), "and nothing more"
+        else:
+            with suppress(Exception):  # it may hang up while we speak
+                await session.write(framed(shown(swarm, peer)) + GREETING + b"\x0d/yamux/1.0.0\n")
         assert (await wire.rest(), wire.ended) == (b"", True)
     await counted(member, kind, before)
     assert member.lines(f"refused {peer} at {host}: {reason}: {why}") or host == "127.0.0.1"

@@ -11,6 +11,7 @@ from node.config import Config
 from node.node import Node
 from node.swarm import recipe
 from node.swarm.applying import follow_manifests
+from node.swarm.holding import holding, rounds_of
 
 ADMIN = Authority(b"\x07" * 32)
 
@@ -23,6 +24,7 @@ class Parts:
     round: int = 0
     closing: bool = False
     settle: Any = None
+    rounds_in: Any = None
     settled: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -118,3 +120,28 @@ def test_what_this_program_cannot_apply_is_said_and_passed_over() -> None:
     _, told = follow(node, chain((0, {"train.learning_rate": -1.0})))
     assert node.config == Config()
     assert told[0][0] == "warning"
+
+
+@pytest.mark.parametrize("at", [60, 70], ids=["where it ends", "behind its end"])
+def test_a_finished_member_that_hears_of_more_rounds_has_them_at_once(at: int) -> None:
+    node, made = Parts(round=60), chain()
+    heard, told = follow(node, made)
+    extend(made, at, {"train.rounds": 80, "train.learning_rate": 0.5})
+    heard(made.newest)
+    assert (node.config.train.rounds, node.config.train.learning_rate) == (80, 0.5)
+    assert [event for event, _ in told] == ["manifest"]
+
+
+def test_what_holds_where_rounds_were_added_more_than_once() -> None:
+    late = {"train.clip_norm": 9.0}
+    made = chain((70, late), (70, {"train.rounds": 80}), (80, {"train.rounds": 90}), (95, {"train.clip_norm": 5.0}))
+    held = [holding(made, round_).version for round_ in (0, 59, 60, 79, 80, 89, 90, 95)]
+    assert held == [1, 1, 3, 3, 4, 4, 4, 5]
+    assert rounds_of(made) == 90, "and what holds from round 95 alone never comes"
+    assert rounds_of(chain((30, {"train.rounds": 40}))) == 40
+
+
+def test_a_newcomer_at_round_0_knows_how_many_rounds_there_are_where_the_others_stand() -> None:
+    node = Parts()
+    follow(node, chain((60, {"train.rounds": 80})))
+    assert [node.config.train.rounds, node.rounds_in(59), node.rounds_in(70)] == [60, 60, 80]

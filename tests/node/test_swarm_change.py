@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from swarm_harness import founded, joined, line_of, mistake, said
+from swarm_harness import DIGITS, founded, joined, line_of, mistake, said
 
 from gossip.identity import Identity
 from gossip.membership import ManifestChain, parse_item
@@ -20,6 +20,11 @@ def events(node_dir: Path, round_: int) -> None:
     (node_dir / EVENTS).write_text("".join(json.dumps(each) + "\n" for each in lines))
 
 
+def long(out: Path) -> Path:
+    """A swarm of sixty rounds."""
+    return founded(out, {**DIGITS, "train": {"rounds": 60}}).folder.path
+
+
 def waiting(node_dir: Path) -> list[bytes]:
     return [each.read_bytes() for each in (node_dir / "membership" / "inbox").glob(f"*{SUFFIX}")]
 
@@ -31,7 +36,7 @@ def newest(lab: Path) -> ManifestChain:
 def test_a_rotation_waits_for_the_node_and_the_next_builds_on_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lab = founded(tmp_path / "lab").folder.path
+    lab = long(tmp_path / "lab")
     events(lab / "node", 7)
     code, out, _ = said(
         capsys, "swarm", "rotate", lab, "--set", "train.learning_rate=0.001", "--set", "train.rounds=90", "--json"
@@ -68,10 +73,50 @@ def test_a_rotation_waits_for_the_node_and_the_next_builds_on_it(
 def test_what_rotate_refuses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], what: str
 ) -> None:
-    lab = founded(tmp_path / "lab").folder.path
+    lab = long(tmp_path / "lab")
     events(lab / "node", 7)
     assert what in mistake(capsys, "swarm", "rotate", lab, *words)
     assert not waiting(lab / "node")
+
+
+@pytest.mark.parametrize(
+    ("here", "words", "what"),
+    [
+        (
+            60,
+            ("--set", "train.learning_rate=0.1"),
+            "the run is over, 60 rounds of 60 are trained already; give the run",
+        ),
+        (60, ("--set", "train.learning_rate=0.1", "--at-round", "60"), "--set train.rounds=80"),
+        (60, ("--set", "train.rounds=50"), "train.rounds=50: the run is over, 60 rounds of 60 are trained already"),
+        (60, ("--set", "train.rounds=80", "--at-round", "70"), "round 70 would never come: the run has 60 rounds"),
+        (40, ("--set", "train.learning_rate=0.1", "--at-round", "60"), "round 60 would never come"),
+        (40, ("--set", "train.learning_rate=0.1", "--at-round", "60"), "--at-round 59 or earlier"),
+        (55, ("--set", "train.learning_rate=0.1"), "round 65 would never come"),
+        (59, ("--set", "train.learning_rate=0.1"), "add --set train.rounds=80"),
+        (40, ("--set", "train.rounds=30"), "would end the run before round 50"),
+    ],
+)
+def test_no_change_is_signed_that_no_round_would_bring_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: int, words: tuple[str, ...], what: str
+) -> None:
+    lab = long(tmp_path / "lab")
+    events(lab / "node", here)
+    assert what in mistake(capsys, "swarm", "rotate", lab, *words)
+    assert not waiting(lab / "node")
+
+
+@pytest.mark.parametrize("here", [55, 60])
+def test_more_rounds_hold_from_where_the_run_would_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: int
+) -> None:
+    lab = long(tmp_path / "lab")
+    events(lab / "node", here)
+    code, out, _ = said(capsys, "swarm", "rotate", lab, "--set", "train.rounds=80", "--set", "train.learning_rate=0.1")
+    assert (code, newest(lab).newest.applies_at) == (0, 60)
+    assert "go on when they are started again: " in out
+    code, _, _ = said(capsys, "swarm", "rotate", lab, "--set", "train.rounds=99", "--at-round", 80)
+    assert (code, newest(lab).newest.applies_at) == (0, 80)
 
 
 def test_a_round_must_be_named_where_no_node_says_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

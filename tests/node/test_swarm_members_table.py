@@ -7,7 +7,7 @@ import pytest
 from node.cli.swarm_text import listed, out
 from node.swarm.words import day
 
-JOINED = 1_790_000_000
+JOINED, ENDS = 1_790_000_000, 1_830_000_000
 
 
 def row(number: int, **changed: Any) -> dict[str, Any]:
@@ -15,10 +15,13 @@ def row(number: int, **changed: Any) -> dict[str, Any]:
     return {"peer": f"12D3KooW{number:044d}", **common, "state": "member", "connected": True, "keys": 1, **changed}
 
 
-def test_states_and_days_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("ends", [None, ENDS])
+def test_states_and_days_are_whole_at_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: int | None
+):
     monkeypatch.setenv("COLUMNS", "80")
     rows = [
-        row(1, name="the admin's own node"),
+        row(1, name="the admin's own node", expires=ends),
         row(2, role="bootstrap", name="a name of several words that is too long", state="expired"),
         row(3, role="observer", revoked="it left in a hurry", state="revoked"),
     ]
@@ -26,6 +29,7 @@ def test_states_and_days_are_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch
     said = capsys.readouterr().out
     assert "…" not in said
     assert all(len(line.rstrip()) <= 80 for line in said.splitlines())
-    for word in ("member", "expired", "revoked:", "hurry", "bootstrap", "observer", day(JOINED), "ababababab"):
+    for word in ("member", "expired", "revoked:", "hurry", "bootstrap", "observer", day(JOINED), "abababab"):
         assert word in said
+    assert (day(ENDS) in said) is ("ends" in said.split()) is (ends is not None), "shown where there is one"
     assert listed(rows, "lab")[0]["members"][0]["since"] == JOINED, "and programs have the second"

@@ -1,0 +1,109 @@
+"""What one that is sent away from the door is told, and what it may believe of that.
+
+    refusal = [reason: str<=16, revocation: bin]
+
+Told is only whoever shows a certificate by an admin of the swarm, or is named by a revocation: a stranger hears
+nothing. A revocation is an admin's word, which the refused one checks as it would have done on hearing it among
+members: no member can make one up. Without it the reason is a claim of who says it, and no more than a hint. Nobody
+else is named.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from gossip.errors import Reason, RemoteError
+from gossip.ids import PeerId
+from gossip.membership.certificate import Certificate, Plain
+from gossip.membership.limits import MAX_CERTIFICATE_BYTES
+from gossip.membership.manifest import Terms
+from gossip.membership.revocation import Revocation, parse_revocation
+from gossip.membership.roster import Roster
+from gossip.membership.signed import unpack_exact
+from gossip.protocol.wire import malformed, pack
+
+MAX_REFUSAL_BYTES: Final = MAX_CERTIFICATE_BYTES
+"""As much as anybody shows at a door; a revocation with the longest reason has 400 bytes."""
+
+TOLD: Final = frozenset({Reason.EXPIRED, Reason.REVOKED, Reason.USED_UP, Reason.NO_MEMBER})
+"""Reasons that one who was invited can do something about. The others are a stranger's."""
+
+ASK: Final = "ask an admin for a new invite (a revoked node takes it up in a fresh folder, as its key is out for good)"
+"""What to do about it."""
+
+_MAX_REASON_CHARS: Final = 16
+_SHOWN_DIGITS: Final = 16
+"""Of an admin's key in a message: `swarm show` has all 64."""
+
+_CLAIMS: Final = {
+    Reason.EXPIRED: "the membership has ended",
+    Reason.REVOKED: "the membership was revoked",
+    Reason.USED_UP: "all uses of the invite are taken",
+    Reason.NO_MEMBER: "this node is not on the swarm's list",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """What a member says of why it does not let us in. `revocation`: what an admin signed, where it has that."""
+
+    reason: Reason
+    revocation: Revocation | None = None
+
+    def pack(self) -> bytes:
+        """As it travels."""
+        return pack((self.reason.value, b"" if self.revocation is None else self.revocation.raw))
+
+
+def refusal_for(
+    peer: PeerId, shown: Certificate | Plain, roster: Roster, terms: Terms, error: RemoteError
+) -> Refusal | None:
+    """What a peer is told that proved this key, showed this, and is refused for `error`; None: nothing."""
+    certified = isinstance(shown, Certificate) and shown.peer == peer and shown.grant.admin in terms.admins
+    revocation = roster.revoked(shown) if certified and isinstance(shown, Certificate) else roster.revoked_peer(peer)
+    if error.reason not in TOLD or not (certified or revocation is not None):
+        return None
+    return Refusal(reason=error.reason, revocation=revocation if error.reason is Reason.REVOKED else None)
+
+
+def parse_refusal(data: bytes) -> Refusal:
+    """Any bytes whatever. Raises RemoteError(OVERSIZE | MALFORMED | FORGED); whether an admin of ours signed the
+    revocation, and whether it is of us, is not asked here."""
+    fields = unpack_exact(data, MAX_REFUSAL_BYTES)
+    reason, raw = fields.text(_MAX_REASON_CHARS), fields.binary(MAX_CERTIFICATE_BYTES)
+    fields.end()
+    if reason not in {each.value for each in TOLD}:
+        raise malformed("no reason that anybody is told")
+    return Refusal(reason=Reason(reason), revocation=parse_revocation(raw) if raw else None)
+
+
+def names(revocation: Revocation, peer: PeerId, shown: Certificate | Plain) -> bool:
+    """Whether a revocation is of this peer, by what it shows."""
+    if not isinstance(shown, Certificate):
+        return revocation.target == peer
+    return revocation.target in (*shown.lineage, shown.grant.id)
+
+
+def claim_words(reason: Reason) -> str:
+    """A reason that nobody has signed, as a clause."""
+    return _CLAIMS.get(reason, reason.value)
+
+
+def ended_words(shown: Certificate | Plain, revocation: Revocation | None, error: RemoteError) -> str:
+    """Why our own membership does not hold, as what we know ourselves has it; to the node's owner."""
+    if revocation is not None:
+        why = f" ({revocation.reason})" if revocation.reason else ""
+        by = revocation.admin.hex()[:_SHOWN_DIGITS]
+        return f"your membership was revoked by admin {by} on {_moment(revocation.issued_at)}{why}"
+    if error.reason is Reason.EXPIRED and isinstance(shown, Certificate) and shown.grant.expires is not None:
+        return f"your membership ended on {_moment(shown.grant.expires)}"
+    if error.reason is Reason.USED_UP:
+        return f"your membership does not hold: others have taken the place that your invite gave ({error.detail})"
+    return f"your membership does not hold: {error}"
+
+
+def _moment(unix_time: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):  # an admin may sign any number
+        return f"second {unix_time}"

@@ -1,0 +1,34 @@
+"""What Ctrl-C does before there is anything to put in order, and after everything was.
+
+A node imports torch and libp2p for seconds. Python's own handler raises KeyboardInterrupt wherever the program happens
+to be: inside an import that takes it for a missing module, in a destructor or a C callback, where it is printed and
+forgotten. So from its first line to the moment at which its event loop listens for signals, `p2ptrain up` and
+`p2ptrain node` end at once: nothing is open yet that is not written whole or not at all.
+
+Imports next to nothing, as until then Ctrl-C is Python's.
+"""
+
+import os
+import signal
+
+STARTING = ("up", "node")
+"""Commands that start for seconds, and then listen by themselves. Others have something to put in order from the first:
+a half-made folder, a terminal."""
+
+
+def at_once() -> None:
+    """From now on Ctrl-C ends this process within the moment, without a word. What ignores it goes on to do so."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def raising() -> bool:
+    """From now on Ctrl-C is a KeyboardInterrupt again, where `at_once` had changed that; whether it had."""
+    if signal.getsignal(signal.SIGINT) is not _leave:
+        return False
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return True
+
+
+def _leave(number: int, frame: object) -> None:
+    os._exit(128 + number)  # as shells say it

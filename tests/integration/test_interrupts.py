@@ -1,0 +1,68 @@
+"""Ctrl-C while `up` and `node` start: they end at once with 130, whatever is being imported, and say nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.alone
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "interrupts.py"
+PROMISE_S = 5.0
+STARTS = 6
+
+SWALLOWS = '''"""A library whose import takes Ctrl-C for the failure of a part that it can do without."""
+import pathlib
+import time
+
+try:
+    pathlib.Path(__file__).with_name("importing").touch()
+    time.sleep(60)
+except BaseException:
+    pass
+'''
+
+
+def heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("command", ["up", "node"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_import_that_swallows_it_does_not_keep_it(tmp_path: Path, command: str, number: signal.Signals) -> None:
+    (tmp_path / "torch.py").write_text(SWALLOWS)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    words = [command, "--task", "digits", "--run-dir", str(tmp_path / "run")]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "p2ptrain", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "importing").exists():
+            assert program.poll() is None, program.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(program.pid, number)
+        said = program.communicate(timeout=PROMISE_S)[1]
+    finally:
+        program.kill()
+        program.wait()
+    assert program.returncode == (130 if number == signal.SIGINT else -signal.SIGTERM)
+    assert said == b""
+
+
+def test_at_random_moments_of_its_start() -> None:
+    ran = subprocess.run(
+        [sys.executable, SCRIPT, "--count", str(STARTS), "--seed", "5"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert len([line for line in ran.stdout.splitlines() if line.startswith(("up ", "node "))]) == 2

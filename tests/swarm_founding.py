@@ -1,0 +1,21 @@
+"""Private swarms of simulated nodes: an admin's folder, and members' folders beside it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from node.swarm.folder import SwarmFolder
+from node.swarm.founding import Founding, create
+from node.swarm.inviting import Wish
+from node.swarm.joining import membership, read_invite
+
+
+def found_private(folder: Path, learning: dict[str, Any], names: Sequence[str]) -> SwarmFolder:
+    """A private swarm of these, whose folders in `folder` are members'; the admin's is `folder/lab`."""
+    wish = Founding(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(names)))
+    made = create(folder / "lab", {"task": {"name": "digits"}, **learning}, wish, None)
+    for name in names:
+        member = membership(folder / name, {}, read_invite(made.line))
+        assert member is not None
+        member.settle(None)
+    return made.folder
