@@ -40,6 +40,7 @@ from node.status_server import server_of
 from node.summary import NodeSummary, read_node_summary, to_json, write_atomic
 from node.swarm.applying import follow_manifests
 from node.sync_loop import follow, synchronize, train
+from node.task_check import check_task
 from p2ptrain.sync import Meeting
 
 LOOK_AROUND_S = 0.1
@@ -57,19 +58,21 @@ def main(
     emit: EventLog,
     fits: Callable[[], None] = lambda: None,
     passphrase: bytes | None = None,
+    tried: bool = False,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
-    the newest checkpoint is read, and is one of this model. `passphrase`: its key's.
+    the newest checkpoint is read, and is one of this model. `passphrase`: its key's. `tried`: whether who starts it has
+    tried the task.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
     sys.setswitchinterval(collector.SWITCH_INTERVAL_S)
     with exporting(config.monitoring.exporters, emit, node_dir):
-        return trio.run(_run, config, node_dir, emit, fits, passphrase)
+        return trio.run(_run, config, node_dir, emit, fits, passphrase, tried)
 
 
 async def _run(
-    config: Config, node_dir: Path, emit: EventLog, fits: Callable[[], None], passphrase: bytes | None
+    config: Config, node_dir: Path, emit: EventLog, fits: Callable[[], None], passphrase: bytes | None, tried: bool
 ) -> int:
     from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: only a real node pays
 
@@ -104,6 +107,8 @@ async def _run(
         private=held.private,
     )
     node, checkpoint = make_node(config, around)
+    if not tried and not observes(config):
+        _try_task(node)
     fits()
     if held.private is not None:
         held.news.to = follow_manifests(node, held.private.gate.chain, emit)
@@ -161,6 +166,13 @@ def _announce_over(node: Node, summary: NodeSummary) -> None:
     done = node.config.train.rounds
     node.journal.emit("warning", message=f"all {done} rounds are done already: give more with --rounds to go on")
     node.journal.emit("finished", summary=to_json(summary))
+
+
+def _try_task(node: Node) -> None:
+    """Before anybody is told that this node is there. TaskFaultError for a task that cannot be trained."""
+    trainer = node.inner.trainer
+    for doubt in check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed):
+        node.journal.emit("warning", message=doubt)
 
 
 def _tell_of_router(node: Node, words: str) -> None:

@@ -33,6 +33,7 @@ async def _examine(subject: Subject) -> list[Finding]:
     found += why
     found.append(machine.disk(subject, model))
     if model is not None:
+        found += [] if model.trial is None else [machine.task_of(model.trial)]
         found += [machine.device_and_cores(subject, model), machine.memory(subject, model)]
     checks: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
         "peers": partial(peers.peers, subject, model.run if model else None, ends_at - trio.current_time() - CLOSING_S),
