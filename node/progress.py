@@ -196,8 +196,8 @@ class NodeProgress:
 
 
 def common_evaluation(nodes: Sequence[NodeProgress]) -> tuple[int, float] | None:
-    """The newest round after which all of `nodes` that have evaluated any, and are not dead, evaluated their models, and
-    the mean of these losses. None where there is no such round."""
+    """The newest round after which all of `nodes` evaluated their models, and the mean of these losses. None where
+    there is no such round. The dead, and who has evaluated nothing, are left out."""
     told = [dict(node.evaluations) for node in nodes if node.evaluations and node.state not in {"dead", "failed"}]
     common = set.intersection(*map(set, told)) if told else set()
     finite = [after for after in common if all(each[after] is not None for each in told)]

@@ -127,13 +127,15 @@ async def _run(
         emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
 
+        router = _Router(node)
+
         async def started() -> None:
             _announce_start(node, list(transport.addresses), node_dir, url)
             mapper = mapper_for(
                 config.network,
                 transport.addresses,
-                mapped=node.service.mapped,
-                tell=partial(_tell_of_router, node),
+                mapped=router.mapped,
+                tell=router.tell,
             )
             if mapper is not None:
                 nursery.start_soon(_until, interrupted, mapper.run)
@@ -175,8 +177,19 @@ def _try_task(node: Node) -> None:
         node.journal.emit("warning", message=doubt)
 
 
-def _tell_of_router(node: Node, words: str) -> None:
-    node.journal.emit("router", message=words)
+class _Router:
+    """What the router comes to: passed on to the network, and told."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._forwards = False
+
+    def mapped(self, addresses: tuple[str, ...]) -> None:
+        self._forwards = bool(addresses)
+        self._node.service.mapped(addresses)
+
+    def tell(self, words: str) -> None:
+        self._node.journal.emit("router", message=words, forwards=self._forwards)
 
 
 def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | None) -> None:

@@ -3,7 +3,16 @@ import json
 import pytest
 
 from node.errors import UsageError
-from node.summary import NodeSummary, SwarmSummary, SwarmTotals, last_evaluation, mean, read_node_summary, to_json, write_atomic
+from node.summary import (
+    NodeSummary,
+    SwarmSummary,
+    SwarmTotals,
+    last_evaluation,
+    mean,
+    read_node_summary,
+    to_json,
+    write_atomic,
+)
 
 KEYS = [
     "peer_id", "rounds", "steps", "tokens", "wall_s", "compute_s", "utilization",
