@@ -44,6 +44,11 @@ def get(name: str, **options: object) -> Task:
         raise TaskError(str(error)) from error
 
 
+def factory_of(name: str) -> Callable[..., object]:
+    """What builds the task `name`, the user's own included: its parameters are the task's options. Raises as `get`."""
+    return _factory(name) if ":" in name else TASKS.factory(name)
+
+
 def _factory(name: str) -> Callable[..., object]:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
