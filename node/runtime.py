@@ -67,8 +67,11 @@ def main(
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
     sys.setswitchinterval(collector.SWITCH_INTERVAL_S)
-    with exporting(config.monitoring.exporters, emit, node_dir):
-        return trio.run(_run, config, node_dir, emit, fits, passphrase, tried)
+    with exporting(config.monitoring.exporters, emit, node_dir) as ending:
+        code = trio.run(_run, config, node_dir, emit, fits, passphrase, tried)
+        if code == 0:
+            ending.finished()
+    return code
 
 
 async def _run(
