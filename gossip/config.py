@@ -54,6 +54,7 @@ class GossipConfig:
     deadline_k: float = 4.0
     """Deadline = median + k * MAD of past closing times; 4 MADs are 2.7 sigma of a Gaussian."""
     redial_min_s: float = 1.0
+    """Before the second dial of an address that did not answer: a node that restarts is back by then."""
     redial_max_s: float = 60.0
     """Back-off between dials of one address, doubling from the one to the other, with jitter of a half."""
     dial_timeout_s: float = 15.0

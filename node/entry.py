@@ -45,6 +45,10 @@ rounds. Chosen: members tell each other of it as they connect, and fetch it in t
 LOOK_AGAIN_S = 0.1
 """Between two looks at who is there and says what: far below the time that anything here takes."""
 
+TELL_S = 5.0
+"""Between two words about who is waited for: a person sees that it goes on, and of a minute the log has twelve lines.
+Chosen."""
+
 Vote = Callable[[Node], int | None]
 """Where the swarm is, as enough of the neighbours say now; None: too few."""
 
@@ -160,12 +164,22 @@ async def await_more_rounds(node: Node) -> None:
 async def find_neighbours(node: Node, *, resumed: bool) -> None:
     """Wait for those that are to be there at the start. RunError when peers were named and none of them answers."""
     settings = node.config.node
-    found = await node.service.wait_for_neighbours(settings.wait_for, settings.wait_timeout_s)
+    found = await _wait(node, settings.wait_for, settings.wait_timeout_s)
     alone = found < min(settings.wait_for, 1) and not node.service.met_bootstrap
     if alone and node.config.network.peers and not resumed:
         raise _nobody(node)
     if found < settings.wait_for:
         node.journal.emit("warning", message=f"going on with {found} of {settings.wait_for} awaited neighbours")
+
+
+async def _wait(node: Node, count: int, timeout_s: float) -> int:
+    """Until so many neighbours are here, for so long at most; how many there are then. It is told meanwhile."""
+    ends_at = trio.current_time() + timeout_s
+    while (found := len(node.service.neighbours())) < count and (left := ends_at - trio.current_time()) > 0:
+        message = f"waiting for {count} neighbour{'s' * (count != 1)}, {left:.0f} s at most: {found} here so far"
+        node.journal.emit("waiting", message=message)
+        await node.service.wait_for_neighbours(count, min(TELL_S, left))
+    return found
 
 
 def _nobody(node: Node) -> RunError:

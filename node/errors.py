@@ -8,12 +8,10 @@ table and nowhere else; what the table does not know is a bug of ours, and is sa
 import errno
 import signal
 import sys
-import sysconfig
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 from gossip.errors import LocalError
+from p2ptrain import faults
 from p2ptrain.registry import BadOptionError, UnknownMemberError
 
 EXIT_FAILED = 1
@@ -30,10 +28,6 @@ _OS_HINTS = {
     errno.EADDRINUSE: "choose another port, or 0 for any free one",
     errno.EMFILE: "raise the limit on open files (ulimit -n 4096)",
 }
-
-
-_OURS = [Path(__file__).parents[1] / package for package in ("p2ptrain", "gossip", "node")]
-_LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
 
 
 class P2PTrainError(Exception):
@@ -84,7 +78,11 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def _known(error: BaseException) -> P2PTrainError | None:
     if isinstance(error, P2PTrainError):
         return error
-    if isinstance(error, UnknownMemberError | BadOptionError) or _is_task_error(error):
+    if _is_raised_by("p2ptrain.tasks.calling", "TaskFaultError", error):
+        return _of_a_task(error)
+    if isinstance(error, UnknownMemberError | BadOptionError) or _is_raised_by(
+        "p2ptrain.tasks.base", "TaskError", error
+    ):
         return UsageError(str(error))
     if isinstance(error, LocalError):
         return RunError(str(error))
@@ -94,15 +92,19 @@ def _known(error: BaseException) -> P2PTrainError | None:
         return None  # a ValueError only by ancestry
     if isinstance(error, ValueError):
         return UsageError(str(error), "--debug shows where this was found")
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return RunError("out of memory", "use a smaller model or batch (--set train.batch_size=...)")
+    if faults.is_out_of_memory(error):
+        return RunError(faults.out_of_memory(error), "use a smaller model or batch (--set train.batch_size=...)")
     return None
 
 
-def _is_task_error(error: BaseException) -> bool:
+def _is_raised_by(module_name: str, class_name: str, error: BaseException) -> bool:
     """Without importing torch: an error of a module that was never imported cannot have been raised."""
-    module = sys.modules.get("p2ptrain.tasks.base")
-    return module is not None and isinstance(error, module.TaskError)
+    module = sys.modules.get(module_name)
+    return module is not None and isinstance(error, getattr(module, class_name))
+
+
+def _of_a_task(error: BaseException) -> RunError:
+    return RunError(getattr(error, "message", str(error)), getattr(error, "hint", ""))
 
 
 def _from_os(error: OSError) -> RunError:
@@ -110,21 +112,10 @@ def _from_os(error: OSError) -> RunError:
     return RunError(f"{where}{error.strerror or error}", _OS_HINTS.get(error.errno or 0, ""))
 
 
-def _users_code(error: BaseException) -> str:
-    """The place in a task of the user's own that raised `error`, unless our code was called in between."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if any(file.is_relative_to(root) for root in _OURS):
-            return ""
-        if file.is_file() and not any(file.is_relative_to(root) for root in _LIBRARIES):
-            return f"{file}:{frame.lineno}"
-    return ""
-
-
 def _bug(error: BaseException) -> RunError:
     leaf = next(_leaves(error), error)
     what = f"{type(leaf).__name__}: {leaf}" if str(leaf) else type(leaf).__name__
-    theirs = _users_code(leaf)
+    theirs = "" if faults.called_ours(leaf) else faults.place_of(leaf)
     if theirs:
         return RunError(f"{theirs} raised {what}", "mend it there; --debug shows how it was reached")
     return RunError(f"unexpected {what}", "this is a bug of p2ptrain: run again with --debug and report what it prints")

@@ -19,6 +19,8 @@ class Journal:
         self.clock = clock
         self.first: dict[str, float] = {}
         self.last: dict[str, float] = {}
+        self.eval_round: int | None = None
+        """After how many rounds the held-out loss in `last` was measured."""
         self.earlier_seconds = 0.0
         """Training time of this run's earlier processes."""
         self._began: float | None = None

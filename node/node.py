@@ -35,6 +35,9 @@ many in a row as neighbours."""
 
 T = TypeVar("T")
 
+SETTLED_ROUNDS = 10
+"""Rounds before too few members are told of: as many as before late updates are (in_time.LEAST_ROUNDS). Chosen."""
+
 CATCH_UP_FACTOR = 0.5
 """A lagging node's phases are shorter by this factor for every round that it is behind: one that is a little slower
 settles at a lag where it does nearly all of its steps, and one of a fortieth of the speed still closes each round."""
@@ -83,6 +86,10 @@ class Node:
     link_speed: float | None = None
     """Bytes a second to the slowest neighbour that a quorum waits for, as of the newest message (links.py)."""
     _margin_holds: bool = True
+    """As was last told, or taken for granted."""
+    _margin_held: bool = False
+    """Whether it ever did."""
+    _margin_looks: int = 0
     _told_of_skipped: bool = False
     _closing: bool = False
     _gathering: bool = False
@@ -160,9 +167,12 @@ class Node:
         return topology.robust_margin(members - 1, self.config.sync.f, mu_2, needed=self.needed_members)
 
     def watch_margin(self, members: int) -> None:
-        """Say so when the promise about f liars stops or begins to hold. Nothing to say where none was asked for."""
+        """Once a round: say so when the promise about f liars stops holding, or holds again. Nothing to say where none
+        was asked for."""
         holds = self.robust_margin(members) >= 0
-        if self.config.sync.f == 0 or holds == self._margin_holds:
+        self._margin_looks += 1
+        self._margin_held = self._margin_held or holds
+        if self.config.sync.f == 0 or holds == self._margin_holds or not (holds or self._lacks_members(members)):
             return
         self._margin_holds = holds
         sync = self.config.sync
@@ -170,11 +180,18 @@ class Node:
             f"{sync.aggregator} withstands no liar, and sync.f is {sync.f}: one lying neighbour may ruin the model"
         )
         if self.promises:
-            fewer = "fewer may do harm now, or nothing is averaged, where there were members enough before"
-            state = "it holds again" if holds else fewer
-            needs = f"withstanding f = {sync.f} liars takes {self.needed_members} members, own model included"
-            message = f"{needs}, and there are {members}: {state}"
+            averages = ": until then nothing is averaged" if self._margin_held else ""
+            few = f"a lying one may do harm; sync.f = {sync.f} is withstood from {self.needed_members} on{averages}"
+            state = f"sync.f = {sync.f} is withstood again" if holds else few
+            message = f"{members} member{'s' * (members != 1)} here, own model included: {state}"
         self.journal.emit("warning", message=message)
+
+    def _lacks_members(self, members: int) -> bool:
+        """Whether too few members are something to look at. In its first rounds a node still meets them, and one that
+        was always alone has nobody beside it who could lie."""
+        if not self.promises:
+            return True
+        return self._margin_looks > SETTLED_ROUNDS and (members > 1 or self._margin_held)
 
     def watch_skipped(self) -> None:
         """Say so when steps begin to be skipped."""

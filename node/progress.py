@@ -3,6 +3,7 @@
 It is fed with events and nothing else, so a recorded `events.jsonl` gives the same picture as a running node.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -37,6 +38,10 @@ _COUNTS = ("steps", "neighbours", "members", "payload_bytes_sent", "payload_byte
 
 MAX_WARNINGS = 20
 """The newest warnings kept for display; a screen shows fewer."""
+
+MAX_EVALUATIONS = 8
+"""Of a node, so that those of nodes that are not level can be compared at a round that all have evaluated. Chosen:
+nodes are a few rounds apart, and evaluations as far or further."""
 
 
 @dataclass
@@ -74,6 +79,8 @@ class NodeProgress:
     train_loss: float | None = None
     eval_loss_first: float | None = None
     eval_loss: float | None = None
+    evaluations: list[tuple[int, float | None]] = field(default_factory=list)
+    """The newest MAX_EVALUATIONS: after how many rounds, and the loss."""
     neighbours: int = 0
     members: int = 0
     closed_by: str = ""
@@ -148,6 +155,10 @@ class NodeProgress:
 
     def _on_evaluated(self, event: Event) -> None:
         self.eval_loss = event.get("eval_loss")
+        after = event.get("round")
+        if isinstance(after, int):
+            earlier = [each for each in self.evaluations if each[0] < after]
+            self.evaluations = [*earlier, (after, self.eval_loss)][-MAX_EVALUATIONS:]
         if self.eval_loss_first is None:
             self.eval_loss_first = self.eval_loss
 
@@ -182,3 +193,15 @@ class NodeProgress:
 
     def _on_failed(self, event: Event) -> None:
         self.state, self.error = "failed", str(event.get("error", ""))
+
+
+def common_evaluation(nodes: Sequence[NodeProgress]) -> tuple[int, float] | None:
+    """The newest round after which all of `nodes` evaluated their models, and the mean of these losses. None where
+    there is no such round. The dead, and who has evaluated nothing, are left out."""
+    told = [dict(node.evaluations) for node in nodes if node.evaluations and node.state not in {"dead", "failed"}]
+    common = set.intersection(*map(set, told)) if told else set()
+    finite = [after for after in common if all(each[after] is not None for each in told)]
+    if not finite:
+        return None
+    newest = max(finite)
+    return newest, sum(each[newest] or 0.0 for each in told) / len(told)

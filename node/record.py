@@ -47,6 +47,7 @@ async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int
     """Measure the held-out loss of the outer parameters (by default the moving ones) after so many rounds; tell it."""
     loss = await node.lane.offload(lambda: node.inner.trainer.evaluate(phi_d))
     node.journal.measured(eval_loss=loss)
+    node.journal.eval_round = rounds
     divergence = await _divergence(node, phi_d)
     node.journal.emit("evaluated", round=rounds, eval_loss=loss, output_divergence=divergence)
 
@@ -124,6 +125,7 @@ def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
         train_loss_last=journal.last.get("train_loss"),
         eval_loss_first=journal.first.get("eval_loss"),
         eval_loss_last=journal.last.get("eval_loss"),
+        eval_round=journal.eval_round,
         consensus_distance=journal.last.get("consensus_distance"),
         payload_bytes_sent=stats.payload_bytes_sent,
         payload_bytes_received=stats.payload_bytes_received,

@@ -41,6 +41,7 @@ from node.summary import NodeSummary, read_node_summary, to_json, write_atomic
 from node.swarm.applying import follow_manifests
 from node.swarm.holding import more_rounds_hint
 from node.sync_loop import follow, synchronize, train
+from node.task_check import check_task
 from p2ptrain.sync import Meeting
 
 LOOK_AROUND_S = 0.1
@@ -62,19 +63,24 @@ def main(
     emit: EventLog,
     fits: Callable[[], None] = lambda: None,
     passphrase: bytes | None = None,
+    tried: bool = False,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
-    the newest checkpoint is read, and is one of this model. `passphrase`: its key's.
+    the newest checkpoint is read, and is one of this model. `passphrase`: its key's. `tried`: whether who starts it has
+    tried the task.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
     sys.setswitchinterval(collector.SWITCH_INTERVAL_S)
-    with exporting(config.monitoring.exporters, emit, node_dir):
-        return trio.run(_run, config, node_dir, emit, fits, passphrase)
+    with exporting(config.monitoring.exporters, emit, node_dir) as ending:
+        code = trio.run(_run, config, node_dir, emit, fits, passphrase, tried)
+        if code == 0:
+            ending.finished()
+    return code
 
 
 async def _run(
-    config: Config, node_dir: Path, emit: EventLog, fits: Callable[[], None], passphrase: bytes | None
+    config: Config, node_dir: Path, emit: EventLog, fits: Callable[[], None], passphrase: bytes | None, tried: bool
 ) -> int:
     from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: only a real node pays
 
@@ -109,6 +115,8 @@ async def _run(
         private=held.private,
     )
     node, checkpoint = make_node(config, around)
+    if not tried and not observes(config):
+        _try_task(node)
     fits()
     if held.private is not None:
         held.news.to = follow_manifests(node, held.private.gate.chain, emit)
@@ -128,13 +136,15 @@ async def _run(
         emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
 
+        router = _Router(node)
+
         async def started() -> None:
             _announce_start(node, list(transport.addresses), node_dir, url)
             mapper = mapper_for(
                 config.network,
                 transport.addresses,
-                mapped=node.service.mapped,
-                tell=partial(_tell_of_router, node),
+                mapped=router.mapped,
+                tell=router.tell,
             )
             if mapper is not None:
                 nursery.start_soon(_until, interrupted, mapper.run)
@@ -174,8 +184,26 @@ def _announce_over(node: Node, summary: NodeSummary, event: str = "finished") ->
     node.journal.emit(event, summary=to_json(summary))
 
 
-def _tell_of_router(node: Node, words: str) -> None:
-    node.journal.emit("router", message=words)
+def _try_task(node: Node) -> None:
+    """Before anybody is told that this node is there. TaskFaultError for a task that cannot be trained."""
+    trainer = node.inner.trainer
+    for doubt in check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed):
+        node.journal.emit("warning", message=doubt)
+
+
+class _Router:
+    """What the router comes to: passed on to the network, and told."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._forwards = False
+
+    def mapped(self, addresses: tuple[str, ...]) -> None:
+        self._forwards = bool(addresses)
+        self._node.service.mapped(addresses)
+
+    def tell(self, words: str) -> None:
+        self._node.journal.emit("router", message=words, forwards=self._forwards)
 
 
 def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | None) -> None:

@@ -43,11 +43,14 @@ class NodeSummary:
     updates_in_time: float | None = None
     """Share of the neighbours' updates that arrived before the phase after their round had ended; of the last process
     alone. None without neighbours, and in summaries of older releases."""
+    eval_round: int | None = None
+    """After how many rounds eval_loss_last was measured. None where it was not, and in summaries of older releases."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmTotals:
-    """The honest nodes together: losses are their means, the distance is between their final models."""
+    """The honest nodes together: losses are their means (the last ones those after the same, newest round alone), the
+    distance is between their final models."""
 
     eval_loss_first: float | None
     eval_loss_last: float | None
@@ -98,8 +101,15 @@ def read_node_summary(path: Path) -> NodeSummary | None:
         raise UsageError(f"{path} is not a node's summary ({type(error).__name__}: {error})") from error
 
 
-_LATER = frozenset({"updates_in_time"})
+_LATER = frozenset({"updates_in_time", "eval_round"})
 """Keys that summaries of older releases lack."""
+
+
+def last_evaluation(summaries: Sequence[NodeSummary]) -> float | None:
+    """Mean of the last held-out losses of the nodes that measured theirs after the most rounds: one that was measured
+    earlier is of a model that the others have left behind."""
+    newest = max((each.eval_round for each in summaries if each.eval_round is not None), default=None)
+    return mean([each.eval_loss_last for each in summaries if each.eval_round == newest])
 
 
 def mean(values: Sequence[float | None]) -> float | None:

@@ -51,8 +51,11 @@ class Registry(Generic[T]):
 
     def get(self, name: str, **options: object) -> T:
         """Build the member `name` with `options`. Raises UnknownMemberError, or ValueError on a bad option."""
-        factory = self._factories.get(name) or self._load(name)
-        return build(factory, f"{self.point.removesuffix('s')} {name!r}", options)
+        return build(self.factory(name), f"{self.point.removesuffix('s')} {name!r}", options)
+
+    def factory(self, name: str) -> Callable[..., T]:
+        """What builds the member `name`: its parameters are the member's options. Raises UnknownMemberError."""
+        return self._factories.get(name) or self._load(name)
 
     @cached_property
     def _plugged(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli import options
+from node.cli.telling import Telling
 from node.cli.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -236,15 +237,18 @@ def _carry_out(benchmark: "Benchmark", *, json: bool, plot: Path | None) -> None
     from node.bench import plot as pictures
 
     pictures.check(plot)
-    _show(benchmark, _measured(benchmark, json=json), json=json, plot=plot)
+    with Telling(f"measuring {benchmark.name}", quiet=json) as tell:
+        rows = _measured(benchmark, json=json, tell=tell)
+    _show(benchmark, rows, json=json, plot=plot)
 
 
-def _measured(benchmark: "Benchmark", *, json: bool) -> list["Row"]:
+def _measured(benchmark: "Benchmark", *, json: bool, tell: Callable[[str], None] = lambda line: None) -> list["Row"]:
     from node.bench import report
 
     rows = []
     for row in benchmark.run():
         rows.append(row)
+        tell(f"measuring {benchmark.name}: {len(rows)} done, {next(iter(row.values()), '')} the last")
         if json:
             typer.echo(report.to_line(benchmark.name, row))
     return rows

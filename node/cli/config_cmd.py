@@ -16,11 +16,12 @@ SchemaJson = Annotated[
 
 @app.command()
 def show(config: options.Files = None, set_: options.Sets = None, json: options.Json = False) -> None:
-    """Print every setting, defaults included, as TOML that --config takes."""
+    """Print every setting and what it means, as TOML that --config takes. Those that are not set are comments."""
     from node.config import load
+    from node.config_text import to_commented_toml
 
     loaded = load(config or (), set_ or ())
-    text = jsonlib.dumps(loaded.model_dump(mode="json"), indent=2) if json else loaded.to_toml().rstrip()
+    text = jsonlib.dumps(loaded.model_dump(mode="json"), indent=2) if json else to_commented_toml(loaded).rstrip()
     typer.echo(text)
 
 

@@ -1,7 +1,6 @@
 """`p2ptrain doctor`: what is wrong with this machine and network for a node, and the fix."""
 
 import json as jsonlib
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from node.cli import options
 from node.cli.member import passphrase_in, run_dir_of, settings_in
+from node.cli.telling import Telling
 from node.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -54,9 +54,8 @@ def doctor(
     if member is not None:
         subject = _as_member(subject, member, passphrase_file)
     console = Console()
-    waiting = console.status("looking round, for 20 seconds at most") if console.is_terminal and not json else None
-    with waiting or nullcontext():
-        findings = examine(subject)
+    with Telling("looking round, for 20 seconds at most: this machine", quiet=json) as tell:
+        findings = examine(subject, tell)
     fit = not any(it.level == "problem" for it in findings)
     if json:
         typer.echo(jsonlib.dumps({"fit": fit, "findings": [it.as_dict() for it in findings]}))

@@ -122,6 +122,24 @@ def _joined(event: Event) -> list[Text]:
     return [_line(event, Text(f"joined at round {event.get('round', text.NOTHING)} with the model of {donors}"))]
 
 
+def _members(event: Event) -> list[Text]:
+    known, runs = (int(event.get(key) or 0) for key in ("members_known", "runs"))
+    answer = "that answers" if known == 1 else "that answer"
+    return [_line(event, Text(f"{text.plural(known, 'member')} {answer}, in {text.plural(runs, 'run')}", style="dim"))]
+
+
+def _router(event: Event) -> list[Text]:
+    """Most routers do not forward: `reachability` says where somebody should do something about it."""
+    return [] if event.get("forwards") is False else _said("{message}", "dim")(event)
+
+
+def _rejected(event: Event) -> list[Text]:
+    """A link that was heard before costs nobody anything: whoever passes it on may have done so in good faith."""
+    if event.get("reason") == "replayed":
+        return []
+    return _said("refused an update of {peer}: {reason} {detail}", "yellow")(event)
+
+
 def _said(template: str, style: str = "") -> Callable[[Event], list[Text]]:
     """A line from a template over the event's fields, peers shortened."""
 
@@ -156,9 +174,9 @@ _LINES: dict[str, Callable[[Event], list[Text]]] = {
     "neighbour_up": _said("neighbour {peer} is here"),
     "neighbour_lost": _said("neighbour {peer} is gone", "yellow"),
     "dial_failed": _said("cannot reach {peer}: {detail}", "yellow"),
-    "rejected": _said("refused an update of {peer}: {reason} {detail}", "yellow"),
+    "rejected": _rejected,
     "throttled": _said("{peer} has to wait: {detail}", "yellow"),
-    "banned": _said("banned {peer}", "red"),
+    "banned": _said("banned {peer}: {reason} {detail}", "red"),
     "equivocation": _said("{peer} signed two different updates in one place", "red"),
     "resumed": _said("resumed at round {round} from {checkpoint}"),
     "joined": _joined,
@@ -167,9 +185,9 @@ _LINES: dict[str, Callable[[Event], list[Text]]] = {
     "checkpoint_skipped": _said("checkpoint {path} is not usable ({why}); taking the one before", "yellow"),
     "reachability": _said("{detail}"),
     "manifest": _said("version {version} of the swarm's manifest holds from round {applies_at}", "cyan"),
-    "router": _said("{message}", "dim"),
+    "router": _router,
     "warning": _said("{message}", "yellow"),
-    "members": _said("{members_known} members that answer, in {runs} runs", "dim"),
+    "members": _members,
     "interrupted": _interrupted,
     "finished": _finished,
 }

@@ -77,7 +77,7 @@ def node(
     )
     run_dir = run_dir_of(run_dir, swarm, invite)
     raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
-    settings, run = _bootstrap(raw) if role_in(raw) == "bootstrap" else _trainer(raw)
+    settings, run = _bootstrap(raw) if role_in(raw) == "bootstrap" else _trainer(raw, with_parent)
     folder = folders.make_node_dir(run_dir, settings.node.name)
     passphrase = passphrase_in(folder, passphrase_file)
     if with_parent:
@@ -102,14 +102,14 @@ class _Main(Protocol):
     ) -> int: ...
 
 
-def _trainer(raw: "Raw") -> tuple[_Settings, _Main]:
+def _trainer(raw: "Raw", tried: bool) -> tuple[_Settings, _Main]:
     from node import runtime
     from node.assembly import check_runnable
     from node.config import from_raw
 
     settings = _awaiting_peers(from_raw(raw))
     check_runnable(settings)
-    return settings, partial(runtime.main, settings)
+    return settings, partial(runtime.main, settings, tried=tried)
 
 
 def _bootstrap(raw: "Raw") -> tuple[_Settings, _Main]:

@@ -142,15 +142,19 @@ def _require_finished(plan: "Plan", outcome: "Outcome") -> None:
 
 def _check_task(plan: "Plan") -> None:
     """Build the task here first: missing data, or an attack that the task has no place for, is one clear line, and the
-    nodes find the data prepared. The device as well."""
+    nodes find the data prepared. The device as well. A task of the user's own is tried."""
+    from node.cli.member import warn
     from node.hostile import attack_of, poisoned
+    from node.task_check import check_task
     from p2ptrain import tasks
+    from p2ptrain.tasks import Shard
     from p2ptrain.training.trainer import pick_device
 
     config = plan.nodes[-1].config  # of the liars, where there are any
     task = tasks.get(config.task.name, **config.task.options)
     poisoned(task, attack_of(config.attack))
     pick_device(config.train.device)
+    warn(check_task(config, task, Shard(count=len(plan.nodes)), nodes=len(plan.nodes)))
 
 
 def _keep_all(config: "Config") -> "Config":

@@ -16,30 +16,40 @@ MODEL_S: Final = 10.0
 ALL_S: Final = 20.0
 """The page is there by then, whatever does not answer."""
 
+TELL_S: Final = 2.0
+"""Between two words about what is still waited for: nobody wonders for so long whether anything goes on. Chosen."""
+
 CLOSING_S: Final = 1.5
 """Of them for the goodbyes to peers, so that what was found of some is not lost with those that take too long."""
 
 
-def examine(subject: Subject) -> list[Finding]:
+Tell = Callable[[str], None]
+"""Told what is looked at now."""
+
+
+def examine(subject: Subject, tell: Tell = lambda line: None) -> list[Finding]:
     """Every finding, in the order of the page."""
-    return trio.run(_examine, subject)
+    return trio.run(_examine, subject, tell)
 
 
-async def _examine(subject: Subject) -> list[Finding]:
+async def _examine(subject: Subject, tell: Tell) -> list[Finding]:
     ends_at = trio.current_time() + ALL_S
     found = [machine.python_and_packages(), machine.open_files(subject), machine.clock(subject)]
     found += [*network.ports(subject), network.addresses(subject)]
+    if subject.learning is not None:
+        tell(f"building the model of {subject.learning.task.name}, for {MODEL_S:g} seconds at most")
     model, why = await _model(subject)
     found += why
     found.append(machine.disk(subject, model))
     if model is not None:
+        found += [] if model.trial is None else [machine.task_of(model.trial)]
         found += [machine.device_and_cores(subject, model), machine.memory(subject, model)]
     checks: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
         "peers": partial(peers.peers, subject, model.run if model else None, ends_at - trio.current_time() - CLOSING_S),
         "router": partial(router.router, subject),
         "multicast": _multicast,
     }
-    waited = await _side_by_side(checks, ends_at)
+    waited = await _side_by_side(checks, ends_at, tell)
     return [*found, *(it for check in checks for it in waited[check])]
 
 
@@ -65,16 +75,27 @@ async def _model(subject: Subject) -> tuple[Model | None, list[Finding]]:
 
 
 async def _side_by_side(
-    checks: dict[str, Callable[[], Awaitable[list[Finding]]]], ends_at: float
+    checks: dict[str, Callable[[], Awaitable[list[Finding]]]], ends_at: float, tell: Tell
 ) -> dict[str, list[Finding]]:
     late = f"not done within {ALL_S:g} s"
     found = {name: [Finding(check=name, level="unknown", seen=late)] for name in checks}
 
+    waiting = list(checks)
+
     async def run(name: str) -> None:
         found[name] = await checks[name]()
+        waiting.remove(name)
+
+    async def tell_on() -> None:
+        while True:
+            tell(f"asking {', '.join(waiting)}, for {max(0.0, ends_at - trio.current_time()):.0f} seconds at most")
+            await trio.sleep(TELL_S)
 
     with trio.move_on_at(ends_at):
-        async with trio.open_nursery() as nursery:
-            for name in checks:
-                nursery.start_soon(run, name)
+        async with trio.open_nursery() as telling:
+            telling.start_soon(tell_on)
+            async with trio.open_nursery() as asking:
+                for name in checks:
+                    asking.start_soon(run, name)
+            telling.cancel_scope.cancel()
     return found

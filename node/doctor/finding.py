@@ -9,6 +9,7 @@ from gossip.api import RunInfo
 from node.config import Config
 from node.credentials import Credentials
 from node.sections import NetworkConfig, NodeConfig
+from p2ptrain.training.preflight import Preflight
 
 Level = Literal["ok", "unknown", "warning", "problem"]
 """`unknown`: could not be found out. `problem`: a node does not run, or not as it is told to."""
@@ -49,6 +50,13 @@ class Model:
     parameters: int
     device: str
     run: RunInfo
+    trial: Preflight | None = None
+    """What trying a task of the user's own has shown; None for a built-in one."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """What one batch keeps for its backward pass, where that was measured."""
+        return 0 if self.trial is None else self.trial.kept_bytes
 
 
 def unless_one_is_fine(findings: Iterable[Finding]) -> list[Finding]:

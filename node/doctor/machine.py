@@ -12,17 +12,14 @@ from typing import Final
 
 import psutil
 
-from node.assembly import SNAPSHOT_BYTES_PER_PARAMETER, own_data, run_info
+from node.assembly import own_data, run_info
 from node.cli import text
-from node.doctor.finding import Finding, Model, Subject
+from node.doctor.finding import Finding, Level, Model, Subject
 from node.run_dir import EPOCH
+from node.task_check import BYTES_PER_PARAMETER_GPU, memory_needed
 from p2ptrain import tasks
 from p2ptrain.training import Trainer
-
-PROGRAM_BYTES: Final = 450_000_000
-BYTES_PER_PARAMETER_CPU: Final = 70
-BYTES_PER_PARAMETER_GPU: Final = 20
-"""What docs/operations.md ("What a node needs") has measured, with one neighbour; each further one costs a snapshot."""
+from p2ptrain.training.preflight import Preflight, is_built_in, preflight
 
 CHECKPOINT_BYTES_PER_PARAMETER: Final = 20
 """16, and 20 with the outer momentum of `noloco`."""
@@ -90,7 +87,15 @@ def model_of(subject: Subject) -> Model:
     shard, seed = own_data(config, "doctor")
     trainer = Trainer(task, config.train, shard, data_seed=seed)
     run = run_info(config, trainer.fingerprint, trainer.vector())
-    return Model(parameters=trainer.numel, device=str(trainer.device), run=run)
+    trial = None if is_built_in(task) else preflight(task, config.train, shard, data_seed=seed)
+    return Model(parameters=trainer.numel, device=str(trainer.device), run=run, trial=trial)
+
+
+def task_of(trial: Preflight) -> Finding:
+    """What trying the user's own task has shown."""
+    doubts = trial.doubts()
+    level: Level = "warning" if doubts else "ok"
+    return Finding(check="task", level=level, seen=trial.words(), fix="; ".join(doubts))
 
 
 def device_and_cores(subject: Subject, model: Model) -> Finding:
@@ -116,15 +121,13 @@ def device_and_cores(subject: Subject, model: Model) -> Finding:
 
 def memory(subject: Subject, model: Model) -> Finding:
     """What is available, against what docs/operations.md says of a model of this size."""
-    per_parameter = 4 if model.device.startswith("cuda") else BYTES_PER_PARAMETER_CPU
-    neighbours = SNAPSHOT_BYTES_PER_PARAMETER * max(0, subject.network.degree - 1)
-    need = PROGRAM_BYTES + (per_parameter + neighbours) * model.parameters
+    need = memory_needed(model.parameters, model.device, subject.network, kept=model.kept_bytes)
     available = psutil.virtual_memory().available
     seen = f"{text.size(available)} available, about {text.size(need)} needed with {subject.network.degree} neighbours"
     if need <= available:
         return Finding(check="memory", level="ok", seen=seen)
     fix = "a smaller model or network.degree, or close other programs"
-    least = PROGRAM_BYTES + per_parameter * model.parameters
+    least = memory_needed(model.parameters, model.device, subject.network, kept=model.kept_bytes, neighbours=1)
     return Finding(check="memory", level="problem" if least > available else "warning", seen=seen, fix=fix)
 
 

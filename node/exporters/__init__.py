@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ from node.errors import UsageError
 from node.events import EventLog
 from node.exporters.base import About, Exporter
 from node.exporters.otel import OpenTelemetry
-from node.exporters.pump import Pump, close_all
+from node.exporters.pump import CLOSE_S, FINISHED_S, Pump, close_all
 from node.exporters.tensorboard import TensorBoard
 from node.exporters.wandb import WeightsAndBiases
 from p2ptrain.registry import Registry
@@ -42,8 +43,19 @@ def _is_there(module: str) -> bool:
         return False
 
 
+@dataclass
+class Ending:
+    """How long exporters have to write what is left. Its user says when nobody is in a hurry."""
+
+    within_s: float = CLOSE_S
+
+    def finished(self) -> None:
+        """The node has done all its rounds."""
+        self.within_s = FINISHED_S
+
+
 @contextmanager
-def exporting(names: Sequence[str], emit: EventLog, node_dir: Path) -> Iterator[None]:
+def exporting(names: Sequence[str], emit: EventLog, node_dir: Path) -> Iterator[Ending]:
     """Tell the exporters of every event that comes within. A name that is given twice counts once."""
     about = About(folder=node_dir, run=node_dir.absolute().parent.name, node=node_dir.name)
     pumps = [
@@ -52,14 +64,19 @@ def exporting(names: Sequence[str], emit: EventLog, node_dir: Path) -> Iterator[
     ]
     for pump in pumps:
         emit.add_sink(pump)
+    ending = Ending()
     try:
-        yield
+        yield ending
     finally:
-        close_all(pumps)
+        close_all(pumps, within_s=ending.within_s, tell=lambda words: _say(emit, f"waiting for the exporter {words}"))
+
+
+def _say(emit: EventLog, words: str) -> None:
+    emit("waiting", message=words)
 
 
 def _warn(emit: EventLog, words: str) -> None:
     emit("warning", message=words)
 
 
-__all__ = ["EXPORTERS", "About", "Exporter", "check", "exporting"]
+__all__ = ["EXPORTERS", "About", "Ending", "Exporter", "check", "exporting"]

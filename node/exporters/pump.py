@@ -21,6 +21,11 @@ CLOSE_S = 1.0
 """For all exporters of a node together to write what is left: with the goodbye and the checkpoint before it, it is over
 within the five seconds that Ctrl-C promises."""
 
+FINISHED_S = 20.0
+"""The same for a node whose rounds are done, which nobody is in a hurry to end: of a short run wandb, which takes three
+to four seconds to import and begin (measured, on two busy cores), has not told anything yet. `up` ends such a node
+after 30. Chosen."""
+
 WAKE_S = 1.0
 """How often an idle exporter looks whether the node has ended while its queue was full."""
 
@@ -32,7 +37,7 @@ class Pump:
         self, name: str, build: Callable[[], Exporter], warn: Callable[[str], None], *, bound: int = MAX_WAITING
     ) -> None:
         """Begins at once, in a thread of its own, with building the exporter."""
-        self._name = name
+        self.name = name
         self._build = build
         self._warn = warn
         self._waiting: queue.Queue[Event | None] = queue.Queue(bound)
@@ -62,14 +67,21 @@ class Pump:
     def join(self, deadline: float) -> None:
         """Wait until it has written what is left, until `deadline` (of time.monotonic()) at the latest."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._thread.is_alive():
-            self._trouble = self._trouble or "it did not come to its end in time: its last events may be missing"
-        self._tell()
+        unfinished = self._thread.is_alive() and self._trouble is None
+        if unfinished:
+            self._trouble = "it did not come to its end in time: its last events may be missing"
+        self._tell(ended=unfinished)
 
-    def _tell(self) -> None:
+    def is_done(self, deadline: float) -> bool:
+        """Whether everything is written, after waiting until `deadline` at the latest."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        return not self._thread.is_alive()
+
+    def _tell(self, *, ended: bool = False) -> None:
         if self._trouble is not None and not self._told:
             self._told = True  # before the words: they are an event themselves
-            self._warn(f"exporter {self._name}: {self._trouble}; training goes on, with gaps in what it tells")
+            and_so = "" if ended else "; training goes on, with gaps in what it tells"
+            self._warn(f"exporter {self.name}: {self._trouble}{and_so}")
 
     def _run(self) -> None:
         exporter: Exporter | None = None
@@ -98,11 +110,17 @@ class Pump:
                 return
 
 
-def close_all(pumps: Iterable[Pump], *, within_s: float = CLOSE_S) -> None:
-    """End them, all at once and all within so many seconds."""
-    deadline = time.monotonic() + within_s
+def close_all(
+    pumps: Iterable[Pump], *, within_s: float = CLOSE_S, tell: Callable[[str], None] = lambda words: None
+) -> None:
+    """End them, all at once and all within so many seconds. `tell` is told of those that take longer than CLOSE_S."""
+    began = time.monotonic()
+    deadline = began + within_s
     pumps = list(pumps)
     for pump in pumps:
         pump.stop()
+    late = [pump.name for pump in pumps if not pump.is_done(min(deadline, began + CLOSE_S))]
+    if late and within_s > CLOSE_S:
+        tell(f"{', '.join(late)} to write what is left, for {within_s - CLOSE_S:g} s at most")
     for pump in pumps:
         pump.join(deadline)

@@ -86,11 +86,14 @@ def check_possible(out: Path, wish: Founding) -> None:
 def check_recipe(raw: Raw, wish: Founding) -> None:
     """As a trainer would look at its settings: what no node can do is said now. UsageError."""
     from node.assembly import check_runnable
+    from node.task_check import check_task
     from p2ptrain import tasks
+    from p2ptrain.tasks import Shard
 
     config = from_raw(raw)
     check_runnable(config)
-    tasks.get(config.task.name, **config.task.options)
+    task = tasks.get(config.task.name, **config.task.options)
+    check_task(config, task, Shard())
     _check_data(config, wish)
 
 

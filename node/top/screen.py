@@ -43,7 +43,8 @@ def screen(
     if shown_peers:
         parts += [Text(""), _peers_table(shown_peers)]
     if any(left_out):
-        parts.append(Text(f"and {left_out[0]} nodes, {left_out[1]} peers more", style="dim"))
+        more = (text.plural(count, noun) for count, noun in zip(left_out, ("node", "peer"), strict=True) if count)
+        parts.append(Text(f"and {', '.join(more)} more", style="dim"))
     if hint:
         parts.append(Text(hint, style="dim"))
     return Group(*parts)

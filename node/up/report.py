@@ -14,7 +14,15 @@ from node.cli import text
 from node.evaluation import LoadedModel, consensus_distance, load_run, mean_model
 from node.in_time import LENGTHENED, LOW
 from node.run_dir import SUMMARY
-from node.summary import NodeSummary, SwarmSummary, SwarmTotals, mean, read_node_summary, write_atomic
+from node.summary import (
+    NodeSummary,
+    SwarmSummary,
+    SwarmTotals,
+    last_evaluation,
+    mean,
+    read_node_summary,
+    write_atomic,
+)
 from node.up.plan import Plan
 from node.up.supervisor import NodeProcess, Outcome
 from p2ptrain.tasks import Generative
@@ -46,7 +54,7 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
     summaries = _summaries(honest)
     totals = SwarmTotals(
         eval_loss_first=mean([each.eval_loss_first for each in summaries]),
-        eval_loss_last=mean([each.eval_loss_last for each in summaries]),
+        eval_loss_last=last_evaluation(summaries),
         eval_loss_mean_model=models[0].evaluate(mean_d),
         consensus_distance=consensus_distance(models),
         honest=len(plan.nodes) - plan.byzantine,

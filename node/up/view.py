@@ -15,7 +15,7 @@ from rich.live import Live
 
 from node.cli import text
 from node.events import Event, to_line
-from node.progress import NodeProgress
+from node.progress import NodeProgress, common_evaluation
 from node.streams import say
 from node.summary import mean
 from node.up.table import MAX_NOTES, swarm_round, swarm_view
@@ -103,16 +103,23 @@ class PlainView:
         if line is not None:
             self._say(line)
         reached = swarm_round(self._nodes)
-        if event["event"] == "round" and reached > self._shown:
+        if event["event"] in _MOVING and reached > self._shown and self._is_evaluated(reached):
             self._shown = reached
             self._say(self._round_line(reached))
 
+    def _is_evaluated(self, reached: int) -> bool:
+        """Whether the line of a round can be told. That of the last one waits for its evaluations, which come after it:
+        those of rounds before would read as what the run has come to."""
+        working = [node for node in self._nodes if not node.over]
+        return all(not node.rounds or reached < node.rounds or _has_evaluated(node, reached) for node in working)
+
     def _round_line(self, reached: int) -> str:
+        held_out = common_evaluation(self._nodes)
         nodes = [node for node in self._nodes if node.train_loss is not None]
         parts = [
             f"round {text.progress(reached, max(node.rounds for node in self._nodes))}",
             f"loss {text.loss(mean([node.train_loss for node in nodes]))}",
-            f"eval {text.loss(mean([node.eval_loss for node in nodes]))}",
+            f"eval {text.loss(None if held_out is None else held_out[1])}",
             f"{text.amount(sum(node.tokens_per_s for node in nodes))} tokens/s",
             f"sent {text.size(sum(node.payload_bytes_sent for node in nodes))}",
             f"accepted {sum(node.accepted for node in nodes)}",
@@ -122,6 +129,14 @@ class PlainView:
 
     def _say(self, line: str) -> None:
         say(self._stream, f"{line}\n")
+
+
+def _has_evaluated(node: NodeProgress, round_: int) -> bool:
+    return any(after >= round_ for after, _ in node.evaluations)
+
+
+_MOVING = frozenset({"round", "evaluated", "finished", "failed", "died", "interrupted"})
+"""Events after which the swarm's line may be due."""
 
 
 class JsonView:

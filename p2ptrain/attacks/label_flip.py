@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from p2ptrain.tasks.base import Batch, Shard, Task, TaskError, optimizer_options
+from p2ptrain.tasks.batches import pair_of
 
 LOOKED_AT = 4096
 """Held-out examples in which the classes are counted."""
@@ -37,10 +38,17 @@ def flipped(labels: torch.Tensor, classes: int) -> torch.Tensor:
 
 def count_classes(task: Task) -> int:
     """One more than the largest held-out label. TaskError when these are no class labels, or there are none."""
-    targets = [batch[1] for batch in task.eval_batches(LOOKED_AT) if batch[1].numel()]
+    targets = [labels for batch in task.eval_batches(LOOKED_AT) if (labels := _pair(task, batch)[1]).numel()]
     if not targets or any(each.is_floating_point() for each in targets):
         raise TaskError(f"label_flip needs class labels, and the task {task.name} has none: use another attack")
     return max(1, *(int(each.max()) + 1 for each in targets))
+
+
+def _pair(task: Task, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    pair = pair_of(batch)
+    if pair is None:
+        raise TaskError(f"label_flip needs batches of inputs and labels, and those of {task.name} are of another form")
+    return pair
 
 
 class Mislabelled:
@@ -57,7 +65,7 @@ class Mislabelled:
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         """The true task's inputs, with flipped labels."""
-        inputs, labels = self._task.train_batch(step, seed=seed, shard=shard, size=size)
+        inputs, labels = _pair(self._task, self._task.train_batch(step, seed=seed, shard=shard, size=size))
         return inputs, flipped(labels, self._classes)
 
     def eval_batches(self, limit: int) -> list[Batch]:

@@ -35,6 +35,8 @@ class SyncConfig:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     strategy: str = "tracked_gossip"
+    """Who averages what with whom: tracked_gossip, async, diloco, streaming, gossip_pga, moshpit, noloco,
+    sparse_loco, or a plug-in; docs/methods.md says which to choose when."""
     compressor: str = _OWN
     """What travels. q2 for tracked_gossip: two bits cost nothing measurable in loss."""
     ratio: float | None = None
@@ -52,6 +54,7 @@ class SyncConfig:
     tau: float | None = None
     """How far a clipping aggregator follows a vector; None: its own, adaptive choice. Only for one that takes it."""
     outer: str = _OWN
+    """What is done with the aggregate of a round: average, nesterov, delayed_nesterov, noloco, or a plug-in."""
     alpha: float | None = None
     """The outer optimizer's momentum; None: its own default. Only for one that takes it."""
     beta: float | None = None

@@ -14,9 +14,10 @@ from types import ModuleType
 from p2ptrain.registry import BadOptionError, Registry, UnknownMemberError, build
 from p2ptrain.tasks.base import Batch, Generative, Shard, Task, TaskError
 from p2ptrain.tasks.byte_lm import ByteLM
+from p2ptrain.tasks.calling import TaskFaultError, calling
 from p2ptrain.tasks.digits import Digits
 
-__all__ = ["TASKS", "Batch", "Generative", "Shard", "Task", "TaskError", "UnknownMemberError", "get"]
+__all__ = ["TASKS", "Batch", "Generative", "Shard", "Task", "TaskError", "TaskFaultError", "UnknownMemberError", "get"]
 
 TASKS: Registry[Task] = Registry("tasks")
 TASKS.register("byte-lm")(ByteLM)
@@ -30,14 +31,22 @@ def get(name: str, **options: object) -> Task:
     """The task `name`, or the user's own when `name` is `module:factory`, built with `options`.
 
     Raises TaskError (missing data, an option that does not fit, a module that cannot be imported, a result that is
-    no Task) or UnknownMemberError, which lists the known names. What the user's own code raises passes through.
+    no Task, and, as a TaskFaultError with file and line, what the user's own code raises) or UnknownMemberError, which
+    lists the known names.
     """
     try:
         if ":" not in name:
             return TASKS.get(name, **options)
-        return _checked(name, build(_factory(name), f"task {name!r}", options))
+        factory = _factory(name)
+        with calling(factory, "__call__"):
+            return _checked(name, build(factory, f"task {name!r}", options))
     except BadOptionError as error:
         raise TaskError(str(error)) from error
+
+
+def factory_of(name: str) -> Callable[..., object]:
+    """What builds the task `name`, the user's own included: its parameters are the task's options. Raises as `get`."""
+    return _factory(name) if ":" in name else TASKS.factory(name)
 
 
 def _factory(name: str) -> Callable[..., object]:
@@ -54,6 +63,11 @@ def _import(module_name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # and there it stays: the user's module may import its neighbours later
+    with calling(None, "import"):  # what the module itself raises
+        return _imported(module_name)
+
+
+def _imported(module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -6,13 +6,14 @@ resumes at step s sees what it would have seen, with no iterator state in the ch
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import nn
 
-Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""(inputs, targets), on the CPU; the trainer moves them."""
+Batch: TypeAlias = Any
+"""Tensors on the CPU, which the trainer moves to the device: (inputs, targets), or dicts, lists, tuples and dataclasses
+of tensors in any nesting. Only the task looks into it."""
 
 
 class TaskError(ValueError):

@@ -96,7 +96,7 @@ class Digits:
 
     def tokens(self, batch: Batch) -> int:
         """Digits classified."""
-        return batch[1].numel()
+        return int(batch[1].numel())
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from p2ptrain.tasks.base import Batch, Task
+from p2ptrain.tasks.batches import pair_of
+from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.model import lend
 
@@ -45,7 +47,10 @@ class Evaluator:
                 self._model = self._copy_model()
             if self._probe is None:
                 self._probe = self._task.eval_batches(PROBED)[0]
-            inputs, targets = self._machine.take(self._probe)
+            pair = pair_of(self._machine.take(self._probe))
+            if pair is None:
+                raise ValueError(f"the batches of {self._task.name} are no inputs with targets")
+            inputs, targets = pair
             with self._machine.autocast():
                 logits = lend(x_d, self._model)(inputs)
             if not _are_logits(logits, targets):
@@ -54,15 +59,19 @@ class Evaluator:
 
     def _held_out(self) -> list[Batch]:
         if self._batches is None:
-            self._batches = self._task.eval_batches(self._examples)
+            with calling(self._task, "eval_batches"):
+                self._batches = list(self._task.eval_batches(self._examples))
         return self._batches
 
     def _mean(self, model: nn.Module, batches: list[Batch]) -> float:
         total, count = 0.0, 0
-        for batch in map(self._machine.take, batches):
-            with self._machine.autocast():
-                loss = float(self._task.loss(model, batch))
-            tokens = self._task.tokens(batch)
+        for batch in batches:
+            with calling(self._task, "loss"):
+                batch = self._machine.take(batch)
+                with self._machine.autocast():
+                    loss = float(checked_loss(self._task, self._task.loss(model, batch), trains=False))
+            with calling(self._task, "tokens"):
+                tokens = int(self._task.tokens(batch))
             total, count = total + loss * tokens, count + tokens
         return total / max(1, count)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from p2ptrain.tasks.base import Batch, TaskError
+from p2ptrain.tasks.batches import moved
 from p2ptrain.training.config import TrainConfig
 
 BF16_CAPABILITY = (8, 0)
@@ -29,8 +30,7 @@ class Machine:
 
     def take(self, batch: Batch) -> Batch:
         """The batch on the device."""
-        inputs, targets = batch
-        return inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
+        return moved(batch, self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which to compute a loss."""

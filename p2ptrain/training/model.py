@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from p2ptrain.tasks.base import Task, TaskError
+from p2ptrain.tasks.calling import calling
 from p2ptrain.training.flat import trainable
 
 
@@ -19,12 +20,19 @@ def build_model(task: Task, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         torch.set_default_dtype(torch.float64)
         try:
-            model = task.build_model().to(torch.float32)
+            with calling(task, "build_model"):
+                model = _checked(task.build_model()).to(torch.float32)
         finally:
             torch.set_default_dtype(default)
     if any(isinstance(module, _BatchNorm) and module.track_running_stats for module in model.modules()):
         raise TaskError("the task's model has BatchNorm, whose statistics are not averaged: use LayerNorm or GroupNorm")
     return model.train()
+
+
+def _checked(model: object) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise TaskError(f"build_model() returned a {type(model).__name__}; it must return a torch.nn.Module")
+    return model
 
 
 def lend(x_d: torch.Tensor, model: nn.Module) -> nn.Module:

@@ -20,6 +20,7 @@ from torch import nn
 
 from p2ptrain import drift, inner
 from p2ptrain.tasks.base import Batch, Shard, Task, optimizer_options
+from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.training.config import TrainConfig, lr_at
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
@@ -163,7 +164,8 @@ class Trainer:
         """Mean loss of the model `x_d` (d,) on a batch of own data: the same one in a round, another in the next, and
         drawn apart from those that are trained on. Safe beside `step`."""
         size = self.config.batch_size
-        batch = self.task.train_batch(round, seed=self.data_seed ^ JUDGED, shard=self.shard, size=size)
+        with calling(self.task, "train_batch"):
+            batch = self.task.train_batch(round, seed=self.data_seed ^ JUDGED, shard=self.shard, size=size)
         return self._evaluator.loss(x_d, [batch])
 
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
@@ -237,18 +239,22 @@ class Trainer:
     def _backward(self, step: int) -> float:
         total = torch.zeros((), device=self.device)
         for part in range(self.config.grad_accumulation):
-            batch = self.machine.take(self._batch(step, part))
-            with self.machine.autocast():
-                loss = self.task.loss(self.model, batch)
-            (loss / self.config.grad_accumulation).backward()  # type: ignore[no-untyped-call]
+            batch = self._batch(step, part)
+            with calling(self.task, "loss"):
+                batch = self.machine.take(batch)
+                with self.machine.autocast():
+                    loss = checked_loss(self.task, self.task.loss(self.model, batch), trains=True)
+                (loss / self.config.grad_accumulation).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-            self.tokens += self.task.tokens(batch)
+            with calling(self.task, "tokens"):
+                self.tokens += int(self.task.tokens(batch))
         return float(total) / self.config.grad_accumulation
 
     def _batch(self, step: int, part: int) -> Batch:
         address = step * self.config.grad_accumulation + part
         size = self.config.batch_size
-        return self.task.train_batch(address, seed=self.data_seed, shard=self.shard, size=size)
+        with calling(self.task, "train_batch"):
+            return self.task.train_batch(address, seed=self.data_seed, shard=self.shard, size=size)
 
     def _finish_step(self, schedule_step: int | None, *, rate_factor: float, usable: bool) -> bool:
         taken = usable and self._update(self.global_step if schedule_step is None else schedule_step, rate_factor)

@@ -123,3 +123,34 @@ def test_trouble_is_an_event_like_any_other(tmp_path, monkeypatch):
     told = list(read_events(tmp_path / "events.jsonl"))
     assert [event["event"] for event in told if event["event"] != "warning"] == ["round"] * 3
     assert [event["message"].split(":")[0] for event in told if event["event"] == "warning"] == ["exporter broken"]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_node_whose_rounds_are_done_waits_for_one_that_is_slow_to_begin(tmp_path, monkeypatch, finished: bool):
+    """wandb takes seconds to import: a short run is over before it has told anything."""
+    from node.exporters import EXPORTERS, Ending
+
+    gate, exporter = threading.Event(), Recorder()
+
+    def build(about):
+        assert gate.wait(30)
+        return exporter
+
+    monkeypatch.setitem(EXPORTERS._factories, "slow", build)
+    monkeypatch.setattr("node.exporters.pump.CLOSE_S", 0.01)
+    monkeypatch.setattr("node.exporters.Ending", lambda: Ending(within_s=0.01))
+    heard = []
+    with EventLog(tmp_path / "events.jsonl", sinks=[heard.append]) as emit:
+        emit.add_sink(lambda event: gate.set() if event["event"] == "waiting" else None)
+        with exporting(["slow"], emit, tmp_path) as ending:
+            for number in range(3):
+                emit("round", round=number)
+            if finished:
+                ending.finished()
+    gate.set()
+    said = [event["message"] for event in heard if event["event"] in {"waiting", "warning"}]
+    if finished:
+        assert (exporter.heard, exporter.closed) == ([0, 1, 2], 1)
+        assert [words.partition(" to write")[0] for words in said] == ["waiting for the exporter slow"]
+    else:  # Ctrl-C has five seconds
+        assert said == ["exporter slow: it did not come to its end in time: its last events may be missing"]

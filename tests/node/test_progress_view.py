@@ -8,7 +8,7 @@ from rich.console import Console
 from swarm_story import PEER, node_events, round_event
 
 from node.cli.lines import LineSink
-from node.progress import MAX_WARNINGS, NodeProgress
+from node.progress import MAX_WARNINGS, NodeProgress, common_evaluation
 from node.up.table import nodes_table, remaining_s, swarm_round, swarm_view
 from node.up.view import JsonView, LiveView, PlainView, choose, note
 
@@ -161,6 +161,27 @@ def test_plain_output_is_a_line_a_round_of_the_swarm():
     assert [line.split()[1] for line in lines] == ["1/10", "2/10", "3/10"]
     assert "loss 4.600" in lines[2]
     assert "13.6k tokens/s" in lines[2]
+
+
+def test_the_last_line_waits_for_the_evaluations_of_the_last_round_and_no_stale_one_counts():
+    nodes, stream = [NodeProgress("node-0"), NodeProgress("node-1")], io.StringIO()
+    with PlainView(stream, nodes) as view:
+
+        def tell(index: int, event: str, round_: int, **fields: object) -> None:
+            it = {"ts": 1.0, "event": event, "round": round_, "rounds": 20, **fields}
+            nodes[index].observe(it)
+            view.event(nodes[index].name, it)
+
+        for index in range(2):
+            tell(index, "round", 10, train_loss=0.5)
+            tell(index, "evaluated", 10, eval_loss=0.5 + index / 10)
+        tell(0, "round", 20, train_loss=0.2)
+        tell(0, "evaluated", 20, eval_loss=0.1)
+        tell(1, "round", 20, train_loss=0.2)
+        assert "20/20" not in stream.getvalue()
+        assert common_evaluation(nodes) == (10, pytest.approx(0.55))
+        tell(1, "evaluated", 20, eval_loss=0.2)
+    assert "round 20/20  loss 0.200  eval 0.150" in stream.getvalue().splitlines()[-1]
 
 
 def test_json_output_is_each_event_with_its_node():

@@ -3,14 +3,23 @@ import json
 import pytest
 
 from node.errors import UsageError
-from node.summary import NodeSummary, SwarmSummary, SwarmTotals, mean, read_node_summary, to_json, write_atomic
+from node.summary import (
+    NodeSummary,
+    SwarmSummary,
+    SwarmTotals,
+    last_evaluation,
+    mean,
+    read_node_summary,
+    to_json,
+    write_atomic,
+)
 
 KEYS = [
     "peer_id", "rounds", "steps", "tokens", "wall_s", "compute_s", "utilization",
     "train_loss_first", "train_loss_last", "eval_loss_first", "eval_loss_last", "consensus_distance",
     "payload_bytes_sent", "payload_bytes_received", "dense_bytes_equivalent", "compression_ratio",
     "updates_accepted", "updates_rejected", "neighbours", "aggregator", "compressor", "resumed_from",
-    "updates_in_time",
+    "updates_in_time", "eval_round",
 ]  # fmt: skip
 SWARM_KEYS = [
     "eval_loss_first", "eval_loss_last", "eval_loss_mean_model", "consensus_distance", "honest", "byzantine", "wall_s",
@@ -44,6 +53,13 @@ def test_what_an_older_release_wrote_is_read_and_has_no_share(tmp_path):
     path = tmp_path / "summary.json"
     path.write_text(json.dumps({key: value for key, value in to_json(summary()).items() if key != "updates_in_time"}))
     assert read_node_summary(path) == summary(updates_in_time=None)
+
+
+def test_the_last_losses_are_those_of_the_same_round():
+    level = [summary(eval_loss_last=0.1, eval_round=40), summary(eval_loss_last=0.2, eval_round=40)]
+    stale = summary(eval_loss_last=0.9, eval_round=10)
+    assert last_evaluation([*level, stale]) == pytest.approx(0.15)
+    assert last_evaluation([summary(eval_loss_last=0.5, eval_round=None)] * 2) == 0.5  # of an older release
 
 
 def test_there_may_be_none(tmp_path):

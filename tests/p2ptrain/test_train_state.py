@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from p2ptrain import drift, inner
-from p2ptrain.tasks.base import Shard
+from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer
 
@@ -120,7 +120,7 @@ def test_a_failing_task_leaves_the_model_alone(optimizer):
     node.step()
     before = node.vector()
     node.task.fails = True
-    with pytest.raises(RuntimeError, match="no more"):
+    with pytest.raises(TaskError, match="no more"):
         node.step()
     assert torch.equal(node.vector(), before)
 

@@ -1,5 +1,6 @@
 """Swarms of real nodes over the in-memory network, under the virtual clock: learning, leaving, coming back."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import trio.testing
 from sim_swarm import STEP_SECONDS, Swarm, swarm
 
 from node.checkpoint import CheckpointStore
-from node.node import Node
+from node.entry import TELL_S
+from node.node import SETTLED_ROUNDS, Node
 
 
 def spread(members: Swarm) -> float:
@@ -216,12 +218,27 @@ async def test_nodes_that_know_nothing_of_each_other_draw_different_data(
 async def test_a_swarm_too_small_for_f_says_so(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         for number in range(2):
-            await members.start(f"n{number}", wait_for=1, sync={"f": 1})
+            await members.start(f"n{number}", wait_for=1, sync={"f": 1}, train={"rounds": SETTLED_ROUNDS + 2})
         await members.finished()
         for member in members.members.values():
             (warning,) = member.told("warning")
-            assert "takes 3 members" in warning["message"]
+            assert "2 members here" in warning["message"]
+            assert "sync.f = 1 is withstood from 3 on" in warning["message"]
             assert member.told("round")[-1]["robust_margin"] == -1
+
+
+async def test_a_healthy_start_has_no_warning_of_too_few_members(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path) as members:
+        await members.start("alone", sync={"f": 1}, train={"rounds": SETTLED_ROUNDS + 2})
+        await members.finished()
+        for number in range(3):  # one after the other: at first there are too few
+            await members.start(f"n{number}", wait_for=min(number, 1), sync={"f": 1}, train={"rounds": 30})
+            await trio.sleep(2 * 5 * STEP_SECONDS)
+        await members.finished()
+        for member in members.members.values():
+            assert not [it for it in member.told("warning") if "sync.f" in it["message"]]
 
 
 async def test_a_lost_neighbours_estimate_is_freed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
@@ -292,3 +309,20 @@ async def test_no_more_is_pulled_than_the_model_can_need(
         dense = 4 * alone.node.inner.trainer.numel
         assert dense <= alone.node.service._context.config.max_payload_bytes < 4 * dense
         await members.finished()
+
+
+async def test_who_waits_for_others_says_so_at_once_and_goes_on_saying_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path) as members:
+        await members.start("first", wait_for=2, node={"wait_timeout_s": 12.0})
+        await trio.sleep(6)
+        await members.start("second")
+        await members.finished()
+        waits = [(it["at"], it["message"]) for it in members.members["first"].told("waiting")]
+        assert [message for _, message in waits][:2] == [
+            "waiting for 2 neighbours, 12 s at most: 0 here so far",
+            "waiting for 2 neighbours, 7 s at most: 0 here so far",
+        ]
+        assert waits[2][1].endswith("1 here so far")
+        assert all(later[0] - earlier[0] <= TELL_S + 0.5 for earlier, later in pairwise(waits))

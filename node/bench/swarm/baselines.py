@@ -1,9 +1,8 @@
 """What a swarm is measured against: one node alone, and all nodes as one (the exact mean gradient at every step)."""
 
-import torch
-
 from p2ptrain.tasks import Batch, Shard, Task
 from p2ptrain.tasks.base import optimizer_options
+from p2ptrain.tasks.batches import joined
 from p2ptrain.training import TrainConfig, Trainer
 
 FP32_BYTES = 4
@@ -27,7 +26,7 @@ class AllShards:
         """`size` examples of each shard, in the shards' order. `shard` is not looked at."""
         shards = [Shard(index=index, count=self._count) for index in range(self._count)]
         batches = [self._task.train_batch(step, seed=seed, shard=each, size=size) for each in shards]
-        return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
+        return joined(batches)
 
 
 def alone(task: Task, train: TrainConfig) -> Trainer:

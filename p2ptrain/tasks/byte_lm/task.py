@@ -62,7 +62,7 @@ class ByteLM:
 
     def tokens(self, batch: Batch) -> int:
         """Bytes predicted."""
-        return batch[1].numel()
+        return int(batch[1].numel())
 
     @torch.no_grad()
     def generate(self, model: nn.Module, prompt: str, *, length: int, temperature: float, seed: int) -> str:

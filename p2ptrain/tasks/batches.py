@@ -1,0 +1,67 @@
+"""Batches of any form: tensors in dicts, lists, tuples and dataclasses, in any nesting."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from p2ptrain.tasks.base import Batch
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch with all its tensors on `device`. What is no container and has no `to` (a number, a string) stays."""
+    return pytree.tree_map(lambda leaf: _leaf_on(leaf, device), batch, is_leaf=_moves_itself)
+
+
+def tensors_in(batch: Batch) -> list[tuple[str, torch.Tensor]]:
+    """Every tensor of the batch with the words that lead to it, such as `['inputs'][0]`."""
+    found: list[tuple[str, torch.Tensor]] = []
+    for path, leaf in pytree.tree_flatten_with_path(batch)[0]:
+        where = pytree.keystr(path)
+        if isinstance(leaf, torch.Tensor):
+            found.append((where, leaf))
+        elif _is_record(leaf):
+            found += [(f"{where}.{name}{rest}", it) for name, value in _fields(leaf) for rest, it in tensors_in(value)]
+    return found
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches of one form as one, each tensor put behind the other along its first dimension. What is no tensor is
+    that of the first one. ValueError where their forms differ."""
+    leaves, form = zip(*map(pytree.tree_flatten, batches), strict=True)
+    if any(each != form[0] for each in form):
+        raise ValueError("batches of different forms cannot be joined")
+    whole = [torch.cat(same) if isinstance(same[0], torch.Tensor) else same[0] for same in zip(*leaves, strict=True)]
+    return pytree.tree_unflatten(whole, form[0])
+
+
+def pair_of(batch: Batch) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The batch as inputs and targets; None when it is of another form."""
+    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(it, torch.Tensor) for it in batch):
+        return batch[0], batch[1]
+    return None
+
+
+def _leaf_on(leaf: Any, device: torch.device) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.to(device, non_blocking=True)
+    if _moves_itself(leaf):
+        return leaf.to(device)
+    if _is_record(leaf):
+        return dataclasses.replace(leaf, **{name: moved(value, device) for name, value in _fields(leaf)})
+    return leaf
+
+
+def _moves_itself(leaf: Any) -> bool:
+    """A tensor; a packed sequence, an encoding of transformers, a batch of graphs."""
+    return callable(getattr(leaf, "to", None))
+
+
+def _is_record(leaf: Any) -> bool:
+    return dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)
+
+
+def _fields(leaf: Any) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(leaf, field.name)) for field in dataclasses.fields(leaf) if field.init]
