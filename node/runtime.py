@@ -176,6 +176,7 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         pid=os.getpid(),
         run_dir=node_dir,
         metrics_url=url,
+        token_file=None if url is None else config.node.status_token_file,
         device=str(node.inner.trainer.device),
         parameters=node.inner.trainer.numel,
         task=config.task.name,
