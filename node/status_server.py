@@ -25,13 +25,23 @@ from node.page.stream import Streams
 from node.page.token import check_exposure, cookie_of, load_or_create
 from node.sections import NodeConfig
 
+SHARED = {
+    "/page.css": ("page.css", "text/css"),
+    "/words.js": ("words.js", "text/javascript"),
+    "/live.js": ("live.js", "text/javascript"),
+    "/chart.js": ("chart.js", "text/javascript"),
+    "/uplot.js": ("uplot.js", "text/javascript"),
+    "/uplot.css": ("uplot.css", "text/css"),
+    "/uplot.LICENSE": ("uplot.LICENSE", "text/plain"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+"""Files of a node's page and of a swarm's, by path."""
+
 STATIC = {
     "/": ("index.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
-    "/chart.js": ("chart.js", "text/javascript"),
     "/graph.js": ("graph.js", "text/javascript"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    **SHARED,
 }
 """Every file of the page, by path; there is no other way to a file."""
 
@@ -96,7 +106,7 @@ async def _healthz(_: Request) -> Response:
 
 async def _file(request: Request) -> Response:
     name, kind = STATIC[request.url.path]
-    # Some 30 kB in all, so that it may be asked for anew each time: after an upgrade no page is of two versions.
+    # Some 100 kB in all, so that it may be asked for anew each time: after an upgrade no page is of two versions.
     return Response((FOLDER / name).read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
 
 
