@@ -169,7 +169,7 @@ class Feed:
             news = curve.since(getattr(place, key))
             if news is not None:
                 setattr(place, key, news.cursor)
-                told[key] = _text(_points(news))
+                told[key] = _text(points_of(news))
         own = self._own_news(place)
         if own:
             told["own"] = _text(own)
@@ -185,7 +185,7 @@ class Feed:
             news = curve.since(place.own.get(name, Cursor()))
             if news is not None:
                 place.own[name] = news.cursor
-                told[name] = _points(news)
+                told[name] = points_of(news)
         return told
 
     def _status(self, moment: Moment) -> dict[str, Any]:
@@ -229,7 +229,8 @@ def _text(value: dict[str, Any]) -> str:
     return to_line(value).rstrip("\n")
 
 
-def _points(news: News) -> dict[str, Any]:
+def points_of(news: News) -> dict[str, Any]:
+    """The points that a page lacks, as JSON values."""
     rows = [[None if value is None else float(f"{value:.{_DIGITS}g}") for value in row] for row in news.rows]
     return {"start": news.start, "rows": rows}
 

@@ -8,7 +8,7 @@ from node.status_server import FOLDER
 
 CSS = (FOLDER / "page.css").read_text(encoding="utf-8")
 TEXT = ("text", "muted", "accent", "good", "warn", "bad")
-DRAWN = ("accent", "held-out", "edge", "good", "warn", "bad")
+DRAWN = ("accent", "held-out", "edge", "good", "warn", "bad", *(f"s{n}" for n in range(1, 9)))
 GROUNDS = ("ground", "panel")
 AA_TEXT, AA_DRAWN = 4.5, 3.0
 """WCAG 2.1, success criteria 1.4.3 and 1.4.11."""

@@ -16,7 +16,7 @@ export function redraw() {
 }
 
 // A panel with one chart in it. `spec`: {id, title, unit, format, tick, log, series: [{name, colour, dots, dash, band}]},
-// `colour` a variable's name; `band`: fills up to the series before it. `scales`: charts with the same word share cursor
+// `colour` a variable's name; `band`: an edge without a line or a name, which follows the series before; `fill`: up to the series before. `scales`: charts with the same word share cursor
 // and zoom.
 export class Chart {
   constructor(parent, spec, shared = "rounds") {
@@ -91,7 +91,10 @@ export class Chart {
     const shown = this.hidden.delete(n);
     if (!shown) this.hidden.add(n);
     key.setAttribute("aria-pressed", String(shown));
-    this.uplot?.setSeries(n + 1, { show: shown });
+    for (let k = n; k === n || this.spec.series[k]?.band; k += 1) {
+      if (k !== n) this.hidden[shown ? "delete" : "add"](k);
+      this.uplot?.setSeries(k + 1, { show: shown });
+    }
   }
 
   // `data`: columns, the rounds first, as uPlot has it.
@@ -140,7 +143,7 @@ export class Chart {
         show: !this.hidden.has(n), points: { show: Boolean(dots[n]), size: 6, fill: () => colour(series.colour) },
         alpha: series.alpha || 1,
       }))],
-      bands: this.spec.series.flatMap((series, n) => (series.band ? [{ series: [n, n + 1], fill: () => colour(this.spec.series[n].colour) + "33" }] : [])),
+      bands: this.spec.series.flatMap((series, n) => (series.fill ? [{ series: [n, n + 1], fill: () => colour(this.spec.series[n].colour) + "33" }] : [])),
       hooks: { setCursor: [() => this.tell()], setScale: [(u, name) => { if (name === "x") this.allButton.hidden = !this.zoomed(); }] },
     };
   }
