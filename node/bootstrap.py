@@ -175,6 +175,7 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
         pid=os.getpid(),
         run_dir=parts.folder,
         metrics_url=url,
+        token_file=None if url is None else parts.config.node.status_token_file,
     )
     if parts.addresses and not parts.private:  # a private swarm is joined by an invite
         network = parts.config.network

@@ -5,9 +5,31 @@ trains; asked about another device, CUDA would begin to use it, at some hundred 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from prometheus_client import CollectorRegistry, Gauge
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """Of the device that the node trains on. None: it is none of CUDA's, or nobody can say."""
+
+    share: float | None = None
+    """Of the last moment in which it computed, 0 to 1, as its driver says; wants nvidia-ml-py."""
+    memory_bytes: int | None = None
+    """Held by this process."""
+
+
+def gpu_use(device: torch.device) -> GpuUse:
+    """How busy the device is, and how full: two calls to its driver, of microseconds."""
+    if device.type != "cuda":
+        return GpuUse()
+    try:
+        share = torch.cuda.utilization(device) / 100
+    except Exception:  # no nvidia-ml-py, or an error of its own class, which cannot be named without it
+        share = None
+    return GpuUse(share, torch.cuda.memory_reserved(device))
 
 
 def register_gpu(registry: CollectorRegistry, device: torch.device) -> bool:

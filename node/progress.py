@@ -33,6 +33,8 @@ _COPIED = (
 )
 """Fields of a `round` event that are simply the newest state."""
 
+_STARTED = ("role", "peer_id", "addresses", "metrics_url", "device", "parameters", "aggregator", "compressor")
+
 _COUNTS = ("steps", "neighbours", "members", "payload_bytes_sent", "payload_bytes_received", "accepted", "rejected")
 """Of this process alone, like `rejected_by`; tokens are the run's, and a round event has them whole."""
 
@@ -60,6 +62,10 @@ class NodeProgress:
     peer_id: str = ""
     addresses: list[str] = field(default_factory=list)
     metrics_url: str | None = None
+    token_file: str | None = None
+    """Holds the token that the node's page wants, if it wants one."""
+    run_dir: str | None = None
+    """The node's folder."""
     device: str = ""
     parameters: int = 0
     aggregator: str = ""
@@ -135,8 +141,10 @@ class NodeProgress:
         for key in _COUNTS:
             setattr(self, key, 0)
         self.rejected_by = {}
-        for key in ("role", "peer_id", "addresses", "metrics_url", "device", "parameters", "aggregator", "compressor"):
+        for key in _STARTED:
             setattr(self, key, event.get(key, getattr(self, key)))
+        for key in ("token_file", "run_dir"):  # paths, where the event has not been written yet
+            setattr(self, key, None if event.get(key) is None else str(event[key]))
 
     def _on_join(self, event: Event) -> None:
         self.join_command = event.get("command")

@@ -10,6 +10,7 @@ from gossip.api import RoundView
 from gossip.ids import PeerId
 from gossip.protocol.topology import tag_of
 from node.checkpoint import Checkpoint
+from node.gpu_metrics import gpu_use
 from node.inner_loop import Phase
 from node.live_metrics import Readings, disk_free
 from node.node import Node
@@ -199,6 +200,8 @@ def _round_fields(
 ) -> dict[str, object]:
     stats = node.service.stats
     round_seconds = node.lap()
+    process = psutil.Process(os.getpid())
+    gpu = gpu_use(node.inner.trainer.device)
     return {
         "round": node.round + 1,
         "rounds": node.config.train.rounds,
@@ -243,5 +246,9 @@ def _round_fields(
         "skipped_steps": node.inner.trainer.skipped_steps,
         "late_steps": node.inner.late_steps,
         "utilization": node.utilization,
-        "rss_bytes": psutil.Process(os.getpid()).memory_info().rss,
+        "rss_bytes": process.memory_info().rss,
+        "cpu_s": sum(process.cpu_times()[:2]),
+        "gpu_share": gpu.share,
+        "gpu_memory_bytes": gpu.memory_bytes,
+        "learning_rate": node.inner.trainer.learning_rate,
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from gossip.running.membership import Private
 from node import collector, credentials, record
 from node.addresses import best_address
 from node.assembly import Surroundings, make_node
@@ -33,6 +34,7 @@ from node.metrics import Metrics
 from node.node import Node
 from node.observing import observe, observes
 from node.page.feed import Feed
+from node.page.names import Names
 from node.progress import NodeProgress
 from node.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
 from node.signals import until_signal
@@ -101,7 +103,9 @@ async def _run(
         kept = replace(config.network, address_book=node_dir / ADDRESSES)
         config = config.model_copy(update={"network": kept})
     metrics, progress = Metrics(), NodeProgress(config.node.name)
-    feed = Feed(progress, log=emit.path)
+    names = Names(node_dir.parent, partial(_certified, held.private))
+    settings = emit.redact.fields(config.model_dump(mode="json"))
+    feed = Feed(progress, log=emit.path, settings=settings, names=names.known)
     for sink in (metrics.observe, progress.observe, feed.observe):
         emit.add_sink(sink)
     around = Surroundings(
@@ -157,6 +161,10 @@ async def _run(
             finish(node, node_dir, checkpoint, event=event)
         nursery.cancel_scope.cancel()
     return EXIT_INTERRUPTED if interrupted.is_set() else 0
+
+
+def _certified(private: Private | None) -> list[tuple[str, str]]:
+    return [] if private is None else [(str(it.peer), it.grant.name) for it in private.gate.roster.certificates]
 
 
 async def _until(stop: trio.Event, run: Callable[[], Awaitable[None]]) -> None:
@@ -215,6 +223,7 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         pid=os.getpid(),
         run_dir=node_dir,
         metrics_url=url,
+        token_file=None if url is None else config.node.status_token_file,
         device=str(node.inner.trainer.device),
         parameters=node.inner.trainer.numel,
         task=config.task.name,

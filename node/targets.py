@@ -80,7 +80,7 @@ class RunTargets:
             entry=entry(url, swarm=swarm_of(folder), run=run, node=folder.name) if url else None,
             updated_at=node.updated_at or 0.0,
             ended=node.state in ENDED,
-            lives=node.state not in ENDED and _lives(folder / LOCK),
+            lives=node.state not in ENDED and lives(folder / LOCK),
         )
 
     def look_patiently(self, now: float) -> list[Entry]:
@@ -119,7 +119,7 @@ def swarm_of(folder: Path) -> str:
     return str(section.get("swarm", "")) if isinstance(section, dict) else ""
 
 
-def _lives(lock: Path) -> bool:
+def lives(lock: Path) -> bool:
     """Whether the process that took the lock is there. The lock itself is not tried: a node that starts at that moment
     would find it taken. The number may belong to a younger process by now, or to one whose parent has not yet asked how
     it ended."""

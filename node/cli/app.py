@@ -21,6 +21,7 @@ from node.cli import (
     model_cmd,
     monitor_cmd,
     node_cmd,
+    page_cmd,
     status_cmd,
     swarm_cmd,
     top_cmd,
@@ -45,6 +46,7 @@ app.command("export")(export_cmd.export)
 app.command("doctor")(doctor_cmd.doctor)
 app.command("status")(status_cmd.status)
 app.command("top")(top_cmd.top)
+app.command("page")(page_cmd.page)
 app.add_typer(bench_cmd.app, name="bench")
 app.add_typer(config_cmd.app, name="config")
 app.add_typer(id_cmd.app, name="id")

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from node.cli import text
 from node.events import Event
+from node.page.address import page_words
 from node.streams import silence
 
 
@@ -48,7 +49,7 @@ def _started(event: Event) -> list[Text]:
         "node": f"{event.get('peer_id', '')}",
         **about,
         "listens": "  ".join(event.get("addresses") or ["nowhere"]),
-        "status": f"{event['metrics_url']}/status" if event.get("metrics_url") else "off",
+        "page": page_words(event["metrics_url"], event.get("token_file")) if event.get("metrics_url") else "off",
         "folder": str(event.get("run_dir", "")),
     }
     return [Text.assemble((f"{name:<9}", "dim"), value) for name, value in rows.items()]

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from node.cli import options
 from node.events import read_events
+from node.page.address import page_lines
 from node.progress import NodeProgress
 from node.run_dir import EVENTS, node_dirs
 
@@ -29,6 +30,8 @@ def status(
     else:
         console = Console()
         console.print(nodes_table(nodes, width=console.width))
+        for line in page_lines(nodes):
+            console.print(line, soft_wrap=True, highlight=False)
 
 
 def _read(run: Path) -> list[NodeProgress]:

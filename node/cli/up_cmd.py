@@ -16,12 +16,14 @@ from node import run_dir as folders
 from node.cli import options, text
 from node.cli.lines import LastingConsole
 from node.errors import EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
+from node.page.address import page_words
 from node.streams import say
 
 if TYPE_CHECKING:
     from node.config import Config
+    from node.status_server import SwarmServer
     from node.up.plan import Plan
-    from node.up.supervisor import Outcome
+    from node.up.supervisor import Outcome, Supervisor
 
 
 def up(
@@ -91,8 +93,6 @@ def _up(config: "Config", folder: Path, *, nodes: int, byzantine: int, json: boo
 
 
 def _watched(plan: "Plan", *, json: bool) -> int:
-    import trio
-
     from node.up import view
     from node.up.supervisor import Supervisor
 
@@ -105,13 +105,44 @@ def _watched(plan: "Plan", *, json: bool) -> int:
     shown = view.choose(progress, json=json, byzantine=liars, console=console)
     interrupts.raising()  # from here on there is a terminal to put in order
     with shown:
-        outcome = trio.run(supervisor.run)
+        outcome = _run(supervisor, plan, None if json else console)
     if outcome.interrupted:
         if not json:
             _say(console, f"\nInterrupted. To go on: {_again(plan)}")
         return EXIT_INTERRUPTED
     _require_finished(plan, outcome)
     return _finish(plan, outcome, console, json=json)
+
+
+def _run(supervisor: "Supervisor", plan: "Plan", console: Console | None) -> "Outcome":
+    """Run the nodes, with the page of all of them beside, whose address is told on `console`; None: without a page."""
+    import trio
+
+    async def run() -> "Outcome":
+        async with trio.open_nursery() as nursery:
+            server = None if console is None else _server(plan)
+            if server is not None and console is not None:
+                url = await nursery.start(server.run)
+                words = page_words(url, plan.nodes[0].config.node.status_token_file)
+                console.print(f"The swarm's page: {words}", highlight=False, soft_wrap=True)
+            outcome = await supervisor.run()
+            nursery.cancel_scope.cancel()
+        return outcome
+
+    return trio.run(run)
+
+
+def _server(plan: "Plan") -> "SwarmServer | None":
+    """As the nodes' own pages are served: where, whether at all, and with which token."""
+    from node.page.swarm_feed import SwarmFeed
+    from node.page.token import load_or_create
+    from node.status_server import Listening, SwarmServer
+
+    settings = plan.nodes[0].config.node
+    if settings.metrics_port < 0:
+        return None
+    token = "" if settings.status_token_file is None else load_or_create(settings.status_token_file)
+    return SwarmServer(SwarmFeed([plan.run_dir]), Listening(host=settings.metrics_host, token=token))
 
 
 def _finish(plan: "Plan", outcome: "Outcome", console: Console, *, json: bool) -> int:

@@ -4,6 +4,8 @@ Nothing is queued for anybody. A page keeps a `Place`, the feed says what has ch
 asks less often and is told the same in fewer words.
 """
 
+import json
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +18,7 @@ import trio
 
 from node.cli.lines import describe
 from node.events import Event, to_line
+from node.page.columns import COLUMNS, MAX_OWN, Columns, own_of
 from node.page.history import Cursor, Curve, News
 from node.page.replay import earlier_rounds
 from node.peers_seen import seen
@@ -68,22 +71,34 @@ class Place:
 
     train: Cursor = field(default_factory=Cursor)
     held_out: Cursor = field(default_factory=Cursor)
+    own: dict[str, Cursor] = field(default_factory=dict)
     lines: int = 0
     told: dict[str, str] = field(default_factory=dict)
-    """The newest text of what is told whole: `state`, `peers`, `graph`."""
+    """The newest text of what is told whole: `columns`, `state`, `peers`, `graph`, `settings`."""
 
 
 class Feed:
     """Everything that the page shows. `observe` is a sink of the event log, after the progress; on the event loop."""
 
     def __init__(
-        self, progress: NodeProgress, *, moment: Callable[[], Moment] = Moment, log: Path | None = None
+        self,
+        progress: NodeProgress,
+        *,
+        moment: Callable[[], Moment] = Moment,
+        log: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+        names: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`log`: the event log, whose earlier rounds are read when the first page asks."""
+        """`log`: the event log, whose earlier rounds are read when the first page asks. `settings`: by section and key,
+        secrets hidden. `names`: what peers are called, by peer id."""
         self.events = 0
         self._progress = progress
         self._moment = moment
+        self._names = names
+        self._settings = {} if settings is None else settings
+        self._columns = Columns()
         self._train, self._held_out = Curve(), Curve()
+        self._own: dict[str, Curve] = {}
         self._lines: deque[tuple[float, str, str]] = deque(maxlen=MAX_LINES)
         self._line_count = 0
         self._log = log
@@ -101,9 +116,12 @@ class Feed:
     def observe(self, event: Event) -> None:
         """Take up one event, and wake the pages."""
         if event["event"] == "round":
-            self._train.add(event["round"], event.get("train_loss"), event.get("consensus_distance"))
+            self._train.add(event["round"], *self._columns.row(event)[1:])
         elif event["event"] == "evaluated":
             self._held_out.add(event.get("round") or 0, event.get("eval_loss"))
+        for name, value in own_of(event).items():
+            if name in self._own or len(self._own) < MAX_OWN:
+                self._own.setdefault(name, Curve()).add(event.get("round") or 0, value)
         for line in describe(event):
             words = _printable(line.plain)
             if words:
@@ -125,13 +143,20 @@ class Feed:
             log, self._log = self._log, None
             if log is not None and self._log_end:
                 read = partial(earlier_rounds, log, self._log_end)
-                rounds, held_out = await trio.to_thread.run_sync(read)
-                self._train.put_before(rounds)
-                self._held_out.put_before(held_out)
+                earlier = await trio.to_thread.run_sync(read)
+                self._train.put_before(earlier.rounds)
+                self._held_out.put_before(earlier.held_out)
+                for name, rows in earlier.own.items():
+                    if name in self._own or len(self._own) < MAX_OWN:
+                        self._own.setdefault(name, Curve()).put_before(rows)
 
     def status(self) -> dict[str, Any]:
         """The node's whole state as JSON values: what `/status` says."""
         return self._status(self._moment())
+
+    def place(self) -> Place:
+        """Of a page that has been told nothing yet."""
+        return Place()
 
     def news(self, place: Place) -> str:
         """What is new to a page, as one line of JSON, and its place moved on; empty: nothing."""
@@ -144,17 +169,32 @@ class Feed:
             news = curve.since(getattr(place, key))
             if news is not None:
                 setattr(place, key, news.cursor)
-                told[key] = _text(_points(news))
+                told[key] = _text(points_of(news))
+        own = self._own_news(place)
+        if own:
+            told["own"] = _text(own)
         if place.lines < self._line_count:
             new = min(self._line_count - place.lines, len(self._lines))
             told["log"] = _text({"lines": list(self._lines)[-new:]})
             place.lines = self._line_count
         return "{" + ", ".join(f'"{key}": {text}' for key, text in told.items()) + "}" if told else ""
 
+    def _own_news(self, place: Place) -> dict[str, Any]:
+        told = {}
+        for name, curve in self._own.items():
+            news = curve.since(place.own.get(name, Cursor()))
+            if news is not None:
+                place.own[name] = news.cursor
+                told[name] = points_of(news)
+        return told
+
     def _status(self, moment: Moment) -> dict[str, Any]:
-        state = self._progress.as_dict()
+        state, names = self._progress.as_dict(), self._names()
         for peer, fields in moment.peers.items():
             seen(state["peers"], peer).update(fields)
+        for peer, it in state["peers"].items():
+            if peer in names:
+                it["name"] = _printable(names[peer])
         return state | {"loop_lag_s": moment.loop_lag_s}
 
     def _whole(self) -> dict[str, str]:
@@ -165,6 +205,10 @@ class Feed:
             peers = state.pop("peers")
             for key in ("summary", "warnings"):  # the log has them
                 del state[key]
+            if not self._texts:
+                self._texts["columns"] = json.dumps(COLUMNS)
+                self._texts["settings"] = _text(dict(self._settings))
+            state["export_command"] = export_command(self._progress)
             self._texts["state"], self._texts["peers"] = _text(state), _text(peers)
             graph = (dict(moment.graph), dict(moment.tags))
             if graph != self._graph:  # seldom, and the longest by far in a large swarm
@@ -173,11 +217,20 @@ class Feed:
         return self._texts
 
 
+def export_command(progress: NodeProgress) -> str | None:
+    """What takes this node's model home; None for one that has none."""
+    if progress.run_dir is None or progress.role == "bootstrap":
+        return None
+    folder = Path(progress.run_dir).absolute()
+    return shlex.join(["p2ptrain", "export", str(folder), "--out", "model.safetensors"])
+
+
 def _text(value: dict[str, Any]) -> str:
     return to_line(value).rstrip("\n")
 
 
-def _points(news: News) -> dict[str, Any]:
+def points_of(news: News) -> dict[str, Any]:
+    """The points that a page lacks, as JSON values."""
     rows = [[None if value is None else float(f"{value:.{_DIGITS}g}") for value in row] for row in news.rows]
     return {"start": news.start, "rows": rows}
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MAX_POINTS = 1024
-"""A page is at most some 1,000 pixels wide; 1,024 points of three numbers are 100 kB in memory, 30 kB on the wire."""
+"""A page is at most some 1,000 pixels wide; 1,024 points of twelve numbers are 400 kB in memory,
+100 kB on the wire."""
 
 Row = tuple[float | None, ...]
 """The round, and what was measured in it; None: nothing, or no finite number."""

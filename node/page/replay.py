@@ -4,9 +4,11 @@ Of a log that is larger than READ_BYTES, slices are read, evenly over it: a curv
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.events import Event, from_line, older
+from node.page.columns import MAX_OWN, Columns, number, own_of
 from node.page.history import Row
 
 READ_BYTES = 4 << 20
@@ -16,17 +18,37 @@ SLICE_BYTES = 1 << 14
 """Ten rounds or so; the first line and the last of a slice are cut, and passed over."""
 
 
-def earlier_rounds(path: Path, end: int) -> tuple[list[Row], list[Row]]:
-    """What the log said before its byte `end`: rows of (round, train loss, consensus distance) and (round, held-out
-    loss). Files that are not there, or cannot be read, hold nothing."""
-    rounds: list[Row] = []
-    held_out: list[Row] = []
-    for event in _events(path, end):
-        if event["event"] == "round" and isinstance(event.get("round"), int):
-            _add(rounds, (event["round"], _number(event.get("train_loss")), _number(event.get("consensus_distance"))))
-        elif event["event"] == "evaluated" and isinstance(event.get("round"), int):
-            _add(held_out, (event["round"], _number(event.get("eval_loss"))))
-    return rounds, held_out
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What a log said: rows of (round, then columns.COLUMNS), of (round, held-out loss), and of (round, value) by the
+    name of an own metric."""
+
+    rounds: list[Row] = field(default_factory=list)
+    held_out: list[Row] = field(default_factory=list)
+    own: dict[str, list[Row]] = field(default_factory=dict)
+
+
+def earlier_rounds(path: Path, end: int, *, share: int | None = None) -> Earlier:
+    """What the log said before its byte `end`. Of a longer log `share` bytes are read, by default READ_BYTES. Files
+    that are not there, or cannot be read, hold nothing."""
+    earlier, columns = Earlier(), Columns()
+    for event in events_in(path, end, share=READ_BYTES if share is None else share):
+        take(earlier, columns, event)
+    return earlier
+
+
+def take(earlier: Earlier, columns: Columns, event: Event) -> None:
+    """Add what one event says."""
+    at = event.get("round")
+    if event["event"] not in {"round", "evaluated"} or not isinstance(at, int):
+        return
+    if event["event"] == "round":
+        _add(earlier.rounds, columns.row(event))
+    else:
+        _add(earlier.held_out, (at, number(event.get("eval_loss"))))
+    for name, value in own_of(event).items():
+        if name in earlier.own or len(earlier.own) < MAX_OWN:
+            _add(earlier.own.setdefault(name, []), (at, value))
 
 
 def _add(rows: list[Row], row: Row) -> None:
@@ -36,13 +58,11 @@ def _add(rows: list[Row], row: Row) -> None:
     rows.append(row)
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _events(path: Path, end: int) -> Iterator[Event]:
+def events_in(path: Path, end: int, *, share: int) -> Iterator[Event]:
+    """The events of a log before its byte `end`, the older file's first. Of more than `share` bytes, evenly
+    spaced parts are read, the first and the last among them."""
     before = _size(older(path))
-    share = READ_BYTES // 2 if before else READ_BYTES
+    share = share // 2 if before else share
     for file, size in ((older(path), before), (path, min(end, _size(path)))):
         for line in _lines(file, size, share):
             event = from_line(line)
@@ -65,9 +85,9 @@ def _lines(path: Path, size: int, share: int) -> Iterator[bytes]:
             if size <= share:
                 yield from file.read(size).splitlines()
                 return
-            count = share // SLICE_BYTES
+            count = max(2, share // SLICE_BYTES)
             for index in range(count):
                 file.seek(index * (size - SLICE_BYTES) // (count - 1))
-                yield from file.read(SLICE_BYTES).split(b"\n")[1:-1]
+                yield from file.read(SLICE_BYTES).split(b"\n")[1 if index else 0 : -1]
     except OSError:
         return

@@ -4,11 +4,11 @@ A page that reads slowly is written to less often, since each write waits for th
 reading is let go of (serving.py). A browser connects again by itself, and is then told everything anew.
 """
 
+from typing import Generic, Protocol, TypeVar
+
 import trio
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
-
-from node.page.feed import Feed, Place
 
 MAX_PAGES = 16
 """Open at a time. An operator has a few; each costs the node a few milliseconds a second."""
@@ -20,16 +20,42 @@ TICK_S = 2.0
 """Between two looks at what no event tells (scores, links, the graph)."""
 
 QUIET_S = 15.0
-"""After so long without news a comment is sent, so that both ends know that the other is there."""
+"""After so long without news an empty message is sent, so that both ends know that the other is there: a page that has
+heard nothing for longer says so, and is not shown a comment (page.js)."""
+
+NOTHING_NEW = "{}"
 
 RETRY_MS = 2000
 """How long a browser waits before it connects again."""
 
 
-class Streams:
+P = TypeVar("P")
+
+
+class Tells(Protocol[P]):
+    """Knows what a page wants to know next (feed.py of a node, swarm_feed.py of many)."""
+
+    @property
+    def events(self) -> int:
+        """Rises when there may be news."""
+
+    def place(self) -> P:
+        """Of a page that has been told nothing yet."""
+
+    def news(self, place: P) -> str:
+        """What is new to a page, as one line of JSON, and its place moved on; empty: nothing."""
+
+    async def replay(self) -> None:
+        """Make ready, when a page has come."""
+
+    async def changed(self, since: int) -> None:
+        """Wait until `events` is above `since`."""
+
+
+class Streams(Generic[P]):
     """All pages that are open now."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Tells[P]) -> None:
         self._feed = feed
         self._open = 0
 
@@ -64,11 +90,11 @@ class Streams:
 
         await self._feed.replay()
         await say(f"retry: {RETRY_MS}\n\n")
-        place, spoke = Place(), trio.current_time()
+        place, spoke = self._feed.place(), trio.current_time()
         while True:
             events, news = self._feed.events, self._feed.news(place)
             if news or trio.current_time() - spoke > QUIET_S:
-                await say(f"data: {news}\n\n" if news else ": nothing new\n\n")
+                await say(f"data: {news or NOTHING_NEW}\n\n")
                 spoke = trio.current_time()
             await trio.sleep(GAP_S)
             with trio.move_on_after(TICK_S):

@@ -33,11 +33,17 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def check_exposure(host: str, token_file: object) -> None:
-    """UsageError for an address that others reach, without a token."""
+def check_exposure(
+    host: str,
+    token_file: object,
+    *,
+    setting: str = "node.metrics_host",
+    token_setting: str = "node.status_token_file=FILE",
+) -> None:
+    """UsageError for an address that others reach, without a token. The settings are named in its words."""
     if token_file is None and not is_loopback(host):
-        hint = "set node.status_token_file=FILE as well (it is made with a new token if it is not there)"
-        raise UsageError(f"node.metrics_host {host} is not loopback, and there is no token for the page", hint)
+        hint = f"set {token_setting} as well (it is made with a new token if it is not there)"
+        raise UsageError(f"{setting} {host} is not loopback, and there is no token for the page", hint)
 
 
 def load_or_create(path: Path) -> str:

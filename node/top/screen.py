@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from node.cli import text
+from node.page.address import page_of
 from node.summary import mean
 from node.top.source import Watched
 from node.up.table import remaining_s, swarm_round
@@ -39,7 +40,8 @@ def screen(
     shown_peers = peers[: max(1, room - len(shown_nodes))]
     left_out = len(nodes) - len(shown_nodes), len(peers) - len(shown_peers)
     headline = _headline(nodes, now, width)
-    parts: list[RenderableType] = [headline, Text(""), _nodes_table(shown_nodes, nodes, width, bars)]
+    pages = Text(_pages(nodes, width), style="dim", no_wrap=True)
+    parts: list[RenderableType] = [headline, pages, _nodes_table(shown_nodes, nodes, width, bars)]
     if shown_peers:
         parts += [Text(""), _peers_table(shown_peers)]
     if any(left_out):
@@ -84,6 +86,21 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
         if len(title) + len(words) + len(part) + 3 <= width:
             words += f"   {part}" if words else f"  {part}"
     return Text.assemble((title, "bold"), words, no_wrap=True)
+
+
+def _pages(nodes: Sequence[Watched], width: int) -> str:
+    """Where the nodes' pages are, as many as fit a line; empty where there is none."""
+    living = [node.progress for node in nodes if node.progress.metrics_url and not node.progress.over]
+    words = "page" if len(living) == 1 else "pages"
+    shown = 0
+    for it in living:
+        address = page_of(it.metrics_url or "")
+        part = f"  {address}" if len(nodes) == 1 else f"  {_clean(it.name, 10)} {address}"
+        if len(words) + len(part) > width - (0 if len(nodes) == 1 else len(", ...")):
+            words += "  ..." if shown else ""
+            break
+        words, shown = words + part, shown + 1
+    return words if shown else ""
 
 
 def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int, bars: str) -> Table:

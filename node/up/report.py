@@ -175,6 +175,7 @@ def next_lines(plan: Plan) -> list[Text]:
         tries.insert(0, ("more text from the model", command))
     home = f"{us} {shlex.join(['export', str(plan.run_dir), '--out', 'model.safetensors'])}"
     tries.insert(0, ("the model, taken home: for load_state_dict in plain torch", home))
+    tries.insert(1, ("all nodes on one page", f"{us} {shlex.join(['page', str(plan.run_dir)])}"))
     lines = [Text("Next", style="bold")]
     for what, command in tries:
         lines += [Text(f"  {what}", style="dim"), Text(f"    {command}", style="cyan")]

@@ -50,6 +50,8 @@ class Trainer:
         self.global_step = 0
         """The next step's number; it addresses data and learning rate. Settable: a late joiner begins elsewhere."""
         self.tokens = 0
+        self.learning_rate: float | None = None
+        """Of the newest step that was taken."""
         """Predictions trained on since construction, or since the state that was loaded."""
         self.skipped_steps = 0
         """Steps not taken because loss or gradient was not finite."""
@@ -272,6 +274,7 @@ class Trainer:
         if 0 < self.config.clip_norm < norm:
             self.flat.grad_d.mul_(self.config.clip_norm / norm)
         rate = rate_factor * lr_at(schedule_step, self.config.total_steps, self.config)
+        self.learning_rate = rate
         self.optimizer.step(rate)
         self.drift.nudge(self.flat.data_d, rate)
         return True

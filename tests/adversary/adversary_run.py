@@ -45,7 +45,7 @@ MOST_S = 600.0
 MEMORY = Path("/dev/shm")
 """A disk that fsync costs nothing on, where there is one."""
 
-LEFT_OUT = ("rss_bytes", "path", "checkpoint", "run_dir")
+LEFT_OUT = ("rss_bytes", "cpu_s", "path", "checkpoint", "run_dir")
 """Fields of events that differ between machines."""
 
 

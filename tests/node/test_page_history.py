@@ -9,7 +9,7 @@ from swarm_story import round_event
 
 from node.events import older, to_line
 from node.page.history import MAX_POINTS, Cursor, Curve
-from node.page.replay import READ_BYTES, earlier_rounds
+from node.page.replay import READ_BYTES, Earlier, earlier_rounds
 
 
 def test_a_short_curve_is_every_measurement():
@@ -98,10 +98,10 @@ def test_the_log_gives_the_earlier_rounds_and_those_done_again_once(tmp_path):
     log_of(path, range(41, 60))
     end = path.stat().st_size
     log_of(path, range(60, 70))  # of this process: it knows them
-    rounds, held_out = earlier_rounds(path, end)
-    assert [row[0] for row in rounds] == list(range(1, 60))
-    assert rounds[0] == (1.0, pytest.approx(5.2), 1.25)
-    assert held_out == [(47, 2.5), (59, 2.5)]
+    earlier = earlier_rounds(path, end)
+    assert [row[0] for row in earlier.rounds] == list(range(1, 60))
+    assert earlier.rounds[0][:3] == (1.0, pytest.approx(5.2), 1.25)
+    assert earlier.held_out == [(47, 2.5), (59, 2.5)]
 
 
 def test_of_a_log_that_is_too_long_evenly_spaced_parts_are_read(tmp_path, monkeypatch):
@@ -110,8 +110,7 @@ def test_of_a_log_that_is_too_long_evenly_spaced_parts_are_read(tmp_path, monkey
     log_of(older(path), range(1, 1000))
     log_of(path, range(1000, 2000))
     assert READ_BYTES > 1 << 18
-    rounds, _ = earlier_rounds(path, path.stat().st_size)
-    at = [row[0] for row in rounds]
+    at = [row[0] for row in earlier_rounds(path, path.stat().st_size).rounds]
     assert at == sorted(set(at))
     assert 150 < len(at) < 400
     assert at[0] < 30
@@ -121,7 +120,7 @@ def test_of_a_log_that_is_too_long_evenly_spaced_parts_are_read(tmp_path, monkey
 
 def test_a_log_of_something_else_is_no_curve(tmp_path):
     path = tmp_path / "events.jsonl"
-    assert earlier_rounds(path, 100) == ([], [])
+    assert earlier_rounds(path, 100) == Earlier()
     path.write_bytes(b'{"event": "round", "round": "x", "ts": 1}\n\xff\n{"event": "evaluated", "round": 1}\n')
-    assert earlier_rounds(path, 100) == ([], [(1, None)])
-    assert earlier_rounds(tmp_path, 100) == ([], [])
+    assert earlier_rounds(path, 100) == Earlier(held_out=[(1, None)])
+    assert earlier_rounds(tmp_path, 100) == Earlier()

@@ -1,14 +1,30 @@
 // The swarm on a canvas: this node in the middle, its neighbours around it, the others on rings further out. Places
 // follow from the order of names, so that nothing moves while nobody comes or goes, and nothing has to settle first.
 
-import { colour, surface } from "./chart.js";
+import { colour } from "./chart.js";
+import { short } from "./words.js";
 
 const GAP = 15; // pixels between two members on a ring, at the least while there is room
 const LABELS = 16; // neighbours that are named in the picture; more would lie over each other
-const LABEL = 58; // pixels that a name is wide
+const LABEL = 64; // pixels that a name is wide
 const STYLES = { good: "--good", warn: "--warn", bad: "--bad", other: "--edge" };
 
-export const short = (peer) => (peer.length > 12 ? `..${peer.slice(-8)}` : peer);
+// The canvas at the screen's own resolution, cleared; sizes are in CSS pixels.
+function surface(canvas) {
+  const ratio = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth, height = canvas.clientHeight;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+  }
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  pen.font = "12px system-ui, sans-serif";
+  return { pen, width, height };
+}
+
+const clip = (name) => (name.length > 14 ? `${name.slice(0, 12)}..` : name);
 
 // A score of 0 is spotless, 100 a ban.
 export function trust(it) {
@@ -35,7 +51,8 @@ function cast(graph, peers, me) {
     kinds[n] = trust(it)[0];
     if (!seen.has(`0 ${n}`)) edges.push([0, n]);
   }
-  return { members, kinds, edges };
+  const names = new Map(peers.map(([peer, it]) => [peer, it.name ? clip(it.name) : short(peer)]));
+  return { members, kinds, edges, labels: members.map((member) => names.get(member) || short(member)) };
 }
 
 function place({ kinds }, width, height) {
@@ -111,7 +128,7 @@ export function drawSwarm(canvas, graph, peers, me) {
   return swarm;
 }
 
-function label(pen, numbers, { members }, spots, width) {
+function label(pen, numbers, { labels }, spots, width) {
   pen.textBaseline = "middle";
   pen.lineWidth = 4;
   pen.lineJoin = "round";
@@ -121,7 +138,7 @@ function label(pen, numbers, { members }, spots, width) {
     const [x, y] = spots[n];
     const right = x >= width / 2 - 1;
     pen.textAlign = right ? "left" : "right";
-    pen.strokeText(short(members[n]), x + (right ? 12 : -12), y);
-    pen.fillText(short(members[n]), x + (right ? 12 : -12), y);
+    pen.strokeText(labels[n], x + (right ? 12 : -12), y);
+    pen.fillText(labels[n], x + (right ? 12 : -12), y);
   }
 }

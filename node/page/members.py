@@ -1,0 +1,192 @@
+"""The nodes of a folder of runs as their logs tell them: what the swarm's page shows of each.
+
+A log is read once, of a long one evenly spaced parts, and then from where it was left. Reading and parsing may happen
+on a thread (`read`, `news_of`); what was read is taken up where the page is served (`Member.take`).
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from node.errors import UsageError
+from node.events import Event, from_line
+from node.page.address import page_of
+from node.page.columns import COLUMNS, Columns, number
+from node.page.history import Curve
+from node.page.replay import events_in
+from node.progress import NodeProgress
+from node.run_dir import EVENTS, LOCK, natural
+from node.targets import lives
+
+MAX_MEMBERS: Final = 1000
+"""On one page, as in the picture of a swarm; more are counted."""
+
+MAX_EXCHANGES: Final = 64
+"""Peers of a member whose updates went into its newest round: more than any mesh degree."""
+
+READ_BYTES: Final = 64 << 20
+"""Of all logs together at first, shared out evenly: some three seconds on a thread; chosen."""
+
+LEAST_BYTES: Final = 1 << 16
+"""Of one log at first: some 40 rounds, enough for a line."""
+
+NEWS_BYTES: Final = 1 << 20
+"""Of one log at one look: what came beyond was written while nobody looked, and is passed over but for its end."""
+
+CURVE: Final = ("train_loss", "tokens_per_s", "sent_bytes_per_s", "consensus_distance")
+"""What is compared, of COLUMNS, and the held-out loss beside it."""
+
+_CURVE_AT: Final = tuple(1 + COLUMNS.index(name) for name in CURVE)
+
+_SHOWN: Final = (
+    "rounds_done",
+    "rounds",
+    "train_loss",
+    "eval_loss",
+    "tokens_per_s",
+    "payload_bytes_sent",
+    "payload_bytes_received",
+    "neighbours",
+    "rejected",
+    "updates_in_time",
+    "utilization",
+    "updated_at",
+)
+
+
+def points_for(members: int) -> int:
+    """Points of each curve when so many members are compared: all together stay some 100,000 numbers."""
+    return 512 if members <= 16 else 256 if members <= 64 else 64
+
+
+@dataclass
+class Place:
+    """Where a log was left."""
+
+    inode: int = 0
+    offset: int = 0
+
+
+@dataclass
+class Member:
+    """One node. `run`: the folder that it shares with the others of its run."""
+
+    folder: Path
+    run: Path
+    points: int = 512
+    progress: NodeProgress = field(init=False)
+    rounds: Curve = field(init=False)
+    held_out: Curve = field(init=False)
+    exchanges: dict[str, int] = field(default_factory=dict)
+    """By peer id, how stale the update was that went into its newest round."""
+    lives: bool = False
+    """Whether the process that holds its folder is there."""
+    place: Place = field(default_factory=Place)
+
+    def __post_init__(self) -> None:
+        self.progress = NodeProgress(self.folder.name)
+        self.rounds, self.held_out = Curve(self.points), Curve(self.points)
+        self._columns = Columns()
+
+    def take(self, event: Event) -> None:
+        """Take up one event; what makes no sense is passed over."""
+        if "ts" not in event or (event["event"] == "round" and number(event.get("round")) is None):
+            return
+        self.progress.observe(event)
+        if event["event"] == "round":
+            row = self._columns.row(event)
+            self.rounds.add(event["round"], *(row[at] for at in _CURVE_AT))
+            stale = event.get("staleness")
+            if isinstance(stale, dict):
+                self.exchanges = {
+                    str(peer): value for peer, value in list(stale.items())[:MAX_EXCHANGES] if isinstance(value, int)
+                }
+        elif event["event"] == "evaluated":
+            self.held_out.add(number(event.get("round")) or 0, number(event.get("eval_loss")))
+
+    @property
+    def state(self) -> str:
+        """What it says of itself; `dead` where it has said no end and its process is gone."""
+        return self.progress.state if self.progress.over or self.lives else "dead"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a page shows of it."""
+        it = self.progress
+        lives = self.lives and not it.over
+        return {
+            "name": self.folder.name,
+            "run": str(self.run),
+            "state": self.state,
+            "peer_id": it.peer_id,
+            "page": page_of(it.metrics_url) if lives and it.metrics_url else None,
+            "wants_token": it.token_file is not None,
+            "join_command": it.join_command if lives else None,
+        } | {name: getattr(it, name) for name in _SHOWN}
+
+
+def find(paths: Iterable[Path]) -> list[tuple[Path, Path]]:
+    """Run folder and node folder of every node under `paths`: each a node's folder, a run's, or a folder of runs.
+    UsageError where there is none."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        nodes = list(_nodes(path))
+        if not nodes:
+            why = f"no {EVENTS} in it, nor one or two levels below" if path.is_dir() else "there is no such folder"
+            raise UsageError(f"{path} is not a run folder: {why}", "look under runs/")
+        found |= {folder: folder.parent for folder in nodes}
+    return [(run, folder) for folder, run in found.items()]
+
+
+def _nodes(path: Path) -> Iterator[Path]:
+    for pattern in (EVENTS, f"*/{EVENTS}", f"*/*/{EVENTS}"):
+        logs = sorted(path.glob(pattern), key=lambda log: (natural(log.parent.parent), natural(log.parent)))
+        if logs:
+            yield from (log.parent for log in logs)
+            return
+
+
+def read(folders: Sequence[tuple[Path, Path]], *, among: int) -> list[Member]:
+    """New members, with what their logs say so far. `among`: how many there are on the page, these included."""
+    share = max(LEAST_BYTES, READ_BYTES // max(1, among))
+    members = []
+    for run, folder in folders:
+        member = Member(folder, run, points_for(among))
+        member.place, end = _end_of(folder / EVENTS)
+        for event in events_in(folder / EVENTS, end, share=share):
+            member.take(event)
+        member.lives = lives(folder / LOCK)
+        members.append(member)
+    return members
+
+
+def _end_of(log: Path) -> tuple[Place, int]:
+    """The end of the log's last whole line."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - NEWS_BYTES))
+            tail = file.read(NEWS_BYTES)
+            end = size - (len(tail) - tail.rfind(b"\n") - 1)
+            return Place(os.fstat(file.fileno()).st_ino, end), end
+    except OSError:
+        return Place(), 0
+
+
+def news_of(folder: Path, place: Place) -> tuple[list[Event], Place]:
+    """The events that were written behind `place`, and the place behind them. A log that was full has another name by
+    now: then the new one is read from its beginning."""
+    try:
+        with (folder / EVENTS).open("rb") as file:
+            inode, size = os.fstat(file.fileno()).st_ino, file.seek(0, os.SEEK_END)
+            offset = place.offset if inode == place.inode and place.offset <= size else 0
+            skipped = max(0, size - NEWS_BYTES - offset)
+            file.seek(offset + skipped)
+            data = file.read(NEWS_BYTES)
+    except OSError:
+        return [], place
+    whole = data[: data.rfind(b"\n") + 1]
+    lines = whole.splitlines()[1 if skipped else 0 :]
+    events = [event for line in lines if (event := from_line(line)) is not None]
+    return events, Place(inode, offset + skipped + len(whole))

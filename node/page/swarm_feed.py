@@ -1,0 +1,165 @@
+"""What the page of a whole swarm wants to know next: members, their curves, and who exchanges with whom.
+
+Folders are looked at while a page is open, and not else: on a thread, once a second at most for all pages together.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from node.errors import UsageError
+from node.events import Event, to_line
+from node.page import members as logs
+from node.page.feed import points_of
+from node.page.history import Cursor
+from node.page.members import CURVE, MAX_MEMBERS, Member
+from node.run_dir import LOCK
+from node.targets import lives
+
+LOOK_S: Final = 1.0
+"""Between two looks at the folders: rounds take seconds. A look at 40 logs takes some 10 ms."""
+
+_Look = tuple[list[Member], dict[Path, tuple[list[Event], logs.Place, bool]], int]
+"""New members; of the others the news, their places and whether they live; how many folders there are."""
+
+
+@dataclass
+class SwarmPlace:
+    """How much one page has been told."""
+
+    cursors: dict[tuple[Path, str], Cursor] = field(default_factory=dict)
+    members: dict[int, str] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+
+
+class SwarmFeed:
+    """The nodes under some folders. `find` at the start says what is wrong with them (UsageError)."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self.events = 0
+        self._runs = tuple(runs)
+        self._members: dict[Path, Member] = {}
+        self._folders = 0
+        self._looked: float | None = None
+        self._looking = trio.Lock()
+        self._texts: dict[str, str] = {}
+        self._rows: dict[Path, str] = {}
+        """Each member as JSON, in the members' order; made anew where something has changed."""
+
+    def find(self) -> int:
+        """How many nodes there are. UsageError where a folder holds none."""
+        return len(logs.find(self._runs))
+
+    def place(self) -> SwarmPlace:
+        """Of a page that has been told nothing yet."""
+        return SwarmPlace()
+
+    async def replay(self) -> None:
+        """Look now, unless somebody just has."""
+        async with self._looking:
+            if self._looked is not None and trio.current_time() - self._looked < LOOK_S:
+                return
+            self._take(await trio.to_thread.run_sync(self._look))
+            self._looked = trio.current_time()
+
+    async def changed(self, since: int) -> None:
+        """Look until there is something new."""
+        while self.events == since:
+            await self.replay()
+            if self.events == since:
+                await trio.sleep(LOOK_S)
+
+    def status(self) -> dict[str, Any]:
+        """Every member as JSON values: what `/status` says."""
+        return {"members": [member.as_dict() for member in self._members.values()], "left_out": self._left_out}
+
+    def news(self, place: SwarmPlace) -> str:
+        """What is new to a page, as one line of JSON, and its place moved on; empty: nothing."""
+        told: dict[str, str] = {}
+        for key, text in self._texts.items():
+            if place.told.get(key) != text:
+                place.told[key] = told[key] = text
+        rows = {n: row for n, row in enumerate(self._rows.values()) if place.members.get(n) != row}
+        if rows:
+            place.members |= rows
+            told["members"] = "{" + ", ".join(f'"{n}": {row}' for n, row in rows.items()) + "}"
+        curves = self._curves(place)
+        if curves:
+            told["curves"] = json.dumps(curves)
+        return "{" + ", ".join(f'"{key}": {text}' for key, text in told.items()) + "}" if told else ""
+
+    @property
+    def _left_out(self) -> int:
+        return max(0, self._folders - len(self._members))
+
+    def _curves(self, place: SwarmPlace) -> list[dict[str, Any]]:
+        """What is new of each member's curves; a curve that was told whole is told in its new points."""
+        told = []
+        for n, member in enumerate(self._members.values()):
+            for name, curve in (("rounds", member.rounds), ("held_out", member.held_out)):
+                news = curve.since(place.cursors.get((member.folder, name), Cursor()))
+                if news is not None and (news.rows or (member.folder, name) in place.cursors):
+                    told.append({"member": n, "curve": name} | points_of(news))
+                if news is not None:
+                    place.cursors[member.folder, name] = news.cursor
+        return told
+
+    def _look(self) -> _Look:
+        """On a thread: reads, and changes nothing that is shown."""
+        try:
+            folders = logs.find(self._runs)
+        except UsageError:  # removed meanwhile
+            folders = []
+        known = dict(self._members)
+        new = [each for each in folders if each[1] not in known][: MAX_MEMBERS - len(known)]
+        members = logs.read(new, among=len(known) + len(new))
+        news = {folder: (*logs.news_of(folder, member.place), lives(folder / LOCK)) for folder, member in known.items()}
+        return members, news, len(folders)
+
+    def _take(self, look: _Look) -> None:
+        members, news, self._folders = look
+        before, changed = self._texts, list(members)
+        for folder, (events, place, alive) in news.items():
+            member = self._members[folder]
+            if events or alive != member.lives:
+                changed.append(member)
+            member.place, member.lives = place, alive
+            for event in events:
+                member.take(event)
+        self._members |= {member.folder: member for member in members}
+        self._rows |= {member.folder: to_line(member.as_dict()).rstrip("\n") for member in changed}
+        self._texts = {
+            "columns": json.dumps(CURVE),
+            "left_out": str(self._left_out),
+            "runs": json.dumps(self._of_runs()),
+            "exchanges": json.dumps(self._exchanges()),
+        }
+        if changed or self._texts != before:
+            self.events += 1
+
+    def _of_runs(self) -> list[dict[str, Any]]:
+        runs = dict.fromkeys(member.run for member in self._members.values())
+        return [
+            {
+                "path": str(run),
+                "name": run.absolute().name,
+                "export_command": shlex.join(["p2ptrain", "export", str(run.absolute()), "--out", "model.safetensors"]),
+            }
+            for run in runs
+        ]
+
+    def _exchanges(self) -> list[list[int]]:
+        """(author, reader, rounds of staleness), by the numbers of members of one run."""
+        members = list(self._members.values())
+        numbers = {(member.run, member.progress.peer_id): n for n, member in enumerate(members)}
+        return [
+            [author, n, stale]
+            for n, member in enumerate(members)
+            for peer, stale in member.exchanges.items()
+            if (author := numbers.get((member.run, peer))) is not None and author != n
+        ]

@@ -1,0 +1,73 @@
+"""The page's address is told wherever somebody looks at a node: by `node`, `status` and `top`."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from swarm_story import node_events
+
+from node.cli.app import main
+from node.cli.lines import describe
+from node.events import EventLog
+from node.page.address import MAX_LISTED, page_lines, page_of, page_words
+from node.progress import NodeProgress
+from node.run_dir import EVENTS
+from node.top.screen import screen
+from node.top.source import Watched
+
+
+def told(index: int, **fields: object) -> NodeProgress:
+    progress = NodeProgress(f"node-{index}")
+    for event in node_events(index):
+        progress.observe(event | fields if event["event"] == "started" else event)
+    return progress
+
+
+def test_an_address_to_listen_on_becomes_one_to_open():
+    assert page_of("http://127.0.0.1:9400") == "http://127.0.0.1:9400/"
+    assert page_of("http://0.0.0.0:9400") == "http://127.0.0.1:9400/"
+    assert page_of("http://[::]:9400/") == "http://[::1]:9400/"
+
+
+def test_the_token_is_named_by_its_file():
+    assert "/etc/p2ptrain/token" in page_words("http://0.0.0.0:9400", Path("/etc/p2ptrain/token"))
+    assert "token" not in page_words("http://127.0.0.1:9400")
+
+
+def test_a_node_prints_its_page_and_no_json():
+    started = next(node_events(0))
+    lines = [line.plain for line in describe(started | {"token_file": None})]
+    assert "page     http://127.0.0.1:9400/" in lines
+    assert not any("/status" in line for line in lines)
+    assert any(line.endswith("/t says)") for line in (each.plain for each in describe(started | {"token_file": "/t"})))
+
+
+def test_status_prints_the_pages_of_those_that_run(tmp_path, capsys):
+    for index in range(2):
+        folder = tmp_path / f"node-{index}"
+        folder.mkdir()
+        with EventLog(folder / EVENTS) as log:
+            for event in node_events(index):
+                log(event["event"], **{key: value for key, value in event.items() if key not in {"ts", "event"}})
+            if index:
+                log("finished", summary=None)
+    assert main(["status", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "page of node-0: http://127.0.0.1:9400/\n" in shown
+    assert "page of node-1" not in shown
+
+
+def test_of_many_pages_the_first_are_listed():
+    lines = list(page_lines([told(index) for index in range(MAX_LISTED + 3)]))
+    assert len(lines) == MAX_LISTED + 1
+    assert lines[-1].startswith("and 3 pages more; p2ptrain page RUN")
+
+
+def test_top_has_a_line_of_pages_at_any_width():
+    for width, count in ((80, 1), (80, 4), (60, 4), (140, 12)):
+        nodes = [Watched(told(index)) for index in range(count)]
+        console = Console(file=io.StringIO(), width=width, record=True)
+        console.print(screen(nodes, now=1019.0, width=width, height=24))
+        line = console.export_text().splitlines()[1]
+        assert line.startswith("page  http://127.0.0.1:9400/" if count == 1 else "pages  node-0 http://127.0.0.1:9400/")
+        assert len(line) <= width

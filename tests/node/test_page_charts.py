@@ -1,0 +1,131 @@
+"""What the page's charts are fed with, and by what they are drawn: rows of a log's rounds, and a vendored library."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from swarm_story import PEER, round_event
+
+from node.events import EventLog
+from node.page.columns import COLUMNS, MAX_NAME, MAX_OWN, Columns, own_of
+from node.page.feed import Feed, Place, export_command
+from node.page.names import MAX_FOLDERS, Names
+from node.page.replay import earlier_rounds
+from node.progress import NodeProgress
+from node.run_dir import EVENTS
+from node.status_server import FOLDER
+
+VERSION = "1.6.32"
+DIGESTS = {
+    "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "uplot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+}
+"""Of the files of uPlot VERSION on npm, as scripts/vendor_uplot.sh fetches them."""
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_the_library_is_the_pinned_one(name):
+    assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == DIGESTS[name]
+
+
+def test_the_script_that_fetches_it_has_the_same_version():
+    script = (Path(__file__).parents[2] / "scripts" / "vendor_uplot.sh").read_text(encoding="utf-8")
+    assert f"version={VERSION}\n" in script
+    assert f"(v{VERSION})" in (FOLDER / "uplot.js").read_text(encoding="utf-8")
+    assert "MIT License" in (FOLDER / "uplot.LICENSE").read_text(encoding="utf-8")
+
+
+def test_the_library_asks_nobody_and_makes_no_markup_out_of_text():
+    text = (FOLDER / "uplot.js").read_text(encoding="utf-8")
+    assert not re.search(r"innerHTML|outerHTML|document\.write|\beval\b|Function\(|fetch\(|XMLHttp|cssText", text)
+
+
+def column(row, name):
+    return row[1 + COLUMNS.index(name)]
+
+
+def test_rates_come_of_two_rounds_and_never_over_a_restart():
+    columns = Columns()
+    first = columns.row(round_event(1, ts=10.0) | {"cpu_s": 5.0})
+    second = columns.row(round_event(2, ts=14.0) | {"cpu_s": 11.0})
+    again = columns.row(round_event(3, ts=15.0) | {"cpu_s": 0.5, "payload_bytes_sent": 0})
+    assert column(first, "sent_bytes_per_s") is None
+    assert column(second, "sent_bytes_per_s") == pytest.approx(30_000)
+    assert column(second, "received_bytes_per_s") == pytest.approx(90_000)
+    assert column(second, "cpu_cores") == pytest.approx(1.5)
+    assert column(second, "tokens_per_s") == 6_800.0
+    assert column(again, "cpu_cores") is None
+    assert column(again, "sent_bytes_per_s") is None
+
+
+@pytest.mark.parametrize("value", [None, "1", float("nan"), True, [1]])
+def test_what_is_no_number_is_a_hole(value):
+    row = Columns().row({"event": "round", "round": 1, "ts": value, "train_loss": value, "cpu_s": value})
+    assert row == (1.0, *(None for _ in COLUMNS))
+
+
+def test_own_metrics_are_told_by_name_and_bounded():
+    feed = Feed(NodeProgress("node"))
+    many = {f"{n} {'x' * 100}": float(n) for n in range(MAX_OWN + 9)}
+    feed.observe({"ts": 1.0, "event": "evaluated", "round": 0, "eval_loss": 1.0, "own": {"accuracy": 0.5, "bad": "x"}})
+    feed.observe(round_event(1, ts=2.0) | {"own": {"accuracy": 0.75} | many})
+    place = feed.place()
+    told = json.loads(feed.news(place))["own"]
+    assert told["accuracy"]["rows"] == [[0, 0.5], [1, 0.75]]
+    assert told["bad"]["rows"] == [[0, None]]
+    assert len(told) == MAX_OWN
+    assert max(map(len, told)) <= MAX_NAME
+    feed.observe(round_event(2, ts=3.0) | {"own": {"accuracy": 0.8}})
+    assert json.loads(feed.news(place))["own"] == {"accuracy": {"start": 1, "rows": [[1, 0.75], [2, 0.8]]}}
+    assert own_of({"event": "round", "own": "nonsense"}) == {}
+
+
+async def test_own_metrics_of_earlier_rounds_are_read_back(tmp_path):
+    path = tmp_path / EVENTS
+    with EventLog(path) as log:
+        for done in (1, 2):
+            log("evaluated", round=done, eval_loss=1.0, own={"accuracy": done / 10})
+    assert earlier_rounds(path, path.stat().st_size).own == {"accuracy": [(1, 0.1), (2, 0.2)]}
+    feed = Feed(NodeProgress("node"), log=path)
+    await feed.replay()
+    assert json.loads(feed.news(Place()))["own"]["accuracy"]["rows"] == [[1, 0.1], [2, 0.2]]
+
+
+def test_a_page_is_told_settings_commands_and_the_names_of_columns():
+    progress = NodeProgress("node", run_dir="/runs/my run/node")
+    feed = Feed(progress, settings={"train": {"rounds": 60}})
+    told = json.loads(feed.news(Place()))
+    assert told["columns"] == list(COLUMNS)
+    assert told["settings"] == {"train": {"rounds": 60}}
+    assert told["state"]["export_command"] == "p2ptrain export '/runs/my run/node' --out model.safetensors"
+    assert export_command(NodeProgress("node", run_dir="/runs/node", role="bootstrap")) is None
+
+
+def test_peers_have_the_names_of_folders_and_of_certificates(tmp_path):
+    for index in range(2):
+        folder = tmp_path / f"node-{index}"
+        folder.mkdir()
+        with EventLog(folder / EVENTS) as log:
+            log("reachability", detail="before")
+            log("started", peer_id=f"{PEER}{index}")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / EVENTS).write_bytes(b"\xff\n[]\n")
+    names = Names(tmp_path, lambda: [(f"{PEER}1", "Ada's GPU"), (f"{PEER}7", ""), (f"{PEER}8", "Bo")])
+    assert names.known() == {f"{PEER}0": "node-0", f"{PEER}1": "Ada's GPU", f"{PEER}8": "Bo"}
+    feed = Feed(NodeProgress("node"), names=names.known)
+    feed._progress.observe({"ts": 1.0, "event": "neighbour_up", "peer": f"{PEER}1"})
+    assert feed.status()["peers"][f"{PEER}1"]["name"] == "Ada's GPU"
+
+
+def test_of_very_many_folders_some_are_read(tmp_path):
+    for index in range(MAX_FOLDERS + 5):
+        folder = tmp_path / f"node-{index}"
+        folder.mkdir()
+        (folder / EVENTS).write_text(f'{{"ts": 1, "event": "started", "peer_id": "p{index}"}}\n')
+    names = Names(tmp_path)
+    names.known()
+    names._next_look = 0.0
+    assert len(names.known()) == MAX_FOLDERS
