@@ -63,11 +63,11 @@ def _membership_in(node_dir: Path, given: "Raw", invite: str | None) -> "Members
 def passphrase_in(folder: Path, file: Path | None) -> bytes | None:
     """Of the node's key, where that lies under one, or is yet to be made. UsageError."""
     from gossip.identity import Identity
-    from node.swarm.passphrases import from_file, passphrase_for
+    from node.swarm.passphrases import new_from_file, passphrase_for
 
     key = folder / folders.IDENTITY
     if not key.exists():
-        return None if file is None else from_file(file)
+        return None if file is None else new_from_file(file)
     return passphrase_for(file, f"the key {key}") if Identity.is_sealed(key) else None
 
 

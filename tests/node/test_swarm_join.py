@@ -2,6 +2,7 @@
 
 import io
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,19 @@ def test_lines_that_are_none_are_one_line_of_error(tmp_path: Path, capsys: pytes
         assert what in told
         assert word[10:40] not in told
     assert not (tmp_path / "a").exists()
+
+
+def test_an_invite_that_a_mail_has_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = founded(tmp_path / "lab").line
+    wrapped = "".join(f"> {line[at : at + 70]}\n" for at in range(0, len(line), 70))
+    wanted = read_invite(line).invite.id
+    (tmp_path / "mail.txt").write_text(f"Hello,\n\n{wrapped}\nSee you there\n")
+    for word in (wrapped, f"'{line}'", str(tmp_path / "mail.txt")):
+        assert read_invite(word).invite.id == wanted
+    rest = "and what is typed after it\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(wrapped + rest))
+    assert read_invite("-").invite.id == wanted
+    assert sys.stdin.read() == rest, "whoever pastes it need not end the input"
 
 
 def test_an_invite_from_stdin_and_from_the_environment(
