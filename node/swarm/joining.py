@@ -133,6 +133,15 @@ def check_usable(invitation: Invitation, now: float) -> None:
         raise UsageError(f"the invite is from the future: {words.moment(invite.issued_at)}", "set this machine's clock")
 
 
+def ending(invitation: Invitation, now: float) -> tuple[str, ...]:
+    """What to tell of an invite that ended a moment ago by this clock, and may still be taken."""
+    ends = invitation.invite.expires
+    if ends is None or now <= ends:
+        return ()
+    within = f"members whose clocks agree take it for {TOLERANCE_S // 60} minutes more, and no longer"
+    return (f"the invite ended on {words.moment(ends)}: {within}",)
+
+
 def read_own(node_dir: Path) -> Raw:
     """What the folder's node was told of this machine. UsageError on a damaged file."""
     path = node_dir / LOCAL
