@@ -40,6 +40,13 @@ _ALPHABET: Final = re.compile(r"[A-Za-z0-9_-]*")
 _LEAST_CHARS: Final = 4
 """What the length takes in base64."""
 
+_BLANKS: Final = re.compile("[\\s\u00ad\u200b-\u200d\u2060\ufeff]+")
+"""What mail clients and chats break a long word with: white space, the soft hyphen, blanks without a width."""
+
+_EDGES: Final = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb<>|()[]{}*,;:.=!"
+"""What stands around a line, or at the ends of its parts: quotes of text and of replies, marks of emphasis, and the `=`
+with which quoted-printable breaks lines. No letter of a line is among them."""
+
 _WORDS: Final = b" ".join(
     each.encode("ascii")
     for each in (
@@ -83,12 +90,43 @@ def encode_line(invitation: Invitation) -> str:
 
 
 def parse_line(text: str) -> Invitation:
-    """What a line holds; blanks around it do not matter. Raises LocalError, which says what is wrong with it."""
-    body = _body(text)
+    """What a line holds, as it was written or as a mail has broken it: see `unwrapped`. Raises LocalError, which says
+    what is wrong with it."""
+    body = _body(unwrapped(text))
     try:
         return _parse(_unpacked(body))
     except RemoteError as error:
         raise LocalError(f"the invite contradicts itself: {error.detail or error}") from error
+
+
+def unwrapped(text: str) -> str:
+    """The line in a text that may have broken it into parts, quoted it, and gone on after it. A text without one is
+    left as it is. Raises LocalError for two lines, of which one would be taken."""
+    if len(text) > 2 * MAX_LINE_CHARS:
+        return text
+    parts = [each.strip(_EDGES) for each in _BLANKS.split(text)]
+    begins = next((at for at, part in enumerate(parts) if _ANY_VERSION.match(part)), None)
+    if begins is None:
+        return text
+    line, at = parts[begins], begins + 1
+    while at < len(parts) and not is_whole(line):
+        line, at = line + parts[at], at + 1
+    if any(_ANY_VERSION.match(part) and part != parts[begins] for part in parts[at:]):
+        raise LocalError("there is more than one invite: give one of them")
+    return line
+
+
+def is_whole(line: str) -> bool:
+    """Whether as many letters are there as the line says that it has."""
+    letters = line[len(PREFIX) :]
+    if len(letters) < _LEAST_CHARS or _ALPHABET.fullmatch(letters) is None:
+        return False
+    return len(letters) >= _letters_of(letters)
+
+
+def _letters_of(letters: str) -> int:
+    size = int.from_bytes(base64.urlsafe_b64decode(letters[:_LEAST_CHARS]), "big")
+    return -(-(_LENGTH_BYTES + size + CHECK_BYTES) * 4 // 3)
 
 
 def _check(whole: bytes) -> bytes:
@@ -112,8 +150,7 @@ def _body(text: str) -> bytes:
 
 
 def _checked(letters: str) -> bytes:
-    size = int.from_bytes(base64.urlsafe_b64decode(letters[:_LEAST_CHARS]), "big")
-    expected = -(-(_LENGTH_BYTES + size + CHECK_BYTES) * 4 // 3)
+    expected = _letters_of(letters)
     if len(PREFIX) + expected > MAX_LINE_CHARS:
         raise LocalError("mistyped, or no invite: none is as long as this one says it is")
     if len(letters) < expected:

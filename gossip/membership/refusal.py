@@ -38,7 +38,7 @@ _SHOWN_DIGITS: Final = 16
 _CLAIMS: Final = {
     Reason.EXPIRED: "the membership has ended",
     Reason.REVOKED: "the membership was revoked",
-    Reason.USED_UP: "all uses of the invite are taken",
+    Reason.USED_UP: "all uses of the invite are taken, or the swarm is full",
     Reason.NO_MEMBER: "this node is not on the swarm's list",
 }
 

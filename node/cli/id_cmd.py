@@ -27,12 +27,12 @@ def new(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: opt
     With --passphrase-file the key lies under that passphrase, and the node wants the same option.
     """
     from gossip.identity import Identity
-    from node.swarm.passphrases import from_file
+    from node.swarm.passphrases import new_from_file
 
     file = _key_file(path)
     if file.exists():
         raise UsageError(f"{file} holds an identity already", "move it away first: nothing can bring it back")
-    passphrase = None if passphrase_file is None else from_file(passphrase_file)
+    passphrase = None if passphrase_file is None else new_from_file(passphrase_file)
     _print(Identity.load_or_create(file, passphrase).peer_id, file, json=json)
 
 
@@ -54,13 +54,13 @@ def export(
     json: options.Json = False,
 ) -> None:
     """Copy an identity to a file (mode 0600), to keep it elsewhere. Two running nodes with one identity are banned."""
-    from node.swarm.passphrases import from_file
+    from node.swarm.passphrases import new_from_file
 
     file = _there(path)
     if out.exists():
         raise UsageError(f"{out} is there already", "nothing is overwritten: give another file")
     identity = _opened(file, passphrase_file)
-    identity.save(out, None if new_passphrase_file is None else from_file(new_passphrase_file))
+    identity.save(out, None if new_passphrase_file is None else new_from_file(new_passphrase_file))
     _print(identity.peer_id, out, json=json)
 
 

@@ -1,6 +1,7 @@
 """What a run folder, --invite and --swarm mean to `p2ptrain node` and `p2ptrain doctor`."""
 
 import sys
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -57,17 +58,20 @@ def _membership_in(node_dir: Path, given: "Raw", invite: str | None) -> "Members
     from node.swarm import joining
 
     invitation = None if invite is None else joining.read_invite(invite)
-    return joining.membership(node_dir, given, invitation)
+    member = joining.membership(node_dir, given, invitation)
+    if member is not None and member.invitation is not None:
+        warn(joining.ending(member.invitation, time.time()))
+    return member
 
 
 def passphrase_in(folder: Path, file: Path | None) -> bytes | None:
     """Of the node's key, where that lies under one, or is yet to be made. UsageError."""
     from gossip.identity import Identity
-    from node.swarm.passphrases import from_file, passphrase_for
+    from node.swarm.passphrases import new_from_file, passphrase_for
 
     key = folder / folders.IDENTITY
     if not key.exists():
-        return None if file is None else from_file(file)
+        return None if file is None else new_from_file(file)
     return passphrase_for(file, f"the key {key}") if Identity.is_sealed(key) else None
 
 

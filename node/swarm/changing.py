@@ -237,8 +237,12 @@ def _check_reached(at: int, ends: int, here: int | None, rounds: Any, *, more: b
         raise UsageError(f"{said}the run is over, {here} rounds of {ends} are trained already", hint)
     if at < ends or (more and at == ends):
         return
-    last = ends if more else ends - 1
-    hint = f"--at-round {last} or earlier" if last > (here or 0) else f"add --set train.rounds={ends + MORE_ROUNDS}"
+    if more:
+        hint = f"leave --at-round out: what has more rounds holds from round {ends} at the latest"
+    elif ends - 1 > (here or 0):
+        hint = f"--at-round {ends - 1} or earlier"
+    else:
+        hint = f"add --set train.rounds={ends + MORE_ROUNDS}, for example"
     raise UsageError(f"round {at} would never come: the run has {ends} rounds", hint)
 
 

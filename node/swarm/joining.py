@@ -4,6 +4,7 @@ The line is needed once. What it gave lies in the node's folder (`membership/`),
 machine was told of itself, so that the same folder goes on without either.
 """
 
+import re
 import secrets
 import sys
 import time
@@ -17,7 +18,8 @@ import tomli_w
 from gossip.errors import LocalError, RemoteError
 from gossip.identity import Identity
 from gossip.membership import Invitation, Manifest, ManifestChain, Policy, Role, parse_line
-from gossip.membership.limits import TOLERANCE_S
+from gossip.membership.limits import MAX_LINE_CHARS, TOLERANCE_S
+from gossip.membership.line import is_whole, unwrapped
 from gossip.membership.signed import NONCE_BYTES
 from gossip.protocol.attempts import peer_in
 from node.config_source import Raw, merge
@@ -30,6 +32,8 @@ from node.swarm.version import check_version
 
 LOCAL: Final = "local.toml"
 STDIN: Final = "-"
+_BEGINS: Final = re.compile(r"(?:^|[^A-Za-z0-9_/.-])p2p[0-9]")
+"""An invite in a word of the command line, which may have been quoted twice, or broken by a mail."""
 
 _RUNS_AS: Final = {
     Role.TRAINER: "trainer",
@@ -64,10 +68,10 @@ class Membership:
 def read_invite(word: str) -> Invitation:
     """An invite from its line, a file with it, or stdin (`-`). UsageError: cut, mistyped, of another format."""
     if word == STDIN:
-        text = sys.stdin.readline()
+        text = _typed()
     elif words.is_file(word):
         text = words.read_text(Path(word), "the invite")
-    elif word.strip().startswith("p2p"):
+    elif _BEGINS.search(word):
         text = word
     else:  # what it is may be most of a line, which belongs in no message
         raise UsageError("the invite is neither a line that begins with p2p1 nor a file that is there", "see --invite")
@@ -75,6 +79,19 @@ def read_invite(word: str) -> Invitation:
         return parse_line(text)
     except LocalError as error:
         raise UsageError(str(error), "paste the whole line, or ask for another invite") from None
+
+
+def _typed() -> str:
+    """What is pasted: to the end of the line that an invite is, in however many lines a mail has broken it."""
+    text = ""
+    while (line := sys.stdin.readline()) and len(text) < 2 * MAX_LINE_CHARS:
+        text += line
+        try:
+            if is_whole(unwrapped(text)):
+                break
+        except LocalError:
+            break  # which is said when it is read
+    return text
 
 
 def membership(node_dir: Path, given: Raw, invitation: Invitation | None) -> Membership | None:
@@ -114,6 +131,15 @@ def check_usable(invitation: Invitation, now: float) -> None:
         raise UsageError(f"the invite has ended: {words.moment(invite.expires)}", "ask for another one")
     if invite.issued_at > now + TOLERANCE_S:
         raise UsageError(f"the invite is from the future: {words.moment(invite.issued_at)}", "set this machine's clock")
+
+
+def ending(invitation: Invitation, now: float) -> tuple[str, ...]:
+    """What to tell of an invite that ended a moment ago by this clock, and may still be taken."""
+    ends = invitation.invite.expires
+    if ends is None or now <= ends:
+        return ()
+    within = f"members whose clocks agree take it for {TOLERANCE_S // 60} minutes more, and no longer"
+    return (f"the invite ended on {words.moment(ends)}: {within}",)
 
 
 def read_own(node_dir: Path) -> Raw:

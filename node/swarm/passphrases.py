@@ -4,12 +4,21 @@ seen by every user of the machine."""
 import getpass
 import sys
 from pathlib import Path
+from typing import Final
 
 from gossip.errors import LocalError
 from gossip.sealed import MAX_PASSPHRASE_BYTES
 from gossip.secret_file import read_private
 from node import interrupts
 from node.errors import UsageError
+
+MIN_PASSPHRASE_CHARS: Final = 12
+"""Of a new passphrase. Chosen, not measured: whoever has a copy of the file may try as long as it likes, each try costs
+a third of a second of a core and 256 MiB (argon2id), and four words of a list of 7776 are 51 bits. No estimator of
+strength is asked: a rule of length can be said in the message, and is the same everywhere."""
+
+MIN_DIFFERENT_CHARS: Final = 5
+"""Of these, as one letter held down is no passphrase, nor are two in turn."""
 
 _NOWHERE = "there is no terminal to ask for the passphrase on"
 _FROM_FILE = "give it with --passphrase-file"
@@ -22,10 +31,10 @@ def new_passphrase(file: Path | None, *, none: bool, what: str) -> bytes | None:
             raise UsageError("--no-passphrase and --passphrase-file contradict each other", "give one of them")
         return None
     if file is not None:
-        return from_file(file)
+        return new_from_file(file)
     if not sys.stdin.isatty():
         raise UsageError(_NOWHERE, f"{_FROM_FILE}, or say --no-passphrase to keep {what} unprotected")
-    typed = _typed(f"A passphrase for {what}: ")
+    typed = _strong(_typed(f"A passphrase for {what}: "), "the passphrase")
     if _typed("The same again: ") != typed:
         raise UsageError("the two passphrases differ", "nothing was made: try again")
     return typed
@@ -40,6 +49,11 @@ def passphrase_for(file: Path | None, what: str) -> bytes:
     return _typed(f"The passphrase of {what}: ")
 
 
+def new_from_file(path: Path) -> bytes:
+    """As `from_file`, for a new key. UsageError also where it is easy to guess."""
+    return _strong(from_file(path), f"the passphrase in {path}")
+
+
 def from_file(path: Path) -> bytes:
     """The file's first and only line. UsageError: empty, or readable by others."""
     try:
@@ -48,6 +62,17 @@ def from_file(path: Path) -> bytes:
         raise UsageError(str(error)) from None
     passphrase = data.removesuffix(b"\n").removesuffix(b"\r")
     return _checked(passphrase, f"the passphrase in {path}")
+
+
+def _strong(passphrase: bytes, what: str) -> bytes:
+    chars = passphrase.decode("utf-8", "replace")
+    if len(chars) < MIN_PASSPHRASE_CHARS or len(set(chars)) < MIN_DIFFERENT_CHARS:
+        hint = (
+            f"at least {MIN_PASSPHRASE_CHARS} characters, {MIN_DIFFERENT_CHARS} of them different; four words that "
+            "have nothing to do with each other are good"
+        )
+        raise UsageError(f"{what} is too easy to guess", hint)
+    return passphrase
 
 
 def _typed(prompt: str) -> bytes:

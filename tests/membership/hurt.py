@@ -24,10 +24,11 @@ from swarms import (
     peer,
 )
 
-from gossip.errors import LocalError, RemoteError
+from gossip.errors import LocalError, Reason, RemoteError
 from gossip.membership import (
     Plain,
     Policy,
+    Revocation,
     Roster,
     dump_roster,
     encode_line,
@@ -46,6 +47,7 @@ from gossip.membership import (
 )
 from gossip.membership.certificate import parse_credentials
 from gossip.membership.chain import load_chain
+from gossip.membership.refusal import Refusal, parse_refusal
 from gossip.membership.settings import pack_settings, parse_settings
 from gossip.sealed import Cost, seal, unseal
 
@@ -82,6 +84,10 @@ def formats() -> tuple[Format, ...]:
     for each in items:
         roster.put(each)
     lines = (line_parts(), line_parts(long))
+    out = next(each for each in items if isinstance(each, Revocation))
+    refusals = tuple(
+        each.pack() for each in (Refusal(reason=Reason.REVOKED, revocation=out), Refusal(reason=Reason.EXPIRED))
+    )
     sealed = seal(b"\x01" * 32, b"p", purpose="authority", salt=b"s" * 16, nonce=b"n" * 24, cost=CHEAP)
     return (
         Format("manifest", parse_manifest, (board.newest.raw, long.newest.raw), (lean.newest.raw,)),
@@ -95,6 +101,7 @@ def formats() -> tuple[Format, ...]:
             (items[0].raw, items[2].raw, Plain(swarm=SWARM).raw),
         ),
         Format("item", parse_item, tuple(map(pack_item, items)), tuple(map(pack_item, items[1::2]))),
+        Format("refusal", parse_refusal, refusals, refusals[:1]),
         Format("page", parse_page, tuple(pages(roster, range(256)))),
         Format("roster", lambda data: load_roster(data, SWARM, [ADMIN.public_key]), (dump_roster(roster),)),
         Format("sealed", open_cheap, (sealed,)),

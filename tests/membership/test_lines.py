@@ -168,6 +168,11 @@ def test_every_single_bit_of_a_line_counts():
             parse_line(lines.PREFIX + base64.urlsafe_b64encode(hurt).decode().rstrip("="))
 
 
+def line_of_another() -> str:
+    other = chain_of(nonce=b"m" * 16)
+    return encode_line(line_parts(other))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -177,7 +182,8 @@ def test_every_single_bit_of_a_line_counts():
         ("p2p2" + LINE[4:], "newer p2ptrain"),
         (LINE + "A", "longer than it says"),
         (LINE + LINE, "longer than it says"),
-        (LINE[:40] + "\n" + LINE[40:], "one line"),
+        (LINE[:40] + "\n*" + LINE[41:], "cut short"),
+        (LINE + "\n" + line_of_another(), "more than one invite"),
         (LINE[:40] + "=" + LINE[41:], "one line"),
         (LINE.swapcase(), "not an invite"),
         ("p2p1A" + LINE[5:].swapcase(), "none is as long"),
@@ -188,11 +194,35 @@ def test_every_single_bit_of_a_line_counts():
         (of_body(zlib.compress(b"other words")), "contradicts"),
         (packed([]), "contradicts"),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_what_is_wrong_is_said(text, said):
     with pytest.raises(LocalError, match=said):
         parse_line(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(LINE[at : at + 76] for at in range(0, len(LINE), 76)),
+        "\r\n".join(LINE[at : at + 76] for at in range(0, len(LINE), 76)) + "\r\n",
+        "=\n".join(LINE[at : at + 75] for at in range(0, len(LINE), 75)),
+        "".join(f"> {LINE[at : at + 70]}\n" for at in range(0, len(LINE), 70)),
+        "".join(f">> {LINE[at : at + 70]}\n" for at in range(0, len(LINE), 70)),
+        " ".join(LINE[at : at + 5] for at in range(0, len(LINE), 5)),
+        "\u200b".join(LINE[at : at + 60] for at in range(0, len(LINE), 60)),
+        f'"{LINE}"',
+        f"\u201c{LINE}\u201d",
+        f"`{LINE}`",
+        f"<{LINE}>.",
+        f"Hello,\n\nyour invite:\n\n  {LINE[:300]}\n  {LINE[300:]}\n\nSee you there,\nCarol\n-- \nby phone",
+        f"\ufeff{LINE}\u00a0",
+        f"{LINE} {LINE}",
+    ],
+    ids=range(14),
+)
+def test_what_mails_make_of_a_line_is_the_line(text):
+    assert encode_line(parse_line(text)) == LINE
 
 
 def test_a_line_cannot_blow_up():

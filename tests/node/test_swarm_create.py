@@ -138,14 +138,34 @@ def test_a_passphrase_is_wanted_or_declined_in_words(tmp_path: Path, capsys: pyt
 def test_it_is_asked_for_twice_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from node.swarm import passphrases
 
-    typed = iter(["one", "two", " ", "three", "three"])
+    words = "three horses in a row"
+    typed = iter(["one horse in a row", "two horses in a row", " ", "pw", words, words])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("getpass.getpass", lambda prompt: next(typed))
     with pytest.raises(UsageError, match="differ"):
         passphrases.new_passphrase(None, none=False, what="the key")
     with pytest.raises(UsageError, match="empty"):
         passphrases.new_passphrase(None, none=False, what="the key")
-    assert passphrases.new_passphrase(None, none=False, what="the key") == b"three"
+    with pytest.raises(UsageError, match="too easy to guess") as weak:
+        passphrases.new_passphrase(None, none=False, what="the key")
+    assert "at least 12 characters" in weak.value.hint
+    assert passphrases.new_passphrase(None, none=False, what="the key") == words.encode()
+
+
+@pytest.mark.parametrize("weak", ["pw", "correcthors", "aaaaaaaaaaaaaaaa", "abababababababab", "\u00e9" * 6])
+def test_a_passphrase_that_is_easy_to_guess_is_refused_for_a_new_key_and_opens_an_old_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], weak: str
+) -> None:
+    from node.swarm import passphrases
+
+    file = private(tmp_path / "weak", weak)
+    words = ("--out", tmp_path / "lab", "--task", "digits", "--at", "127.0.0.1:4001")
+    told = mistake(capsys, "swarm", "create", "x", *words, "--passphrase-file", file)
+    assert "is too easy to guess; at least 12 characters" in told
+    assert weak not in told
+    assert "is too easy to guess" in mistake(capsys, "id", "new", tmp_path / "key", "--passphrase-file", file)
+    assert not (tmp_path / "lab").exists()
+    assert passphrases.passphrase_for(file, "a key that is there") == weak.encode()
 
 
 def test_the_key_lies_under_the_passphrase_and_opens_with_it(

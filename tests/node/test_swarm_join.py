@@ -2,12 +2,13 @@
 
 import io
 import random
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import trio
-from swarm_harness import DIGITS, appointed_role, founded, joined, line_of, mistake, now, seal_cheaply
+from swarm_harness import DIGITS, appointed_role, founded, joined, line_of, mistake, now, said, seal_cheaply
 
 from gossip.identity import Identity
 from gossip.membership import Policy, Role, revoke_peer
@@ -15,6 +16,7 @@ from gossip.running.membership import Private
 from node import bootstrap, credentials
 from node.assembly import run_info
 from node.cli.doctor_cmd import _as_member, _subject
+from node.cli.member import settings_in
 from node.config import from_raw
 from node.doctor import peers
 from node.errors import RunError, UsageError
@@ -143,6 +145,19 @@ def test_lines_that_are_none_are_one_line_of_error(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "a").exists()
 
 
+def test_an_invite_that_a_mail_has_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = founded(tmp_path / "lab").line
+    wrapped = "".join(f"> {line[at : at + 70]}\n" for at in range(0, len(line), 70))
+    wanted = read_invite(line).invite.id
+    (tmp_path / "mail.txt").write_text(f"Hello,\n\n{wrapped}\nSee you there\n")
+    for word in (wrapped, f"'{line}'", str(tmp_path / "mail.txt")):
+        assert read_invite(word).invite.id == wanted
+    rest = "and what is typed after it\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(wrapped + rest))
+    assert read_invite("-").invite.id == wanted
+    assert sys.stdin.read() == rest, "whoever pastes it need not end the input"
+
+
 def test_an_invite_from_stdin_and_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +180,23 @@ def test_an_invite_that_has_ended(tmp_path: Path) -> None:
     old = give(made.folder, made.folder.authority(None), wish, now=now() - 2000)
     with pytest.raises(UsageError, match="has ended"):
         membership(tmp_path / "a" / "node", {}, read_invite(old))
+
+
+def test_an_invite_that_ended_a_moment_ago_is_taken_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = founded(tmp_path / "lab").folder
+    wish = Wish(expires=now() - 60)
+    ended = give(folder, folder.authority(None), wish, now=now() - 2000)
+    _, member = settings_in(tmp_path / "a", {}, ended)
+    assert member is not None
+    told = capsys.readouterr().err
+    assert told.startswith("warning: the invite ended on 20")
+    assert "for 5 minutes more" in told
+    settings_in(tmp_path / "a", {}, line_of(folder, expires=now() + 60))
+    assert not capsys.readouterr().err
+    code, out, err = said(capsys, "swarm", "invite", folder.path, "--expires", "2h")
+    assert (code, out.count("\n"), "up to 5 minutes longer" in err) == (0, 1, True), "said to who gives it, too"
 
 
 def test_another_swarm_s_folder_is_left_alone(tmp_path: Path) -> None:
