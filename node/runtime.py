@@ -42,6 +42,7 @@ from node.swarm.applying import follow_manifests
 from node.sync_loop import follow, synchronize, train
 from node.task_check import check_task
 from p2ptrain.sync import Meeting
+from p2ptrain.tasks.metrics import metric_units
 
 LOOK_AROUND_S = 0.1
 """How often a finished node looks whether its neighbours are finished, too."""
@@ -207,6 +208,8 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         device=str(node.inner.trainer.device),
         parameters=node.inner.trainer.numel,
         task=config.task.name,
+        metric=node.inner.trainer.task.metric,
+        units=metric_units(node.inner.trainer.task),
         aggregator=config.sync.aggregator,
         compressor=config.sync.compressor,
         f=config.sync.f,

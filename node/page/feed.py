@@ -6,7 +6,7 @@ asks less often and is told the same in fewer words.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from node.events import Event, to_line
 from node.page.history import Cursor, Curve, News
 from node.page.replay import earlier_rounds
 from node.peers_seen import seen
-from node.progress import NodeProgress
+from node.progress import MAX_OWN, NodeProgress
 
 MAX_LINES = 200
 """Of the log, the newest; the whole of it is in events.jsonl."""
@@ -84,6 +84,8 @@ class Feed:
         self._progress = progress
         self._moment = moment
         self._train, self._held_out = Curve(), Curve()
+        self._own: list[str] = []
+        """The task's own metrics, in the order of their columns behind the held-out loss."""
         self._lines: deque[tuple[float, str, str]] = deque(maxlen=MAX_LINES)
         self._line_count = 0
         self._log = log
@@ -103,7 +105,8 @@ class Feed:
         if event["event"] == "round":
             self._train.add(event["round"], event.get("train_loss"), event.get("consensus_distance"))
         elif event["event"] == "evaluated":
-            self._held_out.add(event.get("round") or 0, event.get("eval_loss"))
+            own = self._columns(event.get("own") or {})
+            self._held_out.add(event.get("round") or 0, event.get("eval_loss"), *own)
         for line in describe(event):
             words = _printable(line.plain)
             if words:
@@ -127,7 +130,7 @@ class Feed:
                 read = partial(earlier_rounds, log, self._log_end)
                 rounds, held_out = await trio.to_thread.run_sync(read)
                 self._train.put_before(rounds)
-                self._held_out.put_before(held_out)
+                self._held_out.put_before([(after, loss, *self._columns(own)) for after, loss, own in held_out])
 
     def status(self) -> dict[str, Any]:
         """The node's whole state as JSON values: what `/status` says."""
@@ -144,12 +147,17 @@ class Feed:
             news = curve.since(getattr(place, key))
             if news is not None:
                 setattr(place, key, news.cursor)
-                told[key] = _text(_points(news))
+                told[key] = _text(_points(news, self._own if key == "held_out" else ()))
         if place.lines < self._line_count:
             new = min(self._line_count - place.lines, len(self._lines))
             told["log"] = _text({"lines": list(self._lines)[-new:]})
             place.lines = self._line_count
         return "{" + ", ".join(f'"{key}": {text}' for key, text in told.items()) + "}" if told else ""
+
+    def _columns(self, own: Mapping[str, float]) -> list[float | None]:
+        """The task's own metrics, by their columns; those of names beyond MAX_OWN are left out."""
+        self._own += [name for name in own if name not in self._own][: MAX_OWN - len(self._own)]
+        return [own.get(name) for name in self._own]
 
     def _status(self, moment: Moment) -> dict[str, Any]:
         state = self._progress.as_dict()
@@ -177,9 +185,13 @@ def _text(value: dict[str, Any]) -> str:
     return to_line(value).rstrip("\n")
 
 
-def _points(news: News) -> dict[str, Any]:
+def _points(news: News, own: Sequence[str] = ()) -> dict[str, Any]:
+    """`own`: what stands behind the first two columns, told as `own`, beside `rows` and as many: a dict for each."""
     rows = [[None if value is None else float(f"{value:.{_DIGITS}g}") for value in row] for row in news.rows]
-    return {"start": news.start, "rows": rows}
+    if not own:
+        return {"start": news.start, "rows": rows}
+    named = [{name: value for name, value in zip(own, row[2:], strict=False) if value is not None} for row in rows]
+    return {"start": news.start, "rows": [row[:2] for row in rows], "own": named}
 
 
 def _drawn(graph: Mapping[bytes, frozenset[bytes]], tags: Mapping[str, bytes]) -> dict[str, Any]:

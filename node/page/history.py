@@ -6,6 +6,7 @@ that is opened late shows all of it. Who reads a curve keeps a cursor, and is gi
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 MAX_POINTS = 1024
@@ -106,8 +107,8 @@ def _finite(value: float | None) -> float | None:
 
 
 def _mean(row: Row, newer: Row, weight: int) -> Row:
-    """Of `weight` measurements in `row` and one more; at the newer one's round."""
-    return (newer[0], *(_mean_value(a, b, weight) for a, b in zip(row[1:], newer[1:], strict=True)))
+    """Of `weight` measurements in `row` and one more; at the newer one's round. What one of them lacks is not there."""
+    return (newer[0], *(_mean_value(a, b, weight) for a, b in zip_longest(row[1:], newer[1:])))
 
 
 def _mean_value(a: float | None, b: float | None, weight: int) -> float | None:

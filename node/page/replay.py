@@ -5,6 +5,7 @@ Of a log that is larger than READ_BYTES, slices are read, evenly over it: a curv
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from node.events import Event, from_line, older
 from node.page.history import Row
@@ -16,24 +17,36 @@ SLICE_BYTES = 1 << 14
 """Ten rounds or so; the first line and the last of a slice are cut, and passed over."""
 
 
-def earlier_rounds(path: Path, end: int) -> tuple[list[Row], list[Row]]:
-    """What the log said before its byte `end`: rows of (round, train loss, consensus distance) and (round, held-out
-    loss). Files that are not there, or cannot be read, hold nothing."""
+Evaluation: TypeAlias = tuple[float, float | None, dict[str, float]]
+"""The round, the held-out loss, and the task's own metrics."""
+
+
+def earlier_rounds(path: Path, end: int) -> tuple[list[Row], list[Evaluation]]:
+    """What the log said before its byte `end`: rows of (round, train loss, consensus distance), and evaluations. Files
+    that are not there, or cannot be read, hold nothing."""
     rounds: list[Row] = []
-    held_out: list[Row] = []
+    held_out: list[Evaluation] = []
     for event in _events(path, end):
         if event["event"] == "round" and isinstance(event.get("round"), int):
-            _add(rounds, (event["round"], _number(event.get("train_loss")), _number(event.get("consensus_distance"))))
+            row = (event["round"], _number(event.get("train_loss")), _number(event.get("consensus_distance")))
+            _forget_from(rounds, event["round"])
+            rounds.append(row)
         elif event["event"] == "evaluated" and isinstance(event.get("round"), int):
-            _add(held_out, (event["round"], _number(event.get("eval_loss"))))
+            _forget_from(held_out, event["round"])
+            held_out.append((event["round"], _number(event.get("eval_loss")), _numbers(event.get("own"))))
     return rounds, held_out
 
 
-def _add(rows: list[Row], row: Row) -> None:
+def _forget_from(rows: list[Row] | list[Evaluation], at: int) -> None:
     """A run that went back to a checkpoint trains some rounds again: the later ones count."""
-    while rows and (rows[-1][0] or 0) >= (row[0] or 0):
+    while rows and (rows[-1][0] or 0) >= at:
         rows.pop()
-    rows.append(row)
+
+
+def _numbers(value: object) -> dict[str, float]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(name): number for name, it in value.items() if (number := _number(it)) is not None}
 
 
 def _number(value: object) -> float | None:

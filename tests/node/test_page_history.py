@@ -101,7 +101,7 @@ def test_the_log_gives_the_earlier_rounds_and_those_done_again_once(tmp_path):
     rounds, held_out = earlier_rounds(path, end)
     assert [row[0] for row in rounds] == list(range(1, 60))
     assert rounds[0] == (1.0, pytest.approx(5.2), 1.25)
-    assert held_out == [(47, 2.5), (59, 2.5)]
+    assert held_out == [(47, 2.5, {}), (59, 2.5, {})]
 
 
 def test_of_a_log_that_is_too_long_evenly_spaced_parts_are_read(tmp_path, monkeypatch):
@@ -123,5 +123,5 @@ def test_a_log_of_something_else_is_no_curve(tmp_path):
     path = tmp_path / "events.jsonl"
     assert earlier_rounds(path, 100) == ([], [])
     path.write_bytes(b'{"event": "round", "round": "x", "ts": 1}\n\xff\n{"event": "evaluated", "round": 1}\n')
-    assert earlier_rounds(path, 100) == ([], [(1, None)])
+    assert earlier_rounds(path, 100) == ([], [(1, None, {})])
     assert earlier_rounds(tmp_path, 100) == ([], [])
