@@ -170,7 +170,8 @@ def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
 
 def _announce_over(node: Node, summary: NodeSummary) -> None:
     done = node.config.train.rounds
-    node.journal.emit("warning", message=f"all {done} rounds are done already: give more with --rounds to go on")
+    of_all = f"all {done} rounds are" if done > 1 else "the only round is"
+    node.journal.emit("warning", message=f"{of_all} done already: give more with --rounds to go on")
     node.journal.emit("finished", summary=to_json(summary))
 
 

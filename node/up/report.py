@@ -97,7 +97,8 @@ def _headline(report: Report, plan: Plan) -> str:
     totals = report.summary.swarm
     rounds = max(node.rounds for node in report.summary.nodes)
     liars = f", {totals.byzantine} of them lying," if totals.byzantine else ""
-    return f"{text.plural(len(plan.nodes), 'node')}{liars} trained {rounds} rounds in {text.duration(totals.wall_s)}"
+    who, what = text.plural(len(plan.nodes), "node"), text.plural(rounds, "round")
+    return f"{who}{liars} trained {what} in {text.duration(totals.wall_s)}"
 
 
 def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Text]]:
