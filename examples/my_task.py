@@ -11,6 +11,8 @@ learns which arm of a spiral a point lies on. What a swarm asks of you, beyond a
 Options come from the configuration as keyword arguments of the factory: `create(width=64)`.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import nn
@@ -28,6 +30,7 @@ class Spirals:
 
     name = "spirals"
     metric = "nats per point"
+    units: ClassVar[dict[str, str]] = {"accuracy": "%"}
 
     def __init__(self, width: int, arms: int) -> None:
         self.width, self.arms = width, arms
@@ -56,6 +59,11 @@ class Spirals:
         """The mean over the batch."""
         points, labels = batch
         return functional.cross_entropy(model(points).float(), labels)
+
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        """What else is to be seen of the held-out points, beside the loss; a task need not have any."""
+        points, labels = batch
+        return {"accuracy": 100 * float((model(points).argmax(1) == labels).float().mean())}
 
     def tokens(self, batch: Batch) -> int:
         """What throughput is counted in: here, points."""

@@ -21,6 +21,7 @@ from p2ptrain.saved.models import (
     models_of,
 )
 from p2ptrain.tasks import Generative, Shard, Task
+from p2ptrain.tasks.metrics import Measures
 from p2ptrain.training import Trainer
 
 
@@ -39,6 +40,10 @@ class LoadedModel:
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:
         """Held-out loss of `x_d`, by default of the checkpoint's model."""
         return self.trainer.evaluate(self.vector_d if x_d is None else x_d)
+
+    def measure(self, x_d: torch.Tensor | None = None) -> Measures:
+        """The same, and the task's own metrics."""
+        return self.trainer.measure(self.vector_d if x_d is None else x_d)
 
     def generate(
         self, prompt: str, *, length: int, temperature: float, seed: int, x_d: torch.Tensor | None = None

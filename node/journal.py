@@ -21,6 +21,8 @@ class Journal:
         self.last: dict[str, float] = {}
         self.eval_round: int | None = None
         """After how many rounds the held-out loss in `last` was measured."""
+        self.own: dict[str, float] = {}
+        """The task's own metrics, as measured with it."""
         self.earlier_seconds = 0.0
         """Training time of this run's earlier processes."""
         self._began: float | None = None

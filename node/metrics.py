@@ -122,6 +122,7 @@ class Metrics:
         self._rounds = self._gauge("rounds", "Rounds that the run has; 0 until the first is closed.")
         self._tokens_per_second = self._gauge("tokens_per_second", "Tokens trained a second, over the newest round.")
         self._eval_loss = self._gauge("eval_loss", "Loss on the held-out split, in the task's metric.")
+        self._own = self._gauge("own_metric", "The task's own metrics on the held-out split, by name.", "name")
         self._divergence = self._gauge(
             "output_divergence_nats",
             "KL of the neighbours' mean predictions from own ones, a prediction; -1: not known.",
@@ -264,6 +265,9 @@ class Metrics:
     def _on_evaluated(self, event: Event) -> None:
         if event.get("eval_loss") is not None:
             self._eval_loss.set(event["eval_loss"])
+        self._own.clear()
+        for name, value in event.get("own", {}).items():
+            self._own.labels(name=name).set(value)
         told = event.get("output_divergence")
         self._divergence.set(-1 if told is None else told)
 

@@ -91,6 +91,7 @@ class Node:
     """Whether it ever did."""
     _margin_looks: int = 0
     _told_of_skipped: bool = False
+    _told_of_metrics: bool = False
     _closing: bool = False
     _gathering: bool = False
     _uncounted: int = 0
@@ -192,6 +193,12 @@ class Node:
         if not self.promises:
             return True
         return self._margin_looks > SETTLED_ROUNDS and (members > 1 or self._margin_held)
+
+    def tell_of_metrics(self, fault: str) -> None:
+        """Say so when the task fails at its own metrics, once: training goes on without them."""
+        if fault and not self._told_of_metrics:
+            self._told_of_metrics = True
+            self.journal.emit("warning", message=f"no metrics of the task's own: {fault}")
 
     def watch_skipped(self) -> None:
         """Say so when steps begin to be skipped."""

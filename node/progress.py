@@ -33,13 +33,20 @@ _COPIED = (
 )
 """Fields of a `round` event that are simply the newest state."""
 
-_STARTED = ("role", "peer_id", "addresses", "metrics_url", "device", "parameters", "aggregator", "compressor")
+_OF_THE_START = (
+    *("role", "peer_id", "addresses", "metrics_url", "device", "parameters", "aggregator", "compressor"),
+    *("metric", "units"),
+)
+"""Fields of `started` that are kept."""
 
 _COUNTS = ("steps", "neighbours", "members", "payload_bytes_sent", "payload_bytes_received", "accepted", "rejected")
 """Of this process alone, like `rejected_by`; tokens are the run's, and a round event has them whole."""
 
 MAX_WARNINGS = 20
 """The newest warnings kept for display; a screen shows fewer."""
+
+MAX_OWN = 16
+"""Of the task's own metrics, as `p2ptrain.tasks.metrics.MAX_METRICS`, which only who has torch can ask."""
 
 MAX_EVALUATIONS = 8
 """Of a node, so that those of nodes that are not level can be compared at a round that all have evaluated. Chosen:
@@ -85,6 +92,12 @@ class NodeProgress:
     train_loss: float | None = None
     eval_loss_first: float | None = None
     eval_loss: float | None = None
+    own: dict[str, float] = field(default_factory=dict)
+    """The task's own metrics at the newest evaluation."""
+    metric: str = ""
+    """What losses are measured in."""
+    units: dict[str, str] = field(default_factory=dict)
+    """Of `own`, where the task names them."""
     evaluations: list[tuple[int, float | None]] = field(default_factory=list)
     """The newest MAX_EVALUATIONS: after how many rounds, and the loss."""
     neighbours: int = 0
@@ -141,7 +154,7 @@ class NodeProgress:
         for key in _COUNTS:
             setattr(self, key, 0)
         self.rejected_by = {}
-        for key in _STARTED:
+        for key in _OF_THE_START:
             setattr(self, key, event.get(key, getattr(self, key)))
         for key in ("token_file", "run_dir"):  # paths, where the event has not been written yet
             setattr(self, key, None if event.get(key) is None else str(event[key]))
@@ -163,6 +176,7 @@ class NodeProgress:
 
     def _on_evaluated(self, event: Event) -> None:
         self.eval_loss = event.get("eval_loss")
+        self.own = dict(list((event.get("own") or {}).items())[:MAX_OWN])
         after = event.get("round")
         if isinstance(after, int):
             earlier = [each for each in self.evaluations if each[0] < after]

@@ -45,12 +45,16 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
 
 
 async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int = 0) -> None:
-    """Measure the held-out loss of the outer parameters (by default the moving ones) after so many rounds; tell it."""
-    loss = await node.lane.offload(lambda: node.inner.trainer.evaluate(phi_d))
-    node.journal.measured(eval_loss=loss)
-    node.journal.eval_round = rounds
+    """Measure the held-out loss of the outer parameters (by default the moving ones) after so many rounds, and the
+    task's own metrics; tell them."""
+    found = await node.lane.offload(lambda: node.inner.trainer.measure(phi_d))
+    node.journal.measured(eval_loss=found.loss)
+    node.journal.eval_round, node.journal.own = rounds, dict(found.own)
+    node.tell_of_metrics(found.fault)
     divergence = await _divergence(node, phi_d)
-    node.journal.emit("evaluated", round=rounds, eval_loss=loss, output_divergence=divergence)
+    node.journal.emit(
+        "evaluated", round=rounds, eval_loss=found.loss, output_divergence=divergence, own=node.journal.own
+    )
 
 
 async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
@@ -127,6 +131,7 @@ def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
         eval_loss_first=journal.first.get("eval_loss"),
         eval_loss_last=journal.last.get("eval_loss"),
         eval_round=journal.eval_round,
+        own=journal.own,
         consensus_distance=journal.last.get("consensus_distance"),
         payload_bytes_sent=stats.payload_bytes_sent,
         payload_bytes_received=stats.payload_bytes_received,

@@ -45,6 +45,7 @@ from node.swarm.holding import more_rounds_hint
 from node.sync_loop import follow, synchronize, train
 from node.task_check import check_task
 from p2ptrain.sync import Meeting
+from p2ptrain.tasks.metrics import metric_units
 
 LOOK_AROUND_S = 0.1
 """How often a finished node looks whether its neighbours are finished, too."""
@@ -187,8 +188,9 @@ def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
 
 def _announce_over(node: Node, summary: NodeSummary, event: str = "finished") -> None:
     done = node.config.train.rounds
+    of_all = f"all {done} rounds are" if done > 1 else "the only round is"
     more = more_rounds_hint(done) if node.private else "give more with --rounds to go on"
-    node.journal.emit("warning", message=f"all {done} rounds are done already: {more}")
+    node.journal.emit("warning", message=f"{of_all} done already: {more}")
     node.journal.emit(event, summary=to_json(summary))
 
 
@@ -227,6 +229,8 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         device=str(node.inner.trainer.device),
         parameters=node.inner.trainer.numel,
         task=config.task.name,
+        metric=node.inner.trainer.task.metric,
+        units=metric_units(node.inner.trainer.task),
         aggregator=config.sync.aggregator,
         compressor=config.sync.compressor,
         f=config.sync.f,

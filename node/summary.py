@@ -45,6 +45,8 @@ class NodeSummary:
     alone. None without neighbours, and in summaries of older releases."""
     eval_round: int | None = None
     """After how many rounds eval_loss_last was measured. None where it was not, and in summaries of older releases."""
+    own: dict[str, float] = field(default_factory=dict)
+    """The task's own metrics, measured with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,8 @@ class SwarmTotals:
     byzantine: int
     wall_s: float
     updates_in_time: float | None = None
+    own: dict[str, float] = field(default_factory=dict)
+    """The task's own metrics, of the averaged model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +105,7 @@ def read_node_summary(path: Path) -> NodeSummary | None:
         raise UsageError(f"{path} is not a node's summary ({type(error).__name__}: {error})") from error
 
 
-_LATER = frozenset({"updates_in_time", "eval_round"})
+_LATER = frozenset({"updates_in_time", "eval_round", "own"})
 """Keys that summaries of older releases lack."""
 
 

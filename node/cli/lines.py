@@ -159,7 +159,8 @@ class _Lenient(dict[str, Any]):
 
 
 def _evaluated(event: Event) -> list[Text]:
-    return [_line(event, Text(f"eval loss {text.loss(event.get('eval_loss'))}", style="cyan"))]
+    own = "".join(f"  {name} {text.measured(value)}" for name, value in (event.get("own") or {}).items())
+    return [_line(event, Text(f"eval loss {text.loss(event.get('eval_loss'))}{own}", style="cyan"))]
 
 
 def _line(event: Event, body: Text) -> Text:

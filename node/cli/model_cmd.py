@@ -40,15 +40,20 @@ def generate(
 def evaluate(run: RunPath, data: options.Data = None, device: Device = "cpu", json: options.Json = False) -> None:
     """Measure a run's newest checkpoint on the held-out split."""
     from node.evaluation import mean_model
+    from p2ptrain.tasks.metrics import metric_units
 
     models = _load(run, data, device)
-    value = models[0].evaluate(mean_model(models) if len(models) > 1 else None)
+    found = models[0].measure(mean_model(models) if len(models) > 1 else None)
+    value, units = found.loss, metric_units(models[0].task)
     metric, origin = models[0].task.metric, _origin(models)
     if json:
-        typer.echo(jsonlib.dumps({"eval_loss": value, "metric": metric, **origin}))
+        own_too = {"own": found.own, "units": units} if found.own else {}
+        typer.echo(jsonlib.dumps({"eval_loss": value, "metric": metric, **own_too, **origin}))
     else:
         what = f"mean of {text.plural(len(models), 'model')}" if len(models) > 1 else "model"
         typer.echo(f"{text.loss(value)} {metric} ({what}, round {origin['round']})")
+        for name, own in found.own.items():
+            typer.echo(f"{name}: {text.measured(own, units.get(name, ''))}")
 
 
 def _load(run: Path, data: Path | None, device: str) -> list["LoadedModel"]:

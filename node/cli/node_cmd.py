@@ -18,6 +18,7 @@ from node import run_dir as folders
 from node.cli import options, text
 from node.cli.lines import LastingConsole, LineSink
 from node.cli.member import passphrase_in, run_dir_of, secrets_of, settings_in
+from node.cli.telling import on_a_terminal
 from node.errors import EXIT_INTERRUPTED, is_interrupt, translate
 from node.events import EventLog, JsonSink
 
@@ -77,7 +78,8 @@ def node(
     )
     run_dir = run_dir_of(run_dir, swarm, invite)
     raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
-    settings, run = _bootstrap(raw) if role_in(raw) == "bootstrap" else _trainer(raw, with_parent)
+    with on_a_terminal("starting", quiet=json):
+        settings, run = _bootstrap(raw) if role_in(raw) == "bootstrap" else _trainer(raw, with_parent)
     folder = folders.make_node_dir(run_dir, settings.node.name)
     passphrase = passphrase_in(folder, passphrase_file)
     if with_parent:

@@ -218,6 +218,6 @@ def _who(view: dict[str, Any]) -> str:
     policy = {
         "open": "everybody who is not revoked",
         "invite_only": "who has an invite",
-        "allow": f"{len(view['allow'] or ())} peers on a list, with an invite",
+        "allow": f"{text.plural(len(view['allow'] or ()), 'peer')} on a list, with an invite",
     }[view["policy"]]
     return policy + (f"; {view['max_members']} at most" if view["max_members"] else "")

@@ -47,3 +47,8 @@ class Telling:
     @property
     def _draws(self) -> bool:
         return self._console.is_terminal and not self._quiet
+
+
+def on_a_terminal(line: str, *, quiet: bool = False) -> Telling:
+    """Tells a person who waits some seconds; a log has no need of it."""
+    return Telling(line, quiet=quiet or not sys.stderr.isatty())

@@ -29,6 +29,11 @@ def loss(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3f}"
 
 
+def measured(value: float, unit: str = "") -> str:
+    """A number in four significant digits, with its unit: `91.25 %`."""
+    return f"{value:.4g} {unit}".rstrip()
+
+
 def share(value: float | None) -> str:
     """A ratio of 0 to 1 as a percentage."""
     return NOTHING if value is None else f"{100 * value:.0f}%"

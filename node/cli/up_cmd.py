@@ -15,6 +15,7 @@ from node import interrupts
 from node import run_dir as folders
 from node.cli import options, text
 from node.cli.lines import LastingConsole
+from node.cli.telling import on_a_terminal
 from node.errors import EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
 from node.page.address import page_words
 from node.streams import say
@@ -81,11 +82,14 @@ def up(
 
 
 def _up(config: "Config", folder: Path, *, nodes: int, byzantine: int, json: bool) -> int:
+    from node.cli.member import warn
     from node.up.kept import check_fits
     from node.up.plan import make_plan
 
     plan = make_plan(config, run_dir=folder, nodes=nodes, byzantine=byzantine, cores=_cores())
-    _check_task(plan)
+    with on_a_terminal(f"preparing {config.task.name}", quiet=json):
+        doubts = _check_task(plan)
+    warn(doubts)
     check_fits(plan)
     folders.make_dir(folder)
     with folders.locked(folder):
@@ -171,10 +175,9 @@ def _require_finished(plan: "Plan", outcome: "Outcome") -> None:
     raise kind(f"no honest node finished; {told.plan.name}: {why}", f"see {told.folder / folders.STDERR}")
 
 
-def _check_task(plan: "Plan") -> None:
+def _check_task(plan: "Plan") -> list[str]:
     """Build the task here first: missing data, or an attack that the task has no place for, is one clear line, and the
-    nodes find the data prepared. The device as well. A task of the user's own is tried."""
-    from node.cli.member import warn
+    nodes find the data prepared. The device as well. A task of the user's own is tried; doubts are returned."""
     from node.hostile import attack_of, poisoned
     from node.task_check import check_task
     from p2ptrain import tasks
@@ -185,7 +188,7 @@ def _check_task(plan: "Plan") -> None:
     task = tasks.get(config.task.name, **config.task.options)
     poisoned(task, attack_of(config.attack))
     pick_device(config.train.device)
-    warn(check_task(config, task, Shard(count=len(plan.nodes)), nodes=len(plan.nodes)))
+    return check_task(config, task, Shard(count=len(plan.nodes)), nodes=len(plan.nodes))
 
 
 def _keep_all(config: "Config") -> "Config":
@@ -199,11 +202,12 @@ def _opening(plan: "Plan") -> str:
     from node.cli.text import plural
 
     config = plan.nodes[0].config
-    steps = f"{'' if config.node.pace == 'fixed' else 'at most '}{config.train.inner_steps}"
+    steps = f"{'' if config.node.pace == 'fixed' else 'at most '}{plural(config.train.inner_steps, 'step')}"
     liars = f", {plan.byzantine} of them lying ({plan.nodes[-1].config.attack.name})" if plan.byzantine else ""
+    rounds, learn = plural(config.train.rounds, "round"), "learns" if len(plan.nodes) == 1 else "learn"
     return (
-        f"{plural(len(plan.nodes), 'node')}{liars} learn {config.task.name}: {config.train.rounds} rounds of "
-        f"{steps} steps, {config.sync.compressor}, {config.sync.aggregator}. Files in {plan.run_dir}"
+        f"{plural(len(plan.nodes), 'node')}{liars} {learn} {config.task.name}: {rounds} of "
+        f"{steps}, {config.sync.compressor}, {config.sync.aggregator}. Files in {plan.run_dir}"
     )
 
 

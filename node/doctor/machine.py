@@ -105,7 +105,8 @@ def device_and_cores(subject: Subject, model: Model) -> Finding:
     assert subject.learning is not None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = subject.learning.train.threads or torch.get_num_threads()
-    seen = f"{model.parameters:,} parameters on {model.device}, {cores} cores, {threads} threads"
+    seen = f"{model.parameters:,} parameters on {model.device}, "
+    seen += f"{text.plural(cores, 'core')}, {text.plural(threads, 'thread')}"
     if model.device.startswith("cuda"):
         free, total = torch.cuda.mem_get_info(model.device)
         need = BYTES_PER_PARAMETER_GPU * model.parameters
@@ -123,7 +124,8 @@ def memory(subject: Subject, model: Model) -> Finding:
     """What is available, against what docs/operations.md says of a model of this size."""
     need = memory_needed(model.parameters, model.device, subject.network, kept=model.kept_bytes)
     available = psutil.virtual_memory().available
-    seen = f"{text.size(available)} available, about {text.size(need)} needed with {subject.network.degree} neighbours"
+    seen = f"{text.size(available)} available, about {text.size(need)} needed with "
+    seen += text.plural(subject.network.degree, "neighbour")
     if need <= available:
         return Finding(check="memory", level="ok", seen=seen)
     fix = "a smaller model or network.degree, or close other programs"
@@ -140,7 +142,7 @@ def disk(subject: Subject, model: Model | None) -> Finding:
     free = shutil.disk_usage(place).free
     checkpoints = subject.node.checkpoint_keep + 1
     need = CHECKPOINT_BYTES_PER_PARAMETER * checkpoints * (model.parameters if model else 0)
-    seen = f"{text.size(free)} free at {place}, {text.size(need)} for {checkpoints} checkpoints"
+    seen = f"{text.size(free)} free at {place}, {text.size(need)} for {text.plural(checkpoints, 'checkpoint')}"
     fix = "free some space, give another --run-dir, or lower node.checkpoint_keep"
     if need > free:
         return Finding(check="disk", level="problem", seen=seen, fix=fix)

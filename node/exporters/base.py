@@ -40,12 +40,13 @@ class Exporter(Protocol):
 
 
 def numbers(event: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """What a `round` or `evaluated` event measured: the event's own names, `rejected/REASON` and `energy_j/SOURCE`, and
-    `staleness` as that of the most stale member. What is not finite stays so: both libraries know NaN."""
+    """What a `round` or `evaluated` event measured: the event's own names, `rejected/REASON`, `energy_j/SOURCE` and
+    `own/NAME` (the task's metrics), and `staleness` as that of the most stale member. What is not finite stays so: both
+    libraries know NaN."""
     for name, value in event.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in {"ts", "round", "rounds"}:
             yield name, float(value)
-    for field, group in (("rejected_by_reason", "rejected"), ("energy_j", "energy_j")):
+    for field, group in (("rejected_by_reason", "rejected"), ("energy_j", "energy_j"), ("own", "own")):
         counts = event.get(field)
         if isinstance(counts, Mapping):
             yield from ((f"{group}/{name}", float(count)) for name, count in counts.items())

@@ -6,6 +6,7 @@ from typing import Final
 
 from node.events import Event
 from node.page.history import Row
+from node.progress import MAX_OWN
 
 COLUMNS: Final = (
     "train_loss",
@@ -21,9 +22,6 @@ COLUMNS: Final = (
     "utilization",
 )
 """What stands in a row behind the round, in this order: the page is told the names and looks for none by its place."""
-
-MAX_OWN: Final = 16
-"""Own metrics that are drawn, the first that a task names; a screen has no room for more charts."""
 
 MAX_NAME: Final = 64
 """Characters of an own metric's name."""

@@ -18,11 +18,11 @@ import trio
 
 from node.cli.lines import describe
 from node.events import Event, to_line
-from node.page.columns import COLUMNS, MAX_OWN, Columns, own_of
+from node.page.columns import COLUMNS, Columns, own_of
 from node.page.history import Cursor, Curve, News
 from node.page.replay import earlier_rounds
 from node.peers_seen import seen
-from node.progress import NodeProgress
+from node.progress import MAX_OWN, NodeProgress
 
 MAX_LINES = 200
 """Of the log, the newest; the whole of it is in events.jsonl."""

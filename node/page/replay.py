@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.events import Event, from_line, older
-from node.page.columns import MAX_OWN, Columns, number, own_of
+from node.page.columns import Columns, number, own_of
 from node.page.history import Row
+from node.progress import MAX_OWN
 
 READ_BYTES = 4 << 20
 """Some 4,000 rounds: a fifth of a second, on a thread of its own, when the first page is opened."""

@@ -34,14 +34,16 @@ def screen(
     nodes: Sequence[Watched], *, now: float, width: int = 80, height: int = 24, bars: str = BARS, hint: str = ""
 ) -> RenderableType:
     """The whole picture. `now`: Unix seconds; `hint`: the last line, about keys."""
-    room = max(2, height - _FRAME_LINES - bool(hint))
+    own = _own_line(nodes, width)
+    room = max(2, height - _FRAME_LINES - bool(hint) - (own is not None))
     peers = _peer_rows(nodes)
     shown_nodes = nodes[: max(1, room - min(len(peers), room // 2))]
     shown_peers = peers[: max(1, room - len(shown_nodes))]
     left_out = len(nodes) - len(shown_nodes), len(peers) - len(shown_peers)
     headline = _headline(nodes, now, width)
     pages = Text(_pages(nodes, width), style="dim", no_wrap=True)
-    parts: list[RenderableType] = [headline, pages, _nodes_table(shown_nodes, nodes, width, bars)]
+    tables = _nodes_table(shown_nodes, nodes, width, bars)
+    parts: list[RenderableType] = [headline, *([] if own is None else [own]), pages, tables]
     if shown_peers:
         parts += [Text(""), _peers_table(shown_peers)]
     if any(left_out):
@@ -101,6 +103,18 @@ def _pages(nodes: Sequence[Watched], width: int) -> str:
             break
         words, shown = words + part, shown + 1
     return words if shown else ""
+
+
+def _own_line(nodes: Sequence[Watched], width: int) -> Text | None:
+    """The task's own metrics, as means over the nodes; None where there are none. What does not fit is left out."""
+    units = {name: unit for node in nodes for name, unit in node.progress.units.items()}
+    words = ""
+    for name in dict.fromkeys(name for node in nodes for name in node.progress.own):
+        value = mean([node.progress.own.get(name) for node in nodes]) or 0.0
+        part = f"{_clean(name, 40)} {text.measured(value, _clean(units.get(name, ''), 16))}"
+        if len(words) + len(part) + 3 <= width:
+            words += f"   {part}" if words else part
+    return Text(words, style="cyan", no_wrap=True) if words else None
 
 
 def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int, bars: str) -> Table:

@@ -26,6 +26,7 @@ from node.summary import (
 from node.up.plan import Plan
 from node.up.supervisor import NodeProcess, Outcome
 from p2ptrain.tasks import Generative
+from p2ptrain.tasks.metrics import metric_units
 
 SAMPLE_BYTES = 200
 SAMPLE_TEMPERATURE = 0.8
@@ -39,6 +40,10 @@ class Report:
     summary: SwarmSummary
     metric: str
     """What losses are measured in."""
+    units: dict[str, str]
+    """Of the task's own metrics."""
+    own_before: dict[str, float]
+    """These, of the initial model."""
     before: str | None
     """Text from the initial model; None when the task has none to give."""
     after: str | None
@@ -52,15 +57,17 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
     models = [load_run(node.folder, device=plan.nodes[0].config.train.device) for node in honest]
     mean_d = mean_model(models)
     summaries = _summaries(honest)
+    measures = models[0].measure(mean_d)
     totals = SwarmTotals(
         eval_loss_first=mean([each.eval_loss_first for each in summaries]),
         eval_loss_last=last_evaluation(summaries),
-        eval_loss_mean_model=models[0].evaluate(mean_d),
+        eval_loss_mean_model=measures.loss,
         consensus_distance=consensus_distance(models),
         honest=len(plan.nodes) - plan.byzantine,
         byzantine=plan.byzantine,
         wall_s=round(outcome.seconds, 3),
         updates_in_time=mean([each.updates_in_time for each in summaries]),
+        own=dict(measures.own),
     )
     summary = SwarmSummary(nodes=tuple(_summaries(outcome.finished)), swarm=totals)
     write_atomic(summary, plan.run_dir / SUMMARY)
@@ -69,6 +76,8 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
     return Report(
         summary=summary,
         metric=first.task.metric,
+        units=metric_units(first.task),
+        own_before=dict(first.measure(first.genesis_d).own) if measures.own else {},
         before=_sample(first, seed, x_d=first.genesis_d),
         after=_sample(first, seed, x_d=mean_d),
     )
@@ -88,7 +97,8 @@ def _headline(report: Report, plan: Plan) -> str:
     totals = report.summary.swarm
     rounds = max(node.rounds for node in report.summary.nodes)
     liars = f", {totals.byzantine} of them lying," if totals.byzantine else ""
-    return f"{text.plural(len(plan.nodes), 'node')}{liars} trained {rounds} rounds in {text.duration(totals.wall_s)}"
+    who, what = text.plural(len(plan.nodes), "node"), text.plural(rounds, "round")
+    return f"{who}{liars} trained {what} in {text.duration(totals.wall_s)}"
 
 
 def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Text]]:
@@ -96,6 +106,7 @@ def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Te
     rows = [("eval loss", _loss_line(report))]
     if len(nodes) > 1:
         rows.append(("", Text(f"of the averaged model; the nodes' own: {text.loss(totals.eval_loss_last)} on average")))
+    rows += [(name, Text(_own_line(report, name, value))) for name, value in totals.own.items()]
     if sum(node.payload_bytes_sent for node in nodes):
         rows.append(("sent", Text(_sent_line(nodes))))
     shares = sorted(node.utilization for node in nodes)
@@ -137,6 +148,12 @@ def _loss_line(report: Report) -> Text:
         (text.loss(last), "bold green"),
         f" {report.metric}{part}",
     )
+
+
+def _own_line(report: Report, name: str, value: float) -> str:
+    before = report.own_before.get(name)
+    first = "" if before is None else f"{text.measured(before)} -> "
+    return f"{first}{text.measured(value, report.units.get(name, ''))}"
 
 
 def _sent_line(nodes: Sequence[NodeSummary]) -> str:

@@ -5,6 +5,7 @@ from torch import nn
 
 from p2ptrain.tasks.base import Batch, Shard, Task, TaskError, optimizer_options
 from p2ptrain.tasks.batches import pair_of
+from p2ptrain.tasks.metrics import metric_units, own_metrics
 
 LOOKED_AT = 4096
 """Held-out examples in which the classes are counted."""
@@ -57,6 +58,7 @@ class Mislabelled:
     def __init__(self, task: Task, classes: int) -> None:
         self.name, self.metric = task.name, task.metric
         self.optimizer_options = optimizer_options(task)
+        self.metrics, self.units = own_metrics(task), metric_units(task)
         self._task, self._classes = task, classes
 
     def build_model(self) -> nn.Module:

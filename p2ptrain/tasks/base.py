@@ -66,6 +66,15 @@ def optimizer_options(task: Task) -> Mapping[str, Mapping[str, object]]:
 
 
 @runtime_checkable
+class Measured(Protocol):
+    """A task with metrics of its own, evaluated with the loss and shown wherever that is (p2ptrain/tasks/metrics.py).
+    It may also have `units`, a dict of metrics' names to units, such as {"accuracy": "%"}."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, float]:
+        """Of a held-out batch: each a mean over its predictions. At most 16, with names of 40 characters at most."""
+
+
+@runtime_checkable
 class Generative(Protocol):
     """A task whose model can speak. `p2ptrain generate` asks for it."""
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from p2ptrain.tasks.base import Batch, Task
 from p2ptrain.tasks.batches import pair_of
-from p2ptrain.tasks.calling import calling, checked_loss
+from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss
+from p2ptrain.tasks.metrics import Means, Measures, Metrics, checked_metrics, own_metrics
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.model import lend
 
@@ -36,6 +37,19 @@ class Evaluator:
             if self._model is None:
                 self._model = self._copy_model()
             return self._mean(lend(x_d, self._model), self._held_out() if batches is None else batches)
+
+    def measure(self, x_d: torch.Tensor) -> Measures:
+        """The same, and the task's own metrics: what these raise is told, not raised. ValueError on another shape."""
+        loss = self.loss(x_d)
+        metrics = own_metrics(self._task)
+        if metrics is None:
+            return Measures(loss=loss)
+        with self._lock, torch.no_grad():
+            assert self._model is not None, "it was evaluated above"
+            try:
+                return Measures(loss=loss, own=self._own(metrics, lend(x_d, self._model)))
+            except TaskFaultError as fault:
+                return Measures(loss=loss, fault=str(fault))
 
     def log_probabilities(self, x_d: torch.Tensor) -> torch.Tensor:
         """What the model `x_d` (d,) says of the first PROBED held-out examples: log probabilities fp64 (n, classes)
@@ -74,6 +88,16 @@ class Evaluator:
                 tokens = int(self._task.tokens(batch))
             total, count = total + loss * tokens, count + tokens
         return total / max(1, count)
+
+    def _own(self, metrics: Metrics, model: nn.Module) -> dict[str, float]:
+        means = Means()
+        for batch in self._held_out():
+            with calling(self._task, "metrics"):
+                batch = self._machine.take(batch)
+                with self._machine.autocast():
+                    values = checked_metrics(self._task, metrics(model, batch))
+                means.add(values, int(self._task.tokens(batch)))
+        return means.finite()
 
 
 def _are_logits(outputs: object, targets: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from p2ptrain import faults
 from p2ptrain.tasks.base import Batch, Shard, Task
 from p2ptrain.tasks.batches import tensors_in
 from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss, place_of_method
+from p2ptrain.tasks.metrics import checked_metrics, own_metrics
 from p2ptrain.training.config import TrainConfig
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.machine import Machine
@@ -165,6 +166,10 @@ def _check_held_out(task: Task, model: nn.Module, examples: int, machine: Machin
         loss = checked_loss(task, task.loss(model, machine.take(batches[0])), trains=False)
     _check_finite(task, float(loss), "the first held-out batch")
     _check_count(task, batches[0])
+    metrics = own_metrics(task)
+    if metrics is not None:
+        with calling(task, "metrics"), torch.no_grad(), machine.autocast():
+            checked_metrics(task, metrics(model, machine.take(batches[0])))
 
 
 def _check_count(task: Task, batch: Batch) -> None:

@@ -21,6 +21,7 @@ from torch import nn
 from p2ptrain import drift, inner
 from p2ptrain.tasks.base import Batch, Shard, Task, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
+from p2ptrain.tasks.metrics import Measures
 from p2ptrain.training.config import TrainConfig, lr_at
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
@@ -149,6 +150,10 @@ class Trainer:
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:
         """Mean loss on the held-out examples of the model `x_d` (d,), or of the live one. Safe beside `step`."""
         return self._evaluator.loss(self.vector() if x_d is None else x_d)
+
+    def measure(self, x_d: torch.Tensor | None = None) -> Measures:
+        """The same, and the task's own metrics. Safe beside `step`."""
+        return self._evaluator.measure(self.vector() if x_d is None else x_d)
 
     def divergence(self, own_d: torch.Tensor, others: Iterable[torch.Tensor]) -> float | None:
         """How far the predictions of the model `own_d` (d,) are from the mean of those of the `others`, on a few

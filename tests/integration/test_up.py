@@ -21,11 +21,11 @@ NODE_KEYS = {
     *("train_loss_first", "train_loss_last", "eval_loss_first", "eval_loss_last", "consensus_distance"),
     *("payload_bytes_sent", "payload_bytes_received", "dense_bytes_equivalent", "compression_ratio"),
     *("updates_accepted", "updates_rejected", "updates_in_time", "neighbours", "aggregator", "compressor"),
-    "resumed_from",
+    *("resumed_from", "eval_round", "own"),
 }
 SWARM_KEYS = {
     *("eval_loss_first", "eval_loss_last", "eval_loss_mean_model", "consensus_distance"),
-    *("honest", "updates_in_time", "byzantine", "wall_s"),
+    *("honest", "updates_in_time", "byzantine", "wall_s", "own"),
 }
 METRICS = {
     *("round", "steps_total", "tokens_total", "train_loss", "eval_loss", "step_seconds_count", "round_seconds_count"),

@@ -21,6 +21,7 @@ from node.up.report import make_report, next_lines, render
 from node.up.supervisor import Outcome, Supervisor
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
+from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import Trainer
 
 STEPS = 30
@@ -169,3 +170,20 @@ def test_text_is_made_from_a_checkpoint(tmp_path, capsys):
         texts.append(json.loads(capsys.readouterr().out)["text"])
     assert texts[0] == texts[1]
     assert texts[0].startswith("the q")
+
+
+def test_the_tasks_own_metrics_stand_in_the_report(trained, monkeypatch):
+    plan, outcome = trained
+
+    def metrics(self, model, batch):
+        return {"right": 100 * float((model(batch[0]).argmax(1) == batch[1]).float().mean())}
+
+    monkeypatch.setattr(Digits, "metrics", metrics, raising=False)
+    monkeypatch.setattr(Digits, "units", {"right": "%"}, raising=False)
+    report = make_report(plan, outcome)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render(report, plan, outcome))
+    (line,) = [line.split() for line in console.file.getvalue().splitlines() if line.split()[:1] == ["right"]]
+    assert (line[2], line[4]) == ("->", "%")
+    assert float(line[3]) > float(line[1])
+    assert json.loads((plan.run_dir / SUMMARY).read_text())["swarm"]["own"] == report.summary.swarm.own

@@ -19,11 +19,11 @@ KEYS = [
     "train_loss_first", "train_loss_last", "eval_loss_first", "eval_loss_last", "consensus_distance",
     "payload_bytes_sent", "payload_bytes_received", "dense_bytes_equivalent", "compression_ratio",
     "updates_accepted", "updates_rejected", "neighbours", "aggregator", "compressor", "resumed_from",
-    "updates_in_time", "eval_round",
+    "updates_in_time", "eval_round", "own",
 ]  # fmt: skip
 SWARM_KEYS = [
     "eval_loss_first", "eval_loss_last", "eval_loss_mean_model", "consensus_distance", "honest", "byzantine", "wall_s",
-    "updates_in_time",
+    "updates_in_time", "own",
 ]  # fmt: skip
 
 

@@ -238,7 +238,7 @@ async def test_a_healthy_start_has_no_warning_of_too_few_members(
             await trio.sleep(2 * 5 * STEP_SECONDS)
         await members.finished()
         for member in members.members.values():
-            assert not [it for it in member.told("warning") if "sync.f" in it["message"]]
+            assert not [it for it in member.told("warning") if "f = 1" in it["message"]]
 
 
 async def test_a_lost_neighbours_estimate_is_freed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:

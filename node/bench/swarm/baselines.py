@@ -3,6 +3,7 @@
 from p2ptrain.tasks import Batch, Shard, Task
 from p2ptrain.tasks.base import optimizer_options
 from p2ptrain.tasks.batches import joined
+from p2ptrain.tasks.metrics import metric_units, own_metrics
 from p2ptrain.training import TrainConfig, Trainer
 
 FP32_BYTES = 4
@@ -21,6 +22,7 @@ class AllShards:
         self.build_model, self.eval_batches = task.build_model, task.eval_batches
         self.loss, self.tokens = task.loss, task.tokens
         self.optimizer_options = optimizer_options(task)
+        self.metrics, self.units = own_metrics(task), metric_units(task)
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         """`size` examples of each shard, in the shards' order. `shard` is not looked at."""

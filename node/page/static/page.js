@@ -203,7 +203,7 @@ function drawCurves() {
   at("no-round").hidden = !loss.panel.hidden;
   for (const [chart, names] of charts) chart.set([rounds, ...names.map(column)]);
   for (const [name, rows] of told.own) {
-    if (!owns.has(name)) owns.set(name, new Chart(at("charts"), { id: `own-${owns.size}`, title: name, unit: "", format: plain, series: [{ name, colour: "--accent", dots: true }] }));
+    if (!owns.has(name)) owns.set(name, new Chart(at("charts"), { id: `own-${owns.size}`, title: name, unit: (told.state.units || {})[name] || "", format: plain, series: [{ name, colour: "--accent", dots: true }] }));
     owns.get(name).set([columnOf(rows, 0), columnOf(rows, 1)]);
   }
 }
