@@ -41,10 +41,10 @@ export class Chart {
     heading.id = `${id}-title`;
     this.logButton = this.tool("log scale", () => { this.log = !this.log; this.again(); });
     this.logButton.setAttribute("aria-pressed", "false");
-    this.logButton.setAttribute("aria-label", `Logarithmic scale: ${title}`);
+    this.logButton.setAttribute("aria-label", `log scale: ${title}`);
     this.logButton.hidden = this.spec.log === false;
     this.allButton = this.tool("show all", () => this.showAll());
-    this.allButton.setAttribute("aria-label", `Show all rounds: ${title}`);
+    this.allButton.setAttribute("aria-label", `show all rounds: ${title}`);
     this.allButton.hidden = true;
     head.append(heading, this.allButton, this.logButton);
     this.legend = make("p", "legend");
