@@ -123,7 +123,8 @@ async def test_a_chart_of_ten_thousand_rounds_answers_mouse_and_keys(tmp_path: P
         with Browser(tmp_path / "browser") as browser:
             browser.open(url)
             browser.until(f"{PAINTED}('loss')")
-            over = browser.evaluate("""(() => { const box = document.querySelector('#loss .u-over').getBoundingClientRect();
+            over = browser.evaluate("""(() => {
+                const box = document.querySelector('#loss .u-over').getBoundingClientRect();
                 return [box.left, box.top, box.width, box.height]; })()""")
             mouse = partial(point, browser, over)
             mouse("mouseMoved", 0.5)
