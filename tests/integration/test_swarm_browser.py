@@ -8,7 +8,7 @@ import pytest
 import trio
 from browser_harness import CHROMIUM, Browser
 from js_harness import FOLDER as JS
-from swarm_folders import make_run, member_events
+from swarm_folders import make_run, member_events, member_round
 
 from node.metrics import Metrics
 from node.page.feed import Feed, Moment
@@ -138,6 +138,13 @@ async def test_a_chart_of_ten_thousand_rounds_answers_mouse_and_keys(tmp_path: P
             browser.until(f"!({zoomed})")
             browser.evaluate("document.querySelector('#loss').focus()")
             key = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{key: '{}', cancelable: true}}))"
+            for done in range(10_001, 10_401):  # a chart that is not zoomed goes on with the rounds
+                trio.from_thread.run_sync(feed.observe, member_round(done))
+            newest = "document.querySelector('#loss').getAttribute('aria-label')"
+            browser.until(
+                f"(document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{key: 'End'}})), {at}) === 'round 10400'"
+            )
+            assert "training 1.000" in browser.evaluate(newest)
             browser.evaluate(key.format("Home"))
             first = browser.evaluate(at)
             browser.evaluate(key.format("ArrowRight"))
