@@ -141,9 +141,8 @@ async def test_a_chart_of_ten_thousand_rounds_answers_mouse_and_keys(tmp_path: P
             for done in range(10_001, 10_401):  # a chart that is not zoomed goes on with the rounds
                 trio.from_thread.run_sync(feed.observe, member_round(done))
             newest = "document.querySelector('#loss').getAttribute('aria-label')"
-            browser.until(
-                f"(document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{key: 'End'}})), {at}) === 'round 10400'"
-            )
+            end = key.format("End")
+            browser.until(f"({end}, {at}) === 'round 10400'")
             assert "training 1.000" in browser.evaluate(newest)
             browser.evaluate(key.format("Home"))
             first = browser.evaluate(at)

@@ -38,7 +38,7 @@ export class Chart {
   build() {
     const { id, title, unit } = this.spec;
     const head = make("div", "head");
-    const heading = make("h2", "", unit ? `${title} (${unit})` : title);
+    const heading = this.heading = make("h2", "", unit ? `${title} (${unit})` : title);
     heading.id = `${id}-title`;
     this.logButton = this.tool("log scale", () => { this.log = !this.log; this.again(); });
     this.logButton.setAttribute("aria-pressed", "false");
@@ -96,6 +96,14 @@ export class Chart {
       if (k !== n) this.hidden[shown ? "delete" : "add"](k);
       this.uplot?.setSeries(k + 1, { show: shown });
     }
+  }
+
+  // What its values are measured in, where that is known later than its name.
+  measure(unit) {
+    if (!unit || unit === this.spec.unit) return;
+    this.spec.unit = unit;
+    this.heading.textContent = `${this.spec.title} (${unit})`;
+    if (this.uplot) this.again();
   }
 
   // `data`: columns, the rounds first, as uPlot has it.
