@@ -13,7 +13,7 @@ SHARED := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 # After `make prometheus`, for the tests; one that is installed comes first.
 export PATH := $(PATH):$(CURDIR)/build/prometheus/usr/bin
 
-.PHONY: help setup up test lint check format bench soak interop prometheus constraints clean
+.PHONY: help setup up test lint check format bench soak interop uplot prometheus constraints clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +54,11 @@ bench: $(STAMP) ## measure codecs, aggregators and learning rules at small sizes
 soak: $(STAMP) ## the long tests
 	@$(PYTEST) -m soak $(ARGS)
 
-interop: ## what the tests with js-libp2p need, where Node.js is (tests/interop/)
+interop: ## what the tests with js-libp2p and axe-core need, where Node.js is (tests/interop/)
 	@npm ci --prefix tests/interop --ignore-scripts --no-audit --no-fund
+
+uplot: ## fetch the page's chart library again, of the pinned version (npm)
+	@sh scripts/vendor_uplot.sh
 
 prometheus: ## what the tests with a real Prometheus need, where Debian's packages are to be had and it is not installed
 	@sh scripts/prometheus.sh build/prometheus

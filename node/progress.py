@@ -30,6 +30,8 @@ _COPIED = (
     "inner_steps",
     "updates_in_time",
     "exchange_s",
+    "learning_rate",
+    "rss_bytes",
 )
 """Fields of a `round` event that are simply the newest state."""
 
@@ -120,6 +122,10 @@ class NodeProgress:
     """Share of the neighbours' updates, over the newest rounds (in_time.py)."""
     exchange_s: float | None = None
     """How long the exchange of a round's updates takes, with a quorum of the neighbours."""
+    learning_rate: float | None = None
+    """Of the newest step."""
+    rss_bytes: int | None = None
+    """Memory of its process."""
     inner_steps: int = 0
     """Steps that the next round is to have."""
     checkpoint: str | None = None

@@ -2,5 +2,6 @@
 
 Read-only, one process, no request to anywhere else. `history.py` keeps the curves in bounded memory, `feed.py` turns
 the node's events into what a browser wants to know next, `stream.py` sends it (server-sent events), `guard.py` and
-`token.py` say who may ask, `serving.py` carries it over HTTP, and `static/` is the page itself.
+`token.py` say who may ask, `serving.py` carries it over HTTP, and `static/` is the page itself. `members.py` and
+`swarm_feed.py` are what the page of a whole swarm has in the place of `feed.py`.
 """

@@ -22,8 +22,8 @@ BARS = "".join(map(chr, range(0x2581, 0x2589)))
 PLAIN_BARS = "_.-:=+*#"
 """For terminals without them."""
 
-WIDE = 100
-"""Columns from which on there is room for more of them."""
+NARROW, WIDE, WIDEST = 76, 100, 132
+"""Columns from which on there is room for more of them; below the first there is room for fewer."""
 
 _STYLES = {"running": "green", "finished": "green", "interrupted": "yellow", "silent": "yellow"}
 _FRAME_LINES = 6
@@ -45,7 +45,7 @@ def screen(
     tables = _nodes_table(shown_nodes, nodes, width, bars)
     parts: list[RenderableType] = [headline, *([] if own is None else [own]), pages, tables]
     if shown_peers:
-        parts += [Text(""), _peers_table(shown_peers)]
+        parts += [Text(""), _peers_table(shown_peers, width)]
     if any(left_out):
         more = (text.plural(count, noun) for count, noun in zip(left_out, ("node", "peer"), strict=True) if count)
         parts.append(Text(f"and {', '.join(more)} more", style="dim"))
@@ -118,32 +118,44 @@ def _own_line(nodes: Sequence[Watched], width: int) -> Text | None:
 
 
 def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int, bars: str) -> Table:
-    wide = width >= WIDE
+    """As many columns as there is room for: no number is cut short."""
     front = max(node.progress.rounds_done for node in nodes)
-    table = _table("node", ">round", ">behind", ">loss", ">eval", "trend", ">sent", ">recv", ">peers", ">rej", "state")
-    if wide:
-        for column in ("in time", "util", "lag", "tok/s"):
-            table.add_column(column, justify="right", no_wrap=True)
+    names = ["node", ">round", ">loss", ">eval", "trend", ">sent", ">peers", ">rej", "state"]
+    if width >= NARROW:
+        names = ["node", ">round", ">behind", ">loss", ">eval", "trend", ">sent", ">recv", ">peers", ">rej", "state"]
+    if width >= WIDE:
+        names += [">in time", ">util", ">lag", ">tok/s"]
+    if width >= WIDEST:
+        names += [">rate", ">memory"]
+    table = _table(*names)
     for node in shown:
-        it = node.progress
-        cells: list[RenderableType] = [
-            Text(_clean(it.name or text.peer(it.peer_id), 10), style="bold"),
-            text.progress(it.rounds_done, it.rounds),
-            str(front - it.rounds_done),
-            text.loss(it.train_loss),
-            text.loss(it.eval_loss),
-            Text(sparkline(node.losses(), 20 if wide else 6, bars), style="cyan"),
-            text.size(it.payload_bytes_sent),
-            text.size(it.payload_bytes_received),
-            str(it.neighbours),
-            Text(text.amount(it.rejected), style="yellow" if it.rejected else ""),
-            Text(_clean(it.state, 11), style=_STYLES.get(it.state, "red" if it.over else "")),
-        ]
-        if wide:
-            lag = text.NOTHING if it.loop_lag_s is None else f"{1000 * it.loop_lag_s:.1f} ms"
-            cells += [text.share(it.updates_in_time), text.share(it.utilization), lag, text.amount(it.tokens_per_s)]
-        table.add_row(*cells)
+        cells = _cells(node, front, 20 if width >= WIDE else 6 if width >= NARROW else 4, bars)
+        table.add_row(*(cells[name.removeprefix(">")] for name in names))
     return table
+
+
+def _cells(node: Watched, front: int, trend: int, bars: str) -> dict[str, RenderableType]:
+    """Of each column that there may be. `trend`: bars that fit."""
+    it = node.progress
+    return {
+        "node": Text(_clean(it.name or text.peer(it.peer_id), 10), style="bold"),
+        "round": text.progress(it.rounds_done, it.rounds),
+        "behind": str(front - it.rounds_done),
+        "loss": text.loss(it.train_loss),
+        "eval": text.loss(it.eval_loss),
+        "trend": Text(sparkline(node.losses(), trend, bars), style="cyan"),
+        "sent": text.size(it.payload_bytes_sent),
+        "recv": text.size(it.payload_bytes_received),
+        "peers": str(it.neighbours),
+        "rej": Text(text.amount(it.rejected), style="yellow" if it.rejected else ""),
+        "state": Text(_clean(it.state, 11), style=_STYLES.get(it.state, "red" if it.over else "")),
+        "in time": text.share(it.updates_in_time),
+        "util": text.share(it.utilization),
+        "lag": text.NOTHING if it.loop_lag_s is None else f"{1000 * it.loop_lag_s:.1f} ms",
+        "tok/s": text.amount(it.tokens_per_s),
+        "rate": text.NOTHING if it.learning_rate is None else f"{it.learning_rate:.2g}",
+        "memory": text.NOTHING if it.rss_bytes is None else text.size(it.rss_bytes),
+    }
 
 
 _Row = tuple[str, str, str, list[str]]
@@ -191,10 +203,15 @@ def _trust(score: float, *, here: bool) -> tuple[str, str]:
     return ("charged", "yellow") if score >= 1 else ("no offence", "green")
 
 
-def _peers_table(rows: Sequence[_Row]) -> Table:
-    table = _table("peer", "trust", ">score", ">round", ">stale", ">tracked", ">taken", ">refused", ">averaged")
+def _peers_table(rows: Sequence[_Row], width: int) -> Table:
+    numbers = [">score", ">round", ">stale", ">tracked", ">taken", ">refused", ">averaged"]
+    shown = (
+        numbers if width >= NARROW else [name for name in numbers if name not in {">round", ">tracked", ">averaged"}]
+    )
+    table = _table("peer", "trust", *shown)
     for name, words, style, cells in rows:
-        table.add_row(name, Text(words, style=style), *cells)
+        kept = (cell for column, cell in zip(numbers, cells, strict=True) if column in shown)
+        table.add_row(name, Text(words, style=style), *kept)
     return table
 
 

@@ -3,8 +3,9 @@
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
-from swarm_story import node_events
+from swarm_story import node_events, round_event
 
 from node.cli.app import main
 from node.cli.lines import describe
@@ -61,6 +62,21 @@ def test_of_many_pages_the_first_are_listed():
     lines = list(page_lines([told(index) for index in range(MAX_LISTED + 3)]))
     assert len(lines) == MAX_LISTED + 1
     assert lines[-1].startswith("and 3 pages more; p2ptrain page RUN")
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (140, 45)])
+def test_top_cuts_no_number_short(width, height):
+    nodes = [Watched(told(index)) for index in range(4)]
+    for node in nodes:
+        node.progress.observe(round_event(9, ts=2000.0) | {"learning_rate": 0.003, "rss_bytes": 3 << 28, "rounds": 400})
+    console = Console(file=io.StringIO(), width=width, record=True)
+    console.print(screen(nodes, now=2019.0, width=width, height=height, hint="q leaves"))
+    lines = console.export_text().splitlines()
+    assert not any("\u2026" in line for line in lines)
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= height
+    assert lines[3].split()[:2] == ["node-0", "9/400"]
+    assert ("0.003" in lines[3] and "805 MB" in lines[3]) == (width == 140)
 
 
 def test_top_has_a_line_of_pages_at_any_width():

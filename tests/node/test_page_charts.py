@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from swarm_story import PEER, round_event
 
 from node.events import EventLog
+from node.gpu_metrics import GpuUse, gpu_use
 from node.page.columns import COLUMNS, MAX_NAME, MAX_OWN, Columns, own_of
 from node.page.feed import Feed, Place, export_command
 from node.page.names import MAX_FOLDERS, Names
@@ -65,6 +67,21 @@ def test_rates_come_of_two_rounds_and_never_over_a_restart():
 def test_what_is_no_number_is_a_hole(value):
     row = Columns().row({"event": "round", "round": 1, "ts": value, "train_loss": value, "cpu_s": value})
     assert row == (1.0, *(None for _ in COLUMNS))
+
+
+def test_a_gpu_that_does_not_say_how_busy_it_is_has_its_memory_told(monkeypatch):
+    """In the place of a driver: no GPU is needed, and nvidia-ml-py may be there or not."""
+
+    def silent(device: object) -> int:
+        raise ModuleNotFoundError("no module named pynvml")
+
+    device = torch.device("cuda:0")
+    assert gpu_use(torch.device("cpu")) == GpuUse(None, None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 << 30)
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 87)
+    assert gpu_use(device) == GpuUse(0.87, 5 << 30)
+    monkeypatch.setattr(torch.cuda, "utilization", silent)
+    assert gpu_use(device) == GpuUse(None, 5 << 30)
 
 
 def test_own_metrics_are_told_by_name_and_bounded():

@@ -8,8 +8,7 @@ import pytest
 import trio
 from page_harness import ask
 from rich.console import Console
-from swarm_folders import make_run, tell
-from swarm_story import PEER, round_event
+from swarm_folders import MEMBER, make_run, member_round, tell
 
 from node.cli import up_cmd
 from node.cli.app import main
@@ -73,7 +72,7 @@ async def test_what_is_new_is_told_and_nothing_twice(tmp_path):
     await again(feed)
     assert (feed.events, feed.news(place)) == (seen, "")
     with EventLog(run / "node-1" / EVENTS) as log:
-        tell(log, round_event(7, ts=0.0))
+        tell(log, member_round(7))
     await again(feed)
     told = json.loads(feed.news(place))
     assert list(told["members"]) == ["1"]
@@ -95,7 +94,7 @@ async def test_a_page_that_waits_is_woken_by_a_round(tmp_path, autojump_clock):
         await feed.changed(seen)
     assert feed.events == seen
     with EventLog(run / "node-0" / EVENTS) as log:
-        tell(log, round_event(7, ts=0.0))
+        tell(log, member_round(7))
     with trio.fail_after(60):
         await feed.changed(seen)
 
@@ -105,7 +104,7 @@ def test_a_log_that_was_full_goes_on_in_the_next_one(tmp_path):
     (member,) = logs.read([(folder.parent, folder)], among=1)
     (folder / EVENTS).rename(older(folder / EVENTS))
     with EventLog(folder / EVENTS) as log:
-        tell(log, round_event(7, ts=0.0))
+        tell(log, member_round(7))
     events, place = logs.news_of(folder, member.place)
     assert [event["round"] for event in events] == [7]
     assert logs.news_of(folder, place) == ([], place)
@@ -129,7 +128,7 @@ def test_of_much_news_the_end_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "NEWS_BYTES", 4096)
     with EventLog(folder / EVENTS) as log:
         for done in range(7, 60):
-            tell(log, round_event(done, ts=0.0))
+            tell(log, member_round(done))
     events, place = logs.news_of(folder, member.place)
     assert 1 <= len(events) < 10
     assert events[-1]["round"] == 59
@@ -162,7 +161,7 @@ def test_an_event_that_makes_no_sense_is_no_end_of_it(event):
 
 def test_what_a_log_names_is_bounded():
     member = Member(Path("/runs/a/node"), Path("/runs/a"))
-    member.take(round_event(1, ts=1.0) | {"staleness": {f"{PEER}{n}": n for n in range(1000)}})
+    member.take(member_round(1) | {"staleness": {f"{MEMBER}{n}": n for n in range(1000)}})
     assert len(member.exchanges) == logs.MAX_EXCHANGES
 
 

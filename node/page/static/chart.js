@@ -24,6 +24,7 @@ export class Chart {
     this.shared = shared;
     this.data = null;
     this.log = false;
+    this.zoomed = false; // as of the newest change of the scale: rounds that come later do not make it so
     this.hidden = new Set();
     this.panel = make("section", `panel chart ${spec.wide ? "wide" : ""}`);
     this.panel.setAttribute("aria-labelledby", `${spec.id}-title`);
@@ -37,14 +38,14 @@ export class Chart {
   build() {
     const { id, title, unit } = this.spec;
     const head = make("div", "head");
-    const heading = make("h2", "", unit ? `${title} (${unit})` : title);
+    const heading = this.heading = make("h2", "", unit ? `${title} (${unit})` : title);
     heading.id = `${id}-title`;
     this.logButton = this.tool("log scale", () => { this.log = !this.log; this.again(); });
     this.logButton.setAttribute("aria-pressed", "false");
-    this.logButton.setAttribute("aria-label", `Logarithmic scale: ${title}`);
+    this.logButton.setAttribute("aria-label", `log scale: ${title}`);
     this.logButton.hidden = this.spec.log === false;
     this.allButton = this.tool("show all", () => this.showAll());
-    this.allButton.setAttribute("aria-label", `Show all rounds: ${title}`);
+    this.allButton.setAttribute("aria-label", `show all rounds: ${title}`);
     this.allButton.hidden = true;
     head.append(heading, this.allButton, this.logButton);
     this.legend = make("p", "legend");
@@ -97,6 +98,14 @@ export class Chart {
     }
   }
 
+  // What its values are measured in, where that is known later than its name.
+  measure(unit) {
+    if (!unit || unit === this.spec.unit) return;
+    this.spec.unit = unit;
+    this.heading.textContent = `${this.spec.title} (${unit})`;
+    if (this.uplot) this.again();
+  }
+
   // `data`: columns, the rounds first, as uPlot has it.
   set(data) {
     this.data = data;
@@ -115,7 +124,7 @@ export class Chart {
   }
 
   again() {
-    const range = this.zoomed() ? { ...this.uplot.scales.x } : null;
+    const range = this.zoomed ? { ...this.uplot.scales.x } : null;
     this.uplot?.destroy();
     this.logButton.setAttribute("aria-pressed", String(this.log));
     this.uplot = new uPlot(this.options(), this.drawn(), this.plot);
@@ -133,10 +142,10 @@ export class Chart {
       padding: [10, 12, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: this.shared, scales: ["x", null], setSeries: false }, drag: { x: true, y: false }, y: false },
-      scales: { x: { time: false, auto: () => !this.zoomed() }, y: this.log ? { distr: 3, range: (_, low, high) => [low * 0.9, high * 1.1] } : {} },
+      scales: { x: { time: false, auto: () => !this.zoomed }, y: this.log ? { distr: 3, range: (_, low, high) => [low * 0.9, high * 1.1] } : {} },
       axes: [
         { ...axis, label: this.spec.x || "round", labelSize: 16, size: 26, gap: 3, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] },
-        { ...axis, label: this.spec.unit || this.spec.title, labelSize: 18, size: 58, gap: 4, space: 24, values: (_, values) => values.map((value) => (value === null ? "" : tick(value))) },
+        { ...axis, label: this.spec.unit || this.spec.title, labelSize: 18, size: 58, gap: 4, space: 24, values: (_, values) => this.ticks(values, tick) },
       ],
       series: [{}, ...this.spec.series.map((series, n) => ({
         label: series.name, stroke: () => colour(series.colour), width: series.band ? 0 : series.width || 2, dash: series.dash,
@@ -144,15 +153,21 @@ export class Chart {
         alpha: series.alpha || 1,
       }))],
       bands: this.spec.series.flatMap((series, n) => (series.fill ? [{ series: [n, n + 1], fill: () => colour(this.spec.series[n].colour) + "33" }] : [])),
-      hooks: { setCursor: [() => this.tell()], setScale: [(u, name) => { if (name === "x") this.allButton.hidden = !this.zoomed(); }] },
+      hooks: { setCursor: [() => this.tell()], setScale: [(u, name) => { if (name === "x") this.scaled(u); }] },
     };
   }
 
-  zoomed() {
-    const rounds = this.data?.[0];
-    if (!this.uplot || !rounds?.length) return false;
-    const { min, max } = this.uplot.scales.x;
-    return isNumber(min) && (min > (this.first ?? rounds[0]) || max < (this.last ?? rounds[rounds.length - 1]));
+  // Of a log scale 1, 2 and 5 times a power of ten, where there are two of them or more.
+  ticks(values, tick) {
+    const round = (value) => { const first = value / 10 ** Math.floor(Math.log10(value)); return [1, 2, 5].some((each) => Math.abs(first - each) < 1e-6); };
+    const some = this.log && values.filter((value) => value !== null && round(value)).length > 1;
+    return values.map((value) => (value === null || (some && !round(value)) ? "" : tick(this.log ? Number(value.toPrecision(3)) : value)));
+  }
+
+  scaled(u) {
+    const rounds = u.data[0], { min, max } = u.scales.x;
+    this.zoomed = isNumber(min) && rounds.length > 0 && (min > rounds[0] || max < rounds[rounds.length - 1]);
+    this.allButton.hidden = !this.zoomed;
   }
 
   showAll() {

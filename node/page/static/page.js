@@ -199,11 +199,13 @@ function draw() {
 function drawCurves() {
   const rounds = columnOf(told.train, 0);
   const column = (name) => columnOf(told.train, told.columns.indexOf(name) + 1);
+  loss.measure(told.state.metric);
   loss.set(join([[rounds, column("train_loss")], [columnOf(told.held_out, 0), columnOf(told.held_out, 1)]]));
   at("no-round").hidden = !loss.panel.hidden;
   for (const [chart, names] of charts) chart.set([rounds, ...names.map(column)]);
   for (const [name, rows] of told.own) {
-    if (!owns.has(name)) owns.set(name, new Chart(at("charts"), { id: `own-${owns.size}`, title: name, unit: (told.state.units || {})[name] || "", format: plain, series: [{ name, colour: "--accent", dots: true }] }));
+    if (!owns.has(name)) owns.set(name, new Chart(at("charts"), { id: `own-${owns.size}`, title: name, unit: "", format: plain, series: [{ name, colour: "--accent", dots: true }] }));
+    owns.get(name).measure(told.state.units?.[name]);
     owns.get(name).set([columnOf(rows, 0), columnOf(rows, 1)]);
   }
 }
