@@ -15,6 +15,7 @@ import psutil
 from node.assembly import SNAPSHOT_BYTES_PER_PARAMETER, own_data, run_info
 from node.cli import text
 from node.doctor.finding import Finding, Model, Subject
+from node.room import CHECKPOINT_BYTES_PER_PARAMETER
 from node.run_dir import EPOCH
 from p2ptrain import tasks
 from p2ptrain.training import Trainer
@@ -23,9 +24,6 @@ PROGRAM_BYTES: Final = 450_000_000
 BYTES_PER_PARAMETER_CPU: Final = 70
 BYTES_PER_PARAMETER_GPU: Final = 20
 """What docs/operations.md ("What a node needs") has measured, with one neighbour; each further one costs a snapshot."""
-
-CHECKPOINT_BYTES_PER_PARAMETER: Final = 20
-"""16, and 20 with the outer momentum of `noloco`."""
 
 OTHER_FILES: Final = 64
 """Python's modules, logs, the listeners and data connections of neighbours."""
