@@ -30,6 +30,7 @@ from node.forwarding import mapper_for
 from node.gpu_metrics import register_gpu
 from node.inner_loop import Phase
 from node.lanes import LANES
+from node.liveness import beat
 from node.metrics import Metrics
 from node.node import Node
 from node.observing import observe, observes
@@ -121,6 +122,7 @@ async def _run(
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal)
         nursery.start_soon(metrics.watch_loop)
+        nursery.start_soon(beat, node_dir)
         server = server_of(config.node, metrics, feed)
         emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)

@@ -155,7 +155,7 @@ class Feed:
         state = self._progress.as_dict()
         for peer, fields in moment.peers.items():
             seen(state["peers"], peer).update(fields)
-        return state | {"loop_lag_s": moment.loop_lag_s}
+        return state | {"loop_lag_s": moment.loop_lag_s, "heartbeat": round(time.time(), 3)}
 
     def _whole(self) -> dict[str, str]:
         """What is told whole, as text: made once for all pages that ask in the same instant."""
@@ -163,7 +163,7 @@ class Feed:
             moment = self._moment()
             state = self._status(moment)
             peers = state.pop("peers")
-            for key in ("summary", "warnings"):  # the log has them
+            for key in ("summary", "warnings", "heartbeat"):  # the log has them; and that this is told is a heartbeat
                 del state[key]
             self._texts["state"], self._texts["peers"] = _text(state), _text(peers)
             graph = (dict(moment.graph), dict(moment.tags))

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from node.cli import text
+from node.liveness import lines
 from node.summary import mean
 from node.top.source import Watched
 from node.up.table import remaining_s, swarm_round
@@ -33,13 +34,16 @@ def screen(
     nodes: Sequence[Watched], *, now: float, width: int = 80, height: int = 24, bars: str = BARS, hint: str = ""
 ) -> RenderableType:
     """The whole picture. `now`: Unix seconds; `hint`: the last line, about keys."""
-    room = max(2, height - _FRAME_LINES - bool(hint))
+    notes = list(lines(((node.folder, node.progress) for node in nodes), now))
+    notes = notes[: max(0, height // 4)]
+    room = max(2, height - _FRAME_LINES - bool(hint) - len(notes))
     peers = _peer_rows(nodes)
     shown_nodes = nodes[: max(1, room - min(len(peers), room // 2))]
     shown_peers = peers[: max(1, room - len(shown_nodes))]
     left_out = len(nodes) - len(shown_nodes), len(peers) - len(shown_peers)
     headline = _headline(nodes, now, width)
     parts: list[RenderableType] = [headline, Text(""), _nodes_table(shown_nodes, nodes, width, bars)]
+    parts += [Text(note, style="yellow", no_wrap=True, overflow="ellipsis") for note in notes]
     if shown_peers:
         parts += [Text(""), _peers_table(shown_peers)]
     if any(left_out):
