@@ -17,6 +17,7 @@ import trio
 
 from node.cli import text
 from node.going_on import command, export_command, node_command, of_swarm
+from node.live_metrics import disk_free
 from node.progress import NodeProgress
 from node.run_dir import LOCK, is_held
 
@@ -26,6 +27,9 @@ HEARTBEAT_S: Final = 5.0
 SILENT_S: Final = 20.0
 """Without a heartbeat, after which a node is said to be silent: four of them, so that a machine that is busy for some
 seconds raises no alarm. Chosen."""
+
+FULL_BYTES: Final = 1 << 16
+"""Free bytes below which a disk counts as full: the last events of a node do not fit. Chosen."""
 
 MAX_TOLD: Final = 8
 """Nodes of a run whose ends are told one by one. Chosen: more push the table off a screen."""
@@ -101,7 +105,15 @@ def lines(nodes: Iterable[tuple[Path | None, NodeProgress]], now: float) -> Iter
         yield f"{name}: {its}"
     if len(told) > MAX_TOLD:
         yield f"and {len(told) - MAX_TOLD} more"
+    yield from _full_disks({folder for folder, node in nodes if folder is not None and node.state == "dead"})
     yield from _commands([(folder, node) for folder, node in nodes if folder is not None])
+
+
+def _full_disks(folders: set[Path]) -> Iterator[str]:
+    """A node whose disk is full says on its terminal why it ended, and in no file."""
+    for folder in sorted(folders)[:MAX_TOLD]:
+        if 0 <= disk_free(folder) < FULL_BYTES:
+            yield f"the disk of {folder} is full: free some space first"
 
 
 def _commands(nodes: list[tuple[Path, NodeProgress]]) -> Iterator[str]:

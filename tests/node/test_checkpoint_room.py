@@ -1,10 +1,12 @@
 """A full disk never costs the newest checkpoint: older ones make room, and a write that fails leaves what was there."""
 
 import errno
+import logging
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ import torch
 from safetensors.torch import save_file
 
 from node import checkpoint as checkpoints
-from node import room
+from node import logs, room
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.cli import main
 from node.errors import RunError
+from node.redaction import Redactor
 
 PARAMETERS = 1 << 18
 """A checkpoint of 1 MiB: what a small file system tells of."""
@@ -130,6 +133,22 @@ def test_a_checkpoint_that_is_not_finite_is_passed_over_and_never_taken_home(
 
     with pytest.raises(ValueError, match="not finite"):
         p2ptrain.load(tmp_path)
+
+
+def test_a_log_on_a_full_disk_prints_no_traceback_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    root.handlers.clear()  # `configure` closes those that it finds
+    try:
+        logs.configure(Path("/dev/full"), Redactor())
+        logging.getLogger("somebody").error("in vain")
+        assert capsys.readouterr() == ("", "")
+    finally:
+        for handler in root.handlers:
+            with suppress(OSError):
+                handler.close()
+        root.handlers[:] = before
+        root.setLevel(level)
 
 
 @pytest.fixture

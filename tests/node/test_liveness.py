@@ -216,6 +216,15 @@ def test_the_command_that_goes_on_is_the_one_of_who_made_the_folder(tmp_path: Pa
     assert commands((a, node("running")), (b, node("starting"))) == []
 
 
+def test_a_full_disk_is_named_where_a_node_could_write_no_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.liveness.disk_free", lambda _: 100)
+    told = list(lines([(tmp_path, ended("dead")), (tmp_path / "b", ended("finished"))], NOW))
+    assert f"the disk of {tmp_path} is full: free some space first" in told
+    assert sum("is full" in line for line in told) == 1
+
+
 def test_many_ends_leave_room_for_the_table(tmp_path: Path) -> None:
     told = list(lines([(tmp_path / f"n{number}", ended("dead")) for number in range(30)], NOW))
     assert len(told) < 20
