@@ -89,13 +89,14 @@ async def test_a_model_that_jumped_in_its_last_step_is_never_saved(tmp_path, aut
 
             def far(theta_d: torch.Tensor, *args: Any, **keys: Any) -> Any:
                 result = aggregate(theta_d, *args, **keys)
-                object.__setattr__(result, "correction_d", jump() - theta_d)
+                if keys["round"] == 1:
+                    object.__setattr__(result, "correction_d", jump() - theta_d)
                 return result
 
             node.strategy.aggregate = far  # type: ignore[method-assign]
 
     stopped: list[bool] = []
-    every = 4 if where == "evaluation" else 99
+    every = 2 if where == "evaluation" else 99
     async with swarm(tmp_path, keep_errors=True) as members:
         member = await members.start(
             "a", train=train(rounds=99, eval_every=every), node={"checkpoint_every": 2}, change=jumps
