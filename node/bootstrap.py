@@ -26,6 +26,7 @@ from node.config_source import Raw
 from node.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.events import EventLog
 from node.live_metrics import Readings, disk_free
+from node.liveness import beat
 from node.metrics import Metrics
 from node.page.feed import Feed, Moment
 from node.progress import NodeProgress
@@ -129,6 +130,7 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal)
         nursery.start_soon(metrics.watch_loop)
+        nursery.start_soon(beat, node_dir)
         await nursery.start(service.run)
         server = server_of(config.node, metrics, feed)
         emit.redact.learn(*(() if server is None else server.secrets()))

@@ -9,9 +9,14 @@ A checkpoint is written under a temporary name, synced, renamed, and its folder 
 removed. One of a round that is there already becomes `round-00000040.1`, and takes the plain name when the older one is
 gone: so nothing is ever moved out of the way, and wherever a save is killed, the newest whole checkpoint is the old one
 or the new one. One that is damaged anyway (a dying drive) fails a digest and is skipped for the one before it, with the
-reason told.
+reason told; so is one whose model is not finite, which older releases wrote.
+
+Where the disk is full, older checkpoints make room, one by one, and never the newest whole one.
 """
 
+import errno
+import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable
@@ -27,12 +32,16 @@ from safetensors.torch import save_file
 from gossip.atomic_file import sync_file, sync_folder, write_atomic
 from node.checkpoint_meta import CheckpointError as CheckpointError
 from node.checkpoint_meta import Meta, Totals, dump, parse, totals_of
+from node.room import bytes_of, missing
 from p2ptrain.saved import files
 from p2ptrain.saved.files import META, STATE, place_of
-from p2ptrain.saved.models import UNTRAINED
+from p2ptrain.saved.models import UNTRAINED, VECTOR
 
 _TEMPORARY: Final = ".writing-"
 _DAMAGED: Final = "damaged-"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_OS_ERROR: Final = re.compile(r"os error ([0-9]{1,4})")
+"""In the text of an error of safetensors, which has no number of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +80,21 @@ class CheckpointStore:
         self._keep = keep
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint durably and prune the oldest. OSError when the disk does not take it; the checkpoints
-        that were there stay."""
+        """Write a checkpoint durably and prune the oldest. OSError when the disk does not take it; the newest whole
+        checkpoint that was there stays."""
         self._make_folder()
+        needed = bytes_of(checkpoint.tensors)
+        while missing(self.folder, needed):  # asked before: a file cut short by a full disk costs others their room
+            if not self._give_up_oldest():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        while True:
+            try:
+                return self._save(checkpoint)
+            except OSError as error:  # quotas, and files of others that came meanwhile
+                if error.errno not in _FULL or not self._give_up_oldest():
+                    raise
+
+    def _save(self, checkpoint: Checkpoint) -> Path:
         saves = [
             save for folder in self._folders() for number, save in [place_of(folder)] if number == checkpoint.round
         ]
@@ -98,6 +119,18 @@ class CheckpointStore:
                 if on_skip is not None:
                     on_skip(folder, str(error))
         return None
+
+    def newest_whole(self) -> Path | None:
+        """Where the newest whole checkpoint lies, of which the model is finite; None: there is none."""
+        for folder in reversed(self._folders()):
+            with suppress(CheckpointError):
+                read(folder)
+                return folder
+        return None
+
+    def spare_bytes(self) -> int:
+        """What the checkpoints before the newest take: those make room where the disk is full."""
+        return sum(_size(folder) for folder in self._folders()[:-1])
 
     def newest_meta(self) -> Meta | None:
         """The newest whole meta, without a look at the tensors beside it; None: there is none."""
@@ -132,6 +165,19 @@ class CheckpointStore:
             if folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def _give_up_oldest(self) -> bool:
+        """Remove what a killed save left, or else the oldest checkpoint, but never the newest whole one nor what came
+        after it. False: nothing could be removed."""
+        whole = self.newest_whole()
+        folders = self._folders()
+        older = folders[: folders.index(whole)] if whole in folders else []
+        left = [each for each in self.folder.glob(f"{_TEMPORARY}*") if each not in folders]
+        for folder in (*left, *older):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return True
+        return False
+
     def _with_plain_name(self, saved: Path) -> Path:
         """The name that a round's only checkpoint has. Another one does as well, where something of that round could
         not be removed, or this fails."""
@@ -146,13 +192,20 @@ class CheckpointStore:
 
 
 def read(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`. Raises CheckpointError when it is not whole."""
+    """The checkpoint in `folder`. Raises CheckpointError when it is not whole, or its model is not finite."""
     meta, tensors = files.read(folder, parser=parse)
+    vector_d = tensors.get(VECTOR)
+    if vector_d is not None and not bool(vector_d.isfinite().all()):
+        raise CheckpointError(f"the model in {folder} is not finite: its training had diverged")
     return Checkpoint(round=meta["round"], meta=meta, tensors=tensors)
 
 
 def _name(round: int, save: int) -> str:
     return f"round-{round:08d}" + (f".{save}" if save else "")
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
@@ -161,7 +214,9 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
     try:
         save_file({key: value.contiguous() for key, value in checkpoint.tensors.items()}, state)
     except SafetensorError as error:  # how that library reports what the system said: mostly a full disk
-        raise OSError(str(error)) from error
+        found = _OS_ERROR.search(str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number) if found else str(error)) from error
     sync_file(state)
     meta = dump(checkpoint.meta, round=checkpoint.round, state_digest=files.digest_of_file(state))
     write_atomic(folder / META, meta)  # syncs the folder too

@@ -14,9 +14,11 @@ from node.run_settings import known_part
 from p2ptrain import tasks
 from p2ptrain.saved.models import (
     VECTOR,
+    NotFiniteError,
     NothingSavedError,
     RunModels,
     SavedModelError,
+    check_finite,
     mean_vector,
     models_of,
 )
@@ -95,8 +97,13 @@ def load_models(
     run: Path, node: str | None = None, *, device: str = "cpu", overrides: dict[str, Any] | None = None
 ) -> list[LoadedModel]:
     """The models of a run that belong together (`p2ptrain/saved/models.py`), or a node's newest one. UsageError for a
-    folder that is no run's, RunError where nothing was saved yet."""
+    folder that is no run's, RunError where nothing was saved yet, or what was saved is not finite."""
     saved = find_models(run, node).models
+    try:
+        check_finite(saved)
+    except NotFiniteError as error:
+        hint = "give another node's folder, or train again with a lower train.learning_rate"
+        raise RunError(str(error), hint) from error
     checkpoints = [Checkpoint(round=each.round, meta=each.meta, tensors=each.tensors) for each in saved]
     return [load(checkpoint, device=device, overrides=overrides) for checkpoint in checkpoints]
 

@@ -32,6 +32,8 @@ class Phase:
     """The trainer's step count at its end."""
     state: dict[str, torch.Tensor] | None
     """The trainer's state at its end, where the caller asked for it."""
+    skipped: int = 0
+    """Of its steps, how many were not taken: their loss or gradient was not finite."""
 
     @property
     def step_seconds(self) -> float:
@@ -72,6 +74,7 @@ class InnerLoop:
         `rate_factor(steps so far)` is what the rate there is multiplied by.
         """
         losses, finite, steps, seconds, tokens_before = 0.0, 0, 0, 0.0, self.trainer.tokens
+        skipped_before = self.trainer.skipped_steps
         self.trainer.begin_round()  # the snapshot before this phase is the one whose correction comes next
         while steps == 0 or not enough(steps):
             self.settle()
@@ -95,6 +98,7 @@ class InnerLoop:
             compute_seconds=seconds,
             end_step=self.trainer.global_step,
             state=self.trainer.state_dict() if keep_state() else None,
+            skipped=self.trainer.skipped_steps - skipped_before,
         )
 
     def correct(self, correction_d: torch.Tensor, *, taken_at: int) -> None:

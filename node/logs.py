@@ -36,7 +36,7 @@ def configure(path: Path, redact: Redactor, *, debug: bool = False, stream: IO[s
     """Send all logging of this process to the file at `path`, which is made with the first line. `debug`: all that the
     libraries say, and their warnings on `stream` (stderr) as well. Without it libp2p, which has set its loggers apart
     when it was imported, says nothing: strangers decide how much it would be."""
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
+    handler = _LogFile(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
     handler.setFormatter(formatter(redact, people=False))
     handlers: list[logging.Handler] = [handler]
     if debug:
@@ -55,6 +55,14 @@ def configure(path: Path, redact: Redactor, *, debug: bool = False, stream: IO[s
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # another node in this process (tests) has another file
     )
+
+
+class _LogFile(RotatingFileHandler):
+    """A line that the disk does not take is lost, without a traceback of logging's own on the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 def formatter(redact: Redactor, *, people: bool) -> logging.Formatter:

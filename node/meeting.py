@@ -16,7 +16,7 @@ import trio
 from gossip.api import RoundView
 from gossip.ids import PeerId
 from gossip.protocol.exchange import Group
-from node.errors import RunError
+from node.divergence import diverged, why_refused
 from node.inner_loop import Phase
 from node.node import Node
 from p2ptrain.sync import Meeting, Reduced, RoundResult
@@ -73,15 +73,7 @@ async def _pack(node: Node, meeting: Meeting, phase: Phase) -> bytes:
             with node.pace.work():
                 return await node.lane.offload(lambda: meeting.pack(phase.theta_d))
     except ValueError as error:
-        raise diverged(node, error) from error
-
-
-def diverged(node: Node, error: ValueError) -> RunError:
-    """What is to be said where own parameters are not finite."""
-    return RunError(
-        f"training has diverged in round {node.round + 1}: {error}",
-        hint="lower train.learning_rate; the same --run-dir goes on from the last checkpoint",
-    )
+        raise diverged(node, why_refused(error)) from error
 
 
 async def _exchange(node: Node, meeting: Meeting, names: list[PeerId], packed: bytes, seconds: float) -> list[Reduced]:

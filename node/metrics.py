@@ -154,6 +154,9 @@ class Metrics:
         self._steps = self._counter("steps", "Inner steps done.")
         self._tokens = self._counter("tokens", "Tokens (or examples) trained on.")
         self._compute = self._counter("compute_seconds", "Seconds spent in inner steps.")
+        self._checkpoint_failures = self._counter(
+            "checkpoint_failures", "Tries to write a checkpoint that the disk did not take."
+        )
         self._skipped = self._counter("skipped_steps", "Steps not taken: their loss or gradient was not finite.")
         self._late = self._gauge("late_steps", "Steps by which the newest correction came late.")
         self._bytes = self._counter("update_bytes", "Payload bytes of updates.", "direction")
@@ -279,6 +282,9 @@ class Metrics:
 
     def _on_checkpoint(self, event: Event) -> None:
         self._checkpoint_at = event.get("ts")
+
+    def _on_checkpoint_failed(self, _: Event) -> None:
+        self._checkpoint_failures.inc()
 
     def _on_neighbour_up(self, event: Event) -> None:
         self._peer_events.labels(event="up").inc()

@@ -8,21 +8,18 @@ from safetensors.torch import save
 
 from gossip.atomic_file import write_atomic
 from node.errors import RunError, UsageError
-from p2ptrain.saved.models import RunModels, SavedModelError, state_dict
+from p2ptrain.saved.models import NotFiniteError, RunModels, SavedModelError, state_dict
 from p2ptrain.training.layout import DTYPES
 
 
 def state_of(found: RunModels) -> dict[str, torch.Tensor]:
     """The `state_dict` of the models' mean. RunError where it is not finite, or no file can hold it; TaskError where
     the task has to be built for its names, and cannot be."""
-    strange = [model.node for model in found.models if not bool(model.vector_d.isfinite().all())]
-    if strange:
-        raise RunError(
-            f"the model of {', '.join(strange)} after round {found.round} is not finite: its training diverged",
-            "give another node with --node, or train again with a lower train.learning_rate",
-        )
     try:
         state = state_dict(found.models)
+    except NotFiniteError as error:
+        hint = "give another node with --node, or train again with a lower train.learning_rate"
+        raise RunError(str(error), hint) from error
     except SavedModelError as error:
         raise UsageError(str(error)) from error
     for name, value in state.items():

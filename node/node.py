@@ -33,6 +33,10 @@ SMALL_MODEL = 1 << 15
 The way to a thread and back takes 20 to 50 ms where more threads want to compute than there are cores, and there are as
 many in a row as neighbours."""
 
+REFUSED_TOLD = 2
+"""Updates refused, and none taken, after which a node says that it learns alone. Chosen: the third one bans a neighbour
+whose codec this node has not, and one may be cut short."""
+
 T = TypeVar("T")
 
 SETTLED_ROUNDS = 10
@@ -106,6 +110,17 @@ class Node:
     """Bytes of the newest message."""
     in_time: InTime = field(default_factory=InTime)
     lengthened: Lengthened = field(default_factory=Lengthened)
+    idle_rounds: int = 0
+    """Rounds in a row of which no step was taken (divergence.py)."""
+    owes_checkpoint: bool = False
+    """Whether the newest one that was due could not be written: it is tried again after every round."""
+    unsaved: str | None = None
+    """Why the model of the last round, or of an interruption, could not be written, if it could not."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Updates of each peer that came whole and could not be taken; bounded as `accepted` is."""
+    deltas_taken: int = 0
+    """Updates that were, of all peers; whole models not counted."""
+    _told_of_refused: bool = False
     closed_round: int | None = None
     """The newest round that this process has closed."""
     accepted: Counter[str] = field(default_factory=Counter)
@@ -210,6 +225,14 @@ class Node:
             )
             self.journal.emit("warning", message=message)
 
+    def watch_refused(self) -> None:
+        """Say so when none of the first updates of neighbours could be taken."""
+        refused = self.refused.total()
+        if refused >= REFUSED_TOLD and not self.deltas_taken and not self._told_of_refused:
+            self._told_of_refused = True
+            message = f"none of the {refused} updates of neighbours so far could be taken: this node learns alone"
+            self.journal.emit("warning", message=message)
+
     def watch_arrivals(self, phase: Phase) -> None:
         """At the end of a phase: see whose updates of the round before have arrived meanwhile, and whether rounds last
         longer than planned. Say so when too few do, when enough do again, and when rounds have become longer."""
@@ -270,7 +293,7 @@ class Node:
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint is written once the current round is closed."""
         every = self.config.node.checkpoint_every
-        return self.last_round or (every > 0 and (self.round + 1) % every == 0)
+        return self.last_round or self.owes_checkpoint or (every > 0 and (self.round + 1) % every == 0)
 
     def evaluation_due(self) -> bool:
         """Whether the model is evaluated once the current round is closed."""
@@ -289,10 +312,18 @@ class Node:
 
     def count_accepted(self, peer: str) -> None:
         """Count an update that was taken."""
-        if peer not in self.accepted and len(self.accepted) >= MAX_COUNTED_PEERS:
+        self.accepted = self._counted(self.accepted, peer)
+
+    def count_refused(self, peer: str) -> None:
+        """Count an update that could not be taken."""
+        self.refused = self._counted(self.refused, peer)
+
+    def _counted(self, counts: Counter[str], peer: str) -> Counter[str]:
+        if peer not in counts and len(counts) >= MAX_COUNTED_PEERS:
             here = self.service.neighbours()
-            self.accepted = Counter({name: count for name, count in self.accepted.items() if PeerId(name) in here})
-        self.accepted[peer] += 1
+            counts = Counter({name: count for name, count in counts.items() if PeerId(name) in here})
+        counts[peer] += 1
+        return counts
 
     def queues(self) -> dict[str, int]:
         """What waits or is under way now: the network's queues, tasks that wait for the strategy (one at a time may use

@@ -100,7 +100,7 @@ class _Observer:
         if not node.finished:
             message = f"the others have left, and what is here is their model of round {node.round}, not of the last"
             node.journal.emit("warning", message=message)
-            await self._keep()
+            await self._keep(last=True)
         node.journal.training_ended()
 
     async def _due(self) -> bool:
@@ -232,14 +232,15 @@ class _Observer:
         node.enter_round(state.done)
         await record.evaluate(node, rounds=state.done)
         every = node.config.node.checkpoint_every
-        if begins or node.finished or (every and state.done // every > self._kept // every):
-            await self._keep()
+        due = every and state.done // every > self._kept // every
+        if begins or node.finished or node.owes_checkpoint or due:
+            await self._keep(last=node.finished)
 
-    async def _keep(self) -> None:
+    async def _keep(self, *, last: bool) -> None:
         node = self._node
         if node.journal.has_begun:
             self._kept, trainer = node.round, node.inner.trainer
-            await record.save(node, trainer.vector(), trainer.state_dict(), next_round=node.round)
+            await record.save(node, trainer.vector(), trainer.state_dict(), next_round=node.round, last=last)
 
 
 def _fields(node: Node, state: _State) -> dict[str, object]:

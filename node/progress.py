@@ -64,9 +64,15 @@ class NodeProgress:
 
     name: str = ""
     state: str = "starting"
-    """starting, running, finished, interrupted, failed, or (set by a supervisor) dead."""
+    """starting, running, finished, interrupted, failed; of its process (liveness.py) dead, which is over without a
+    word, or silent, which is alive without news."""
     started_at: float | None = None
     updated_at: float | None = None
+    heartbeat: float | None = None
+    """The newest sign of life, in Unix seconds: of an event, or of its process as it was looked at."""
+    ended_at: float | None = None
+    """When it finished, failed, was interrupted, or was last alive; None while it runs."""
+    pid: int | None = None
     role: str = "trainer"
     peer_id: str = ""
     addresses: list[str] = field(default_factory=list)
@@ -135,6 +141,8 @@ class NodeProgress:
     loop_lag_s: float | None = None
     """Of the event loop, as the node itself says when it is asked; no event tells it."""
     error: str | None = None
+    hint: str | None = None
+    """What to do about the error."""
     summary: dict[str, Any] | None = None
 
     def observe(self, event: Event) -> None:
@@ -156,7 +164,8 @@ class NodeProgress:
 
     def _on_started(self, event: Event) -> None:
         self.state, self.started_at = "running", event["ts"]
-        self.first_round = self.first_round_at = self.error = self.summary = None
+        self.first_round = self.first_round_at = self.error = self.hint = self.summary = self.ended_at = None
+        self.pid = event.get("pid")
         for key in _COUNTS:
             setattr(self, key, 0)
         self.rejected_by = {}
@@ -214,13 +223,14 @@ class NodeProgress:
         self.warnings = [*self.warnings, str(event.get("message", ""))][-MAX_WARNINGS:]
 
     def _on_finished(self, event: Event) -> None:
-        self.state, self.summary = "finished", event.get("summary")
+        self.state, self.summary, self.ended_at = "finished", event.get("summary"), event.get("ts")
 
     def _on_interrupted(self, event: Event) -> None:
-        self.state, self.summary = "interrupted", event.get("summary")
+        self.state, self.summary, self.ended_at = "interrupted", event.get("summary"), event.get("ts")
 
     def _on_failed(self, event: Event) -> None:
-        self.state, self.error = "failed", str(event.get("error", ""))
+        self.state, self.ended_at = "failed", event.get("ts")
+        self.error, self.hint = str(event.get("error", "")), event.get("hint")
 
 
 def common_evaluation(nodes: Sequence[NodeProgress]) -> tuple[int, float] | None:

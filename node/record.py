@@ -2,19 +2,24 @@
 
 import os
 from functools import lru_cache
+from pathlib import Path
+from typing import Final
 
 import psutil
 import torch
+import trio
 
 from gossip.api import RoundView
 from gossip.ids import PeerId
 from gossip.protocol.topology import tag_of
 from node.checkpoint import Checkpoint
+from node.divergence import diverged, untrainable, unusable, why_unusable
 from node.gpu_metrics import gpu_use
 from node.inner_loop import Phase
 from node.live_metrics import Readings, disk_free
 from node.node import Node
 from node.page.feed import Moment
+from node.room import bytes_of, lacking_words
 from node.summary import NodeSummary
 from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.sync.base import RoundResult
@@ -23,6 +28,10 @@ from p2ptrain.training.trainer import UNTRAINED_PREFIX
 
 BYTES_PER_PARAMETER = 4
 """fp32, which "dense" means in every ratio that we report."""
+
+LAST_WAITS_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Between the tries to write the last checkpoint: half a minute, in which somebody who is told that the disk is full
+can make room, and other nodes of a swarm remove what they do not need. Chosen."""
 
 MAX_COMPARED = 4
 """Neighbours whose predictions are compared with ours: copies of so many models are held meanwhile."""
@@ -35,18 +44,22 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
     if not node.last_round:  # at the end neighbours leave, as they should
         node.watch_margin(result.members)
     node.watch_skipped()
+    node.watch_refused()
     node.journal.emit("round", **_round_fields(node, phase, view, result, close_seconds))
     if node.evaluation_due() or phase.state is not None:
         phi_d = await node.lane.offload(lambda: phase.theta_d + result.correction_d)
         if node.evaluation_due():
             await evaluate(node, phi_d, rounds=node.round + 1)
-        if phase.state is not None:
-            await save(node, phi_d, phase.state, next_round=node.round + 1)
+        if phase.state is None:
+            return
+        if not node.evaluation_due() and (why := await unusable(node, phi_d)) is not None:
+            raise diverged(node, why)
+        await save(node, phi_d, phase.state, next_round=node.round + 1, last=node.last_round)
 
 
 async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int = 0) -> None:
     """Measure the held-out loss of the outer parameters (by default the moving ones) after so many rounds, and the
-    task's own metrics; tell them."""
+    task's own metrics; tell them. RunError where the loss is not finite."""
     found = await node.lane.offload(lambda: node.inner.trainer.measure(phi_d))
     node.journal.measured(eval_loss=found.loss)
     node.journal.eval_round, node.journal.own = rounds, dict(found.own)
@@ -55,6 +68,9 @@ async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int
     node.journal.emit(
         "evaluated", round=rounds, eval_loss=found.loss, output_divergence=divergence, own=node.journal.own
     )
+    why = why_unusable(found.loss)
+    if why is not None:
+        raise diverged(node, why) if rounds else untrainable(found.loss)
 
 
 async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
@@ -70,20 +86,57 @@ async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
     return await node.lane.offload(lambda: trainer.divergence(trainer.vector() if phi_d is None else phi_d, models))
 
 
-async def save(node: Node, theta_d: torch.Tensor, state: dict[str, torch.Tensor], *, next_round: int) -> None:
-    """Write a checkpoint. A disk that does not take it is told of, and training goes on."""
+async def save(
+    node: Node,
+    theta_d: torch.Tensor,
+    state: dict[str, torch.Tensor],
+    *,
+    next_round: int,
+    last: bool = False,
+    waits_s: tuple[float, ...] = LAST_WAITS_S,
+) -> None:
+    """Write a checkpoint. One that the disk does not take is told of, and owed from then on: training goes on. The
+    `last` one is tried again after each of `waits_s` seconds. Why there is none is left in `node.unsaved`."""
     async with node.strategy_lock:
         sync = await node.lane.offload(
             lambda: {name: value.clone() for name, value in node.strategy.state_dict().items()}
         )
     layout = await node.lane.offload(node.inner.trainer.layout)
     checkpoint = checkpoint_of(node, theta_d, state, sync, layout, next_round)
-    try:
-        path = await node.lane.offload(lambda: node.checkpoints.save(checkpoint))
-    except OSError as error:
-        node.journal.emit("warning", message=f"no checkpoint of round {next_round}: {error.strerror or error}")
-    else:
-        node.journal.emit("checkpoint", round=next_round, path=path)
+    waits_s = waits_s if last else ()
+    again = f"for {sum(waits_s):g} s" if waits_s else "" if last or node.owes_checkpoint else "after every round"
+    for wait_s in (*waits_s, None):
+        try:
+            path = await node.lane.offload(lambda: node.checkpoints.save(checkpoint))
+        except OSError as error:
+            _could_not_save(node, checkpoint, error.strerror or str(error), again=again)
+            again = ""
+        else:
+            _saved(node, path, next_round)
+            return
+        if wait_s is not None:
+            await trio.sleep(wait_s)
+
+
+def _could_not_save(node: Node, checkpoint: Checkpoint, why: str, *, again: str) -> None:
+    """Tell of it: programs each time, people where it is said when it is tried `again`."""
+    folder, needed = node.checkpoints.folder, bytes_of(checkpoint.tensors)
+    node.owes_checkpoint, node.unsaved = True, why + lacking_words(folder, needed)
+    node.journal.emit(
+        "checkpoint_failed", round=checkpoint.round, why=why, needed_bytes=needed, free_bytes=disk_free(folder)
+    )
+    if again:
+        message = f"no checkpoint of round {checkpoint.round}: {node.unsaved}; it is tried again {again}"
+        node.journal.emit("warning", message=message, about="checkpoint")
+
+
+def _saved(node: Node, path: Path, next_round: int) -> None:
+    node.unsaved = None
+    node.journal.emit("checkpoint", round=next_round, path=path)
+    if node.owes_checkpoint:
+        node.owes_checkpoint = False
+        message = f"the checkpoint of round {next_round} could be written"
+        node.journal.emit("warning", message=message, about="checkpoint", recovered=True)
 
 
 def checkpoint_of(

@@ -1,13 +1,15 @@
 """The folder that a run leaves: `<run-dir>/<node>/`, made, locked and named here and nowhere else.
 
 A node holds an exclusive flock on `lock` in its folder for as long as it lives. The kernel lets go of it when the
-process ends, however it ends, so a folder is never left locked by a crash; the pid in the file is for people.
+process ends, however it ends, so a folder is never left locked by a crash. The pid in the file is for people, and the
+file's time is the node's heartbeat (liveness.py).
 """
 
 import fcntl
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -32,6 +34,11 @@ STDERR = "stderr.log"
 PEERS = "peers.txt"
 TARGETS = "targets.json"
 """The nodes' metrics, as Prometheus' file service discovery reads them."""
+
+LOCK_TRIES = 5
+LOCK_AGAIN_S = 0.02
+"""Whoever looks whether a folder is in use holds its lock for a moment, too, of microseconds: tried again, so that no
+start fails for a look."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A node's name is a folder's name and a label: 64 characters are plenty, and none of them may leave the run folder."""
@@ -74,6 +81,18 @@ def locked(folder: Path) -> Iterator[Path]:
         os.close(descriptor)  # and with it the lock
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the folder. Raises OSError where there is no lock."""
+    descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)  # and with it the lock
+    return False
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file of the run folder whole or not at all (`gossip/atomic_file.py`). RunError when the disk does not
     take it."""
@@ -110,11 +129,15 @@ def _open_lock(folder: Path) -> int:
 
 
 def _take(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(LOCK_AGAIN_S)
+    else:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         hint = "wait for it to end, or give another --run-dir or --name"
-        raise RunError(f"the folder {folder} is in use by process {holder}", hint) from None
+        raise RunError(f"the folder {folder} is in use by process {holder}", hint)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

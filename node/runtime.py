@@ -21,6 +21,7 @@ from node.addresses import best_address
 from node.assembly import Surroundings, make_node
 from node.checkpoint import Checkpoint, CheckpointStore
 from node.config import Config, join_command
+from node.divergence import diverged, unusable
 from node.energy import meter_for
 from node.entry import await_more_rounds, enter
 from node.errors import EXIT_INTERRUPTED, RunError, UsageError
@@ -30,9 +31,11 @@ from node.forwarding import mapper_for
 from node.gpu_metrics import register_gpu
 from node.inner_loop import Phase
 from node.lanes import LANES
+from node.liveness import beat
 from node.metrics import Metrics
 from node.node import Node
 from node.observing import observe, observes
+from node.outcome import check_room, check_saved, check_taken
 from node.page.feed import Feed
 from node.page.names import Names
 from node.progress import NodeProgress
@@ -122,6 +125,7 @@ async def _run(
     node, checkpoint = make_node(config, around)
     if not tried and not observes(config):
         _try_task(node)
+    check_room(node)
     fits()
     if held.private is not None:
         held.news.to = follow_manifests(node, held.private.gate.chain, emit)
@@ -137,6 +141,7 @@ async def _run(
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal)
         nursery.start_soon(metrics.watch_loop)
+        nursery.start_soon(beat, node_dir)
         server = server_of(config.node, metrics, feed)
         emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
@@ -356,13 +361,23 @@ async def save_interrupted(node: Node) -> None:
     """Keep the moving model as it is: training has stopped between two steps."""
     node.journal.training_ended()
     node.inner.settle()
-    trainer = node.inner.trainer
-    await record.save(node, trainer.vector(), trainer.state_dict(), next_round=node.round)
+    trainer, over = node.inner.trainer, node.round >= node.config.train.rounds and node.unsaved is None
+    theta_d = trainer.vector()
+    why = await unusable(node, theta_d)
+    if why is not None:
+        raise diverged(node, why)
+    await record.save(node, theta_d, trainer.state_dict(), next_round=node.round, last=True, waits_s=())
+    if over:  # the last round's was written before
+        node.unsaved = None
 
 
 def finish(node: Node, node_dir: Path, resumed_from: Checkpoint | None, *, event: str = "finished") -> None:
-    """Write the summary and say that the run is over."""
+    """Write the summary and say that the run is over. RunError where its end is none to be content with
+    (outcome.py)."""
+    check_saved(node)
     origin = f"round {resumed_from.round}" if resumed_from else None
     summary = record.summarize(node, origin)
     write_atomic(summary, node_dir / SUMMARY)
+    if event == "finished":
+        check_taken(node)
     node.journal.emit(event, summary=to_json(summary))

@@ -16,10 +16,11 @@ import trio
 from gossip.api import RoundView, Update
 from gossip.errors import Reason
 from gossip.protocol.limits import MAX_DETAIL_CHARS
+from node.divergence import check_phase, diverged, why_refused
 from node.entry import rejoin
 from node.inner_loop import Phase
 from node.links import give_budget, plan_phase
-from node.meeting import diverged, meet
+from node.meeting import meet
 from node.node import Node
 from node.record import record_round
 from p2ptrain.compress.base import PayloadError
@@ -55,6 +56,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             node.look_around()
             if node.lost and await rejoin(node):
                 continue
+            await check_phase(node, phase)
             began = trio.current_time()
             view, result = await close(node, phase, began)
             if result.robust:
@@ -91,7 +93,7 @@ async def announce(node: Node, phase: Phase) -> None:
     async with node.strategy_lock:
         give_budget(node, phase.step_seconds)
         with node.pace.work():
-            message = await node.compute(lambda: _encode(node, phase), node.service.trained)
+            message = await _encode(node, phase)
         await node.service.publish(
             round=node.round,
             codec=message.codec,
@@ -104,11 +106,11 @@ async def announce(node: Node, phase: Phase) -> None:
     node.pace.took(node.peer_id, phase.steps)
 
 
-def _encode(node: Node, phase: Phase) -> Message:
+async def _encode(node: Node, phase: Phase) -> Message:
     try:
-        return node.strategy.encode(phase.theta_d, round=node.round)
+        return await node.compute(lambda: node.strategy.encode(phase.theta_d, round=node.round), node.service.trained)
     except ValueError as error:
-        raise diverged(node, error) from error
+        raise diverged(node, why_refused(error)) from error
 
 
 async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
@@ -145,12 +147,15 @@ async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> 
                     else:
                         await node.compute(lambda: strategy.track(peer, payload), spent)  # noqa: B023
         except PayloadError as offence:
+            node.count_refused(peer)
             node.service.rejected(update, *_charge(offence))
         except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours
+            node.count_refused(peer)
             node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")
         else:
             node.service.accepted(update)
             node.count_accepted(peer)
+            node.deltas_taken += update.kind == "delta"
             taken(update)
             node.pace.took(peer, update.steps if update.kind == "delta" else None)
             node.look_around()

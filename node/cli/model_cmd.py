@@ -1,12 +1,14 @@
 """`p2ptrain generate` and `p2ptrain evaluate`: what a run's checkpoints have learned."""
 
 import json as jsonlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from node.cli import options, text
+from node.errors import RunError
 
 if TYPE_CHECKING:
     from node.evaluation import LoadedModel
@@ -46,6 +48,11 @@ def evaluate(run: RunPath, data: options.Data = None, device: Device = "cpu", js
     found = models[0].measure(mean_model(models) if len(models) > 1 else None)
     value, units = found.loss, metric_units(models[0].task)
     metric, origin = models[0].task.metric, _origin(models)
+    if not math.isfinite(value):
+        raise RunError(
+            f"the held-out loss of the model after round {origin['round']} is {value}: its training diverged",
+            "give another node's folder, or train again with a lower train.learning_rate",
+        )
     if json:
         own_too = {"own": found.own, "units": units} if found.own else {}
         typer.echo(jsonlib.dumps({"eval_loss": value, "metric": metric, **own_too, **origin}))

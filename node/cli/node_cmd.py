@@ -1,7 +1,6 @@
 """`p2ptrain node`: one node in this process."""
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -15,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from node import run_dir as folders
-from node.cli import options, text
+from node.cli import options
 from node.cli.lines import LastingConsole, LineSink
 from node.cli.member import passphrase_in, run_dir_of, secrets_of, settings_in
 from node.cli.telling import on_a_terminal
 from node.errors import EXIT_INTERRUPTED, is_interrupt, translate
 from node.events import EventLog, JsonSink
+from node.going_on import node_command
 
 if TYPE_CHECKING:
     from node.config import Config
@@ -155,7 +155,7 @@ def _run(
                 log("failed", error=known.message, hint=known.hint)
             raise
     if code == EXIT_INTERRUPTED and not as_json:
-        console.print(f"\nTo go on: {_again(folder)}", soft_wrap=True, highlight=False)
+        console.print(f"\nTo go on: {node_command(folder)}", soft_wrap=True, highlight=False)
     return code
 
 
@@ -169,14 +169,6 @@ def _awaiting_peers(config: "Config") -> "Config":
     if not config.network.peers or config.node.wait_for:
         return config
     return config.model_copy(update={"node": replace(config.node, wait_for=1)})
-
-
-def _again(folder: Path) -> str:
-    """The command that goes on: the folder knows all settings by itself."""
-    words = ["node", "--run-dir", str(folder.parent)]
-    if folder.name != "node":
-        words += ["--name", folder.name]
-    return f"{text.program()} {shlex.join(words)}"
 
 
 def _end_with_parent() -> None:

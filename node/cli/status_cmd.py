@@ -1,6 +1,7 @@
 """`p2ptrain status`: where a run stands, from its folder or from a node's status page."""
 
 import json as jsonlib
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -20,26 +21,30 @@ def status(
     json: options.Json = False,
 ) -> None:
     """Show where a run stands, while it runs or after."""
+    from node.liveness import lines
     from node.top.remote import fetch, token_in
     from node.up.table import nodes_table
 
     is_url = run.startswith(("http://", "https://"))
-    nodes = [fetch(run, token_in(token_file))] if is_url else _read(Path(run))
+    now = time.time()
+    folders = [] if is_url else node_dirs(Path(run))
+    nodes = [fetch(run, token_in(token_file))] if is_url else [_replay(folder, now) for folder in folders]
     if json:
         typer.echo(jsonlib.dumps([node.as_dict() for node in nodes], default=str))
     else:
         console = Console()
         console.print(nodes_table(nodes, width=console.width))
+        for words in lines(zip(folders, nodes, strict=False), now):
+            console.print(words, soft_wrap=True, highlight=False, markup=False)
         for line in page_lines(nodes):
             console.print(line, soft_wrap=True, highlight=False)
 
 
-def _read(run: Path) -> list[NodeProgress]:
-    return [_replay(folder) for folder in node_dirs(run)]
+def _replay(folder: Path, now: float) -> NodeProgress:
+    from node.liveness import judge, look
 
-
-def _replay(folder: Path) -> NodeProgress:
     progress = NodeProgress(folder.name)
     for event in read_events(folder / EVENTS):
         progress.observe(event)
+    judge(progress, look(folder), now)
     return progress

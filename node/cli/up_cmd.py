@@ -16,7 +16,7 @@ from node import run_dir as folders
 from node.cli import options, text
 from node.cli.lines import LastingConsole
 from node.cli.telling import on_a_terminal
-from node.errors import EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
+from node.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
 from node.page.address import page_words
 from node.streams import say
 
@@ -91,6 +91,7 @@ def _up(config: "Config", folder: Path, *, nodes: int, byzantine: int, json: boo
         doubts = _check_task(plan)
     warn(doubts)
     check_fits(plan)
+    _check_room(plan)
     folders.make_dir(folder)
     with folders.locked(folder):
         return _watched(plan, json=json)
@@ -155,13 +156,21 @@ def _finish(plan: "Plan", outcome: "Outcome", console: Console, *, json: bool) -
 
     if json:
         say(sys.stdout, jsonlib.dumps(to_json(make_report(plan, outcome).summary)) + "\n")
-        return 0
+        return _code(outcome)
     with console.status("Evaluating the averaged model"):
         report = make_report(plan, outcome)
     console.print(render(report, plan, outcome), highlight=False)
     for line in next_lines(plan):
         console.print(line, soft_wrap=True, highlight=False)
-    return 0
+    if outcome.failed:
+        names = ", ".join(node.plan.name for node in outcome.failed)
+        _say(console, f"\n{names} did not come to the last round. To go on with all: {_again(plan)}")
+    return _code(outcome)
+
+
+def _code(outcome: "Outcome") -> int:
+    """Others' model does not make a node's failure a success."""
+    return EXIT_FAILED if outcome.failed else 0
 
 
 def _require_finished(plan: "Plan", outcome: "Outcome") -> None:
@@ -172,7 +181,8 @@ def _require_finished(plan: "Plan", outcome: "Outcome") -> None:
     told = next((node for node in honest if node.progress.error), honest[0])
     why = told.progress.error or f"it ended with {told.code}"
     kind: type[P2PTrainError] = UsageError if told.code == EXIT_USAGE else RunError
-    raise kind(f"no honest node finished; {told.plan.name}: {why}", f"see {told.folder / folders.STDERR}")
+    hint = told.progress.hint or f"see {told.folder / folders.STDERR}"
+    raise kind(f"no honest node finished; {told.plan.name}: {why}", hint)
 
 
 def _check_task(plan: "Plan") -> list[str]:
@@ -189,6 +199,20 @@ def _check_task(plan: "Plan") -> list[str]:
     poisoned(task, attack_of(config.attack))
     pick_device(config.train.device)
     return check_task(config, task, Shard(count=len(plan.nodes)), nodes=len(plan.nodes))
+
+
+def _check_room(plan: "Plan") -> None:
+    """RunError where the disk has no room for a checkpoint of each node, which share it."""
+    from node import room
+    from node.checkpoint import CheckpointStore
+    from p2ptrain import tasks
+    from p2ptrain.training.model import build_model
+
+    config = plan.nodes[0].config
+    model = build_model(tasks.get(config.task.name, **config.task.options), config.train.seed)
+    parameters = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    stores = [CheckpointStore(plan.run_dir / node.name / folders.CHECKPOINTS) for node in plan.nodes]
+    room.check(plan.run_dir, parameters, spare=sum(store.spare_bytes() for store in stores), nodes=len(plan.nodes))
 
 
 def _keep_all(config: "Config") -> "Config":

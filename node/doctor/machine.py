@@ -15,14 +15,12 @@ import psutil
 from node.assembly import own_data, run_info
 from node.cli import text
 from node.doctor.finding import Finding, Level, Model, Subject
+from node.room import CHECKPOINT_BYTES_PER_PARAMETER
 from node.run_dir import EPOCH
 from node.task_check import BYTES_PER_PARAMETER_GPU, memory_needed
 from p2ptrain import tasks
 from p2ptrain.training import Trainer
 from p2ptrain.training.preflight import Preflight, is_built_in, preflight
-
-CHECKPOINT_BYTES_PER_PARAMETER: Final = 20
-"""16, and 20 with the outer momentum of `noloco`."""
 
 OTHER_FILES: Final = 64
 """Python's modules, logs, the listeners and data connections of neighbours."""

@@ -195,7 +195,7 @@ class Feed:
         for peer, it in state["peers"].items():
             if peer in names:
                 it["name"] = _printable(names[peer])
-        return state | {"loop_lag_s": moment.loop_lag_s}
+        return state | {"loop_lag_s": moment.loop_lag_s, "heartbeat": round(time.time(), 3)}
 
     def _whole(self) -> dict[str, str]:
         """What is told whole, as text: made once for all pages that ask in the same instant."""
@@ -203,7 +203,7 @@ class Feed:
             moment = self._moment()
             state = self._status(moment)
             peers = state.pop("peers")
-            for key in ("summary", "warnings"):  # the log has them
+            for key in ("summary", "warnings", "heartbeat"):  # the log has them; and that this is told is a heartbeat
                 del state[key]
             if not self._texts:
                 self._texts["columns"] = json.dumps(COLUMNS)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from node.cli import text
+from node.liveness import lines
 from node.page.address import page_of
 from node.summary import mean
 from node.top.source import Watched
@@ -35,7 +36,9 @@ def screen(
 ) -> RenderableType:
     """The whole picture. `now`: Unix seconds; `hint`: the last line, about keys."""
     own = _own_line(nodes, width)
-    room = max(2, height - _FRAME_LINES - bool(hint) - (own is not None))
+    notes = list(lines(((node.folder, node.progress) for node in nodes), now))
+    notes = notes[: max(0, height // 4)]
+    room = max(2, height - _FRAME_LINES - bool(hint) - (own is not None) - len(notes))
     peers = _peer_rows(nodes)
     shown_nodes = nodes[: max(1, room - min(len(peers), room // 2))]
     shown_peers = peers[: max(1, room - len(shown_nodes))]
@@ -44,6 +47,7 @@ def screen(
     pages = Text(_pages(nodes, width), style="dim", no_wrap=True)
     tables = _nodes_table(shown_nodes, nodes, width, bars)
     parts: list[RenderableType] = [headline, *([] if own is None else [own]), pages, tables]
+    parts += [Text(note, style="yellow", no_wrap=True, overflow="ellipsis") for note in notes]
     if shown_peers:
         parts += [Text(""), _peers_table(shown_peers, width)]
     if any(left_out):

@@ -5,6 +5,7 @@ A log is read once, and then from where it was left; so a long run costs its len
 
 import math
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import IO, Protocol
 
 from node.errors import RunError
 from node.events import Event, from_line, older
+from node.liveness import judge, look
 from node.page.history import Curve
 from node.progress import NodeProgress
 from node.run_dir import CONFIG, EVENTS, node_dirs
@@ -35,6 +37,7 @@ class Watched:
     """A node as `top` sees it, with its training loss over the rounds."""
 
     progress: NodeProgress
+    folder: Path | None = None
     trend: Curve = field(default_factory=lambda: Curve(TREND_POINTS))
 
     def measured(self) -> None:
@@ -62,6 +65,7 @@ class AddressSource:
     def __init__(self, url: str, token: str = "") -> None:
         self._url, self._token = url, token
         self._node: Watched | None = None
+        self._answered = 0.0
 
     def look(self) -> list[Watched]:
         """A node that was seen before and does not answer is shown as it was, and as silent."""
@@ -72,7 +76,9 @@ class AddressSource:
                 raise
             if not self._node.progress.over:
                 self._node.progress.state = "silent"
+                self._node.progress.heartbeat = self._answered
             return [self._node]
+        self._answered = time.time()
         if self._node is None:
             self._node = Watched(progress)
         self._node.progress = progress
@@ -106,7 +112,7 @@ class Log:
         """Of the file that was read up to `_offset`; 0: none yet."""
         self._offset = 0
         self._pending = b""
-        self._node = Watched(NodeProgress(folder.name))
+        self._node = Watched(NodeProgress(folder.name), folder)
         self._token: str | None = None
 
     def follow(self) -> None:
@@ -119,6 +125,7 @@ class Log:
     def now(self, *, ask: bool) -> Watched:
         """The node by its log; where it runs and `ask`, with what it knows of the moment."""
         it = self._node.progress
+        judge(it, look(self._folder), time.time())
         if not ask or it.over or not it.metrics_url:
             return self._node
         if self._token is None:

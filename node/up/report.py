@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from node.cli import text
+from node.errors import describe_code
 from node.evaluation import LoadedModel, consensus_distance, load_run, mean_model
 from node.in_time import LENGTHENED, LOW
-from node.run_dir import SUMMARY
+from node.run_dir import STDERR, SUMMARY
 from node.summary import (
     NodeSummary,
     SwarmSummary,
@@ -117,10 +118,12 @@ def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Te
     if refused:
         rows.append(("refused", Text(refused)))
     rows.append(("agreement", Text(f"models {totals.consensus_distance or 0:.3g} apart (root mean square, L2)")))
-    missing = [node.plan.name for node in outcome.nodes if node.code != 0]
-    if missing:
-        where = ", ".join(str(plan.run_dir / name / "stderr.log") for name in missing)
-        rows.append(("lost", Text(f"{', '.join(missing)}: see {where}", style="yellow")))
+    for node in outcome.nodes:
+        if node.code != 0:
+            why = node.progress.error or describe_code(node.code)
+            at = text.progress(node.progress.rounds_done, node.progress.rounds)
+            lost = f"{node.plan.name} at round {at}: {why}; see {node.folder / STDERR}"
+            rows.append(("failed" if node in outcome.failed else "lost", Text(lost, style="red")))
     rows.append(("files", Text(f"{plan.run_dir}/  (summary.json, and a folder for each node)")))
     return rows
 

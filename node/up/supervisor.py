@@ -13,13 +13,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import trio
 
 from node.errors import EXIT_INTERRUPTED, RunError, describe_code
 from node.events import Event, from_line
+from node.liveness import HEARTBEAT_S, judge, look, words
 from node.progress import NodeProgress
 from node.run_dir import CONFIG, STDERR, TARGETS, make_dir, write_atomic
 from node.targets import entry, to_text
@@ -73,6 +74,11 @@ class Outcome:
         """The nodes that trained to the last round."""
         return [node for node in self.nodes if node.code == 0]
 
+    @property
+    def failed(self) -> list[NodeProcess]:
+        """The nodes that were to train honestly to the last round, and did not. How a liar ends is no matter."""
+        return [node for node in self.nodes if node.code != 0 and not node.plan.byzantine]
+
 
 class Supervisor:
     """Runs a plan. `listener` hears every event, in the order in which the lines arrive."""
@@ -95,6 +101,7 @@ class Supervisor:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._stop_on_signal, signals, stop_grace_s, name="signals")
+                nursery.start_soon(self._watch_heartbeats, name="heartbeats")
                 async with trio.open_nursery() as nodes:
                     for node in self.nodes:
                         nodes.start_soon(self._run_node, node, name=node.plan.name)
@@ -167,6 +174,23 @@ class Supervisor:
         ]
         write_atomic(self._plan.run_dir / TARGETS, to_text(entries).encode())
 
+    async def _watch_heartbeats(self) -> None:
+        """Tell of a node whose process lives and gives no heartbeat, and when it does again. Until cancelled."""
+        while True:
+            await trio.sleep(HEARTBEAT_S)
+            for node in self.nodes:
+                if node.running and node.progress.started_at is not None:
+                    self._look_at(node)
+
+    def _look_at(self, node: NodeProcess) -> None:
+        before, now = node.progress.state, time.time()
+        # A process that is about to be waited for has let go of its lock: what it said last is still to be read.
+        judge(node.progress, replace(look(node.folder), held=True), now)
+        if node.progress.state == before:
+            return
+        message = words(node.progress, now) or "there is news again"
+        self._listener(node.plan.name, {"ts": now, "event": "warning", "message": message})
+
     def _ended(self, node: NodeProcess, code: int | None) -> None:
         node.code = code
         # A node that has not said anything yet has nothing to lose: Python itself may end with 1 while it starts.
@@ -178,7 +202,7 @@ class Supervisor:
         if code == 0 or asked:
             return
         if not node.progress.over:
-            node.progress.state = "dead"
+            node.progress.state, node.progress.ended_at = "dead", time.time()
         why = node.progress.error or describe_code(code)
         event = {"ts": time.time(), "event": "died", "code": code, "why": why, "tail": _tail(node.folder)}
         self._listener(node.plan.name, event)

@@ -22,6 +22,7 @@ _STATE_STYLES = {
     "running": "",
     "finished": "green",
     "interrupted": "yellow",
+    "silent": "yellow",
     "failed": "red",
     "dead": "red",
 }

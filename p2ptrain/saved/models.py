@@ -36,6 +36,10 @@ class NothingSavedError(SavedModelError):
     """The run has no whole checkpoint."""
 
 
+class NotFiniteError(SavedModelError):
+    """The model's training diverged: its parameters are not finite. Older releases wrote such checkpoints."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SavedModel:
     """The model of one checkpoint."""
@@ -123,13 +127,24 @@ def mean_vector(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(vectors)).mean(0)
 
 
+def check_finite(models: Sequence[SavedModel]) -> None:
+    """NotFiniteError unless all trained parameters are finite. What is not trained may be infinite: masks are."""
+    strange = [model.node for model in models if not bool(model.vector_d.isfinite().all())]
+    if strange:
+        raise NotFiniteError(
+            f"the model of {', '.join(strange)} after round {models[0].round} is not finite: its training diverged"
+        )
+
+
 def state_dict(models: Sequence[SavedModel]) -> dict[str, torch.Tensor]:
     """The mean of models as `load_state_dict(strict=True)` of the task's model takes it, CPU tensors, each with memory
     of its own. What is not trained is the first one's, as in an evaluation.
 
     A checkpoint that holds no names (an older release's) makes the task's model anew for them, as it was trained:
-    TaskError and whatever a task of the user's own raises. SavedModelError when the models are not of one kind.
+    TaskError and whatever a task of the user's own raises. SavedModelError when the models are not of one kind, or
+    NotFiniteError.
     """
+    check_finite(models)
     first = models[0]
     for other in models[1:]:
         names = [model.meta["model"] for model in (first, other) if model.meta.get("model") is not None]

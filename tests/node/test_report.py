@@ -106,7 +106,9 @@ def test_a_lost_node_is_named_and_left_out(trained):
         nodes[0].code = 0
     assert len(report.summary.nodes) == 2
     assert report.summary.swarm.consensus_distance == 0
-    assert "node-0: see" in console.file.getvalue()
+    said = " ".join(console.file.getvalue().split())
+    assert "failed node-0 at round" in said
+    assert "killed by SIGKILL; see" in said
 
 
 def test_evaluate_takes_a_run_or_a_node(trained, capsys):

@@ -1,0 +1,179 @@
+"""A full disk never costs the newest checkpoint: older ones make room, and a write that fails leaves what was there."""
+
+import errno
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from node import checkpoint as checkpoints
+from node import logs, room
+from node.checkpoint import Checkpoint, CheckpointStore
+from node.cli import main
+from node.errors import RunError
+from node.redaction import Redactor
+
+PARAMETERS = 1 << 18
+"""A checkpoint of 1 MiB: what a small file system tells of."""
+
+
+def make(number: int) -> Checkpoint:
+    vector_d = torch.full((PARAMETERS,), float(number))
+    return Checkpoint(round=number, meta={"config": {}}, tensors={"trainer.parameters": vector_d})
+
+
+def rounds(store: CheckpointStore) -> list[int]:
+    found = store.newest()
+    names = sorted(folder.name for folder in store.folder.iterdir())
+    assert not any(name.startswith(".") for name in names), "nothing half written is left"
+    assert found is None or found.round == max(int(name[6:]) for name in names)
+    return [int(name[6:]) for name in names]
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("where", ["save_file", "sync_file", "write_atomic"])
+def test_a_disk_full_at_any_write_costs_older_checkpoints_and_never_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    store = CheckpointStore(tmp_path / "checkpoint", keep=3)
+    for number in (1, 2, 3):
+        store.save(make(number))
+    monkeypatch.setattr(checkpoints, where, full)
+    with pytest.raises(OSError, match="No space"):
+        store.save(make(4))
+    assert rounds(store) == [3]
+
+
+def test_as_many_older_ones_go_as_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path / "checkpoint", keep=3)
+    for number in (1, 2, 3):
+        store.save(make(number))
+
+    def fails_with_three(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        if len(list(store.folder.glob("round-*"))) > 2:
+            path.write_bytes(b"cut short")
+            full()
+        save_file(tensors, path)
+
+    monkeypatch.setattr(checkpoints, "save_file", fails_with_three)
+    store.save(make(4))
+    assert rounds(store) == [2, 3, 4]
+
+
+def test_a_newer_one_that_is_damaged_is_not_what_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path / "checkpoint", keep=3)
+    for number in (1, 2, 3):
+        store.save(make(number))
+    (tmp_path / "checkpoint/round-00000003/state.safetensors").write_bytes(b"rubbish")
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        store.save(make(4))
+    found = store.newest()
+    assert found is not None
+    assert found.round == 2
+
+
+def test_room_is_asked_for_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path / "checkpoint")
+    store.save(make(1))
+    needed = room.bytes_of(make(2).tensors)
+    monkeypatch.setattr(room, "disk_free", lambda _: needed - 1)
+
+    def never(*_: object) -> None:
+        raise AssertionError("a file cut short would take what room others have")
+
+    monkeypatch.setattr(checkpoints, "save_file", never)
+    with pytest.raises(OSError, match="No space"):
+        store.save(make(2))
+    assert rounds(store) == [1]
+
+
+def test_a_start_counts_on_what_older_checkpoints_would_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = room.expected_bytes(PARAMETERS)
+    monkeypatch.setattr(room, "disk_free", lambda _: needed // 2)
+    room.check(tmp_path, PARAMETERS, spare=needed)
+    with pytest.raises(RunError, match="no room for a checkpoint"):
+        room.check(tmp_path, PARAMETERS)
+    with pytest.raises(RunError, match="of each of 3 nodes"):
+        room.check(tmp_path, PARAMETERS, spare=needed, nodes=3)
+    monkeypatch.setattr(room, "disk_free", lambda _: -1)
+    room.check(tmp_path, PARAMETERS)
+
+
+def test_a_checkpoint_that_is_not_finite_is_passed_over_and_never_taken_home(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Older releases wrote them, and said that all was well."""
+    store = CheckpointStore(tmp_path / "checkpoint")
+    store.save(make(1))
+    state: dict[str, Any] = {"trainer.parameters": torch.full((4,), torch.nan)}
+    store.save(Checkpoint(round=2, meta={"config": {}}, tensors=state))
+    skipped: list[str] = []
+    newest = store.newest(lambda _, why: skipped.append(why))
+    assert newest is not None
+    assert newest.round == 1
+    assert "not finite" in skipped[0]
+    shutil.rmtree(tmp_path / "checkpoint/round-00000001")
+    (tmp_path / "events.jsonl").touch()
+    for command in ("evaluate", "generate", "export"):
+        assert main([command, str(tmp_path)]) == 1
+        assert "not finite: its training diverged" in capsys.readouterr().err
+    import p2ptrain
+
+    with pytest.raises(ValueError, match="not finite"):
+        p2ptrain.load(tmp_path)
+
+
+def test_a_log_on_a_full_disk_prints_no_traceback_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    root.handlers.clear()  # `configure` closes those that it finds
+    try:
+        logs.configure(Path("/dev/full"), Redactor())
+        logging.getLogger("somebody").error("in vain")
+        assert capsys.readouterr() == ("", "")
+    finally:
+        for handler in root.handlers:
+            with suppress(OSError):
+                handler.close()
+        root.handlers[:] = before
+        root.setLevel(level)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of room for two checkpoints and the margin, and not for three."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    size = 2 * 4 * PARAMETERS + room.MARGIN_BYTES + (1 << 18)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_on_a_small_disk_the_newest_model_is_always_there(small_disk: Path) -> None:
+    store = CheckpointStore(small_disk / "checkpoint", keep=3)
+    for number in range(1, 6):
+        store.save(make(number))
+        assert rounds(store)[-1] == number
+        assert len(rounds(store)) <= 2
+    (small_disk / "filler").write_bytes(b"\0" * shutil.disk_usage(small_disk).free)
+    with pytest.raises(OSError, match="No space"):
+        store.save(make(6))
+    assert rounds(store) == [5]
+    (small_disk / "filler").unlink()
+    store.save(make(6))
+    assert rounds(store)[-1] == 6

@@ -1,0 +1,280 @@
+"""Who lives is told by lock and heartbeat, whatever the log said last."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from node import run_dir
+from node.cli import main
+from node.config import load
+from node.events import EventLog
+from node.liveness import SILENT_S, Signs, ago, beat, judge, lines, look
+from node.page.feed import Feed
+from node.progress import NodeProgress
+from node.run_dir import EVENTS, LOCK, PEERS, is_held, locked
+from node.top.source import FolderSource
+from node.up.plan import make_plan
+from node.up.supervisor import Supervisor
+
+NOW = 1_000_000.0
+
+
+def story(folder: Path, *last: tuple[str, dict[str, Any]], pid: int = 77) -> Path:
+    """A node's log up to round 41 of 150, three minutes ago."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with EventLog(folder / EVENTS, clock=lambda: time.time() - 185) as log:
+        log("started", peer_id=folder.name, pid=pid, addresses=[])
+        for done in (40, 41):
+            log("round", round=done, rounds=150, train_loss=1.0, steps=5)
+        for event, fields in last:
+            log(event, **fields)
+    return folder
+
+
+def killed(folder: Path, *, pid: int = 77) -> Path:
+    """Its process is no more: the lock is there, and free."""
+    story(folder, pid=pid)
+    (folder / LOCK).write_text(f"{pid}\n")
+    os.utime(folder / LOCK, (time.time() - 181,) * 2)
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main([str(word) for word in words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_killed_run_is_not_said_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path / "node")
+    said = printed(capsys, "status", tmp_path)
+    assert "running" not in said
+    assert "node: ended without a word (killed?) 3 min ago at round 41 of 150\n" in said
+    assert f"go on with: p2ptrain node --run-dir {tmp_path}\n" in said
+    (node,) = json.loads(printed(capsys, "status", tmp_path, "--json"))
+    assert node["state"] == "dead"
+    assert time.time() - 190 < node["ended_at"] == node["heartbeat"] < time.time() - 170
+
+
+def test_top_promises_no_end_of_a_killed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path / "node")
+    said = printed(capsys, "top", tmp_path, "--once")
+    assert "left" not in said
+    assert "ended without a word (killed?) 3 min ago at round 41 of 150" in said.replace("\n", " ")
+    told = json.loads(printed(capsys, "top", tmp_path, "--json"))
+    assert told["nodes"][0]["state"] == "dead", "and the lines end, as the run has"
+
+
+def test_top_sees_a_node_die_and_come_back(tmp_path: Path) -> None:
+    folder = killed(tmp_path / "node", pid=os.getpid())
+    source = FolderSource(tmp_path)
+
+    def state() -> str:
+        return source.look()[0].progress.state
+
+    with locked(folder):
+        assert state() == "running"
+    assert state() == "dead"
+    with locked(folder):
+        assert state() == "starting", "its log has nothing of the new process yet"
+        with EventLog(folder / EVENTS) as log:
+            log("started", peer_id="x", pid=os.getpid(), addresses=[])
+        assert state() == "running"
+
+
+@contextmanager
+def held(folder: Path, *, beat_ago: float) -> Iterator[None]:
+    with locked(folder):
+        os.utime(folder / LOCK, (time.time() - beat_ago,) * 2)
+        yield
+
+
+def test_a_process_without_heartbeat_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = story(tmp_path / "node", pid=os.getpid())
+    with held(folder, beat_ago=40):
+        said = printed(capsys, "status", tmp_path)
+        assert "silent" in said
+        assert "node: no news for 40 s\n" in said or "node: no news for 41 s\n" in said
+    with held(folder, beat_ago=3):
+        assert "no news" not in printed(capsys, "status", tmp_path), "its rounds may take minutes"
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from node.run_dir import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_kernel_tells_of_a_process_that_was_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert look(tmp_path).held is True
+        assert look(tmp_path).pid == process.pid
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert look(tmp_path).held is False
+
+
+def test_who_only_looks_makes_no_start_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / LOCK).touch()
+    looking = os.open(tmp_path / LOCK, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(run_dir.time, "sleep", lambda _: os.close(looking))
+    with locked(tmp_path):
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
+
+
+async def test_a_node_gives_heartbeats(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    (tmp_path / LOCK).touch()
+    os.utime(tmp_path / LOCK, (1.0, 1.0))
+    with trio.move_on_after(1):
+        await beat(tmp_path)
+    assert look(tmp_path).beat == pytest.approx(time.time(), abs=60)
+    (tmp_path / LOCK).unlink()
+    with trio.move_on_after(11):
+        await beat(tmp_path)
+
+
+def node(state: str, **fields: Any) -> NodeProgress:
+    return NodeProgress("a", state=state, updated_at=NOW - 60, pid=1, **fields)
+
+
+@pytest.mark.parametrize(
+    ("state", "signs", "judged"),
+    [
+        ("running", Signs(held=True, pid=1, beat=NOW - 1), "running"),
+        ("running", Signs(held=True, pid=1, beat=NOW - SILENT_S - 1), "silent"),
+        ("silent", Signs(held=True, pid=1, beat=NOW), "running"),
+        ("running", Signs(held=False, pid=1, beat=NOW - 1), "dead"),
+        ("starting", Signs(held=False, pid=1), "dead"),
+        ("dead", Signs(held=False, pid=1), "dead"),
+        ("dead", Signs(held=True, pid=1), "starting"),
+        ("finished", Signs(held=False, pid=1), "finished"),
+        ("finished", Signs(held=True, pid=1), "finished"),
+        ("interrupted", Signs(held=True, pid=2), "starting"),
+        ("running", Signs(held=True, pid=2, beat=NOW - 99), "starting"),
+        ("running", Signs(beat=NOW - 1), "running"),
+        ("running", Signs(), "silent"),
+        ("failed", Signs(), "failed"),
+    ],
+)
+def test_signs_outweigh_events(state: str, signs: Signs, judged: str) -> None:
+    it = node(state)
+    judge(it, signs, NOW)
+    assert it.state == judged
+
+
+def ended(state: str, **fields: Any) -> NodeProgress:
+    return node(state, ended_at=NOW - 7200, rounds_done=41, rounds=150, **fields)
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "said"),
+    [
+        ("dead", {}, "ended without a word (killed?) 2 h ago at round 41 of 150"),
+        ("interrupted", {}, "interrupted 2 h ago at round 41 of 150"),
+        ("failed", {"error": "no room", "hint": "free 3 MB"}, "failed 2 h ago at round 41 of 150: no room; free 3 MB"),
+        ("finished", {}, "finished 2 h ago after round 41 of 150"),
+        ("silent", {"heartbeat": NOW - 40}, "no news for 40 s"),
+    ],
+)
+def test_what_ended_says_how_and_when(tmp_path: Path, state: str, fields: dict[str, Any], said: str) -> None:
+    assert next(lines([(tmp_path / "node", ended(state, **fields))], NOW)) == f"a: {said}"
+
+
+def commands(*nodes: tuple[Path, NodeProgress]) -> list[str]:
+    return [line.partition(": p2ptrain ")[2] for line in lines(nodes, NOW) if ": p2ptrain " in line]
+
+
+def test_the_command_that_goes_on_is_the_one_of_who_made_the_folder(tmp_path: Path) -> None:
+    a, b = (tmp_path / name for name in ("node-0", "node-1"))
+    assert commands((a, ended("dead"))) == [f"node --run-dir {tmp_path} --name node-0"]
+    (tmp_path / PEERS).touch()
+    (tmp_path / LOCK).touch()
+    assert commands((a, ended("dead")), (b, ended("interrupted"))) == [f"up --run-dir {tmp_path}"]
+    alone = [f"node --run-dir {tmp_path} --name node-1"]
+    assert commands((a, node("running")), (b, ended("dead"))) == alone, "`up` runs still, and holds the folder"
+    home = [f"export {tmp_path} --out model.safetensors"]
+    assert commands((a, ended("finished")), (b, ended("finished"))) == home
+    assert commands((a, node("running")), (b, node("starting"))) == []
+
+
+def test_a_full_disk_is_named_where_a_node_could_write_no_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.liveness.disk_free", lambda _: 100)
+    told = list(lines([(tmp_path, ended("dead")), (tmp_path / "b", ended("finished"))], NOW))
+    assert f"the disk of {tmp_path} is full: free some space first" in told
+    assert sum("is full" in line for line in told) == 1
+
+
+def test_many_ends_leave_room_for_the_table(tmp_path: Path) -> None:
+    told = list(lines([(tmp_path / f"n{number}", ended("dead")) for number in range(30)], NOW))
+    assert len(told) < 20
+    assert "and 22 more" in told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-3, "0 s ago"), (59, "59 s ago"), (185, "3 min ago"), (7300, "2 h ago"), (1e6, "11 days ago")],
+)
+def test_how_long_ago(seconds: float, said: str) -> None:
+    assert ago(seconds) == said
+
+
+def test_a_node_says_its_heartbeat_when_it_is_asked() -> None:
+    status = Feed(NodeProgress("a")).status()
+    assert status["heartbeat"] == pytest.approx(time.time(), abs=60)
+    assert status["ended_at"] is None
+
+
+class Running:
+    """A process that lives."""
+
+    returncode = None
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> tuple[Supervisor, list[dict[str, Any]]]:
+    heard: list[dict[str, Any]] = []
+
+    def hear(name: str, event: dict[str, Any]) -> None:
+        heard.append(event)
+
+    supervisor = Supervisor(make_plan(load(), run_dir=tmp_path, nodes=1, byzantine=0, cores=1), hear)
+    supervisor.nodes[0].process = Running()  # type: ignore[assignment]
+    story(supervisor.nodes[0].folder)
+    return supervisor, heard
+
+
+def test_up_tells_of_a_node_that_hangs_and_of_its_return(told: tuple[Supervisor, list[dict[str, Any]]]) -> None:
+    supervisor, heard = told
+    (its,) = supervisor.nodes
+    its.progress.observe({"ts": time.time() - 40, "event": "started", "pid": 5})
+    (its.folder / LOCK).write_text("5\n")
+    os.utime(its.folder / LOCK, (time.time() - 40,) * 2)
+    for _ in range(2):
+        supervisor._look_at(its)
+    assert its.progress.state == "silent"
+    assert [event["message"][:11] for event in heard] == ["no news for"], "once"
+    os.utime(its.folder / LOCK)
+    supervisor._look_at(its)
+    assert its.progress.state == "running"
+    assert heard[-1]["message"] == "there is news again"
