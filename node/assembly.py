@@ -44,6 +44,8 @@ RUN_ID_BYTES = 16
 SNAPSHOT_BYTES_PER_PARAMETER = 4
 PAYLOAD_SLACK_BYTES = 1 << 16
 """For scales and headers: a codec that does not shrink at all may need some bytes above fp32."""
+GENESIS_DIGITS = 16
+"""Of the initial model's digest, to be compared by programs: 64 bits. Chosen."""
 MAX_REFUSALS = 8
 """The newest reasons for which peers and this node refused each other, for a message when nobody is left."""
 
@@ -90,11 +92,12 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
     lock = trio.Lock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
+    run = run_info(config, trainer.fingerprint, genesis_d)
     service = hostile.service_type(attack)(
         identity=around.identity,
         transport=around.transport,
         config=network_for(config, trainer.numel),
-        run=run_info(config, trainer.fingerprint, genesis_d),
+        run=run,
         rng=around.rng,
         snapshot_source=_snapshot_source(strategy, around.lane, lock, lambda: service.head),
         tracked=_tracked(strategy, around.lane, lock, config.sync.f),
@@ -128,6 +131,7 @@ def make_node(config: Config, around: Surroundings) -> tuple[Node, Checkpoint | 
         promises=rule.f >= config.sync.f,
         refusals=refusals,
         outside=None if around.private is None else _outside(config, around.private.gate, journal),
+        genesis=run.genesis.hex()[:GENESIS_DIGITS],
     )
     return node, resume(node)
 

@@ -71,6 +71,8 @@ class Node:
     estimates: HeldEstimates
     """Whose estimates the strategy holds. Under the strategy's lock."""
     strategy_lock: trio.Lock = field(default_factory=trio.Lock)
+    genesis: str = ""
+    """Of the initial model, the first digits of its digest: all members have the same."""
     settle: Callable[[int, int], None] | None = None
     """Called with the rounds that are trained and closed next when these change: by a private swarm's manifest, other
     settings may hold from there. None in an open swarm."""

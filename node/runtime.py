@@ -234,6 +234,7 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         device=str(node.inner.trainer.device),
         parameters=node.inner.trainer.numel,
         task=config.task.name,
+        genesis=node.genesis,
         metric=node.inner.trainer.task.metric,
         units=metric_units(node.inner.trainer.task),
         aggregator=config.sync.aggregator,

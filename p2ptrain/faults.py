@@ -28,6 +28,15 @@ _NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memor
 _POWERS: Final = {"bytes": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
+_plug_ins: set[str] = set()
+"""Packages of plug-ins that were loaded: installed like libraries, and anybody's code all the same."""
+
+
+def note_plug_in(module: str) -> None:
+    """From now on a fault in `module`'s package is its author's."""
+    _plug_ins.add(module.partition(".")[0])
+
+
 def place_of(error: BaseException, package: str = "") -> str:
     """`file:line` of the user's code that `error` comes from, the innermost; empty where there is none. `package` is
     theirs wherever it is installed."""
@@ -82,7 +91,7 @@ def _is_theirs(frame: FrameType, package: str) -> bool:
         return False
     file = Path(frame.f_code.co_filename)
     installed = any(file.is_relative_to(root) for root in _LIBRARIES)
-    return file.is_file() and (not installed or (bool(package) and top == package))
+    return file.is_file() and (not installed or top in _plug_ins or (bool(package) and top == package))
 
 
 def _top(frame: FrameType) -> str:

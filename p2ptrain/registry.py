@@ -15,6 +15,8 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
+from p2ptrain import faults
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -64,6 +66,7 @@ class Registry(Generic[T]):
 
     def _load(self, name: str) -> Callable[..., T]:
         for entry in entry_points(group=f"p2ptrain.{self.point}", name=name):
+            faults.note_plug_in(entry.module)
             factory: Callable[..., T] = entry.load()
             self._factories[name] = factory
             return factory

@@ -178,9 +178,13 @@ class NoteTaker:
 
     def __init__(self) -> None:
         self._warned: dict[str, set[str]] = {}
+        self._genesis: tuple[str, str] | None = None
+        """The first node, and the digest of the model that it begins with."""
 
     def note(self, name: str, event: Event) -> str | None:
         """The line for an event of node `name`; None where there is nothing to say, or nothing new."""
+        if event["event"] == "started":
+            return self._initial_model(name, str(event.get("genesis") or ""))
         if event["event"] != "warning" or not event.get("about"):
             return note(name, event)
         nodes = self._warned.setdefault(str(event["about"]), set())
@@ -190,6 +194,22 @@ class NoteTaker:
         else:
             nodes.add(name)
         return None if others else note(name, event)
+
+    def _initial_model(self, name: str, genesis: str) -> str | None:
+        """What is to be said of a node that begins with another model than the first one: the two refuse each other."""
+        if genesis and self._genesis is None:
+            self._genesis = (name, genesis)
+        if not genesis or self._genesis is None or self._genesis[1] == genesis:
+            return None
+        return (
+            f"{name}: its initial model is another one than {self._genesis[0]}'s, so that they refuse each other; "
+            "build_model() must come out the same in every process (no clock, process id, or order of a set)"
+        )
+
+
+def _why(event: Event) -> str:
+    words = " ".join(str(event[key]) for key in ("reason", "detail") if event.get(key))
+    return f": {words}" if words else ""
 
 
 def note(name: str, event: Event) -> str | None:
@@ -202,7 +222,7 @@ def note(name: str, event: Event) -> str | None:
     if kind in {"warning", "banned", "equivocation", "checkpoint_skipped"}:
         details = {
             "warning": event.get("message"),
-            "banned": f"banned {text.peer(str(event.get('peer')))}",
+            "banned": f"banned {text.peer(str(event.get('peer')))}{_why(event)}",
             "equivocation": f"{text.peer(str(event.get('peer')))} signed two different updates in one place",
             "checkpoint_skipped": f"skipped checkpoint {event.get('path')}: {event.get('why')}",
         }

@@ -10,7 +10,7 @@ from swarm_story import PEER, node_events, round_event
 from node.cli.lines import LineSink
 from node.progress import MAX_WARNINGS, NodeProgress, common_evaluation
 from node.up.table import nodes_table, remaining_s, swarm_round, swarm_view
-from node.up.view import JsonView, LiveView, PlainView, choose, note
+from node.up.view import JsonView, LiveView, NoteTaker, PlainView, choose, note
 
 
 def swarm(count: int = 4, rounds: int = 6) -> list[NodeProgress]:
@@ -205,6 +205,19 @@ def test_the_live_view_draws_on_a_terminal_and_keeps_the_newest_notes():
 def test_a_pipe_gets_plain_lines():
     assert isinstance(choose([], json=False, console=Console(file=io.StringIO())), PlainView)
     assert isinstance(choose([], json=True), JsonView)
+
+
+def test_a_node_that_begins_with_another_model_is_named_and_a_ban_says_why():
+    taker = NoteTaker()
+    started = {"ts": 1.0, "event": "started"}
+    assert taker.note("node-0", started | {"genesis": "aa"}) is None
+    assert taker.note("node-1", started | {"genesis": "aa"}) is None
+    assert taker.note("node-2", started) is None  # of an older release
+    said = taker.note("node-3", started | {"genesis": "bb"})
+    assert said is not None
+    assert said.startswith("node-3: its initial model is another one than node-0's")
+    banned = {"ts": 1.0, "event": "banned", "peer": PEER, "reason": "wrong_model", "detail": "another initial model"}
+    assert str(note("node-0", banned)).endswith(": wrong_model another initial model")
 
 
 def test_only_what_matters_becomes_a_note():

@@ -12,8 +12,10 @@ from torch import nn
 
 from node.errors import EXIT_FAILED, RunError, translate
 from node.task_check import check_task
+from p2ptrain import faults
 from p2ptrain.attacks.label_flip import LabelFlip
 from p2ptrain.faults import bytes_asked
+from p2ptrain.registry import Registry
 from p2ptrain.tasks import Batch, Shard, TaskError, TaskFaultError, get
 from p2ptrain.tasks.batches import joined, moved, tensors_in
 from p2ptrain.training import TrainConfig, Trainer
@@ -269,6 +271,21 @@ def test_batches_of_any_nesting_are_moved_looked_through_and_joined() -> None:
 def test_labels_are_flipped_only_where_there_are_labels(mine) -> None:
     with pytest.raises(TaskError, match="label_flip needs batches of inputs and labels"):
         LabelFlip().poison(mine())
+
+
+def test_a_fault_of_an_installed_plug_in_is_its_authors(tmp_path, monkeypatch) -> None:
+    (tmp_path / "a_plug_in_of_somebodys.py").write_text("def make():\n    return {}['gone']\n")
+    (tmp_path / "it-1.dist-info").mkdir()
+    (tmp_path / "it-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: it\nVersion: 1\n")
+    points = "[p2ptrain.outer_optimizers]\nbroken = a_plug_in_of_somebodys:make\n"
+    (tmp_path / "it-1.dist-info/entry_points.txt").write_text(points)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(faults, "_LIBRARIES", (*faults._LIBRARIES, tmp_path))  # as if it were installed
+    importlib.invalidate_caches()
+    with pytest.raises(KeyError) as caught:
+        Registry[object]("outer_optimizers").get("broken")
+    assert shown(caught.value).startswith(f"{tmp_path / 'a_plug_in_of_somebodys.py'}:2 raised KeyError")
 
 
 def test_a_fault_of_a_built_in_task_stays_ours(monkeypatch) -> None:
