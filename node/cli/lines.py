@@ -159,7 +159,8 @@ class _Lenient(dict[str, Any]):
 
 
 def _evaluated(event: Event) -> list[Text]:
-    own = "".join(f"  {name} {text.measured(value)}" for name, value in (event.get("own") or {}).items())
+    told = (event.get("own") or {}).items()
+    own = "".join(f"  {name} {text.measured(value)}" for name, value in told if isinstance(value, int | float))
     return [_line(event, Text(f"eval loss {text.loss(event.get('eval_loss'))}{own}", style="cyan"))]
 
 
