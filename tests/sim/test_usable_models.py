@@ -17,6 +17,7 @@ from node.errors import RunError
 from node.node import Node
 from node.record import LAST_WAITS_S
 from p2ptrain.compress.base import PayloadError
+from p2ptrain.training.evaluator import Measures
 
 FAR_TOO_HIGH = 1e12
 """As a new user typed it."""
@@ -132,6 +133,7 @@ async def test_a_task_whose_batches_are_all_bad_ends_although_its_model_is_finit
         node.inner.trainer.task.loss = lambda model, batch: model(batch[0]).sum() * math.nan  # type: ignore
 
         node.inner.trainer.evaluate = lambda x_d=None: 1.0  # type: ignore[method-assign]
+        node.inner.trainer.measure = lambda x_d=None: Measures(loss=1.0)  # type: ignore[method-assign]
 
     async with swarm(tmp_path, keep_errors=True) as members:
         member = await members.start("a", train=train(), change=bad)
@@ -144,6 +146,7 @@ async def test_a_task_whose_batches_are_all_bad_ends_although_its_model_is_finit
 async def test_an_initial_model_without_a_finite_loss_is_not_trained(tmp_path, autojump_clock):
     def bad(node: Node) -> None:
         node.inner.trainer.evaluate = lambda x_d=None: math.nan  # type: ignore[method-assign]
+        node.inner.trainer.measure = lambda x_d=None: Measures(loss=math.nan)  # type: ignore[method-assign]
 
     async with swarm(tmp_path, keep_errors=True) as members:
         member = await members.start("a", train=train(), change=bad)
