@@ -84,7 +84,7 @@ def test_the_day(tmp_path: Path) -> None:
     put_out(tmp_path)
     come_too_late(tmp_path)
     diverge(tmp_path)
-    with small_disk(tmp_path / "small", "700k") as disk:
+    with small_disk(tmp_path / "small", "8m") as disk:
         run_out_of_disk(tmp_path, disk)
 
 
@@ -175,17 +175,41 @@ def diverge(folder: Path) -> None:
     words = ("--rounds", 60, "--set", "train.learning_rate=1e12", "--set", "node.checkpoint_every=1", "--json")
     bad = ran(folder, "node", "--run-dir", "nan", *words)
     assert bad.code == 1, bad.out[-500:]
-    assert "not finite" in bad.err
+    assert "training has diverged in round 4" in bad.err
+    assert "round-00000003" in bad.err
     assert torch.isfinite(logits(p2ptrain.load(folder / "nan"))).all()
 
 
 def run_out_of_disk(folder: Path, disk: Path) -> None:
-    """No room for a model is said before a step is trained, or by exit code and in words after it."""
-    quick = ("--inner-steps", 2, "--set", "train.warmup_steps=0", "--listen", "/ip4/127.0.0.1/tcp/0", *OWN)
-    (disk / "ballast").write_bytes(bytes(600_000))
-    told = ran(folder, "node", "--task", "digits", "--rounds", 3, *quick, "--run-dir", disk / "run", "--json")
-    assert told.code == 1, told.out[-500:]
-    assert "MB" in told.err or "MiB" in told.err or "kB" in told.err
-    (disk / "ballast").unlink()
-    fits = ran(folder, "node", "--task", "digits", "--rounds", 3, *quick, "--run-dir", disk / "run2", "--json")
-    assert fits.code == 0, fits.err
+    """No room for a model is said before a step is trained. A disk that fills up costs what came since the last
+    checkpoint, and the exit code says so."""
+    loopback = ("--listen", "/ip4/127.0.0.1/tcp/0", "--task", "paced_digits:create", *OWN)
+    quick = ("--rounds", ROUNDS, "--inner-steps", 20, "--set", "train.warmup_steps=0", *loopback)
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(7_000_000))
+    told = ran(folder, "node", *quick, "--run-dir", disk / "run")
+    assert told.code == 1
+    assert told.err.startswith("error: there is no room for a checkpoint")
+    ballast.unlink()
+    often = ("--set", "node.checkpoint_every=1")
+    with Program(folder / "8", "node", "--json", *quick, *often, "--run-dir", disk / "run") as node:
+        node.hear("checkpoint")
+        fill(ballast)
+        node.hear("checkpoint_failed")
+        node.interrupt()
+        assert node.end() == 1
+        assert "the model was not saved" in node.stderr
+    ballast.unlink()
+    back = ran(folder, "node", "--run-dir", disk / "run", "--json")
+    assert back.code == 0, back.err
+    assert '"event": "resumed"' in back.out
+
+
+def fill(ballast: Path) -> None:
+    """Until there is no room for another byte."""
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return
