@@ -86,7 +86,12 @@ def main(
 
 
 async def _run(
-    config: Config, node_dir: Path, emit: EventLog, fits: Callable[[], None], passphrase: bytes | None, tried: bool
+    config: Config,
+    node_dir: Path,
+    emit: EventLog,
+    fits: Callable[[], None],
+    passphrase: bytes | None,
+    tried: bool = False,
 ) -> int:
     from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport  # seconds to import: only a real node pays
 
