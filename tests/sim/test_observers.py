@@ -25,7 +25,7 @@ ROUNDS, EVERY = 8, 4
 LEARNING: dict[str, Any] = {"train": {"rounds": ROUNDS, "eval_every": EVERY}, "sync": {"f": 1}}
 WATCHING: dict[str, Any] = {**LEARNING, "node": {"role": "observer", "checkpoint_every": 1}}
 TRAINERS = ("a", "b", "c")
-WATCH = Wish(role=Role.OBSERVER)
+WATCH = Wish(role=Role.OBSERVER, full=True)
 
 
 async def start_trainers(members: Swarm, **sections: Any) -> list[Member]:
