@@ -1,8 +1,8 @@
 """Asks members for what a short invite leaves out (membership/visit.py), at one address after the other, and again.
 
 A bootstrap node may be about to start, so all addresses are tried in turn until the time is over. What ends it earlier
-is the whole, a revocation that the invite's own admin has signed, a refusal by all, or `CLAIMED_S` after one by some: one
-node may lie, or know less than the next.
+is the whole, a revocation that the invite's own admin has signed, a refusal by all, or `CLAIMED_S` after one by some:
+one node may lie, or know less than the next.
 """
 
 from collections.abc import Callable, Sequence

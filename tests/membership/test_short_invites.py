@@ -123,7 +123,7 @@ def test_all_of_a_short_line_comes_back(role, name, issued_at, lasts, uses, psk,
 
 
 def test_a_short_line_has_less_than_half_the_letters():
-    """Of one admin, two bootstrap nodes and the settings of an ordinary run; and it does not grow with the manifests."""
+    """Of one admin, two bootstrap nodes and the settings of an ordinary run. It does not grow with the manifests."""
     line = encode_short(short_of())
     assert len(line) == 371
     assert len(encode_line(line_parts())) > 2 * len(line)

@@ -55,7 +55,7 @@ def model(member: Member) -> torch.Tensor:
 
 def found_private(folder: Path, *observers: str) -> SwarmFolder:
     """A private swarm of the trainers and these observers, whose folders are members'."""
-    wish = Founding(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(TRAINERS)))
+    wish = Founding(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(TRAINERS), full=True))
     made = create(folder / "lab", {"task": {"name": "digits"}, **LEARNING}, wish, None)
     for name in TRAINERS + observers:
         line = made.line if name in TRAINERS else give(made.folder, made.folder.authority(None), WATCH)
