@@ -38,9 +38,9 @@ _MOST_ADDRESSES: Final = 8
 
 class FetchError(GossipError):
     """Nobody gave what the invite leaves out. `tried`: by address, what came of it. `final`: an admin's own word that
-    the invite is void. `turned_away`: somebody said why."""
+    the invite is void, "" without one. `turned_away`: somebody said why."""
 
-    def __init__(self, tried: dict[str, str], *, final: bool = False, turned_away: bool = False) -> None:
+    def __init__(self, tried: dict[str, str], *, final: str = "", turned_away: bool = False) -> None:
         super().__init__("; ".join(f"{address}: {why}" for address, why in tried.items()) or "no address to ask at")
         self.tried = tried
         self.final = final
@@ -67,7 +67,7 @@ async def fetch(
 class _Asking:
     def __init__(self, visitor: Visitor, transport: Transport, addresses: tuple[str, ...]) -> None:
         self.found: Invitation | None = None
-        self.final = False
+        self.final = ""
         self.turned_away_at: float | None = None
         self.tried = dict.fromkeys(addresses, "it was not its turn")
         self._visitor = visitor
@@ -96,7 +96,7 @@ class _Asking:
                 self.found = await _ask(self._visitor, self._transport, address)
         except TurnedAwayError as refused:
             self.tried[address] = refused.detail
-            self.final = refused.signed
+            self.final = refused.detail if refused.signed else ""
             if self.turned_away_at is None:
                 self.turned_away_at = now()
             return True

@@ -79,7 +79,7 @@ def _transport(visitor: Visitor) -> Transport:
 def _failed(error: FetchError) -> RunError:
     said = "; ".join(f"{words.place_in(address)}: {why}" for address, why in error.tried.items())
     if error.final:
-        return RunError(next(reversed(list(error.tried.values()))), "ask for a new invite")
+        return RunError(error.final, "ask an admin for a new invite")
     if error.turned_away:
         return RunError(f"no member gives what the invite leaves out ({said})", "ask an admin for a new invite")
     hint = "see that one of them runs and can be reached, or ask for a newer invite, or one made with --full"
