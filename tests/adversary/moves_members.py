@@ -54,15 +54,19 @@ async def _news(act: Act) -> None:
 @move(
     "members.revoke",
     amounts=(1, 6),
-    variants=("told", "claim", "forged", "hurt", "junk"),
+    variants=("told", "claim", "forged", "hurt", "junk", "visit"),
     speaks=("membership",),
     among=PRIVATE,
     apt=("private",),
 )
 async def _revoke(act: Act) -> None:
     """Revoke honest members, without being an admin: by telling others, or by saying at the own door that they are out
-    to whoever dials, with whom it parts again and again."""
+    to whoever dials, with whom it parts again and again. Or (`visit`) lie there to newcomers: no kind of its own, which
+    would change what every seed draws."""
     await act.meet()
+    if act.move.variant == "visit":
+        await lie_to_newcomers(act)
+        return
     if act.move.variant != "told":
         await refuse_all(act)
         return
@@ -158,40 +162,36 @@ async def refuse_all(act: Act) -> None:
         door._admission = was
 
 
-@move(
-    "members.visit",
-    amounts=(1, 30),
-    variants=("junk", "own", "forged", "giant", "endless", "drip", "claim", "revoked", "in", "ask"),
-    speaks=("visit",),
-    among=PRIVATE,
-    apt=("private",),
-)
-async def _visit(act: Act) -> None:
+LIES = ("junk", "own", "forged", "giant", "endless", "drip", "claim", "revoked", "in")
+"""What a newcomer with a short invite may be told."""
+
+
+async def lie_to_newcomers(act: Act) -> None:
     """Mislead newcomers that ask by a short invite: with manifests of its own, forged ones, none, a claim, without end,
-    or by letting them in. Or (`ask`) visit members, with a line that has been stolen, and with what is none."""
-    if act.move.variant == "ask":
-        await ask_members(act)
-        return
+    or by letting them in. And visit members, with a line that it has, and with what is none."""
     door = act.peer.transport._door
-    was, door._admission = door._admission, LyingAnswers(act, door.credentials())
+    was = door._admission
     try:
         for number in range(min(act.move.amount, 3)):
+            door._admission = LyingAnswers(act, door.credentials(), act.rng.choice(LIES))
             await come_new(act, number)
     finally:
         door._admission = was
+    await ask_members(act)
 
 
 class LyingAnswers(LyingDoor):
-    """Answers visits, and whatever else knocks, with what the move says."""
+    """Answers visits, and whatever else knocks, with one kind of lie."""
 
-    def __init__(self, act: Act, shown: bytes) -> None:
+    def __init__(self, act: Act, shown: bytes, lie: str) -> None:
         super().__init__(act, shown)
+        self._lie = lie
         self._knocks = 0
 
     def admit(self, peer: PeerId, credentials: bytes) -> None:
         """Nobody but newcomers, where it is to let them in."""
         self._knocks += 1
-        if self._act.move.variant != "in":
+        if self._lie != "in":
             raise AnsweredError(self._answer())
 
     def _answer(self) -> bytes:
@@ -209,7 +209,7 @@ class LyingAnswers(LyingDoor):
             "drip": lambda: pack((100 * self._knocks, bytes(16), b"x")),
             "claim": lambda: Refusal(reason=rng.choice(sorted(TOLD))).pack(),
             "revoked": lambda: Refusal(reason=Reason.REVOKED, revocation=revoked).pack(),
-        }[act.move.variant]()
+        }[self._lie]()
 
 
 async def come_new(act: Act, number: int) -> None:
@@ -223,10 +223,10 @@ async def come_new(act: Act, number: int) -> None:
         whole = await fetch(visitor, transport, [act.peer.address, *honest], within_s=60.0)
     except FetchError as error:
         if honest and stage.running and stage.targets(act.move.targets):
-            stage.misled.append(f"nothing fetched beside {act.move.variant}: {error}")
+            stage.misled.append(f"nothing fetched beside {act.peer.address}: {error}")
     else:
         if list(whole.chain) != list(chain()):
-            stage.misled.append(f"took what it was told: {act.move.variant}")
+            stage.misled.append(f"took what {act.peer.address} told it")
 
 
 async def ask_members(act: Act) -> None:
