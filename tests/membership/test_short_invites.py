@@ -437,14 +437,14 @@ def whole(data: bytes, size: int | None = None, check: bytes | None = None) -> C
 
 def without_the_named() -> ManifestChain:
     """By an admin that the named version put out: one that goes round it."""
-    chain = chain_of()
+    chain = chain_of(ADMINS[:2])
     chain.accept(succeed(chain.newest, chain.newest.terms, applies_at=0, version=9).signed_by(ADMIN))
     return chain
 
 
 def put_out() -> ManifestChain:
-    """The admins have changed: the second signs from version 2 on, and invites."""
-    chain = chain_of()
+    """Of two admins the second alone is one from version 2 on, and invites."""
+    chain = chain_of(ADMINS[:2])
     chain.accept(after(chain, ADMIN, admins=ADMINS[1:2]))
     return chain
 
@@ -455,13 +455,13 @@ BY_SECOND = Invitation(invite=invite(admin=ADMINS[1], chain=NAMED), secret=secre
 
 def forked() -> bytes:
     """The named version, and one after it by the admin that it put out."""
-    late = succeed(NAMED.newest, chain_of().newest.terms, applies_at=0).signed_by(ADMIN)
+    late = succeed(NAMED.newest, chain_of(ADMINS[:2]).newest.terms, applies_at=0).signed_by(ADMIN)
     return pack_manifests((*NAMED, late))
 
 
 LIES: dict[str, Callable[[int], bytes]] = {
     "other swarm": of(chain_of(nonce=b"m" * 16)),
-    "truncated chain": of(chain_of()),
+    "truncated chain": of(chain_of(ADMINS[:2])),
     "a former admin's way round": of(without_the_named()),
     "a former admin's version on top": whole(forked()),
     "nothing": lambda knock: b"",
