@@ -5,9 +5,9 @@ import random
 import trio
 from gossip_swarm import FakeRuntime, Swarm, all_follow, swarm, until
 
-from gossip.errors import Reason
-from gossip.protocol.limits import CHUNK_BYTES
-from gossip.transport.memory import LinkQuality
+from gossip.core.errors import Reason
+from gossip.core.limits import CHUNK_BYTES
+from gossip.transport.memory.network import LinkQuality
 
 SLOW_UP = 256 * 1024.0
 FAST_UP = 20 * SLOW_UP

@@ -201,7 +201,7 @@ class Ran:
 
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["node.config", "node.runtime", "gossip.transport.libp2p"])
+_forks.set_forkserver_preload(["node.config", "node.roles.trainer", "gossip.transport.libp2p.libp2p_transport"])
 
 
 def ran(folder: Path, *words: object, within_s: float = PATIENCE_S) -> Ran:
