@@ -222,7 +222,7 @@ def places() -> st.SearchStrategy[float]:
 
 
 @every_compressor
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(mutate=mutations(), numel=st.sampled_from([1, 2, 17, 300, 1025, 4096, 5001]))
 def test_mutated_payloads_decode_or_are_refused(make: Make, mutate: Callable[[bytes], bytes], numel: int) -> None:
     codec = make()

@@ -82,7 +82,7 @@ OUTERS = {
 
 @pytest.mark.parametrize("strategy", sorted(OUTERS))
 @pytest.mark.parametrize("codec", ["none", "int4"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(members=st.integers(1, 7), numel=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_whole_models(strategy: str, codec: str, members: int, numel: int, seed: int) -> None:
     codec = "int8" if codec == "int4" and meets(strategy) else codec
