@@ -80,6 +80,7 @@ OUTERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", sorted(OUTERS))
 @pytest.mark.parametrize("codec", ["none", "int4"])
 @settings(max_examples=4, deadline=None)
@@ -127,6 +128,7 @@ def test_streaming(codec: str, members: int, numel: int, count: int, seed: int) 
         swarm.compare(reference.theta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "topk", "q2"])
 @settings(max_examples=8, deadline=None)
 @given(members=st.integers(2, 7), numel=st.integers(1, 60), decay=st.floats(0, 1), seed=st.integers(0, 2**32 - 1))
