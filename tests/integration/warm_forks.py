@@ -25,6 +25,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,9 +169,12 @@ def serve(channel: socket.socket) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)  # what comes early waits
         between = os.fork()
         if between == 0:
+            middle = os.getpid()
             if (pid := os.fork()) != 0:
                 os.write(writing, HEAD.pack(pid))
                 os._exit(0)
+            while os.getppid() == middle:
+                time.sleep(0.0005)  # then it is the child of who asked
             for descriptor in (reading, writing):
                 os.close(descriptor)
             channel.close()
