@@ -37,9 +37,11 @@ def _heed_ctrl_c() -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The tasks of this folder are found from any working directory."""
+    """The tasks of this folder are found from any working directory. What is compiled is not kept: a test may write a
+    task twice within a second, which Python would take for the same."""
     path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(HERE)]
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
+    more = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(path)}
+    return os.environ | more
 
 
 def _forking() -> type[subprocess.Popen[Any]]:

@@ -33,7 +33,7 @@ def norm(member: Member) -> float:
     return float(member.node.inner.trainer.vector().abs().max())
 
 
-@pytest.mark.parametrize("claimed", [10**9, 20])
+@pytest.mark.parametrize("claimed", [10**9, pytest.param(20, marks=pytest.mark.soak)])
 async def test_one_liar_of_six_moves_no_start(
     claimed: int, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
