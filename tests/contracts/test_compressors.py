@@ -229,6 +229,7 @@ def test_mutated_payloads_decode_or_are_refused(make: Make, mutate: Callable[[by
     assert_decodes_or_refuses(codec, mutate(codec.encode(vector(numel))), numel)
 
 
+@pytest.mark.slow
 @every_compressor
 def test_no_bytes_make_decoding_allocate_more_than_the_vector_needs(make: Make) -> None:
     """A few times the vector, and 8 MiB of scratch. Headers are where a payload could ask for more."""

@@ -90,6 +90,7 @@ def test_a_ring_sends_less_than_two_vectors():
     assert baselines.ring_all_reduce_bytes(1000, 8) == 7000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYNC_STRATEGIES.names())
 def test_every_strategy_learns(name):
     quick = {"compressor": "own", "aggregator": "own", "rounds": 8, "inner_steps": 5}

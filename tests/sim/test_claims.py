@@ -107,6 +107,7 @@ async def test_a_newcomer_beside_one_liar_alone_is_told(tmp_path: Path, autojump
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.soak  # the adversary's named attacks play it twice
 async def test_a_resumed_node_whose_first_neighbour_lies_keeps_what_it_has(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
