@@ -54,6 +54,14 @@ class RemoteError(GossipError):
         self.detail = detail
 
 
+class AnsweredError(GossipError):
+    """Somebody came to ask and not to stay: `answer` is what it is told before the connection ends."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__("it has asked, and was answered")
+        self.answer = answer
+
+
 def lone_local_error(group: BaseExceptionGroup) -> BaseException:
     """The user's mistake out of the nurseries' wrapping, when it is all that there is; else the group as it was."""
     error: BaseException = group

@@ -66,7 +66,7 @@ def from_raw(raw: Raw) -> BootstrapConfig:
     try:
         config = BootstrapConfig.model_validate({name: raw[name] for name in SECTIONS if name in raw})
     except ValidationError as error:
-        raise config_errors.from_validation(error, keys) from None
+        raise config_errors.from_validation(error, keys, raw) from None
     except LocalError as error:
         raise UsageError(f"[network]: {error}") from None
     check_addresses(config.network)

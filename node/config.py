@@ -98,7 +98,7 @@ def from_raw(raw: Raw) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        raise config_errors.from_validation(error, known_keys()) from None
+        raise config_errors.from_validation(error, known_keys(), raw) from None
     except LocalError as error:  # of GossipConfig, whose package does not know pydantic
         raise UsageError(f"[network]: {error}") from None
     check_addresses(config.network)

@@ -5,17 +5,19 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
+from node.config_source import Raw, place_of
 from node.errors import UsageError
 
 Keys = Mapping[str, "list[str] | None"]
 
 
-def from_validation(error: ValidationError, keys: Keys) -> UsageError:
-    """The first mistake that pydantic found."""
+def from_validation(error: ValidationError, keys: Keys, raw: Raw) -> UsageError:
+    """The first mistake that pydantic found in `raw`."""
     first = error.errors(include_url=False)[0]
     where = [str(part) for part in first["loc"]]
     if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return _unknown_key(where, keys)
+        unknown, place = _unknown_key(where, keys), place_of(raw, *where[:2])
+        return UsageError(f"{place}: {unknown.message}", unknown.hint) if place else unknown
     name = ".".join(where[:2])
     message = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] in {"tuple_type", "list_type"}:

@@ -82,5 +82,23 @@ def build(factory: Callable[..., T], what: str, options: Mapping[str, object]) -
         signature.bind(**options)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "none"
-        raise BadOptionError(f"{what}: {error}; its options: {takes}") from error
+        raise BadOptionError(f"{what} {_misfit(signature, options) or error}; its options: {takes}") from error
     return factory(**options)
+
+
+def _misfit(signature: inspect.Signature, options: Mapping[str, object]) -> str:
+    """Which option there is not, or which is missing, as whoever gives them would say it; "" for another misfit."""
+    given = signature.parameters.values()
+    named = {each.name for each in given if each.kind is not each.POSITIONAL_ONLY}
+    free = any(each.kind is each.VAR_KEYWORD for each in given)
+    strange = [] if free else [each for each in options if each not in named]
+    if strange:
+        return f"takes no option {strange[0]!r}"
+    missing = [
+        each.name
+        for each in given
+        if each.default is each.empty
+        and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        and each.name not in options
+    ]
+    return f"needs the option {missing[0]!r}" if missing else ""

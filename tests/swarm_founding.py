@@ -12,7 +12,7 @@ from node.swarm.joining import membership, read_invite
 
 def found_private(folder: Path, learning: dict[str, Any], names: Sequence[str]) -> SwarmFolder:
     """A private swarm of these, whose folders in `folder` are members'; the admin's is `folder/lab`."""
-    wish = Founding(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(names)))
+    wish = Founding(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(names), full=True))
     made = create(folder / "lab", {"task": {"name": "digits"}, **learning}, wish, None)
     for name in names:
         member = membership(folder / name, {}, read_invite(made.line))

@@ -18,11 +18,13 @@ from gossip.membership.certificate import (
 )
 from gossip.membership.chain import ManifestChain, load_own_chain, pack_manifests
 from gossip.membership.gate import Applied, Gate
+from gossip.membership.invitation import Invitation
 from gossip.membership.invite import Appointment, Invite, Role, appoint, make_invite
-from gossip.membership.line import Invitation, encode_line, parse_line
+from gossip.membership.line import encode_line, encode_short, parse_any, parse_line
 from gossip.membership.manifest import Manifest, Policy, Terms, found, parse_manifest, psk_fingerprint, succeed
 from gossip.membership.revocation import Revocation, What, parse_revocation, revoke_grant, revoke_peer
 from gossip.membership.roster import Roster, pack_item, parse_item
+from gossip.membership.short_invite import ShortInvite, shorten
 from gossip.membership.sync import buckets, differing, dump_roster, load_roster, pages, parse_page, roster_digest
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Role",
     "Roster",
     "Rotation",
+    "ShortInvite",
     "Terms",
     "What",
     "appoint",
@@ -49,6 +52,7 @@ __all__ = [
     "differing",
     "dump_roster",
     "encode_line",
+    "encode_short",
     "found",
     "load_own_chain",
     "load_roster",
@@ -56,6 +60,7 @@ __all__ = [
     "pack_item",
     "pack_manifests",
     "pages",
+    "parse_any",
     "parse_certificate",
     "parse_item",
     "parse_line",
@@ -70,5 +75,6 @@ __all__ = [
     "roster_digest",
     "rotate",
     "rotated",
+    "shorten",
     "succeed",
 ]

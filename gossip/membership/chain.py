@@ -79,13 +79,19 @@ class ManifestChain:
             raise error
         return new
 
-    def spine(self) -> tuple[Manifest, ...]:
-        """The shortest chain to the newest version: what an invite carries."""
+    def spine(self, through: bytes = b"") -> tuple[Manifest, ...]:
+        """The shortest chain to the newest version, by way of the version whose digest begins with `through` if that is
+        held: what a newcomer needs."""
         kept = [self._held[0]]
         for before, each in pairwise(self._held):
-            if each is self.newest or not _same_admins(before, each):
+            named = bool(through) and each.digest.startswith(through)
+            if each is self.newest or named or not _same_admins(before, each):
                 kept.append(each)
         return tuple(kept)
+
+    def holds(self, digest: bytes) -> bool:
+        """Whether a version is held whose digest begins with these bytes."""
+        return any(each.digest.startswith(digest) for each in self._held)
 
     def dump(self) -> bytes:
         """All versions held, for the disk and for other members."""

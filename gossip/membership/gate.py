@@ -8,22 +8,29 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gossip.errors import LocalError, Reason, RemoteError
+from gossip.errors import AnsweredError, LocalError, Reason, RemoteError
 from gossip.ids import PeerId
 from gossip.membership.certificate import Certificate, Plain, parse_credentials
 from gossip.membership.chain import ManifestChain, pack_manifests
 from gossip.membership.invite import Role
-from gossip.membership.limits import MAX_REMEMBERED
+from gossip.membership.limits import MAX_PIECES, MAX_REMEMBERED
 from gossip.membership.refusal import Refusal, claim_words, ended_words, names, parse_refusal, refusal_for
 from gossip.membership.revocation import Revocation
 from gossip.membership.roster import Roster, pack_item
 from gossip.membership.standing import members, standing
+from gossip.membership.visit import answer_visit, check_visit, is_visit, parse_visit, refusal_for_visit
 from gossip.protocol.quota import Quota
 
 DISPLACING_BURST: Final = 16
 DISPLACING_PER_S: Final = 1.0
 """Newcomers to a full roster, where each puts another one out or is put out itself: it is counted anew, in 35 ms. Who
 has a line without a number of uses can redeem it for ever, each time earlier than the last."""
+
+PIECES_BURST: Final = 2 * MAX_PIECES
+PIECES_PER_S: Final = 16.0
+"""Pieces of the manifests that are told for one invite: the largest chain's twice, then 64 kB a second. Chosen: a
+quarter of the handshakes that a member begins in a second, so who floods with a line that others have, too, leaves them
+a turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +71,7 @@ class Gate:
         self._shown: Certificate | Plain = Plain(swarm=chain.swarm) if certificate is None else certificate
         self._admitted: dict[PeerId, Certificate | Plain] = {}
         self._displacing = Quota(burst=DISPLACING_BURST, per_s=DISPLACING_PER_S)
+        self._pieces = Quota(burst=PIECES_BURST, per_s=PIECES_PER_S)
         roster.restrict(chain.newest.terms.admins)
         try:
             standing(peer, self._shown, chain, roster, now())
@@ -77,7 +85,10 @@ class Gate:
         return self._shown.raw
 
     def admit(self, peer: PeerId, credentials: bytes) -> None:
-        """Decide about a peer that has proved its key; any bytes whatever. Raises RemoteError with the reason."""
+        """Decide about a peer that has proved its key; any bytes whatever. Raises RemoteError with the reason, and
+        AnsweredError for one that asks by its invite what the swarm is."""
+        if is_visit(credentials):
+            raise AnsweredError(self._answer(peer, credentials))
         shown, now = self._parse(credentials), self._now()
         standing(peer, shown, self.chain, self.roster, now)
         if isinstance(shown, Certificate):
@@ -89,11 +100,14 @@ class Gate:
 
     def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
         """What a peer is told that `admit` has refused with `error`; b"" for one that never was let in by an admin."""
+        terms = self.chain.newest.terms
         try:
-            shown = self._parse(credentials)
+            if is_visit(credentials):
+                told = refusal_for_visit(peer, parse_visit(credentials), self.roster, terms, error)
+            else:
+                told = refusal_for(peer, self._parse(credentials), self.roster, terms, error)
         except RemoteError:
             return b""
-        told = refusal_for(peer, shown, self.roster, self.chain.newest.terms, error)
         return b"" if told is None else told.pack()
 
     def heard(self, peer: PeerId, said: bytes) -> str:
@@ -212,6 +226,13 @@ class Gate:
         shown, roster = self._shown, self.roster
         found = roster.revoked(shown) if isinstance(shown, Certificate) else roster.revoked_peer(self._peer)
         return ended_words(shown, found if error.reason is Reason.REVOKED else None, error)
+
+    def _answer(self, peer: PeerId, credentials: bytes) -> bytes:
+        visit, now = parse_visit(credentials), self._now()
+        check_visit(peer, visit, self.chain, self.roster, now)
+        if not self._pieces.take(visit.invite.id.hex(), now):
+            raise RemoteError(Reason.FLOODED, "the invite's holder asks more often than it can use")
+        return answer_visit(visit, self.chain)
 
     def _parse(self, credentials: bytes) -> Certificate | Plain:
         """Who shows nothing at all is a stranger; an open swarm lets it in."""

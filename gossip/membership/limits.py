@@ -68,6 +68,19 @@ MAX_LINE_BYTES: Final = 256 * KIB
 MAX_LINE_MANIFESTS: Final = 64
 """As many as a chain holds."""
 
+NAMED_BYTES: Final = 16
+"""Of a manifest's digest in a short line, as of a swarm's id: nobody finds another manifest with the same 128 bits, and
+an admin who made two could as well have signed both."""
+
+MAX_LINE_ADDRESSES: Final = 4
+"""Bootstrap addresses in a short line, 55 letters each: a newcomer needs one that answers."""
+
+MAX_PIECE_BYTES: Final = 4000
+"""Of the manifests that one visit is told: what a handshake carries, less the frame. A usual swarm's take one."""
+
+MAX_PIECES: Final = 66
+"""Visits for the largest chain that a line may stand for: `MAX_LINE_BYTES` in pieces."""
+
 MAX_ROTATIONS: Final = 4
 """Keys that followed each other in one membership; then an admin gives a new one. 148 bytes each."""
 

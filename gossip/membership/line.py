@@ -1,25 +1,25 @@
-"""An invite as one line to paste: `p2p1`, then base64url without padding of
+"""An invite as one line to paste: `p2p1` (full) or `p2p2` (short), then base64url without padding of
 
     length: 3 bytes, big-endian, of all bytes after it but the checksum
-    body:   zlib of msgpack [invite: bin, secret seed: bin(32), pre-shared key: bin (0 or 32), manifests: [bin]]
-    check:  the first 4 bytes of BLAKE2b-256 of `p2p1`, length and body
+    body:   full: zlib of msgpack [invite: bin, secret seed: bin(32), pre-shared key: bin (0 or 32), manifests: [bin]]
+            short: as short_invite.py has it
+    check:  the first 4 bytes of BLAKE2b-256 of the line's first four letters, length and body
 
-It is all that a newcomer needs, and whoever has it is let in: it is a password. The manifests are the shortest chain
-from the founding one to the newest. The length tells a line that was cut from one that was mistyped.
+A full line is all that a newcomer needs; of a short one the manifests are fetched from a member. Whoever has either is
+let in: it is a password. The manifests are the shortest chain from the founding one to the newest. The length tells a
+line that was cut from one that was mistyped.
 """
 
 import base64
 import re
 import zlib
-from dataclasses import dataclass, field
 from typing import Final
 
 from gossip.errors import LocalError, RemoteError
 from gossip.identity import KEY_BYTES, Identity
-from gossip.ids import PeerId
-from gossip.membership.certificate import Certificate, redeem
 from gossip.membership.chain import ManifestChain
-from gossip.membership.invite import Invite, parse_invite
+from gossip.membership.invitation import Invitation, check_parts
+from gossip.membership.invite import parse_invite
 from gossip.membership.limits import (
     MAX_CERTIFICATE_BYTES,
     MAX_LINE_BYTES,
@@ -27,12 +27,14 @@ from gossip.membership.limits import (
     MAX_LINE_MANIFESTS,
     MAX_MANIFEST_BYTES,
 )
-from gossip.membership.manifest import PSK_BYTES, parse_manifest, psk_fingerprint
+from gossip.membership.manifest import PSK_BYTES, parse_manifest
+from gossip.membership.short_invite import ShortInvite, pack_short, parse_short
 from gossip.membership.signed import unpack_exact
 from gossip.protocol.digests import digest_of
 from gossip.protocol.wire import malformed, pack
 
 PREFIX: Final = "p2p1"
+SHORT: Final = "p2p2"
 CHECK_BYTES: Final = 4
 _LENGTH_BYTES: Final = 3
 _ANY_VERSION: Final = re.compile(r"p2p([0-9])")
@@ -61,42 +63,47 @@ _WORDS: Final = b" ".join(
 """Words that lines are likely to hold: zlib's preset dictionary, the likeliest last. A part of the format."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Invitation:
-    """What a line holds. `secret` is whoever's has the line; it never travels to members."""
-
-    invite: Invite
-    secret: Identity = field(repr=False)
-    chain: ManifestChain
-    psk: bytes | None = field(default=None, repr=False)
-
-    def redeem(self, peer: PeerId, *, issued_at: int, nonce: bytes) -> Certificate:
-        """Make `peer` a member; `issued_at` in unix seconds, `nonce` 16 random bytes. Raises LocalError."""
-        return redeem(self.invite, self.secret, peer, issued_at=issued_at, nonce=nonce)
-
-
 def encode_line(invitation: Invitation) -> str:
-    """The line. Raises LocalError when its parts do not belong together, or when it would be too long."""
+    """The full line. Raises LocalError when its parts do not belong together, or when it would be too long."""
     manifests = [each.raw for each in invitation.chain.spine()]
     packed = pack((invitation.invite.raw, invitation.secret.seed, invitation.psk or b"", manifests))
     packer = zlib.compressobj(level=9, zdict=_WORDS)
     body = packer.compress(packed) + packer.flush()
     if len(packed) > MAX_LINE_BYTES or len(body) * 4 // 3 + 16 > MAX_LINE_CHARS:
         raise LocalError("the manifest is too large for a line; a shorter allow list or fewer settings help")
-    whole = len(body).to_bytes(_LENGTH_BYTES, "big") + body
-    line = PREFIX + base64.urlsafe_b64encode(whole + _check(whole)).decode("ascii").rstrip("=")
+    line = _framed(PREFIX, body)
     parse_line(line)
     return line
 
 
-def parse_line(text: str) -> Invitation:
+def encode_short(short: ShortInvite) -> str:
+    """The short line. Raises LocalError when its parts do not belong together."""
+    line = _framed(SHORT, pack_short(short))
+    parse_any(line)
+    return line
+
+
+def parse_any(text: str) -> Invitation | ShortInvite:
     """What a line holds, as it was written or as a mail has broken it: see `unwrapped`. Raises LocalError, which says
     what is wrong with it."""
-    body = _body(unwrapped(text))
+    prefix, body = _body(unwrapped(text))
     try:
-        return _parse(_unpacked(body))
+        return parse_short(body) if prefix == SHORT else _parse(_unpacked(body))
     except RemoteError as error:
         raise LocalError(f"the invite contradicts itself: {error.detail or error}") from error
+
+
+def parse_line(text: str) -> Invitation:
+    """What a full line holds, as `parse_any`. Raises LocalError for a short one, too."""
+    read = parse_any(text)
+    if isinstance(read, ShortInvite):
+        raise LocalError("the invite is a short one: its manifests are yet to be fetched")
+    return read
+
+
+def _framed(prefix: str, body: bytes) -> str:
+    whole = len(body).to_bytes(_LENGTH_BYTES, "big") + body
+    return prefix + base64.urlsafe_b64encode(whole + _check(whole, prefix)).decode("ascii").rstrip("=")
 
 
 def unwrapped(text: str) -> str:
@@ -129,27 +136,28 @@ def _letters_of(letters: str) -> int:
     return -(-(_LENGTH_BYTES + size + CHECK_BYTES) * 4 // 3)
 
 
-def _check(whole: bytes) -> bytes:
-    return digest_of(PREFIX.encode("ascii") + whole)[:CHECK_BYTES]
+def _check(whole: bytes, prefix: str = PREFIX) -> bytes:
+    return digest_of(prefix.encode("ascii") + whole)[:CHECK_BYTES]
 
 
-def _body(text: str) -> bytes:
+def _body(text: str) -> tuple[str, bytes]:
+    """Which form it is, and the bytes of that."""
     if len(text) > 2 * MAX_LINE_CHARS or len(line := text.strip()) > MAX_LINE_CHARS:
         raise LocalError("not an invite: too long")
     version = _ANY_VERSION.match(line)
-    if not line.startswith(PREFIX):
+    if not line.startswith((PREFIX, SHORT)):
         if version is not None:
-            raise LocalError(f"the invite is of format {version[1]}, ours is 1: a newer p2ptrain is needed")
-        raise LocalError(f"not an invite: one begins with {PREFIX}")
-    letters = line[len(PREFIX) :]
+            raise LocalError(f"the invite is of format {version[1]}, ours are 1 and 2: a newer p2ptrain is needed")
+        raise LocalError(f"not an invite: one begins with {SHORT} or {PREFIX}")
+    prefix, letters = line[: len(PREFIX)], line[len(PREFIX) :]
     if _ALPHABET.fullmatch(letters) is None:
         raise LocalError("mistyped: an invite is one line of letters, digits, - and _")
     if len(letters) < _LEAST_CHARS:
         raise LocalError("the invite is cut short")
-    return _checked(letters)
+    return prefix, _checked(prefix, letters)
 
 
-def _checked(letters: str) -> bytes:
+def _checked(prefix: str, letters: str) -> bytes:
     expected = _letters_of(letters)
     if len(PREFIX) + expected > MAX_LINE_CHARS:
         raise LocalError("mistyped, or no invite: none is as long as this one says it is")
@@ -161,7 +169,7 @@ def _checked(letters: str) -> bytes:
     whole = base64.urlsafe_b64decode(padded)
     content, check = whole[:-CHECK_BYTES], whole[-CHECK_BYTES:]
     same = base64.urlsafe_b64encode(whole).decode("ascii").rstrip("=") == letters  # the last letter has spare bits
-    if not same or _check(content) != check:
+    if not same or _check(content, prefix) != check:
         raise LocalError("mistyped: the invite's checksum does not hold; copy the whole line again")
     return content[_LENGTH_BYTES:]
 
@@ -191,16 +199,5 @@ def _parse(packed: bytes) -> Invitation:
     while manifests.left:
         chain.accept(parse_manifest(manifests.binary(MAX_MANIFEST_BYTES)))
     invitation = Invitation(invite=invite, secret=Identity(seed), chain=chain, psk=psk or None)
-    _check_parts(invitation)
+    check_parts(invitation)
     return invitation
-
-
-def _check_parts(invitation: Invitation) -> None:
-    invite, terms = invitation.invite, invitation.chain.newest.terms
-    if invite.swarm != invitation.chain.swarm or invite.key != invitation.secret.public_key:
-        raise malformed("its parts are of two invites")
-    if invite.admin not in terms.admins:
-        raise malformed("it is signed by nobody who is an admin now")
-    fingerprint = None if invitation.psk is None else psk_fingerprint(invitation.psk)
-    if fingerprint != terms.psk_fingerprint or (invitation.psk is not None and len(invitation.psk) != PSK_BYTES):
-        raise malformed("its pre-shared key is not the swarm's")

@@ -42,6 +42,12 @@ _CLAIMS: Final = {
     Reason.NO_MEMBER: "this node is not on the swarm's list",
 }
 
+_OF_INVITES: Final = {
+    Reason.EXPIRED: "the invite has ended, or begins ahead of its clock",
+    Reason.REVOKED: "the invite was revoked",
+    Reason.USED_UP: "all uses of the invite are taken",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
@@ -87,6 +93,16 @@ def names(revocation: Revocation, peer: PeerId, shown: Certificate | Plain) -> b
 def claim_words(reason: Reason) -> str:
     """A reason that nobody has signed, as a clause."""
     return _CLAIMS.get(reason, reason.value)
+
+
+def invite_words(refusal: Refusal, *, signed: bool) -> str:
+    """Why an invite is not answered, as a clause; `signed`: by the admin who made it."""
+    out = refusal.revocation
+    if out is None:
+        return f"it says that {_OF_INVITES.get(refusal.reason, claim_words(refusal.reason))}"
+    why = f" ({out.reason})" if out.reason else ""
+    words = f"the invite was revoked by admin {out.admin.hex()[:_SHOWN_DIGITS]} on {_moment(out.issued_at)}{why}"
+    return words if signed else f"it says that {words}"
 
 
 def ended_words(shown: Certificate | Plain, revocation: Revocation | None, error: RemoteError) -> str:

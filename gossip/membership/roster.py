@@ -118,6 +118,10 @@ class Roster:
         found = self._naming((What.PEER, peer))
         return min(found, key=lambda each: each.order, default=None)
 
+    def revoked_grant(self, grant: Digest) -> Revocation | None:
+        """The earliest revocation of this grant."""
+        return min(self._naming((What.GRANT, grant)), key=lambda each: each.order, default=None)
+
     def __len__(self) -> int:
         return len(self._certificates) + len(self._revocations)
 

@@ -31,6 +31,7 @@ class Kind(StrEnum):
     APPOINTMENT = "appointment"
     ROTATION = "rotation"
     REVOCATION = "revocation"
+    VISIT = "visit"
 
 
 class Signer(Protocol):

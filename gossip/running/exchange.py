@@ -133,8 +133,10 @@ class Exchanger:
     async def _reduce(self, exchange: Exchange, work: Reduce, reduce: ReduceFunction, perform: "_Performer") -> None:
         size = sum(map(len, work.vectors.values()))
         data = await self._context.hasher.run(size, partial(reduce, work.vectors))
-        exchange.own_reduced(data)
         payload = await self._context.hasher.payload(data)
+        # Nothing may be awaited between these two: an exchange that has our part is over once the others' have come,
+        # and one that is over tells nobody any more.
+        exchange.own_reduced(data)
         perform.tell_all(self._serve(exchange, Stage.REDUCED, payload))
         self._changed.beat()
 

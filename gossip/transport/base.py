@@ -81,8 +81,10 @@ class Admission(Protocol):
         """Decide about the key that the far end has just proved, and what it showed; any bytes whatever.
 
         Raises RemoteError with the reason when it is not to become a peer: the socket is closed without a word, and the
-        transport counts a drop `refused_<reason>`. Asked more than once of one connection, so that one that takes its
-        time to come up is not there after a `disconnect`: the answer must cost the peer nothing, and be quick.
+        transport counts a drop `refused_<reason>`. Raises AnsweredError for one that only asks: it is told the answer,
+        at most `MAX_CREDENTIALS` bytes, and the socket is closed. Asked more than once of one connection, so that one
+        that takes its time to come up is not there after a `disconnect`: the answer must cost the peer nothing, and be
+        quick.
         """
 
     def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:

@@ -7,7 +7,7 @@ must not fill a log. Each counts, by its reason (drops.py). Nothing here is I/O,
 from collections.abc import Callable
 from typing import Final
 
-from gossip.errors import LocalError, RemoteError
+from gossip.errors import AnsweredError, LocalError, RemoteError
 from gossip.ids import PeerId
 from gossip.protocol.quota import Quota
 from gossip.transport.base import MAX_CREDENTIALS, Admission, TransportError
@@ -57,10 +57,14 @@ class Door:
         return shown
 
     def admit(self, peer: PeerId, credentials: bytes, host: str | None, now: float) -> None:
-        """Ask about a peer that has proved its key, at `host`. Raises RefusedError, which is counted and told."""
+        """Ask about a peer that has proved its key, at `host`. Raises RefusedError, which is counted and told; of
+        one that came to ask, counted alone."""
         assert self._admission is not None
         try:
             self._admission.admit(peer, credentials)
+        except AnsweredError as asked:  # a newcomer's first step: counted, and nothing that an operator is to look at
+            self._count("visited")
+            raise RefusedError("visited", str(asked), asked.answer) from None
         except RemoteError as error:
             kind = f"refused_{error.reason}"
             refusal = self.refusal(kind if kind in DROPS else "refused_other", str(error), peer, host, now)

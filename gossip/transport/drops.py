@@ -23,6 +23,7 @@ DROPS: Final[Mapping[str, str]] = {
     "refused_other": "the same, for another reason",
     "refused_protocol": "callers that speak another security than members do: stock libp2p, plain text, TLS",
     "refused_psk": "callers that have not the pre-shared key of the private network",
+    "visited": "callers that asked what their short invite leaves out, and were told",
     "silent_peer": "connections over which nothing came for some heartbeats",
     "connection_write": "connections that broke while we sent",
     "data_open": "data connections that could not be made: a libp2p stream was taken instead",

@@ -11,6 +11,7 @@ from node import run_dir as folders
 from node.errors import UsageError
 
 if TYPE_CHECKING:
+    from gossip.membership import Invitation, ShortInvite
     from node.config_source import Raw
     from node.swarm.joining import Membership
 
@@ -58,10 +59,17 @@ def _membership_in(node_dir: Path, given: "Raw", invite: str | None) -> "Members
     from node.swarm import joining
 
     invitation = None if invite is None else joining.read_invite(invite)
-    member = joining.membership(node_dir, given, invitation)
+    member = joining.membership(node_dir, given, invitation, lambda short: _fetched(short, given))
     if member is not None and member.invitation is not None:
         warn(joining.ending(member.invitation, time.time()))
     return member
+
+
+def _fetched(short: "ShortInvite", given: "Raw") -> "Invitation":
+    from node.swarm.fetching import fetched
+
+    peers = given.get("network", {}).get("peers", ())
+    return fetched(short, [each for each in peers if isinstance(each, str)])
 
 
 def passphrase_in(folder: Path, file: Path | None) -> bytes | None:

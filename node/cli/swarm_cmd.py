@@ -137,10 +137,19 @@ def invite(
         Path | None, typer.Option(metavar="FILE", help="Write the line there (mode 0600), and do not print it.")
     ] = None,
     qr: Annotated[bool, typer.Option("--qr", help="Draw it in the terminal, too.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="A longer line with the swarm's settings in it, for who cannot fetch them from a member."
+        ),
+    ] = False,
     passphrase_file: options.PassphraseFile = None,
     json: options.Json = False,
 ) -> None:
-    """Print an invite: one line, which holds all that a newcomer needs. It is a password: whoever has it is let in."""
+    """Print an invite: one line, by which a newcomer finds the swarm and checks what it is given there.
+
+    It is a password: whoever has it is let in.
+    """
     import time
 
     from node.swarm import inviting, words
@@ -148,7 +157,11 @@ def invite(
 
     with _mistakes():
         wish = inviting.Wish(
-            role=words.role(role), expires=words.expiry(expires, time.time()), uses=uses or None, name=name
+            role=words.role(role),
+            expires=words.expiry(expires, time.time()),
+            uses=uses or None,
+            name=name,
+            full=full,
         )
         admin = SwarmFolder(folder)
         admin.chain()
@@ -170,7 +183,10 @@ def show(
     ],
     json: options.Json = False,
 ) -> None:
-    """Print what a swarm is: who may come, what is trained and how, where it begins. No secret is in it."""
+    """Print what a swarm is: who may come, what is trained and how, where it begins. No secret is in it.
+
+    Of a short invite it asks a member, and takes no use of it; where none answers, it prints what the line says.
+    """
     from node.swarm import joining, looking, words
     from node.swarm.folder import SwarmFolder, membership_of
     from node.swarm.pending import known
@@ -181,8 +197,7 @@ def show(
             chain, roster = known(membership_of(folder))
             view = looking.swarm_view(chain) | {"invites": looking.invites_view(SwarmFolder(Path(what)), roster)}
         else:
-            invitation = joining.read_invite(what)
-            view = looking.swarm_view(invitation.chain) | {"invite": looking.invite_view(invitation)}
+            view = looking.line_view(joining.read_invite(what))
     _out(swarm_text.shown(view), json=json)
 
 

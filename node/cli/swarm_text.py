@@ -77,19 +77,7 @@ def shown(view: dict[str, Any]) -> Said:
     """For `swarm show`."""
     from node.swarm.words import moment
 
-    lines = [
-        f"swarm      {view['name']} ({view['swarm']})",
-        f"manifest   version {view['version']}, settings hold from round {view['applies_at']}",
-        f"admins     {view['threshold']} of {len(view['admins'])} sign: {', '.join(view['admins'])}",
-        f"members    {_who(view)}",
-        f"found at   {', '.join(view['bootstrap']) or 'no address is named: members need --peer'}",
-        f"needs      p2ptrain {view['min_app'] or '(any)'}, protocol {view['min_protocol']}",
-        f"hidden     {'behind a pre-shared key, too' if view['psk'] else 'by Noise; there is no pre-shared key'}",
-        f"data       {view['same_data'] or 'each member has its own'}",
-        f"recipe     {view['recipe']}",
-    ]
-    for section, keys in view["settings"].items():
-        lines.append(f"  [{section}] " + "  ".join(f"{key}={value}" for key, value in keys.items()))
+    lines = _of_line(view) if "missing" in view else _of_swarm(view)
     if invite := view.get("invite"):
         lines.append(
             f"the invite makes a {invite['role']} of {invite['uses'] or 'any number'} at most; "
@@ -100,9 +88,40 @@ def shown(view: dict[str, Any]) -> Said:
             f"invite     {each['id'][:12]}  {each['role']}  {each['joined']} of {each['uses'] or 'any number'} joined"
             f"  ends {moment(each['expires'])}  {each['name']}{'  REVOKED' if each['revoked'] else ''}"
         )
-    if view["conflicts"]:
+    if view.get("conflicts"):
         lines.append(f"CONFLICT   two manifests of version {view['conflicts']}: admins signed twice; rotate heals it")
     return view, lines
+
+
+def _of_line(view: dict[str, Any]) -> list[str]:
+    """What a short invite says by itself."""
+    return [
+        f"swarm      {view['swarm']}",
+        f"manifest   {view['manifest']}..., or one that follows it: not here, as {view['missing']}",
+        f"found at   {', '.join(view['bootstrap'])}",
+        f"hidden     {_hidden(view)}",
+    ]
+
+
+def _hidden(view: dict[str, Any]) -> str:
+    return "behind a pre-shared key, too" if view["psk"] else "by Noise; there is no pre-shared key"
+
+
+def _of_swarm(view: dict[str, Any]) -> list[str]:
+    lines = [
+        f"swarm      {view['name']} ({view['swarm']})",
+        f"manifest   version {view['version']}, settings hold from round {view['applies_at']}",
+        f"admins     {view['threshold']} of {len(view['admins'])} sign: {', '.join(view['admins'])}",
+        f"members    {_who(view)}",
+        f"found at   {', '.join(view['bootstrap']) or 'no address is named: members need --peer'}",
+        f"needs      p2ptrain {view['min_app'] or '(any)'}, protocol {view['min_protocol']}",
+        f"hidden     {_hidden(view)}",
+        f"data       {view['same_data'] or 'each member has its own'}",
+        f"recipe     {view['recipe']}",
+    ]
+    for section, keys in view["settings"].items():
+        lines.append(f"  [{section}] " + "  ".join(f"{key}={value}" for key, value in keys.items()))
+    return lines
 
 
 def listed(rows: list[dict[str, Any]], name: str) -> Said:

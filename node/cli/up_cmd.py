@@ -47,7 +47,14 @@ def up(
     ] = None,
     seed: options.Seed = None,
     export: options.Exports = None,
-    json: options.Json = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="JSON lines instead of text, and no page of the swarm: a program needs none. Each node's own has its "
+            "address in `started`, and `p2ptrain page RUN` shows the swarm.",
+        ),
+    ] = False,
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Keep every checkpoint of the run. Without it each node keeps its newest few."),

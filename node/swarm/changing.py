@@ -28,6 +28,7 @@ from gossip.membership import (
 )
 from gossip.membership.chain import MAX_CHAIN_BYTES
 from gossip.membership.limits import MAX_CHAIN, MAX_MANIFEST_BYTES
+from gossip.membership.line import PREFIX, SHORT
 from gossip.membership.signed import Signer, unpack_exact
 from gossip.running.inbox import MAX_INBOX_BYTES
 from gossip.secret_file import read_private, write_private
@@ -75,6 +76,8 @@ class Outcome:
 def targets(folder: SwarmFolder, others: Sequence[Path]) -> tuple[Path, ...]:
     """The nodes' folders that something signed goes to. UsageError when there is none, or one is no member's."""
     found = [*([folder.node_dir] if folder.known else []), *map(member_dir, others)]
+    if not found and not folder.authority_file.exists():
+        raise UsageError(f"{folder.path} is no swarm's folder", "give the one of p2ptrain swarm create (--out)")
     if not found:
         raise UsageError(f"{folder.path} has no node", "give a member's folder with --to")
     return tuple(dict.fromkeys(found))
@@ -258,7 +261,7 @@ def _check_admin(authority: Signer, newest: Manifest) -> None:
 
 def _meant(word: str, folder: SwarmFolder, roster: Roster) -> PeerId | Digest:
     """A peer, by its id or the end of it; or an invite, by its line, a file with it, its id (or beginning) or name."""
-    if word.startswith("p2p1") or words.is_file(word):
+    if word.startswith((PREFIX, SHORT)) or words.is_file(word):
         return read_invite(word).invite.id
     peers = {each.peer for each in roster.certificates}
     if len(word) == 52:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from io import StringIO
 
 from gossip.identity import Identity
-from gossip.membership import Invitation, Role, encode_line, make_invite
+from gossip.membership import Invitation, Role, encode_line, encode_short, make_invite, shorten
 from gossip.membership.signed import Signer
 from node.errors import UsageError
 from node.swarm.folder import SwarmFolder
@@ -16,17 +16,20 @@ MAX_QR_CHARS = 2953
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What an invite is to give. `expires`: unix seconds, of the membership; `uses`: None is any number."""
+    """What an invite is to give. `expires`: unix seconds, of the membership; `uses`: None is any number. `full`: a line
+    that holds the manifests, too."""
 
     role: Role = Role.TRAINER
     expires: int | None = None
     uses: int | None = 1
     name: str = ""
+    full: bool = False
 
 
 def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None = None) -> str:
-    """Sign an invite, take note of it, and return its line. UsageError when the key is no admin's; LocalError on a name
-    or a number out of bounds."""
+    """Sign an invite, take note of it, and return its line: a full one also where the manifest names no address at
+    which a newcomer could ask for the rest. UsageError when the key is no admin's; LocalError on a name or a number out
+    of bounds."""
     chain = folder.chain()
     if authority.public_key not in chain.newest.terms.admins:
         raise UsageError("this key is no admin's of the swarm", "an admin's invite is needed: ask one")
@@ -41,7 +44,9 @@ def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None 
         expires=wish.expires,
         uses=wish.uses,
     )
-    line = encode_line(Invitation(invite=invite, secret=secret, chain=chain, psk=folder.psk()))
+    invitation = Invitation(invite=invite, secret=secret, chain=chain, psk=folder.psk())
+    short = None if wish.full else shorten(invitation)
+    line = encode_line(invitation) if short is None else encode_short(short)
     folder.record(invite)
     return line
 

@@ -9,7 +9,8 @@ import secrets
 import sys
 import time
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ import tomli_w
 
 from gossip.errors import LocalError, RemoteError
 from gossip.identity import Identity
-from gossip.membership import Invitation, Manifest, ManifestChain, Policy, Role, parse_line
+from gossip.membership import Invitation, Manifest, ManifestChain, Policy, Role, ShortInvite, parse_any
 from gossip.membership.limits import MAX_LINE_CHARS, TOLERANCE_S
 from gossip.membership.line import is_whole, unwrapped
 from gossip.membership.signed import NONCE_BYTES
@@ -65,8 +66,9 @@ class Membership:
         keep_own(self.node_dir, self.own)
 
 
-def read_invite(word: str) -> Invitation:
-    """An invite from its line, a file with it, or stdin (`-`). UsageError: cut, mistyped, of another format."""
+def read_invite(word: str) -> Invitation | ShortInvite:
+    """An invite from its line, a file with it, or stdin (`-`), as it stands there. UsageError: cut, mistyped, of
+    another format."""
     if word == STDIN:
         text = _typed()
     elif words.is_file(word):
@@ -74,9 +76,9 @@ def read_invite(word: str) -> Invitation:
     elif _BEGINS.search(word):
         text = word
     else:  # what it is may be most of a line, which belongs in no message
-        raise UsageError("the invite is neither a line that begins with p2p1 nor a file that is there", "see --invite")
+        raise UsageError("the invite is neither a line that begins with p2p nor a file that is there", "see --invite")
     try:
-        return parse_line(text)
+        return parse_any(text)
     except LocalError as error:
         raise UsageError(str(error), "paste the whole line, or ask for another invite") from None
 
@@ -94,9 +96,16 @@ def _typed() -> str:
     return text
 
 
-def membership(node_dir: Path, given: Raw, invitation: Invitation | None) -> Membership | None:
-    """Of a node's folder, by an invite or as it lies there; None where there is neither. Writes nothing. UsageError on
-    an invite that has ended, on one of another swarm, and on settings that contradict the swarm's."""
+Fetch = Callable[[ShortInvite], Invitation]
+"""Gets what a short invite leaves out."""
+
+
+def membership(
+    node_dir: Path, given: Raw, invitation: Invitation | ShortInvite | None, fetch: Fetch | None = None
+) -> Membership | None:
+    """Of a node's folder, by an invite or as it lies there; None where there is neither. Writes nothing, and asks
+    nobody (`fetch`) but for the manifests of a short invite which the folder has not. UsageError on an invite that has
+    ended, on one of another swarm, and on settings that contradict the swarm's."""
     files = membership_of(node_dir)
     if invitation is None and not files.joined:
         return None
@@ -104,13 +113,19 @@ def membership(node_dir: Path, given: Raw, invitation: Invitation | None) -> Mem
     chain = files.load_manifests() if files.joined else None
     if invitation is not None:
         check_usable(invitation, time.time())
-        if chain is not None and chain.swarm != invitation.chain.swarm:
+        if chain is not None and chain.swarm != invitation.invite.swarm:
             name = chain.newest.terms.name
             raise UsageError(f"{node_dir} is a member of another swarm ({name})", "give another --run-dir or --name")
-        chain = _together(chain, invitation.chain)
-        if certificate is not None and certificate.grant.id == invitation.invite.id:
+        taken = certificate is not None and certificate.grant.id == invitation.invite.id
+        if isinstance(invitation, Invitation):
+            chain = _together(chain, invitation.chain)
+        elif not taken:
+            invitation = _completed(invitation, chain, fetch)
+            chain = invitation.chain
+        if taken:
             invitation = None  # redeemed before: a line that is given again takes no other use
     assert chain is not None
+    assert not isinstance(invitation, ShortInvite)
     check_version(chain.newest.terms)
     if invitation is not None:
         role = invitation.invite.role
@@ -124,7 +139,22 @@ def membership(node_dir: Path, given: Raw, invitation: Invitation | None) -> Mem
     return Membership(node_dir=node_dir, chain=chain, role=role, own=own, raw=raw, invitation=invitation)
 
 
-def check_usable(invitation: Invitation, now: float) -> None:
+def _completed(short: ShortInvite, ours: ManifestChain | None, fetch: Fetch | None) -> Invitation:
+    """By the folder's own manifests, or by those that are fetched."""
+    if ours is not None and ours.holds(short.named):
+        try:
+            return short.complete(ours)
+        except RemoteError as error:
+            raise UsageError(f"the invite does not fit the swarm as it is now: {error.detail or error}") from error
+    if fetch is None:
+        raise UsageError(
+            "the invite is a short one, and its manifests were not fetched", "ask for one made with --full"
+        )
+    whole = fetch(short)
+    return replace(whole, chain=_together(ours, whole.chain))
+
+
+def check_usable(invitation: Invitation | ShortInvite, now: float) -> None:
     """UsageError for an invite that has ended, or begins far ahead of this clock."""
     invite = invitation.invite
     if invite.expires is not None and now > invite.expires + TOLERANCE_S:

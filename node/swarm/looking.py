@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gossip.membership import Certificate, Invitation, ManifestChain, Policy, Roster
+from gossip.membership import Certificate, Invitation, ManifestChain, Policy, Roster, ShortInvite
 from gossip.membership.standing import expired
-from node.errors import UsageError
+from node.errors import RunError, UsageError
 from node.events import read_events
 from node.progress import NodeProgress
 from node.run_dir import EVENTS, LOCK
@@ -76,7 +76,28 @@ def swarm_view(chain: ManifestChain) -> dict[str, Any]:
     }
 
 
-def invite_view(invitation: Invitation) -> dict[str, Any]:
+def line_view(invitation: Invitation | ShortInvite) -> dict[str, Any]:
+    """An invite, and the swarm that it is to: of a short one by what a member tells of that now, or else by the line
+    alone, with the reason as `missing`. No use of it is taken."""
+    invite = invite_view(invitation)
+    if isinstance(invitation, Invitation):
+        return swarm_view(invitation.chain) | {"invite": invite}
+    from node.swarm.fetching import looked_at
+
+    try:
+        return swarm_view(looked_at(invitation).chain) | {"invite": invite}
+    except RunError as error:
+        return {
+            "swarm": invitation.invite.swarm.hex(),
+            "bootstrap": list(invitation.addresses),
+            "psk": invitation.psk is not None,
+            "manifest": invitation.named.hex(),
+            "missing": error.line(),
+            "invite": invite,
+        }
+
+
+def invite_view(invitation: Invitation | ShortInvite) -> dict[str, Any]:
     """What an invite gives, without its secret."""
     invite = invitation.invite
     return {

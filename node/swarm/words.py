@@ -75,6 +75,14 @@ def multiaddr(host: str, port: int) -> str:
     return f"/ip{ipaddress.ip_address(host).version}/{host}/tcp/{port}"
 
 
+def place_in(address: str) -> str:
+    """Host and port of a multiaddr, as people write them; the address itself where it is another kind."""
+    found = re.fullmatch(r"/(?:ip4|ip6|dns[46]?|dnsaddr)/([^/]+)/tcp/(\d+)/p2p/\w+", address)
+    if found is None:
+        return address
+    return f"[{found[1]}]:{found[2]}" if ":" in found[1] else f"{found[1]}:{found[2]}"
+
+
 def listening(host: str, port: int) -> str:
     """Where to listen, to be reached there: on loopback alone if that is all, else on every interface."""
     if _is_address(host) and ipaddress.ip_address(host).is_loopback:

@@ -1,8 +1,8 @@
 """The swarm as a live table with a progress bar: a pure function of the nodes' progress."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -30,18 +30,38 @@ _COLUMNS = ("node", "round", "loss", "eval", "tok/s", "sent", "recv", "peers", "
 """acc, rej: neighbours' updates accepted and rejected; arr: the share of them that arrives in time; util: of the time
 computing."""
 
+_LEAVES_FIRST = ("arr", "acc", "recv", "sent", "tok/s", "rej", "eval")
+"""Which columns a narrow terminal goes without, the first one first: a table with fewer is read more easily than one in
+which the state is cut to `finish...`."""
+
 
 def nodes_table(
     nodes: Sequence[NodeProgress], byzantine: frozenset[str] = frozenset(), *, width: int = NARROW
 ) -> Table:
-    """One row a node; liars are marked with a star. Fits 80 columns."""
+    """One row a node; liars are marked with a star. What does not fit into `width` columns is left out whole; the name
+    alone is cut."""
     gap = 1 if width < WIDE else 2
+    rows = [dict(zip(_COLUMNS, _row(node, lies=node.name in byzantine), strict=True)) for node in nodes]
+    widths = {column: max([len(column), *(row[column].cell_len for row in rows)]) for column in _COLUMNS}
     table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", pad_edge=False)
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column in {"node", "state"} else "right", no_wrap=True)
-    for node in nodes:
-        table.add_row(*_row(node, lies=node.name in byzantine))
+    shown = _fitting(widths, gap, width)
+    for column in shown:
+        justify: JustifyMethod = "left" if column in {"node", "state"} else "right"
+        least = None if column == "node" else widths[column]
+        table.add_column(column, justify=justify, no_wrap=True, min_width=least)
+    for row in rows:
+        table.add_row(*(row[column] for column in shown))
     return table
+
+
+def _fitting(widths: Mapping[str, int], gap: int, width: int) -> list[str]:
+    """The columns for which there is room."""
+    shown = list(_COLUMNS)
+    for column in _LEAVES_FIRST:
+        if sum(widths[each] + gap for each in shown) - gap <= width:
+            break
+        shown.remove(column)
+    return shown
 
 
 def swarm_view(

@@ -189,6 +189,8 @@ def judge(stage: Stage, clean: Clean | None, seconds: float, found: Violations) 
     _adoptions(stage, found)
     _rounds(stage, found)
     _places(stage, found)
+    for line in stage.misled:
+        found.add("misled", line)
     if clean is not None:
         _company(stage, clean, found)
         _loss(stage, clean, found)

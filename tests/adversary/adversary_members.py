@@ -11,12 +11,14 @@ from gossip.membership import (
     Manifest,
     ManifestChain,
     Role,
+    ShortInvite,
     Terms,
     found,
     make_invite,
     redeem,
     succeed,
 )
+from gossip.membership.limits import NAMED_BYTES
 from gossip.protocol.digests import digest_of
 from gossip.running.membership import Private
 from node.swarm.folder import membership_of
@@ -35,6 +37,14 @@ def chain() -> ManifestChain:
 
 
 SWARM = chain().swarm
+
+
+def short_line(address: str, *, number: int = 0) -> ShortInvite:
+    """The short line that newcomers have: of everybody's invite (number 0), or of another one."""
+    secret = SECRET if number == 0 else Identity(number.to_bytes(4, "big") + b"\x66" * 28)
+    invite = make_invite(ADMIN, SWARM, secret, role=Role.TRAINER, issued_at=FOUNDED, uses=None, name="all")
+    named = chain().newest.digest[:NAMED_BYTES]
+    return ShortInvite(invite=invite, secret=secret, named=named, addresses=(address,))
 
 
 def certificate(peer: PeerId, number: int = 0) -> Certificate:

@@ -101,6 +101,8 @@ class Stage:
         self.met: set[PeerId] = set()
         """Hostile nodes that dial whoever comes."""
         self.errors: list[str] = []
+        self.misled: list[str] = []
+        """What newcomers with an invite came to that they must not."""
         self.bootstrap: BootstrapService | None = None
         self.bootstrap_transport: MemoryTransport | None = None
         self.passes: Counter[tuple[str, str]] = Counter()

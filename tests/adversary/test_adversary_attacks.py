@@ -113,3 +113,10 @@ def test_a_plug_in_codec_that_refuses_for_a_reason_of_its_own_ends_nobody() -> N
 def test_a_member_that_says_of_all_that_they_are_out_stops_nobody(variant: str) -> None:
     scenario = Scenario(kind="private", honest=5, f=1)
     holds(scenario, Move(kind="members.revoke", at=20.0, variant=variant, amount=6, seconds=120.0))
+
+
+def test_a_member_that_lies_to_newcomers_with_an_invite_misleads_none() -> None:
+    """Three newcomers each time, each of which hears one of nine lies, as the seed has it."""
+    scenario = Scenario(kind="private", honest=4, f=1)
+    lies = [Move(kind="members.revoke", at=10.0 + 20 * at, variant="visit", amount=9, seed=at) for at in range(6)]
+    holds(scenario, *lies)

@@ -1,6 +1,7 @@
 """Exchanges among real services over the in-memory network: exact, and what the dead, the late and liars cost."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,8 +14,10 @@ from gossip.ids import Digest, PeerId
 from gossip.protocol.envelope import seal
 from gossip.protocol.exchange import Group, ReducedPart
 from gossip.protocol.limits import CHUNK_BYTES
+from gossip.protocol.publisher import Payload
 from gossip.protocol.statements import Stage, part_statement
 from gossip.running.exchange import BLOBS_EACH, KEPT
+from gossip.running.hashing import Hasher
 from gossip.transport.base import Stream, TransportError
 
 SIZE = 5 * CHUNK_BYTES + 12
@@ -105,6 +108,24 @@ async def test_it_moves_twice_a_vector_and_not_a_mesh(autojump_clock):
         assert trio.current_time() - before < 5.0  # nobody waited for a deadline
         moved = sum(node.service.stats.payload_bytes_received for node in nodes)
         assert moved == sum(node.service.stats.payload_bytes_sent for node in nodes) == 2 * 3 * SIZE
+
+
+class SlowHasher(Hasher):
+    """A busy machine: what others have reduced is here long before our own part is hashed."""
+
+    async def payload(self, data: bytes) -> Payload:
+        await trio.sleep(TIMEOUT_S / 6)
+        return await super().payload(data)
+
+
+async def test_who_hashes_its_own_part_last_still_gives_it_to_all(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(3)
+        exchanger = nodes[0].service._exchanger
+        exchanger._context = replace(exchanger._context, hasher=SlowHasher(SIZE))
+        results = await exchanged(nodes, group_of(nodes))
+        for parts in results.values():
+            assert np.array_equal(whole(parts), expected([0, 1, 2]))
 
 
 async def test_a_dead_owner_costs_its_part_and_its_vector(autojump_clock):

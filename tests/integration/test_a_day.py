@@ -95,9 +95,10 @@ def found_it(folder: Path) -> None:
 
 
 def crash_and_go_on(folder: Path) -> None:
-    """Join; kill -9; the folder alone goes on; both finish."""
+    """Join by the short line, whose rest is fetched; kill -9; the folder alone goes on; both finish."""
     often = ("--set", "node.checkpoint_every=2")
-    with member(folder / "1", "--swarm", folder / "lab", *often, *OWN) as first:
+    assert (folder / "lab" / "invite.txt").read_text().startswith("p2p2")
+    with member(folder / "1", "--swarm", folder / "lab", "--set", "node.wait_for=1", *often, *OWN) as first:
         invite = ("--invite", folder / "lab" / "invite.txt", "--run-dir", folder / "guest")
         with member(folder / "2", *invite, "--task", "paced_digits:create", *often, *OWN) as second:
             second.hear("round", members=2)

@@ -61,7 +61,11 @@ FILES = {
     ("words", "code", "said"),
     [
         (("node", "--config", "bad.toml"), 2, ["bad.toml is not valid TOML", "line 1"]),
-        (("node", "--config", "key.toml"), 2, ["unknown key train.lr", "did you mean train.learning_rate?"]),
+        (
+            ("node", "--config", "key.toml"),
+            2,
+            ["key.toml, line 2: unknown key train.lr", "did you mean train.learning_rate?"],
+        ),
         (("node", "--config", "none.toml"), 2, ["there is no configuration file none.toml", "--config"]),
         (("up", "--set", "trian.rounds=3"), 2, ["unknown section [trian]", "did you mean train?"]),
         (("up", "--rounds", 0), 2, ["rounds must be at least 1"]),

@@ -9,7 +9,7 @@ import pytest
 from processes_harness import Program, ran, read_log
 
 from gossip.identity import Identity
-from gossip.membership import parse_line
+from gossip.membership import parse_any
 from node.run_dir import IDENTITY
 
 pytestmark = pytest.mark.paired
@@ -59,7 +59,7 @@ def run(folder: Path, *words: object) -> Program:
 def secrets_of(folder: Path) -> dict[str, str]:
     """What must be nowhere but in its own file."""
     line = (folder / "lab" / "invite.txt").read_text().strip()
-    invitation = parse_line(line)
+    invitation = parse_any(line)
     assert invitation.psk is not None
     keys = {name: Identity.load(folder / name / "node" / IDENTITY).seed.hex() for name in ("lab", "a", "b")}
     own = {"line": line, "psk": invitation.psk.hex(), "invite's secret": invitation.secret.seed.hex()}

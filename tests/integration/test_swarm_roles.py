@@ -18,7 +18,7 @@ RAW = {"task": {"name": "paced_digits:create"}, "train": {"rounds": 400, "inner_
 
 
 def test_a_bootstrap_node_by_its_invite_and_a_doctor_that_members_speak_with(tmp_path: Path) -> None:
-    made = create(tmp_path / "lab", RAW, Founding(name="lab", psk=True, first=Wish(uses=None)), None)
+    made = create(tmp_path / "lab", RAW, Founding(name="lab", psk=True, first=Wish(uses=None, full=True)), None)
     folder = SwarmFolder(tmp_path / "lab")
 
     line = tmp_path / "post.txt"

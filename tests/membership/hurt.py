@@ -32,9 +32,11 @@ from gossip.membership import (
     Roster,
     dump_roster,
     encode_line,
+    encode_short,
     load_roster,
     pack_item,
     pages,
+    parse_any,
     parse_item,
     parse_line,
     parse_manifest,
@@ -44,11 +46,14 @@ from gossip.membership import (
     revoke_peer,
     rotate,
     rotated,
+    shorten,
 )
 from gossip.membership.certificate import parse_credentials
 from gossip.membership.chain import load_chain
 from gossip.membership.refusal import Refusal, parse_refusal
 from gossip.membership.settings import pack_settings, parse_settings
+from gossip.membership.short_invite import pack_short, parse_short
+from gossip.membership.visit import Visitor, answer_visit, make_visit, parse_visit
 from gossip.sealed import Cost, seal, unseal
 
 CHEAP: Final = Cost(operations=1, memory_bytes=8192)
@@ -88,12 +93,26 @@ def formats() -> tuple[Format, ...]:
     refusals = tuple(
         each.pack() for each in (Refusal(reason=Reason.REVOKED, revocation=out), Refusal(reason=Reason.EXPIRED))
     )
+    short = shorten(line_parts(lean_chain := chain_of(settings={})))
+    assert short is not None
+    asks = make_visit(short.invite, short.secret, peer(1).peer_id, short.named, 0)
+    answer = answer_visit(parse_visit(asks), lean_chain)
+
+    def hears(said: bytes) -> object:
+        visitor = Visitor(short, peer(1))
+        visitor.heard(peer(2).peer_id, said)
+        return visitor.take()
+
     sealed = seal(b"\x01" * 32, b"p", purpose="authority", salt=b"s" * 16, nonce=b"n" * 24, cost=CHEAP)
     return (
         Format("manifest", parse_manifest, (board.newest.raw, long.newest.raw), (lean.newest.raw,)),
         Format("chain", load_chain, (long.dump(), board.dump()), (lean.dump(),)),
         Format("settings", parse_settings, (pack_settings({"a": [1, {"b": 0.5}], "c": bootstrap(1)[0]}),)),
         Format("line", lambda data: parse_line(data.decode("latin-1")), tuple(encode_line(p).encode() for p in lines)),
+        Format("short line", lambda data: parse_any(data.decode("latin-1")), (encode_short(short).encode(),)),
+        Format("short invite", parse_short, (pack_short(short),)),
+        Format("visit", parse_visit, (asks,)),
+        Format("answer to a visit", hears, (answer,)),
         Format(
             "certificate",
             parse_credentials,

@@ -9,8 +9,10 @@ from gossip.membership import (
     Invitation,
     ManifestChain,
     Role,
+    ShortInvite,
     Terms,
     encode_line,
+    encode_short,
     found,
     limits,
     make_invite,
@@ -28,6 +30,14 @@ def invitation() -> Invitation:
     return Invitation(invite=granted, secret=secret(), chain=chain)
 
 
+def short_invite() -> ShortInvite:
+    """The page's short line: the same invite, with the manifests at peer 1."""
+    made = invitation()
+    named = made.chain.newest.digest[: limits.NAMED_BYTES]
+    address = f"/ip4/198.51.100.1/tcp/4001/p2p/{peer(1).peer_id}"
+    return ShortInvite(invite=made.invite, secret=made.secret, named=named, addresses=(address,))
+
+
 def examples() -> dict[str, bytes | str]:
     """By their names on the page."""
     made = invitation()
@@ -40,6 +50,7 @@ def examples() -> dict[str, bytes | str]:
         "rotation": successor.rotations[0].raw,
         "revocation": revoke_peer(ADMIN, made.chain.swarm, peer(2).peer_id, issued_at=NOW, reason="left").raw,
         "line": encode_line(made),
+        "short line": encode_short(short_invite()),
     }
 
 

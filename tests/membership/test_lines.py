@@ -179,7 +179,7 @@ def line_of_another() -> str:
         ("", "not an invite"),
         ("hello", "not an invite"),
         ("p2p", "not an invite"),
-        ("p2p2" + LINE[4:], "newer p2ptrain"),
+        ("p2p3" + LINE[4:], "newer p2ptrain"),
         (LINE + "A", "longer than it says"),
         (LINE + LINE, "longer than it says"),
         (LINE[:40] + "\n*" + LINE[41:], "cut short"),

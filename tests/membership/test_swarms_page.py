@@ -5,7 +5,16 @@ from pathlib import Path
 
 from swarms_page import bounds, examples
 
-from gossip.membership import Role, parse_certificate, parse_line, parse_manifest, parse_revocation, parse_rotation
+from gossip.membership import (
+    Role,
+    ShortInvite,
+    parse_any,
+    parse_certificate,
+    parse_line,
+    parse_manifest,
+    parse_revocation,
+    parse_rotation,
+)
 from gossip.membership.invite import parse_invite
 from gossip.membership.manifest import Policy
 from gossip.membership.signed import Kind
@@ -18,8 +27,8 @@ def shown() -> dict[str, bytes]:
     return {name: bytes.fromhex(text) for name, text in blocks}
 
 
-def shown_line() -> str:
-    start = PAGE.index("    p2p1")
+def shown_line(prefix: str = "p2p1") -> str:
+    start = PAGE.index(f"    {prefix}")
     return "".join(PAGE[start:].partition("\n\n")[0].split())
 
 
@@ -30,7 +39,7 @@ def test_every_bound_stands_in_the_page():
 
 
 def test_the_examples_are_what_the_code_makes():
-    assert {**shown(), "line": shown_line()} == examples()
+    assert {**shown(), "line": shown_line(), "short line": shown_line("p2p2")} == examples()
 
 
 def test_the_examples_are_what_the_code_reads():
@@ -38,6 +47,10 @@ def test_the_examples_are_what_the_code_reads():
     read = parse_line(shown_line())
     assert read.chain.newest == parse_manifest(blocks["manifest"])
     assert read.invite == parse_invite(blocks["invite"])
+    short = parse_any(shown_line("p2p2"))
+    assert isinstance(short, ShortInvite)
+    assert short.invite == read.invite
+    assert short.complete(read.chain).chain is read.chain
     assert parse_certificate(blocks["certificate"]).root == parse_rotation(blocks["rotation"]).old
     assert parse_revocation(blocks["revocation"]).target == parse_rotation(blocks["rotation"]).new
 

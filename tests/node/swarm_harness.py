@@ -21,13 +21,13 @@ AT = ("127.0.0.1", 4001)
 
 def founded(out: Path, raw: Raw | None = None, **wish: Any) -> Founded:
     """A swarm in `out`."""
-    wanted = {"name": "lab", "at": AT, "first": Wish(uses=10), **wish}
+    wanted = {"name": "lab", "at": AT, "first": Wish(uses=10, full=True), **wish}
     return create(out, DIGITS if raw is None else raw, Founding(**wanted), None)
 
 
 def line_of(folder: SwarmFolder, **wish: Any) -> str:
-    """One more invite."""
-    return give(folder, folder.authority(None), Wish(**wish))
+    """One more invite, which is taken up where no member answers."""
+    return give(folder, folder.authority(None), Wish(**{"full": True, **wish}))
 
 
 def joined(node_dir: Path, line: str, given: Raw | None = None) -> Membership:

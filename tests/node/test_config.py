@@ -124,6 +124,31 @@ def test_a_mistake_is_one_line_that_helps(sets, said):
 
 
 @pytest.mark.parametrize(
+    ("content", "line", "said"),
+    [
+        ("# mine\n[train]\nrounds = 3\nroundz = 4\n", 4, "unknown key train.roundz, did you mean train.rounds?"),
+        ("train.roundz = 4\n", 1, "unknown key train.roundz"),
+        ('[task]\nname = "digits"\n\n  [ trian ]\nrounds = 3\n', 4, "unknown section [trian], did you mean train?"),
+        ("[train]\n", None, None),
+        ("train = { roundz = 4 }\n", 0, "unknown key train.roundz"),
+    ],
+)
+def test_an_unknown_key_of_a_file_is_said_with_file_and_line(tmp_path, content, line, said):
+    file, other = tmp_path / "mine.toml", tmp_path / "other.toml"
+    file.write_text(content)
+    other.write_text("[train]\nrounds = 2\n")
+    if said is None:
+        assert load([file, other], ["train.seed=1"]).train.rounds == 2
+        return
+    for files in ([file], [other, file], [file, other]):
+        with pytest.raises(UsageError) as caught:
+            load(files, ["train.seed=1"])
+        assert caught.value.message.startswith(f"{file}, line {line}: {said}" if line else f"{file}: {said}")
+    with pytest.raises(UsageError, match=r"^unknown key train\.roundz"):
+        load([other], ["train.roundz=1"])
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"[train\n", "not valid TOML"),

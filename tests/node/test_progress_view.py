@@ -85,6 +85,29 @@ def test_progress_is_json():
     assert json.loads(json.dumps(swarm()[0].as_dict()))["peer_id"] == f"{PEER}0"
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_state_is_never_cut(width):
+    """Six digits of rounds, megabytes, and thousands of updates: what does not fit goes as a whole column."""
+    wide = round_event(100_000, ts=9.0) | {
+        "rounds": 100_000,
+        "payload_bytes_sent": 123_400_000,
+        "payload_bytes_received": 370_200_000,
+        "accepted": 299_999,
+        "rejected": 12_345,
+        "updates_in_time": 1.0,
+    }
+    nodes = swarm()
+    for node in nodes:
+        node.observe(wide)
+    nodes[0].observe({"ts": 10.0, "event": "finished", "summary": None})
+    nodes[1].observe({"ts": 10.0, "event": "interrupted"})
+    lines = drawn(nodes_table(nodes, width=width), width)
+    assert [line.split()[-1] for line in lines[:3]] == ["state", "finished", "interrupted"]
+    assert "100,000/100,000" in lines[1] or "100000/100000" in lines[1]
+    assert "…" not in "".join(lines)
+    assert max(map(len, lines)) <= width
+
+
 def test_the_table_has_a_row_a_node_and_fits_a_terminal():
     lines = drawn(nodes_table(swarm(), frozenset({"node-3"})))
     assert lines[0].split() == [

@@ -231,7 +231,10 @@ def test_show_tells_nothing_secret_and_everything_else(tmp_path: Path, capsys: p
 def test_folders_that_are_no_swarm_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("show", "members", "invite"):
         assert "no swarm's folder" in mistake(capsys, "swarm", command, tmp_path)
-    assert "has no node" in mistake(capsys, "swarm", "rotate", tmp_path)
+    for command, *words in (("rotate",), ("revoke", "a" * 64)):
+        assert f"{tmp_path} is no swarm's folder" in mistake(capsys, "swarm", command, tmp_path, *words)
+    SwarmFolder(tmp_path / "board").new_authority(None)
+    assert "has no node" in mistake(capsys, "swarm", "rotate", tmp_path / "board"), "another admin's, who has its key"
     assert "no swarm's folder" in mistake(capsys, "node", "--swarm", tmp_path)
     made = founded(tmp_path / "lab")
     both = ("node", "--swarm", made.folder.path, "--run-dir", tmp_path / "a")
@@ -252,7 +255,7 @@ def test_an_invite_in_a_file_and_as_a_picture(tmp_path: Path, capsys: pytest.Cap
         capsys, "swarm", "invite", lab, "--out", file, "--expires", "7d", "--uses", 2, "--name", "carol"
     )
     assert code == 0
-    assert "p2p1" not in out
+    assert "p2p2" not in out
     assert file.stat().st_mode & 0o777 == 0o600
     view = json.loads(said(capsys, "swarm", "show", file, "--json")[1])["invite"]
     assert (view["uses"], view["name"], view["expires"] - view["issued_at"]) == (2, "carol", 7 * 86400)
@@ -260,5 +263,9 @@ def test_an_invite_in_a_file_and_as_a_picture(tmp_path: Path, capsys: pytest.Cap
     assert "unknown role" in mistake(capsys, "swarm", "invite", lab, "--role", "king")
     _, out, _ = said(capsys, "swarm", "invite", lab, "--qr")
     line, *picture = out.splitlines()
+    assert line.startswith("p2p2")
+    assert len(picture) > 30
+    _, out, _ = said(capsys, "swarm", "invite", lab, "--qr", "--full")
+    line, *larger = out.splitlines()
     assert line.startswith("p2p1")
-    assert len(picture) > 40
+    assert len(larger) > len(picture) + 10

@@ -186,7 +186,7 @@ def test_an_invite_that_ended_a_moment_ago_is_taken_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = founded(tmp_path / "lab").folder
-    wish = Wish(expires=now() - 60)
+    wish = Wish(expires=now() - 60, full=True)
     ended = give(folder, folder.authority(None), wish, now=now() - 2000)
     _, member = settings_in(tmp_path / "a", {}, ended)
     assert member is not None

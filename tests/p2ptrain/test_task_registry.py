@@ -65,9 +65,9 @@ def test_a_users_module_is_found_in_the_current_directory(here):
     task = get("mine_found:create", alpha=0.5)
     assert isinstance(task, Digits)
     assert task.alpha == 0.5
-    with pytest.raises(TaskError, match="missing a required argument: 'alpha'"):
+    with pytest.raises(TaskError, match="needs the option 'alpha'; its options: alpha"):
         get("mine_found:create")
-    with pytest.raises(TaskError, match="unexpected keyword argument 'beta'"):
+    with pytest.raises(TaskError, match="takes no option 'beta'; its options: alpha"):
         get("mine_found:create", alpha=0.5, beta=1)
 
 

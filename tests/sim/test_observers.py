@@ -25,7 +25,7 @@ ROUNDS, EVERY = 8, 4
 LEARNING: dict[str, Any] = {"train": {"rounds": ROUNDS, "eval_every": EVERY}, "sync": {"f": 1}}
 WATCHING: dict[str, Any] = {**LEARNING, "node": {"role": "observer", "checkpoint_every": 1}}
 TRAINERS = ("a", "b", "c")
-WATCH = Wish(role=Role.OBSERVER)
+WATCH = Wish(role=Role.OBSERVER, full=True)
 
 
 async def start_trainers(members: Swarm, **sections: Any) -> list[Member]:
@@ -55,7 +55,7 @@ def model(member: Member) -> torch.Tensor:
 
 def found_private(folder: Path, *observers: str) -> SwarmFolder:
     """A private swarm of the trainers and these observers, whose folders are members'."""
-    wish = Founding(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(TRAINERS)))
+    wish = Founding(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(TRAINERS), full=True))
     made = create(folder / "lab", {"task": {"name": "digits"}, **LEARNING}, wish, None)
     for name in TRAINERS + observers:
         line = made.line if name in TRAINERS else give(made.folder, made.folder.authority(None), WATCH)

@@ -88,7 +88,7 @@ async def test_a_newcomer_by_a_used_up_invite_stops_and_says_so(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     lab = found_private(tmp_path, LEARNING, ("a", "b"))
-    line = give(lab, lab.authority(None), Wish(uses=1))
+    line = give(lab, lab.authority(None), Wish(uses=1, full=True))
     for name in ("c", "late"):
         member = membership(tmp_path / name, {}, read_invite(line))
         assert member is not None
