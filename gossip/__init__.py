@@ -10,11 +10,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gossip.api import GossipEvent, GossipStats, Head, NeighbourStatus, RoundView, RunInfo, Update
-    from gossip.config import GossipConfig
-    from gossip.errors import GossipError, LocalError, Reason, RemoteError
-    from gossip.identity import Identity
-    from gossip.ids import Digest, PeerId, RunId, SwarmId
+    from gossip.core.api import GossipEvent, GossipStats, Head, NeighbourStatus, RoundView, RunInfo, Update
+    from gossip.core.config import GossipConfig
+    from gossip.core.errors import GossipError, LocalError, Reason, RemoteError
+    from gossip.core.identity import Identity
+    from gossip.core.ids import Digest, PeerId, RunId, SwarmId
     from gossip.service import GossipService
 
 __all__ = [
@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 _PLACES = {
-    "api": ("GossipEvent", "GossipStats", "Head", "NeighbourStatus", "RoundView", "RunInfo", "Update"),
-    "config": ("GossipConfig",),
-    "errors": ("GossipError", "LocalError", "Reason", "RemoteError"),
-    "identity": ("Identity",),
-    "ids": ("Digest", "PeerId", "RunId", "SwarmId"),
+    "core.api": ("GossipEvent", "GossipStats", "Head", "NeighbourStatus", "RoundView", "RunInfo", "Update"),
+    "core.config": ("GossipConfig",),
+    "core.errors": ("GossipError", "LocalError", "Reason", "RemoteError"),
+    "core.identity": ("Identity",),
+    "core.ids": ("Digest", "PeerId", "RunId", "SwarmId"),
     "service": ("GossipService",),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}

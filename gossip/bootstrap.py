@@ -15,38 +15,31 @@ from typing import Final
 
 import trio
 
-from gossip.config import GossipConfig
-from gossip.errors import GossipError, LocalError, Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.membership.spread import Spread
-from gossip.protocol.attempts import Attempts, host_of
-from gossip.protocol.book import MAX_DUMP_BYTES
-from gossip.protocol.dialback import DIALBACK_PROTOCOL
-from gossip.protocol.limits import STREAM_PROTOCOL
-from gossip.protocol.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
-from gossip.protocol.messages import (
-    FindRequest,
-    GoodbyeRequest,
-    HelloRequest,
-    encode_answer,
-    encode_refusal,
-    parse_request,
-)
-from gossip.protocol.networks import network_of
-from gossip.protocol.quota import Quota
-from gossip.protocol.rendezvous import MAX_RUNS, Rendezvous
-from gossip.protocol.request_budget import RequestBudget
-from gossip.protocol.roles import Roles
-from gossip.running.book_file import SAVE_EVERY_S, write_whole
-from gossip.running.dialback import DialBacks
-from gossip.running.dialler import RUMOUR_MAX_S
-from gossip.running.hashing import Hasher
-from gossip.running.membership import Private, of_swarm
-from gossip.running.prober import PROBES_BURST, PROBES_PER_S
-from gossip.running.registrar import House, MemberView, Registrar
-from gossip.running.session import serve
+from gossip.blobs.hashing_task import Hasher
+from gossip.bootstrap_state import MAX_RUNS, BootstrapState
+from gossip.core.backoff import Backoff, host_of
+from gossip.core.config import GossipConfig
+from gossip.core.errors import GossipError, LocalError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.limits import STREAM_PROTOCOL
+from gossip.core.messages import FindRequest, GoodbyeRequest, HelloRequest, encode_answer, encode_refusal, parse_request
+from gossip.core.networks import network_of
+from gossip.core.rate_limit import KeyedTokenBucket
+from gossip.core.request_limit import RequestLimit
+from gossip.discovery.dialler_task import RUMOUR_MAX_S
+from gossip.discovery.peerstore import MAX_DUMP_BYTES
+from gossip.discovery.peerstore_file_task import SAVE_EVERY_S, write_whole
+from gossip.membership.anti_entropy import AntiEntropy
+from gossip.membership.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
+from gossip.membership.membership_sync_task import MembershipSync, MemberView, ServicePorts
+from gossip.membership.private_swarm import PrivateSwarm, of_swarm
+from gossip.reachability.dialback import DIALBACK_PROTOCOL
+from gossip.reachability.dialback_task import DialBacks
+from gossip.reachability.probe_task import PROBES_BURST, PROBES_PER_S
+from gossip.session import serve
 from gossip.transport.base import Stream, Transport, TransportError
+from gossip.updates.roles import Roles
 
 MAX_PROBES: Final = 16
 """Under way at once: of a crowd of newcomers some cannot be reached, and each of these takes a whole dial's time. A
@@ -70,16 +63,16 @@ class BootstrapService:
         config: GossipConfig,
         rng: random.Random,
         warn: Callable[[str], None],
-        private: Private | None = None,
+        private: PrivateSwarm | None = None,
     ) -> None:
         """Raises LocalError when the transport has another identity. `private`: the membership that `transport` asks,
         whose roster and manifests are spread like a member's."""
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
-        spread = None if private is None else Spread(private.gate)
+        spread = None if private is None else AntiEntropy(private.gate)
         roles = None if spread is None else Roles(identity.peer_id, spread.role_of, spread.why_out)
-        self.rendezvous = Rendezvous(identity, config.named, rng, roles)
+        self.rendezvous = BootstrapState(identity, config.named, rng, roles)
         self.stats = self.rendezvous.court.stats
         self._transport = transport
         self._config = config
@@ -89,14 +82,14 @@ class BootstrapService:
         self._nursery: trio.Nursery | None = None
         self._streams: Counter[PeerId] = Counter()
         self._probing: dict[PeerId, str] = {}
-        self._attempts = Attempts(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng)
-        self._hosts = Attempts(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
-        self._quota = Quota(burst=PROBES_BURST, per_s=PROBES_PER_S)
-        self._budget = RequestBudget()
+        self._attempts = Backoff(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng)
+        self._hosts = Backoff(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
+        self._quota = KeyedTokenBucket(burst=PROBES_BURST, per_s=PROBES_PER_S)
+        self._budget = RequestLimit()
         self._newcomer = trio.Event()
         self._registrar = None
         if private is not None and spread is not None:
-            self._registrar = Registrar(private, spread, self._house(rng))
+            self._registrar = MembershipSync(private, spread, self._house(rng))
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._charged)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -192,9 +185,9 @@ class BootstrapService:
 
     # -- insides
 
-    def _house(self, rng: random.Random) -> House:
+    def _house(self, rng: random.Random) -> ServicePorts:
         court = self.rendezvous.court
-        return House(
+        return ServicePorts(
             transport=self._transport,
             config=self._config,
             jitter=lambda: rng.uniform(0.75, 1.25),

@@ -12,7 +12,14 @@ from functools import partial
 
 import trio
 
-from gossip.api import (
+from gossip.actions import Disconnect, EmitEvent, Follow, Out, Unfollow, WakeSync
+from gossip.allreduce.allreduce import Group, ReducedPart
+from gossip.allreduce.allreduce_task import AllReducer, ReduceFunction
+from gossip.blobs.hashing_task import Hasher
+from gossip.blobs.snapshots_task import Snapshots
+from gossip.blobs.state_digest_task import StateDigestPublisher
+from gossip.context import Notifier, ServiceContext
+from gossip.core.api import (
     Arrivals,
     Fetch,
     GossipEvent,
@@ -30,41 +37,34 @@ from gossip.api import (
     Tracked,
     Update,
 )
-from gossip.config import GossipConfig
-from gossip.errors import GossipError, LocalError, Reason, RemoteError, lone_local_error
-from gossip.identity import Identity
-from gossip.ids import Digest, PeerId
+from gossip.core.config import GossipConfig
+from gossip.core.errors import GossipError, LocalError, Reason, RemoteError, lone_local_error
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import KIB
+from gossip.core.messages import GoodbyeRequest
+from gossip.core.quiet_clock import local_minute, quiet_by
+from gossip.discovery.dialler_task import Dialler
+from gossip.discovery.lookup_task import LookupTask
+from gossip.discovery.mdns_task import mdns_for
+from gossip.discovery.peerstore_file_task import PeerStoreKeeper
+from gossip.engine import Engine
+from gossip.handlers import Handlers
 from gossip.membership import Role
-from gossip.membership.spread import Spread
-from gossip.protocol.engine import Engine
-from gossip.protocol.exchange import Group, ReducedPart
-from gossip.protocol.limits import KIB
-from gossip.protocol.messages import GoodbyeRequest
-from gossip.protocol.outs import Disconnect, Follow, Out, Tell, Unfollow, Wake
-from gossip.protocol.roles import Roles
-from gossip.running.announcer import Announcer
-from gossip.running.book_file import BookKeeper
-from gossip.running.closer import Closer
-from gossip.running.context import Context, Pulse
-from gossip.running.dialback import DialBacks
-from gossip.running.dialler import Dialler
-from gossip.running.exchange import Exchanger, ReduceFunction
-from gossip.running.followers import Followers
-from gossip.running.handlers import Handlers
-from gossip.running.hashing import Hasher
-from gossip.running.lookup import Finder
-from gossip.running.marks import Marker
-from gossip.running.mdns import mdns_for
-from gossip.running.membership import Private, of_swarm
-from gossip.running.quiet import local_minute, quiet_by
-from gossip.running.reacher import Reacher
-from gossip.running.registrar import MemberView, Registrar, house_of
-from gossip.running.relay import relay_of
-from gossip.running.server import Server
-from gossip.running.session import ask_once
-from gossip.running.snapshots import Snapshots
+from gossip.membership.anti_entropy import AntiEntropy
+from gossip.membership.membership_sync_task import MembershipSync, MemberView, service_ports_of
+from gossip.membership.private_swarm import PrivateSwarm, of_swarm
+from gossip.reachability.dialback_task import DialBacks
+from gossip.reachability.reachability_task import ReachabilityTask
+from gossip.reachability.relay_task import relay_of
+from gossip.server import Server
+from gossip.session import ask_once
 from gossip.transport.base import Transport
-from gossip.transport.paced import within
+from gossip.transport.throttled import within
+from gossip.updates.announcer_task import Announcer
+from gossip.updates.followers_task import Followers
+from gossip.updates.roles import Roles
+from gossip.updates.round_closer_task import RoundCloser
 
 
 def _ignore(event: GossipEvent) -> None:
@@ -87,13 +87,13 @@ class GossipService(Handlers):
         tracked: Tracked | None = None,
         observer: Observer = _ignore,
         minute_of_day: Callable[[], int] = local_minute,
-        private: Private | None = None,
+        private: PrivateSwarm | None = None,
     ) -> None:
         """Raises LocalError when an address in the config is none. `private`: the membership that `transport` asks."""
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
-        spread = None if private is None else Spread(private.gate)
+        spread = None if private is None else AntiEntropy(private.gate)
         # No buffer: an update leaves its follower when the runtime takes it, so that memory is bounded by the degree.
         self._updates_in, self.updates = trio.open_memory_channel[Update](0)
         roles = None if spread is None else Roles(identity.peer_id, spread.role_of, spread.why_out)
@@ -109,32 +109,32 @@ class GossipService(Handlers):
         self.stats: GossipStats = self._engine.court.stats
         self._run_info = run
         self._observer = observer
-        self._context = Context(
+        self._context = ServiceContext(
             engine=self._engine,
             transport=within(transport, up=config.up_bytes_per_s, down=config.down_bytes_per_s),
             config=config,
             hasher=Hasher(config.hash_in_thread_above),
             perform=self._perform,
-            changed=Pulse(),
+            changed=Notifier(),
             quiet=quiet_by(config.quiet_hours, minute_of_day),
             tracked=tracked,
         )
-        self._exchanger = Exchanger(self._context, identity)
+        self._exchanger = AllReducer(self._context, identity)
         publisher, hasher = self._engine.publisher, self._context.hasher
         snapshots = Snapshots(publisher, snapshot_source, hasher, self._context.warn)
         self._registrar = None
         if private is not None and spread is not None:
-            self._registrar = Registrar(private, spread, house_of(self._context, self._forget))
+            self._registrar = MembershipSync(private, spread, service_ports_of(self._context, self._forget))
         self._server = Server(self._context, snapshots, self._exchanger, self._registrar)
-        self._marker = Marker(publisher, hasher)
+        self._marker = StateDigestPublisher(publisher, hasher)
         self._dialler = Dialler(self._context, rng)
-        self._finder = Finder(self._context, self._dialler, rng)
+        self._finder = LookupTask(self._context, self._dialler, rng)
         self._relay = relay_of(self._context, identity)
         self.relaying = self._relay.reading
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._context.offence)
-        self._book = BookKeeper(self._context)
+        self._book = PeerStoreKeeper(self._context)
         self._announcer = Announcer(self._context)
-        self.closer = Closer(self._context)
+        self.closer = RoundCloser(self._context)
         self._followers = Followers(self._context, self._updates_in, self._server.shelf)
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
@@ -157,7 +157,7 @@ class GossipService(Handlers):
             nursery.start_soon(self._book.run)
             nursery.start_soon(self._dialler.run)
             nursery.start_soon(self._finder.run)
-            nursery.start_soon(Reacher(self._context).run)
+            nursery.start_soon(ReachabilityTask(self._context).run)
             if self._registrar is not None:
                 nursery.start_soon(self._registrar.run)
             if self._context.config.mdns:
@@ -295,7 +295,7 @@ class GossipService(Handlers):
         self._engine.outvoted_liars = True
 
     def round_closed(self) -> None:
-        """A round is over for one who closes none: an observer. Neighbours have served it (protocol/probation.py)."""
+        """A round is over for one who closes none: an observer. Neighbours have served it (updates/probation.py)."""
         self._engine.round_closed()
 
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
@@ -341,7 +341,7 @@ class GossipService(Handlers):
         return await self._finder.find(peer)
 
     def known_graph(self) -> dict[bytes, frozenset[bytes]]:
-        """Who is beside whom in the swarm, as far as we know it; by tags (protocol/topology.py)."""
+        """Who is beside whom in the swarm, as far as we know it; by tags (updates/topology.py)."""
         return self._engine.known_graph(trio.current_time())
 
     def reachability(self) -> Reachability:
@@ -357,7 +357,7 @@ class GossipService(Handlers):
         return {**self._followers.queues(), "serving": self._server.serving}
 
     def drops(self) -> dict[str, int]:
-        """What the transport refused, let go or survived, by kind (see transport/drops.py)."""
+        """What the transport refused, let go or survived, by kind (see transport/drop_reasons.py)."""
         return dict(self._context.transport.drops)
 
     def proofs(self) -> dict[PeerId, tuple[bytes, bytes]]:
@@ -460,14 +460,14 @@ class GossipService(Handlers):
 
     def _do(self, out: Out) -> None:
         match out:
-            case Tell(event=event):
+            case EmitEvent(event=event):
                 self._observer(event)
             case Follow(peer=peer):
                 if self._nursery is not None:  # or we are shutting down
                     self._followers.begin(peer, self._nursery)
             case Unfollow(peer=peer):
                 self._followers.end(peer)
-            case Wake(peer=peer):
+            case WakeSync(peer=peer):
                 self._followers.wake(peer)
             case Disconnect():
                 if self._nursery is not None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from node import interrupts
+from node.system import interrupts
 
 
 def main() -> None:

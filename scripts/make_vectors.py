@@ -19,20 +19,29 @@ import make_vectors_codecs as codecs
 import msgpack
 from make_vectors_parts import ALICE, BOB, CAROL, EPOCH, GENESIS, SCOPE, pattern, shown
 
-from gossip.api import UpdateKind
-from gossip.errors import Reason
-from gossip.identity import Identity
-from gossip.ids import Digest
-from gossip.membership.limits import BUCKET_BYTES, BUCKETS
-from gossip.protocol import messages
-from gossip.protocol.blobs import Manifest, manifest_of
-from gossip.protocol.chain import Chain, EquivocationError
-from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
-from gossip.protocol.envelope import Envelope, Statement, seal
-from gossip.protocol.exchange import Group
-from gossip.protocol.kademlia import PLACE_BITS, place_of_id
-from gossip.protocol.limits import CHUNK_BYTES, PROTOCOL_VERSION
-from gossip.protocol.member_messages import (
+from gossip.allreduce.allreduce import Group
+from gossip.blobs.blob import BlobManifest, blob_manifest_of
+from gossip.core import messages
+from gossip.core.api import UpdateKind
+from gossip.core.digests import NO_DIGEST, digest_of, swarm_id_of
+from gossip.core.envelope import Envelope, Statement, seal
+from gossip.core.errors import Reason
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest
+from gossip.core.limits import CHUNK_BYTES, PROTOCOL_VERSION
+from gossip.core.statements import (
+    Stage,
+    UpdateHeader,
+    UpdateHeaderBody,
+    goodbye_statement,
+    parse_update_header,
+    part_statement,
+    record_statement,
+    snapshot_offer_statement,
+    update_header_statement,
+)
+from gossip.discovery.routing_table import PLACE_BITS, place_of_id
+from gossip.membership.member_messages import (
     BucketsRequest,
     Known,
     MembershipRequest,
@@ -40,22 +49,13 @@ from gossip.protocol.member_messages import (
     TermsRequest,
     pack_parts,
 )
-from gossip.protocol.statements import (
-    Link,
-    LinkBody,
-    Stage,
-    goodbye_statement,
-    link_statement,
-    offer_statement,
-    parse_link,
-    part_statement,
-    record_statement,
-)
-from gossip.protocol.topology import place_of, tag_of
+from gossip.membership.membership_limits import BUCKET_BYTES, BUCKETS
+from gossip.updates.hash_chain import EquivocationError, HashChain
+from gossip.updates.topology import place_of, tag_of
 
 FOLDER = Path(__file__).parents[1] / "tests" / "vectors"
 ADDRESSES = (f"/ip4/192.0.2.7/tcp/4001/p2p/{ALICE.peer_id}", f"/dns4/node.example/tcp/4001/p2p/{ALICE.peer_id}")
-PAYLOAD = manifest_of(b"payload")
+PAYLOAD = blob_manifest_of(b"payload")
 
 
 def names() -> dict[str, object]:
@@ -87,13 +87,13 @@ def blobs() -> dict[str, object]:
     sizes = (0, 1, 7, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES)
     return {
         "digests": [{"data": data, "digest": digest_of(data)} for data in (b"", b"payload", bytes(64))],
-        "manifests": [_manifest(manifest_of(pattern(size))) for size in sizes],
+        "manifests": [_manifest(blob_manifest_of(pattern(size))) for size in sizes],
         "bad_manifests": list(bad.manifests()),
         "exchanges": [_exchange(3 * CHUNK_BYTES + 5), _exchange(CHUNK_BYTES)],
     }
 
 
-def _manifest(manifest: Manifest) -> dict[str, object]:
+def _manifest(manifest: BlobManifest) -> dict[str, object]:
     return {
         "size": manifest.size,
         "chunks": manifest.chunks,
@@ -126,8 +126,8 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
         address = NO_DIGEST if link.kind == "genesis" else PAYLOAD.address
         fields = {key: value for key, value in vars(link).items() if value is not None}
         named = {} if base else {"state": link.state or b""}
-        yield link_statement(epoch=EPOCH, seq=seq, prev=prev, address=address, body=link), {**fields, **named}
-    offer = offer_statement(
+        yield update_header_statement(epoch=EPOCH, seq=seq, prev=prev, address=address, body=link), {**fields, **named}
+    offer = snapshot_offer_statement(
         epoch=EPOCH, seq=5, head=digest_of(b"the newest link"), address=PAYLOAD.address, round=6, size=12
     )
     yield offer, {"round": 6, "size": 12}
@@ -143,9 +143,11 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
         yield part, {"size": 12}
 
 
-def _body(kind: UpdateKind, codec: str = "", size: int = 0, state: Digest | None = None) -> LinkBody:
+def _body(kind: UpdateKind, codec: str = "", size: int = 0, state: Digest | None = None) -> UpdateHeaderBody:
     genesis = GENESIS if kind == "genesis" else None
-    return LinkBody(round=6, kind=kind, codec=codec, size=size, steps=20, tokens=320, genesis=genesis, state=state)
+    return UpdateHeaderBody(
+        round=6, kind=kind, codec=codec, size=size, steps=20, tokens=320, genesis=genesis, state=state
+    )
 
 
 def _statement(envelope: Envelope, body: dict[str, Any], by: Identity = ALICE) -> dict[str, object]:
@@ -177,7 +179,7 @@ def conversation() -> dict[str, object]:
     goodbye = seal(ALICE, SCOPE, goodbye_statement(epoch=EPOCH, seq=5)).raw
     requests = {
         "hello": (messages.HelloRequest(hello=lonely.encode()), [lonely.encode()]),
-        "links": (messages.LinksRequest(epoch=EPOCH, first=1, count=8), [[link, link]]),
+        "links": (messages.HeadersRequest(epoch=EPOCH, first=1, count=8), [[link, link]]),
         "snapshot": (messages.SnapshotRequest(epoch=EPOCH, seq=5), [record]),
         "state": (messages.StateRequest(key=BOB.public_key, epoch=EPOCH, seq=8, least=5), [address]),
         "manifest": (messages.ManifestRequest(address=address), [PAYLOAD.encode(), chunk]),
@@ -241,7 +243,7 @@ def chains() -> dict[str, object]:
     fork, twin = _link(BOB, 3, links[2].digest, codec="int8"), _link(BOB, 3, links[2].digest)
     order = [0, 1, 4, 2, 2, 3, 11, 1, 8]
     told = [links[index] for index in order] + [_link(BOB, 0, NO_DIGEST, epoch=EPOCH - 1), fork]
-    chain, steps = Chain(), []
+    chain, steps = HashChain(), []
     for link in told:
         try:
             verdict = chain.learn(link).value
@@ -266,13 +268,15 @@ def chains() -> dict[str, object]:
     }
 
 
-def _link(by: Identity, seq: int, prev: Digest, *, epoch: int = EPOCH, codec: str = "q2") -> Link:
+def _link(by: Identity, seq: int, prev: Digest, *, epoch: int = EPOCH, codec: str = "q2") -> UpdateHeader:
     if seq:
-        body = LinkBody(round=seq, kind="delta", codec=codec, size=7, steps=20, tokens=320)
+        body = UpdateHeaderBody(round=seq, kind="delta", codec=codec, size=7, steps=20, tokens=320)
     else:
-        body = LinkBody(round=0, kind="genesis", genesis=GENESIS)
+        body = UpdateHeaderBody(round=0, kind="genesis", genesis=GENESIS)
     address = PAYLOAD.address if seq else NO_DIGEST
-    return parse_link(seal(by, SCOPE, link_statement(epoch=epoch, seq=seq, prev=prev, address=address, body=body)))
+    return parse_update_header(
+        seal(by, SCOPE, update_header_statement(epoch=epoch, seq=seq, prev=prev, address=address, body=body))
+    )
 
 
 def texts() -> dict[str, str]:

@@ -6,19 +6,12 @@ from typing import Any
 import msgpack
 from make_vectors_parts import ALICE, BOB, EPOCH, GENESIS, SCOPE
 
-from gossip.identity import Identity
-from gossip.protocol.blobs import manifest_of
-from gossip.protocol.digests import NO_DIGEST, digest_of
-from gossip.protocol.envelope import DOMAIN
-from gossip.protocol.limits import (
-    MAX_COUNTER,
-    MAX_ENVELOPE_BYTES,
-    MAX_FOUND,
-    MAX_HELLO_BYTES,
-    MAX_LINKS,
-    PROTOCOL_VERSION,
-)
-from gossip.protocol.messages import Hello, LinksRequest, encode_request
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.digests import NO_DIGEST, digest_of
+from gossip.core.envelope import DOMAIN
+from gossip.core.identity import Identity
+from gossip.core.limits import MAX_COUNTER, MAX_ENVELOPE_BYTES, MAX_FOUND, MAX_HELLO_BYTES, MAX_LINKS, PROTOCOL_VERSION
+from gossip.core.messages import HeadersRequest, Hello, encode_request
 
 Case = dict[str, object]
 DIGEST = digest_of(b"something")
@@ -53,7 +46,7 @@ def peer_ids() -> Iterator[Case]:
 
 def manifests() -> Iterator[Case]:
     """Manifests that are not what was announced, or contradict themselves. `most`: the largest blob that is taken."""
-    blob = manifest_of(b"payload")
+    blob = blob_manifest_of(b"payload")
     raw, most = blob.encode(), 1 << 20
     yield _manifest("another one than was announced", raw, digest_of(b"another"), most, "digest_mismatch")
     yield _manifest("a blob larger than wanted", raw, blob.address, 6, "oversize")
@@ -89,7 +82,7 @@ def stated(body: list[Any] | bytes = DELTA_BODY, **changes: Any) -> list[Any]:
         "epoch": EPOCH,
         "seq": 1,
         "prev": digest_of(b"the link before"),
-        "payload": manifest_of(b"payload").address,
+        "payload": blob_manifest_of(b"payload").address,
         "body": body if isinstance(body, bytes) else packed(body),
     }
     return list({**fields, **changes}.values())
@@ -210,7 +203,7 @@ def hellos(good: Hello) -> Iterator[Case]:
 
 def requests() -> Iterator[Case]:
     """Requests that no server grants."""
-    links = encode_request(LinksRequest(epoch=EPOCH, first=1, count=1))
+    links = encode_request(HeadersRequest(epoch=EPOCH, first=1, count=1))
     yield _bytes("a name that does not exist", packed(["lniks", EPOCH, 1, 1]), "unknown_kind")
     yield _bytes("no name", packed([]), "malformed")
     yield _bytes("a number for a name", packed([1]), "malformed")

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gossip.identity import Identity
-from gossip.ids import RunId
-from gossip.protocol.digests import digest_of, swarm_id_of
-from gossip.protocol.envelope import Scope
+from gossip.core.digests import digest_of, swarm_id_of
+from gossip.core.envelope import Scope
+from gossip.core.identity import Identity
+from gossip.core.ids import RunId
 
 ALICE, BOB, CAROL = (Identity(bytes([number]) * 32) for number in (1, 2, 3))
 RUN = RunId(b"r" * 16)

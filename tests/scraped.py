@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.live_metrics import REACHABILITY
+from node.metrics.live_metrics import REACHABILITY
 
 Scraped = dict[str, dict[str, float]]
 """By name, without the common prefix, and by the value of the only label; "" where there is none or are several."""

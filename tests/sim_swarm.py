@@ -14,18 +14,18 @@ from typing import Any
 
 import trio
 
-from gossip.identity import Identity
-from gossip.protocol.digests import digest_of
-from gossip.transport.memory import LinkQuality, MemoryNetwork, MemoryTransport
-from node import credentials
-from node.assembly import Surroundings, make_node
-from node.checkpoint import Checkpoint, CheckpointStore
-from node.config import Config, from_raw
-from node.lanes import InlineLane
-from node.node import Node
-from node.run_dir import IDENTITY
-from node.runtime import live
-from node.swarm.applying import follow_manifests
+from gossip.core.digests import digest_of
+from gossip.core.identity import Identity
+from gossip.transport.memory.network import LinkQuality, MemoryNetwork, MemoryTransport
+from node.config.schema import Config, from_raw
+from node.roles.trainer import live
+from node.swarm.manifest_updates import follow_manifests
+from node.system import credentials
+from node.system.run_dir import IDENTITY
+from node.training.assembly import NodeContext, make_node
+from node.training.checkpoint import Checkpoint, CheckpointStore
+from node.training.executors import InlineExecutor
+from node.training.node import Node
 
 STEP_SECONDS = 0.05
 
@@ -127,10 +127,10 @@ class Swarm:
         def emit(event: str, /, **fields: object) -> None:
             events.append({"event": event, "at": trio.current_time(), **fields})
 
-        around = Surroundings(
+        around = NodeContext(
             identity=held.identity,
             transport=transport,
-            lane=InlineLane(step_seconds),
+            lane=InlineExecutor(step_seconds),
             emit=emit,
             clock=trio.current_time,
             unix_time=trio.current_time,

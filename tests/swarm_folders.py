@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from node.events import Event, EventLog
-from node.run_dir import EVENTS, LOCK
+from node.events.log import Event, EventLog
+from node.system.run_dir import EVENTS, LOCK
 
 MEMBER = "12D3KooWBqR1mAqEDv1Gd8S1bMbM1iV9pJ2YzPCf7oY8Zf7M8cM"
 

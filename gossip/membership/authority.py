@@ -10,10 +10,10 @@ from typing import Final
 from nacl.pwhash import argon2id
 from nacl.secret import SecretBox
 
-from gossip.errors import LocalError
-from gossip.identity import KEY_BYTES, Identity
-from gossip.sealed import MAX_SEALED_BYTES, MODERATE, Cost, seal, unseal
-from gossip.secret_file import read_private, write_private
+from gossip.core.errors import LocalError
+from gossip.core.identity import KEY_BYTES, Identity
+from gossip.core.keyfile import MAX_SEALED_BYTES, MODERATE, Cost, seal, unseal
+from gossip.core.secret_file import read_private, write_private
 
 PURPOSE: Final = "authority"
 _WHAT: Final = "the authority key"

@@ -14,14 +14,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity, verify_key_of
-from gossip.ids import Digest, PeerId, SwarmId
+from gossip.core.digests import DIGEST_BYTES, SWARM_ID_BYTES, digest_of
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity, verify_key_of
+from gossip.core.ids import Digest, PeerId, SwarmId
+from gossip.core.wire import Fields, malformed, pack
 from gossip.membership.invite import Appointment, Invite, Role, parse_appointment, parse_invite
-from gossip.membership.limits import MAX_CERTIFICATE_BYTES, MAX_ROTATIONS, TOLERANCE_S
-from gossip.membership.signed import NONCE_BYTES, Kind, Signer, key_of, open_signed, ours, peer_of, sign, unpack_exact
-from gossip.protocol.digests import DIGEST_BYTES, SWARM_ID_BYTES, digest_of
-from gossip.protocol.wire import Fields, malformed, pack
+from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ROTATIONS, TOLERANCE_S
+from gossip.membership.signed import (
+    NONCE_BYTES,
+    SignedKind,
+    Signer,
+    key_of,
+    open_signed,
+    ours,
+    peer_of,
+    sign,
+    unpack_exact,
+)
 
 Order: TypeAlias = tuple[int, int, bytes, int, bytes]
 Key: TypeAlias = tuple[Digest, PeerId]
@@ -30,7 +40,7 @@ _PLAIN, _INVITED, _APPOINTED = range(3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain:
+class SwarmClaim:
     """No certificate: a peer of an open swarm, or one on its list."""
 
     swarm: SwarmId
@@ -126,7 +136,7 @@ class Certificate:
 def redeem(invite: Invite, secret: Signer, peer: PeerId, *, issued_at: int, nonce: bytes) -> Certificate:
     """Take up an invite; `issued_at` in unix seconds, `nonce` 16 random bytes. Raises LocalError."""
     fields = (invite.id, key_of(peer), issued_at, nonce)
-    return _certificate(invite, sign(Kind.REDEMPTION, fields, secret), ())
+    return _certificate(invite, sign(SignedKind.REDEMPTION, fields, secret), ())
 
 
 def appointed(appointment: Appointment) -> Certificate:
@@ -137,7 +147,7 @@ def appointed(appointment: Appointment) -> Certificate:
 def rotate(old: Identity, new: PeerId, *, issued_at: int) -> Rotation:
     """Name a successor, in every swarm. Raises LocalError."""
     fields = (old.public_key, key_of(new), issued_at)
-    return ours(parse_rotation, sign(Kind.ROTATION, fields, old))
+    return ours(parse_rotation, sign(SignedKind.ROTATION, fields, old))
 
 
 def rotated(certificate: Certificate, rotation: Rotation) -> Certificate:
@@ -146,13 +156,13 @@ def rotated(certificate: Certificate, rotation: Rotation) -> Certificate:
     return _certificate(certificate.grant, redemption, (*certificate.rotations, rotation))
 
 
-def parse_credentials(raw: bytes) -> Certificate | Plain:
+def parse_credentials(raw: bytes) -> Certificate | SwarmClaim:
     """What a peer shows. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
     fields = unpack_exact(raw, MAX_CERTIFICATE_BYTES)
     form = fields.integer(_APPOINTED)
     if form != _PLAIN:
         return _parse_rest(form, fields, raw)
-    plain = Plain(swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)))
+    plain = SwarmClaim(swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)))
     fields.end()
     return plain
 
@@ -160,14 +170,14 @@ def parse_credentials(raw: bytes) -> Certificate | Plain:
 def parse_certificate(raw: bytes) -> Certificate:
     """A certificate all of whose signatures hold and whose parts belong together. Raises RemoteError."""
     parsed = parse_credentials(raw)
-    if isinstance(parsed, Plain):
+    if isinstance(parsed, SwarmClaim):
         raise malformed("a name is no certificate")
     return parsed
 
 
 def parse_redemption(raw: bytes) -> Redemption:
     """A redemption whose signature holds. Raises RemoteError."""
-    signed = open_signed(Kind.REDEMPTION, raw, MAX_CERTIFICATE_BYTES)
+    signed = open_signed(SignedKind.REDEMPTION, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     invite, peer, issued_at = Digest(fields.exactly(DIGEST_BYTES)), peer_of(fields), fields.integer()
     fields.exactly(NONCE_BYTES)
@@ -177,7 +187,7 @@ def parse_redemption(raw: bytes) -> Redemption:
 
 def parse_rotation(raw: bytes) -> Rotation:
     """A rotation that its old key signed. Raises RemoteError."""
-    signed = open_signed(Kind.ROTATION, raw, MAX_CERTIFICATE_BYTES)
+    signed = open_signed(SignedKind.ROTATION, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     old, new, issued_at = peer_of(fields), peer_of(fields), fields.integer()
     fields.end()

@@ -14,12 +14,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from gossip.identity import KEY_BYTES
-from gossip.ids import Digest, PeerId, SwarmId
-from gossip.membership.limits import MAX_CERTIFICATE_BYTES, MAX_NAME_CHARS, MAX_OPEN_USES, MAX_REDEMPTIONS, MAX_USES
-from gossip.membership.signed import Kind, Signer, key_of, open_signed, ours, peer_of, sign
-from gossip.protocol.digests import SWARM_ID_BYTES
-from gossip.protocol.wire import Fields, malformed
+from gossip.core.digests import SWARM_ID_BYTES
+from gossip.core.identity import KEY_BYTES
+from gossip.core.ids import Digest, PeerId, SwarmId
+from gossip.core.wire import Fields, malformed
+from gossip.membership.membership_limits import (
+    MAX_CERTIFICATE_BYTES,
+    MAX_NAME_CHARS,
+    MAX_OPEN_USES,
+    MAX_REDEMPTIONS,
+    MAX_USES,
+)
+from gossip.membership.signed import SignedKind, Signer, key_of, open_signed, ours, peer_of, sign
 
 _MAX_ROLE_CHARS: Final = 16
 
@@ -98,7 +104,7 @@ def make_invite(
     """Sign an invite for whoever holds `secret`, which is made for it alone. Raises LocalError on values out of
     bounds. Both times in unix seconds."""
     fields = (swarm, secret.public_key, role.value, name, issued_at, expires or 0, uses or 0)
-    return ours(parse_invite, sign(Kind.INVITE, fields, admin))
+    return ours(parse_invite, sign(SignedKind.INVITE, fields, admin))
 
 
 def appoint(
@@ -113,12 +119,12 @@ def appoint(
 ) -> Appointment:
     """Sign a membership of `peer`. Raises LocalError on values out of bounds."""
     fields = (swarm, key_of(peer), role.value, name, issued_at, expires or 0)
-    return ours(parse_appointment, sign(Kind.APPOINTMENT, fields, admin))
+    return ours(parse_appointment, sign(SignedKind.APPOINTMENT, fields, admin))
 
 
 def parse_invite(raw: bytes) -> Invite:
     """An invite whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
-    signed = open_signed(Kind.INVITE, raw, MAX_CERTIFICATE_BYTES)
+    signed = open_signed(SignedKind.INVITE, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     swarm, key = SwarmId(fields.exactly(SWARM_ID_BYTES)), fields.exactly(KEY_BYTES)
     role, name, issued_at, expires = _granted(fields)
@@ -140,7 +146,7 @@ def parse_invite(raw: bytes) -> Invite:
 
 def parse_appointment(raw: bytes) -> Appointment:
     """An appointment whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
-    signed = open_signed(Kind.APPOINTMENT, raw, MAX_CERTIFICATE_BYTES)
+    signed = open_signed(SignedKind.APPOINTMENT, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     swarm, peer = SwarmId(fields.exactly(SWARM_ID_BYTES)), peer_of(fields)
     role, name, issued_at, expires = _granted(fields)

@@ -3,7 +3,7 @@
     manifest = [fields: bin, signatures: [[key: bin(32), signature: bin(64)]]]
 
 A manifest is named by the digest of its fields; who signed stands beside, so that admins can sign one after another.
-Whether enough of them did is the chain's question (chain.py).
+Whether enough of them did is the chain's question (manifest_chain.py).
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,10 +11,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from gossip.errors import LocalError, RemoteError
-from gossip.identity import KEY_BYTES, SIGNATURE_BYTES, peer_id_of, verify, verify_key_of
-from gossip.ids import Digest, PeerId, SwarmId
-from gossip.membership.limits import (
+from gossip.core.digests import NO_DIGEST, SWARM_ID_BYTES, digest_of
+from gossip.core.errors import LocalError, RemoteError
+from gossip.core.identity import KEY_BYTES, SIGNATURE_BYTES, peer_id_of, verify, verify_key_of
+from gossip.core.ids import Digest, PeerId, SwarmId
+from gossip.core.limits import MAX_BLOB_BYTES
+from gossip.core.wire import Fields, malformed, pack
+from gossip.membership.membership_limits import (
     MAX_ADDRESS_CHARS,
     MAX_ADMINS,
     MAX_ALLOWED,
@@ -27,19 +30,7 @@ from gossip.membership.limits import (
     MAX_VERSION,
 )
 from gossip.membership.settings import Settings, pack_settings, parse_settings
-from gossip.membership.signed import (
-    NONCE_BYTES,
-    Kind,
-    Signer,
-    domain,
-    keys_of,
-    ours,
-    sorted_keys,
-    unpack_exact,
-)
-from gossip.protocol.digests import NO_DIGEST, SWARM_ID_BYTES, digest_of
-from gossip.protocol.limits import MAX_BLOB_BYTES
-from gossip.protocol.wire import Fields, malformed, pack
+from gossip.membership.signed import NONCE_BYTES, SignedKind, Signer, domain, keys_of, ours, sorted_keys, unpack_exact
 
 PSK_BYTES: Final = 32
 FINGERPRINT_BYTES: Final = 16
@@ -60,7 +51,7 @@ class Policy(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class ManifestBody:
     """What admins decide: everything in a manifest but its place in the chain.
 
     `admins`: public keys, of which `threshold` sign the next version. `min_protocol`, `min_app`: what a node must be at
@@ -92,7 +83,7 @@ class Manifest:
     previous: Digest
     nonce: bytes
     applies_at: int
-    terms: Terms
+    terms: ManifestBody
     digest: Digest
     fields: bytes = field(repr=False)
     signatures: Mapping[bytes, bytes] = field(repr=False)
@@ -109,7 +100,7 @@ class Manifest:
 
     def signed_by(self, *signers: Signer) -> "Manifest":
         """The same with more signatures."""
-        added = {each.public_key: each.sign(domain(Kind.MANIFEST) + self.fields) for each in signers}
+        added = {each.public_key: each.sign(domain(SignedKind.MANIFEST) + self.fields) for each in signers}
         return replace(self, signatures={**self.signatures, **added})
 
     def with_signatures_of(self, other: "Manifest") -> "Manifest":
@@ -119,12 +110,12 @@ class Manifest:
         return replace(self, signatures={**self.signatures, **other.signatures})
 
 
-def found(terms: Terms, nonce: bytes) -> Manifest:
+def create_manifest(terms: ManifestBody, nonce: bytes) -> Manifest:
     """The first version, unsigned; `nonce`: 16 random bytes, so that two swarms of one name differ. LocalError."""
     return _make(terms, version=1, previous=NO_DIGEST, nonce=nonce, applies_at=0, swarm=None)
 
 
-def succeed(last: Manifest, terms: Terms, *, applies_at: int, version: int | None = None) -> Manifest:
+def next_version(last: Manifest, terms: ManifestBody, *, applies_at: int, version: int | None = None) -> Manifest:
     """The next version, unsigned; it wants the signatures of `last`'s admins. Raises LocalError.
 
     `version`: one beyond the next heals a fork, as a gap asks for no particular version before it.
@@ -145,11 +136,11 @@ def parse_manifest(raw: bytes) -> Manifest:
     if pairs != sorted(dict(pairs).items()):
         raise malformed("signatures rise by their keys, none twice")
     for key, signature in pairs:
-        verify(key, domain(Kind.MANIFEST) + packed, signature)
+        verify(key, domain(SignedKind.MANIFEST) + packed, signature)
     return replace(manifest, signatures=dict(pairs))
 
 
-def swarm_id_of(terms: Terms, nonce: bytes) -> SwarmId:
+def swarm_id_of(terms: ManifestBody, nonce: bytes) -> SwarmId:
     """What a swarm is known by: 16 bytes over its founders, how many of them decide, its name and a nonce."""
     founders = pack((b"".join(terms.admins), terms.threshold, terms.name, nonce))
     return SwarmId(digest_of(_FOUNDING + founders)[:SWARM_ID_BYTES])
@@ -161,7 +152,7 @@ def psk_fingerprint(psk: bytes) -> bytes:
 
 
 def _make(
-    terms: Terms, *, version: int, previous: Digest, nonce: bytes, applies_at: int, swarm: SwarmId | None
+    terms: ManifestBody, *, version: int, previous: Digest, nonce: bytes, applies_at: int, swarm: SwarmId | None
 ) -> Manifest:
     sorted_terms = replace(terms, admins=tuple(sorted(set(terms.admins))))
     try:
@@ -178,7 +169,7 @@ def _make(
     return ours(parse_manifest, pack((pack(fields), ())))
 
 
-def _pack_terms(terms: Terms) -> tuple[object, ...]:
+def _pack_terms(terms: ManifestBody) -> tuple[object, ...]:
     return (
         terms.name,
         b"".join(terms.admins),
@@ -232,7 +223,7 @@ def _check_place(manifest: Manifest) -> None:
         raise malformed("the swarm's id is not its founders'")
 
 
-def _parse_terms(fields: Fields) -> Terms:
+def _parse_terms(fields: Fields) -> ManifestBody:
     name, admins = fields.text(MAX_NAME_CHARS), keys_of(fields.binary(MAX_ADMINS * KEY_BYTES), MAX_ADMINS)
     threshold = fields.integer(MAX_ADMINS)
     if not name or not 1 <= threshold <= len(admins):
@@ -244,7 +235,7 @@ def _parse_terms(fields: Fields) -> Terms:
     if allow and policy != Policy.ALLOW:
         raise malformed("a list of peers without the policy to keep to it")
     places = fields.array(MAX_BOOTSTRAP)
-    return Terms(
+    return ManifestBody(
         name=name,
         admins=admins,
         threshold=threshold,
@@ -274,7 +265,7 @@ def _address(places: Fields) -> str:
     return address
 
 
-def _fingerprint(found: bytes) -> bytes | None:
-    if len(found) not in (0, FINGERPRINT_BYTES):
+def _fingerprint(create_manifest: bytes) -> bytes | None:
+    if len(create_manifest) not in (0, FINGERPRINT_BYTES):
         raise malformed("a fingerprint is whole, or none")
-    return found or None
+    return create_manifest or None

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from gossip.errors import Reason, RemoteError
-from gossip.ids import PeerId
-from gossip.membership.certificate import Certificate, Plain
-from gossip.membership.limits import MAX_CERTIFICATE_BYTES
-from gossip.membership.manifest import Terms
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import PeerId
+from gossip.core.wire import malformed, pack
+from gossip.membership.certificate import Certificate, SwarmClaim
+from gossip.membership.manifest import ManifestBody
+from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES
 from gossip.membership.revocation import Revocation, parse_revocation
 from gossip.membership.roster import Roster
 from gossip.membership.signed import unpack_exact
-from gossip.protocol.wire import malformed, pack
 
 MAX_REFUSAL_BYTES: Final = MAX_CERTIFICATE_BYTES
 """As much as anybody shows at a door; a revocation with the longest reason has 400 bytes."""
@@ -62,7 +62,7 @@ class Refusal:
 
 
 def refusal_for(
-    peer: PeerId, shown: Certificate | Plain, roster: Roster, terms: Terms, error: RemoteError
+    peer: PeerId, shown: Certificate | SwarmClaim, roster: Roster, terms: ManifestBody, error: RemoteError
 ) -> Refusal | None:
     """What a peer is told that proved this key, showed this, and is refused for `error`; None: nothing."""
     certified = isinstance(shown, Certificate) and shown.peer == peer and shown.grant.admin in terms.admins
@@ -83,7 +83,7 @@ def parse_refusal(data: bytes) -> Refusal:
     return Refusal(reason=Reason(reason), revocation=parse_revocation(raw) if raw else None)
 
 
-def names(revocation: Revocation, peer: PeerId, shown: Certificate | Plain) -> bool:
+def names(revocation: Revocation, peer: PeerId, shown: Certificate | SwarmClaim) -> bool:
     """Whether a revocation is of this peer, by what it shows."""
     if not isinstance(shown, Certificate):
         return revocation.target == peer
@@ -105,7 +105,7 @@ def invite_words(refusal: Refusal, *, signed: bool) -> str:
     return words if signed else f"it says that {words}"
 
 
-def ended_words(shown: Certificate | Plain, revocation: Revocation | None, error: RemoteError) -> str:
+def ended_words(shown: Certificate | SwarmClaim, revocation: Revocation | None, error: RemoteError) -> str:
     """Why our own membership does not hold, as what we know ourselves has it; to the node's owner."""
     if revocation is not None:
         why = f" ({revocation.reason})" if revocation.reason else ""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from gossip.identity import peer_id_of
-from gossip.ids import Digest, PeerId, SwarmId
-from gossip.membership.limits import MAX_CERTIFICATE_BYTES, MAX_REASON_CHARS
-from gossip.membership.signed import Kind, Signer, key_of, open_signed, ours, sign
-from gossip.protocol.digests import SWARM_ID_BYTES
-from gossip.protocol.wire import malformed
+from gossip.core.digests import SWARM_ID_BYTES
+from gossip.core.identity import peer_id_of
+from gossip.core.ids import Digest, PeerId, SwarmId
+from gossip.core.wire import malformed
+from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, MAX_REASON_CHARS
+from gossip.membership.signed import SignedKind, Signer, key_of, open_signed, ours, sign
 
 Target: TypeAlias = "tuple[What, PeerId | Digest]"
 _MAX_WHAT_CHARS: Final = 16
@@ -63,7 +63,7 @@ def revoke_grant(admin: Signer, swarm: SwarmId, grant: Digest, *, issued_at: int
 
 def parse_revocation(raw: bytes) -> Revocation:
     """A revocation whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
-    signed = open_signed(Kind.REVOCATION, raw, MAX_CERTIFICATE_BYTES)
+    signed = open_signed(SignedKind.REVOCATION, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     swarm, what = SwarmId(fields.exactly(SWARM_ID_BYTES)), fields.text(_MAX_WHAT_CHARS)
     target, issued_at, reason = fields.digest(), fields.integer(), fields.text(MAX_REASON_CHARS)
@@ -83,4 +83,4 @@ def parse_revocation(raw: bytes) -> Revocation:
 
 
 def _revoke(admin: Signer, fields: tuple[object, ...]) -> Revocation:
-    return ours(parse_revocation, sign(Kind.REVOCATION, fields, admin))
+    return ours(parse_revocation, sign(SignedKind.REVOCATION, fields, admin))

@@ -10,16 +10,16 @@ from typing import Final, TypeAlias
 
 import msgpack
 
-from gossip.errors import Reason, RemoteError
-from gossip.membership.limits import (
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.limits import MAX_COUNTER
+from gossip.core.wire import malformed, pack
+from gossip.membership.membership_limits import (
     MAX_KEY_CHARS,
     MAX_SETTING_CHARS,
     MAX_SETTINGS,
     MAX_SETTINGS_BYTES,
     MAX_SETTINGS_DEPTH,
 )
-from gossip.protocol.limits import MAX_COUNTER
-from gossip.protocol.wire import malformed, pack
 
 Setting: TypeAlias = "str | int | float | bool | list[Setting] | dict[str, Setting] | None"
 Settings: TypeAlias = Mapping[str, Setting]

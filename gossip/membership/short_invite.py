@@ -16,13 +16,17 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossip.errors import LocalError, Reason, RemoteError
-from gossip.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of
-from gossip.ids import PeerId, SwarmId
-from gossip.membership.chain import ManifestChain, pack_manifests
-from gossip.membership.invitation import Invitation, check_parts
+from gossip.core.backoff import peer_in
+from gossip.core.digests import SWARM_ID_BYTES
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of
+from gossip.core.ids import PeerId, SwarmId
+from gossip.core.wire import malformed, pack
 from gossip.membership.invite import Invite, Role, parse_invite
-from gossip.membership.limits import (
+from gossip.membership.invite_bundle import InviteBundle, check_parts
+from gossip.membership.manifest import PSK_BYTES
+from gossip.membership.manifest_chain import ManifestChain, pack_manifests
+from gossip.membership.membership_limits import (
     MAX_ADDRESS_CHARS,
     MAX_LINE_ADDRESSES,
     MAX_LINE_BYTES,
@@ -30,11 +34,7 @@ from gossip.membership.limits import (
     MAX_USES,
     NAMED_BYTES,
 )
-from gossip.membership.manifest import PSK_BYTES
 from gossip.membership.signed import key_of, unpack_exact
-from gossip.protocol.attempts import peer_in
-from gossip.protocol.digests import SWARM_ID_BYTES
-from gossip.protocol.wire import malformed, pack
 
 ROLES: Final = (Role.TRAINER, Role.OBSERVER, Role.RELAY, Role.BOOTSTRAP)
 """By their numbers in a line: a part of the format."""
@@ -58,19 +58,19 @@ class ShortInvite:
     addresses: tuple[str, ...]
     psk: bytes | None = field(default=None, repr=False)
 
-    def complete(self, chain: ManifestChain) -> Invitation:
+    def complete(self, chain: ManifestChain) -> InviteBundle:
         """The whole invitation, with manifests from anybody. Raises RemoteError when they are another swarm's, or have
         not the one that the invite names, or do not go with the rest."""
         if chain.swarm != self.invite.swarm:
             raise RemoteError(Reason.WRONG_SWARM, "the manifests of another swarm")
         if not chain.holds(self.named):
             raise RemoteError(Reason.DIGEST_MISMATCH, "without the manifest that the invite names")
-        whole = Invitation(invite=self.invite, secret=self.secret, chain=chain, psk=self.psk)
+        whole = InviteBundle(invite=self.invite, secret=self.secret, chain=chain, psk=self.psk)
         check_parts(whole)
         return whole
 
 
-def shorten(invitation: Invitation) -> ShortInvite | None:
+def shorten(invitation: InviteBundle) -> ShortInvite | None:
     """The short form; None where the newest manifest names no address at which a newcomer could ask. Raises LocalError
     when the manifests are more than anybody is told."""
     chain, addresses = invitation.chain, _chosen(invitation.chain.newest.terms.bootstrap)

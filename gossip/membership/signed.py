@@ -12,17 +12,17 @@ from typing import Final, Protocol, TypeVar
 
 import msgpack
 
-from gossip.errors import LocalError, RemoteError
-from gossip.identity import KEY_BYTES, SIGNATURE_BYTES, peer_id_of, verify, verify_key_of
-from gossip.ids import Digest, PeerId
-from gossip.protocol.digests import digest_of
-from gossip.protocol.wire import MAX_ARRAY, Fields, malformed, pack, unpack
+from gossip.core.digests import digest_of
+from gossip.core.errors import LocalError, RemoteError
+from gossip.core.identity import KEY_BYTES, SIGNATURE_BYTES, peer_id_of, verify, verify_key_of
+from gossip.core.ids import Digest, PeerId
+from gossip.core.wire import MAX_ARRAY, Fields, malformed, pack, unpack
 
 NONCE_BYTES: Final = 16
 _T = TypeVar("_T")
 
 
-class Kind(StrEnum):
+class SignedKind(StrEnum):
     """What a statement says; each has its own domain tag."""
 
     MANIFEST = "manifest"
@@ -55,18 +55,18 @@ class Signed:
     raw: bytes
 
 
-def domain(kind: Kind) -> bytes:
+def domain(kind: SignedKind) -> bytes:
     """What is signed before the fields."""
     return f"p2ptrain-{kind.value}-1\x00".encode("ascii")
 
 
-def sign(kind: Kind, fields: object, signer: Signer) -> bytes:
+def sign(kind: SignedKind, fields: object, signer: Signer) -> bytes:
     """The statement's bytes."""
     packed = pack(fields)
     return pack((packed, signer.public_key, signer.sign(domain(kind) + packed)))
 
 
-def open_signed(kind: Kind, raw: bytes, limit: int) -> Signed:
+def open_signed(kind: SignedKind, raw: bytes, limit: int) -> Signed:
     """Check size, spelling and signature. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
     outer = unpack_exact(raw, limit)
     packed, key, signature = outer.binary(limit), outer.exactly(KEY_BYTES), outer.exactly(SIGNATURE_BYTES)

@@ -17,27 +17,27 @@ What is heard is the word of whoever stands at the address: `Visitor` takes what
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.membership.chain import ManifestChain, load_chain, pack_manifests
-from gossip.membership.invitation import Invitation
+from gossip.core.digests import digest_of
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.wire import malformed, pack
 from gossip.membership.invite import Invite, parse_invite
-from gossip.membership.limits import (
+from gossip.membership.invite_bundle import InviteBundle
+from gossip.membership.manifest import ManifestBody
+from gossip.membership.manifest_chain import ManifestChain, load_chain, pack_manifests
+from gossip.membership.membership_limits import (
     MAX_CERTIFICATE_BYTES,
     MAX_LINE_BYTES,
     MAX_PIECE_BYTES,
     NAMED_BYTES,
     TOLERANCE_S,
 )
-from gossip.membership.manifest import Terms
 from gossip.membership.refusal import TOLD, Refusal, invite_words, parse_refusal
 from gossip.membership.revocation import What
 from gossip.membership.roster import Roster
 from gossip.membership.short_invite import ShortInvite
-from gossip.membership.signed import Kind, Signer, key_of, open_signed, peer_of, sign, unpack_exact
-from gossip.protocol.digests import digest_of
-from gossip.protocol.wire import malformed, pack
+from gossip.membership.signed import SignedKind, Signer, key_of, open_signed, peer_of, sign, unpack_exact
 
 FORM: Final = 3
 """After those of certificates."""
@@ -73,7 +73,7 @@ def is_visit(credentials: bytes) -> bool:
 
 def make_visit(invite: Invite, secret: Signer, peer: PeerId, named: bytes, at: int) -> bytes:
     """What `peer` shows to hear the piece that begins at `at`. Raises LocalError."""
-    return pack((FORM, invite.raw, sign(Kind.VISIT, (key_of(peer), named, at), secret)))
+    return pack((FORM, invite.raw, sign(SignedKind.VISIT, (key_of(peer), named, at), secret)))
 
 
 def parse_visit(raw: bytes) -> Visit:
@@ -87,7 +87,7 @@ def parse_visit(raw: bytes) -> Visit:
     fields.end()
     if form != FORM:
         raise malformed("no visit")
-    invite, signed = parse_invite(granted), open_signed(Kind.VISIT, asked, MAX_CERTIFICATE_BYTES)
+    invite, signed = parse_invite(granted), open_signed(SignedKind.VISIT, asked, MAX_CERTIFICATE_BYTES)
     peer, named, at = peer_of(signed.fields), signed.fields.exactly(NAMED_BYTES), signed.fields.integer(MAX_LINE_BYTES)
     signed.fields.end()
     if signed.key != invite.key:
@@ -116,7 +116,9 @@ def check_visit(peer: PeerId, visit: Visit, chain: ManifestChain, roster: Roster
         raise RemoteError(Reason.USED_UP, f"all {invite.capacity} uses of the invite are taken")
 
 
-def refusal_for_visit(peer: PeerId, visit: Visit, roster: Roster, terms: Terms, error: RemoteError) -> Refusal | None:
+def refusal_for_visit(
+    peer: PeerId, visit: Visit, roster: Roster, terms: ManifestBody, error: RemoteError
+) -> Refusal | None:
     """What one is told whose visit is refused for `error`; None: nothing, as every stranger."""
     if visit.peer != peer or visit.invite.admin not in terms.admins or error.reason not in TOLD:
         return None
@@ -173,7 +175,7 @@ class Visitor:
         """Whether the last knock was answered."""
         return self._said is not None
 
-    def take(self) -> Invitation | None:
+    def take(self) -> InviteBundle | None:
         """What came of the last knock: None while pieces are missing. Raises RemoteError for no answer, or one that is
         none; TurnedAwayError for a reason."""
         said, self._said = self._said, None
@@ -184,7 +186,7 @@ class Visitor:
             raise TurnedAwayError(refusal, signed=self._is_of_us(refusal))
         return self._join(*_parse_answer(said))
 
-    def _join(self, size: int, check: bytes, piece: bytes) -> Invitation | None:
+    def _join(self, size: int, check: bytes, piece: bytes) -> InviteBundle | None:
         if self._of not in (None, (size, check)):
             raise RemoteError(Reason.CONTRADICTED, "its manifests changed while they came")
         self._of = size, check

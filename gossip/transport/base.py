@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import trio
 
-from gossip.errors import GossipError, RemoteError
-from gossip.ids import PeerId
+from gossip.core.errors import GossipError, RemoteError
+from gossip.core.ids import PeerId
 
 
 class TransportError(GossipError):
@@ -125,7 +125,7 @@ class Transport(Protocol):
 
     @property
     def drops(self) -> Mapping[str, int]:
-        """What was refused, let go or survived since the start, by kind (see drops.py)."""
+        """What was refused, let go or survived since the start, by kind (see drop_reasons.py)."""
 
     def dialled_us(self, peer: PeerId) -> bool:
         """Whether a live connection to `peer` is one that it dialled: it has reached our listening address."""

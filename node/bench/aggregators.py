@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from node.bench import bounds, naive, peers
+from node.bench import baseline, bounds, rivals
 from node.bench.base import Column, Row, Summary, filled, left_out, within
 from node.bench.bounds import Bounds
 from node.bench.on_vectors import FP32_BYTES, GIGA, OnVectors
@@ -91,7 +91,7 @@ class Aggregators(OnVectors):
             "traffic: bytes read and written a second, in those of a copy; "
             "bound: the rule's bytes and compare-exchanges; grams: times one product of the vectors with each other",
             "naive and byzfl: how many times as long as ours the plain torch version and theirs take",
-            *peers.absent("byzfl"),
+            *rivals.absent("byzfl"),
             *left_out(self.refused),
         ]
         title = f"Aggregators, {self.numel:,} parameters, {self.place}"
@@ -166,7 +166,7 @@ def _row(name: str, rule: Aggregator, x_nd: torch.Tensor, least: Bounds, rounds:
     device = x_nd.device
     ours: Work = settled(partial(rule, x_nd), device)
     works: dict[str, Work] = {"ours": ours}
-    plain, theirs = naive.aggregator(name, rule.f), peers.byzfl_rule(name, rule.f)
+    plain, theirs = baseline.aggregator(name, rule.f), rivals.byzfl_rule(name, rule.f)
     if plain is not None:
         works["naive"] = settled(partial(plain, x_nd), device)
     if theirs is not None:

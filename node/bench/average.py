@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from node.bench.base import Column, Row, Summary, filled, within
 from node.bench.blob import LEAST_MIB_S, PATIENCE_S, draw_speeds, with_medians
-from node.bench.network import rival
+from node.bench.network import hivemind_peer
 from node.bench.network.averaging import Way, way_for
-from node.bench.network.crew import Child, Crew
-from node.errors import RunError, UsageError
+from node.bench.network.workers import Worker, Workers
+from node.system.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +75,7 @@ class Average:
     def run(self) -> Iterator[Row]:
         """See Benchmark: a row a repetition."""
         patience_s = PATIENCE_S + self.peers**2 * self.mib / LEAST_MIB_S
-        with Crew(patience_s) as crew, Crew(PATIENCE_S + rival.STEP_S) as theirs:
+        with Workers(patience_s) as crew, Workers(PATIENCE_S + hivemind_peer.STEP_S) as theirs:
             other = self._hire_rival(theirs)
             peers, met = self._gather(crew)
             for repetition in range(self.repetitions + 1):
@@ -88,7 +88,7 @@ class Average:
                     settings = {"peers": self.peers, "mib": self.mib, "codec": self.codec, "way": self.way}
                     yield {"repetition": repetition, **settings, **own, **against, "meeting_seconds": met}
 
-    def _gather(self, crew: Crew) -> tuple[list[Child], float]:
+    def _gather(self, crew: Workers) -> tuple[list[Worker], float]:
         """The peers, each a neighbour of all. All but the first know the first, and find the others through it."""
         peers = [crew.hire(f"peer {index}", "averager") for index in range(self.peers)]
         swarm = f"bench-{secrets.token_hex(8)}"
@@ -112,7 +112,7 @@ class Average:
         crew.tell_all(peers, "meet")
         return peers, round(max(float(message["seconds"]) for message in crew.hear_all(peers, "met")), 3)
 
-    def _repeat(self, crew: Crew, peers: Sequence[Child], repetition: int) -> dict[str, float]:
+    def _repeat(self, crew: Workers, peers: Sequence[Worker], repetition: int) -> dict[str, float]:
         crew.tell_all(peers, "prepare", repetition=repetition)
         crew.hear_all(peers, "prepared")
         crew.tell_all(peers, "average")
@@ -130,12 +130,12 @@ class Average:
             "rounding": round(max(message["rounding"] for message in checked), 3),
         }
 
-    def _hire_rival(self, crew: Crew) -> Child | None:
+    def _hire_rival(self, crew: Workers) -> Worker | None:
         if self.hivemind is None and importlib.util.find_spec("hivemind") is None:
             self.notes.append("hivemind is not installed here, and not measured: --hivemind names a Python that has it")
             return None
         # Not resolved: a link to Python is what makes it the one of its environment.
-        command = [str(self.hivemind or sys.executable), rival.__file__, str(self.peers), str(self.mib)]
+        command = [str(self.hivemind or sys.executable), hivemind_peer.__file__, str(self.peers), str(self.mib)]
         child = crew.hire_command("hivemind", command)
         try:
             crew.hear(child, "ready")
@@ -144,7 +144,7 @@ class Average:
             return None
         return child
 
-    def _against(self, crew: Crew, child: Child, own: float) -> Row:
+    def _against(self, crew: Workers, child: Worker, own: float) -> Row:
         try:
             crew.tell(child, "average")
             averaged = crew.hear(child, "averaged")

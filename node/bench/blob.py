@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from node.bench.base import Column, Row, Summary, within
-from node.bench.network.crew import Child, Crew
-from node.errors import RunError
+from node.bench.network.workers import Worker, Workers
+from node.system.errors import RunError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ class Blob:
 
     def run(self) -> Iterator[Row]:
         """See Benchmark: a row a repetition."""
-        with Crew(PATIENCE_S + self.mib / LEAST_MIB_S) as crew:
+        with Workers(PATIENCE_S + self.mib / LEAST_MIB_S) as crew:
             publisher, fetcher = crew.hire("the publisher", "publisher"), crew.hire("the fetcher", "fetcher")
             start = {"mib": self.mib, "seed": self.seed, "swarm": f"bench-{secrets.token_hex(8)}"}
             crew.tell(publisher, "start", **start)
@@ -64,7 +64,7 @@ class Blob:
                 if repetition:
                     yield {"repetition": repetition, "mib": self.mib, **row, "meeting_seconds": round(met, 3)}
 
-    def _repeat(self, crew: Crew, publisher: Child, fetcher: Child, repetition: int) -> Row:
+    def _repeat(self, crew: Workers, publisher: Worker, fetcher: Worker, repetition: int) -> Row:
         crew.tell(publisher, "make")
         digest = crew.hear(publisher, "made")["digest"]
         row: dict[str, object] = {}

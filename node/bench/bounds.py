@@ -13,7 +13,7 @@ import torch
 
 from node.bench.timing import Work, in_turns, settled
 from p2ptrain.aggregate.columns import WIDTH
-from p2ptrain.aggregate.networks import Program, middle
+from p2ptrain.aggregate.sorting_networks import Program, middle
 
 NETWORKS: dict[str, Callable[[int, int], Program]] = {
     "trimmed_mean": middle,

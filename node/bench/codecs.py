@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from node.bench import naive, peers
+from node.bench import baseline, rivals
 from node.bench.base import Column, Row, Summary, filled, left_out
 from node.bench.on_vectors import FP32_BYTES, GIGA, OnVectors
 from node.bench.timing import Taken, Work, in_turns, threads
@@ -78,7 +78,7 @@ class Codecs(OnVectors):
             f"copy: {max(copies, default=0.0):.1f} GB/s of fp32; copies: how many of them fit in the time",
             "cpu s: of all threads together, while they run: on a loaded machine, what a free core would do",
             "naive and hivemind: how many times as long as ours the plain torch version and theirs take",
-            *peers.absent("hivemind"),
+            *rivals.absent("hivemind"),
             *left_out(self.refused),
         ]
         title = f"Codecs, {self.numel:,} parameters, {self.place}"
@@ -123,11 +123,11 @@ def _row(codec: Compressor, name: str, x_d: torch.Tensor, rounds: int) -> dict[s
 
 def _others(name: str, x_d: torch.Tensor) -> dict[str, Work]:
     works: dict[str, Work] = {}
-    plain = naive.codec(name)
+    plain = baseline.codec(name)
     if plain is not None:
         works["naive_encode"] = partial(plain[0], x_d)
         works["naive_decode"] = partial(plain[1], plain[0](x_d), x_d.numel())
-    theirs = peers.hivemind_codec(name)
+    theirs = rivals.hivemind_codec(name)
     if theirs is not None:
         works["hivemind_encode"] = partial(theirs[0], x_d)
         works["hivemind_decode"] = partial(theirs[1], theirs[0](x_d))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from node.errors import UsageError
+from node.system.errors import UsageError
 
 
 def names_in(text: str, every: Sequence[str], option: str, *, also: Sequence[str] = ()) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.errors import UsageError
+from node.system.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from node.bench.base import Column, Row, Summary, left_out
-from node.bench.swarm.recipe import NO_ATTACK
+from node.bench.swarm.run_spec import NO_ATTACK
 from node.bench.swarm.study import Study, flattened, mean, recipe_of, values
 
 if TYPE_CHECKING:

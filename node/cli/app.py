@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from node import collector, interrupts
 from node.cli import (
     bench_cmd,
     config_cmd,
@@ -27,8 +26,9 @@ from node.cli import (
     top_cmd,
     up_cmd,
 )
-from node.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
-from node.redaction import Redactor
+from node.events.redaction import Redactor
+from node.system import gc_tuning, interrupts
+from node.system.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
 
 app = typer.Typer(
     name="p2ptrain",
@@ -72,9 +72,9 @@ def root(
 
 def program() -> int:
     """Run the command line as this whole process, which ends after it, and return the exit code."""
-    collector.starting()
+    gc_tuning.starting()
     code = main()
-    collector.ending()
+    gc_tuning.ending()
     return code
 
 

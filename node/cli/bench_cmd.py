@@ -68,9 +68,9 @@ def codecs(
     json: Json = False,
 ) -> None:
     """Speed, size and error of the compressors, against a copy, plain torch, and hivemind where it is installed."""
+    from node.bench.benchmarks import BENCHMARKS
     from node.bench.codecs import VARIANTS
     from node.bench.lists import names_in
-    from node.bench.menu import BENCHMARKS
     from p2ptrain import compress
 
     benchmark = BENCHMARKS.get(
@@ -96,8 +96,8 @@ def aggregators(
     json: Json = False,
 ) -> None:
     """Time and memory of the aggregators, in plain means; against plain torch, and byzfl where it is installed."""
+    from node.bench.benchmarks import BENCHMARKS
     from node.bench.lists import names_in, numbers_in
-    from node.bench.menu import BENCHMARKS
     from p2ptrain import aggregate
 
     benchmark = BENCHMARKS.get(
@@ -140,7 +140,7 @@ def blob(
     json: Json = False,
 ) -> None:
     """A blob from one process to another, by gossip over libp2p; against bare noise+yamux, and TCP."""
-    from node.bench.menu import BENCHMARKS
+    from node.bench.benchmarks import BENCHMARKS
 
     benchmark = BENCHMARKS.get(
         "blob",
@@ -168,7 +168,7 @@ def average(
     json: Json = False,
 ) -> None:
     """Peers average a tensor each, by gossip over libp2p, a process each; against hivemind where it is installed."""
-    from node.bench.menu import BENCHMARKS
+    from node.bench.benchmarks import BENCHMARKS
 
     benchmark = BENCHMARKS.get(
         "average",
@@ -192,7 +192,7 @@ def metrics(
     json: Json = False,
 ) -> None:
     """What a node's metrics cost: a scrape, its size, a round's event, and all of it against a training step."""
-    from node.bench.menu import BENCHMARKS
+    from node.bench.benchmarks import BENCHMARKS
 
     count = repetitions or (QUICK_REPETITIONS if quick else TURNS)
     _carry_out(BENCHMARKS.get("metrics", peers=peers, size=size, repetitions=count), json=json, plot=plot)
@@ -211,7 +211,7 @@ def _study(
     plot: Path | None = None,
 ) -> None:
     from node.bench import plot as pictures
-    from node.bench.menu import BENCHMARKS
+    from node.bench.benchmarks import BENCHMARKS
     from node.bench.swarm.presets import asked
     from node.bench.swarm.study import Study, with_baselines
 
@@ -243,24 +243,24 @@ def _carry_out(benchmark: "Benchmark", *, json: bool, plot: Path | None) -> None
 
 
 def _measured(benchmark: "Benchmark", *, json: bool, tell: Callable[[str], None] = lambda line: None) -> list["Row"]:
-    from node.bench import report
+    from node.bench import output
 
     rows = []
     for row in benchmark.run():
         rows.append(row)
         tell(f"measuring {benchmark.name}: {len(rows)} done, {next(iter(row.values()), '')} the last")
         if json:
-            typer.echo(report.to_line(benchmark.name, row))
+            typer.echo(output.to_line(benchmark.name, row))
     return rows
 
 
 def _show(benchmark: "Benchmark", rows: list["Row"], *, json: bool, plot: Path | None) -> None:
+    from node.bench import output
     from node.bench import plot as pictures
-    from node.bench import report
-    from node.cli.lines import LastingConsole
+    from node.events.lines import LastingConsole
 
     if not json:
-        report.show(LastingConsole(), benchmark.summaries(rows))
+        output.show(LastingConsole(), benchmark.summaries(rows))
     if plot is not None:
         pictures.write(plot, lambda figure: benchmark.draw(rows, figure))
 

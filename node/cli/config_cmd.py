@@ -17,8 +17,8 @@ SchemaJson = Annotated[
 @app.command()
 def show(config: options.Files = None, set_: options.Sets = None, json: options.Json = False) -> None:
     """Print every setting and what it means, as TOML that --config takes. Those that are not set are comments."""
-    from node.config import load
-    from node.config_text import to_commented_toml
+    from node.config.commented_toml import to_commented_toml
+    from node.config.schema import load
 
     loaded = load(config or (), set_ or ())
     text = jsonlib.dumps(loaded.model_dump(mode="json"), indent=2) if json else to_commented_toml(loaded).rstrip()
@@ -28,7 +28,7 @@ def show(config: options.Files = None, set_: options.Sets = None, json: options.
 @app.command()
 def check(config: options.Files = None, set_: options.Sets = None, json: options.Json = False) -> None:
     """Say whether files and settings are valid: exit code 0, or 2 and one line that names the first mistake."""
-    from node.config import load
+    from node.config.schema import load
 
     loaded = load(config or (), set_ or ())
     if json:
@@ -41,6 +41,6 @@ def check(config: options.Files = None, set_: options.Sets = None, json: options
 @app.command()
 def schema(json: SchemaJson = True) -> None:
     """Print the JSON Schema of the configuration, for editors and other programs."""
-    from node.config import Config
+    from node.config.schema import Config
 
     typer.echo(jsonlib.dumps(Config.model_json_schema(), indent=2))

@@ -11,14 +11,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from node.cli import options
-from node.cli.member import passphrase_in, run_dir_of, settings_in
+from node.cli.membership_options import passphrase_in, run_dir_of, settings_in
 from node.cli.telling import Telling
-from node.errors import EXIT_FAILED
+from node.system.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from node.config_source import Raw
+    from node.config.toml_source import Raw
     from node.doctor.finding import Finding, Subject
-    from node.swarm.joining import Membership
+    from node.swarm.accept_invite import Membership
 
 _MARKS = {"ok": ("ok", "green"), "unknown": ("?", "cyan"), "warning": ("look", "yellow"), "problem": ("wrong", "red")}
 
@@ -44,8 +44,8 @@ def doctor(
 
     Exit code 0: a node can run; 1: it cannot; 2: the flags or the configuration are wrong.
     """
+    from node.config.sections import merged
     from node.doctor.examine import examine
-    from node.sections import merged
 
     given = options.flags(task=task, data=data, peers=peer or (), listen=listen or (), name=name, role=role)
     run_dir = run_dir_of(run_dir, swarm, invite)
@@ -66,9 +66,9 @@ def doctor(
 
 def _as_member(subject: "Subject", member: "Membership", passphrase_file: Path | None) -> "Subject":
     """With what the swarm's members want to see of it."""
-    from gossip.running.membership import of_swarm
-    from node import credentials
-    from node.swarm.looking import is_running
+    from gossip.membership.private_swarm import of_swarm
+    from node.swarm.views import is_running
+    from node.system import credentials
 
     if member.invitation is not None:
         return replace(
@@ -83,15 +83,16 @@ def _as_member(subject: "Subject", member: "Membership", passphrase_file: Path |
 
 
 def _subject(raw: "Raw", run_dir: Path) -> "Subject":
-    from node import bootstrap, config
-    from node.assembly import check_runnable
+    from node.config import schema
+    from node.config.sections import role_in
     from node.doctor.finding import Subject
-    from node.sections import role_in
+    from node.roles import bootstrap
+    from node.training.assembly import check_runnable
 
     if role_in(raw) == "bootstrap":
         settings = bootstrap.from_raw(raw)
         return Subject(network=settings.network, node=settings.node, learning=None, run_dir=run_dir)
-    learning = config.from_raw(raw)
+    learning = schema.from_raw(raw)
     check_runnable(learning)
     return Subject(network=learning.network, node=learning.node, learning=learning, run_dir=run_dir)
 

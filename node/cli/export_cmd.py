@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli import options, text
+from node.cli import options
 from node.cli.model_cmd import RunPath
-from node.errors import UsageError
+from node.system import text
+from node.system.errors import UsageError
 
 if TYPE_CHECKING:
     from p2ptrain.saved.models import RunModels
@@ -32,8 +33,8 @@ def export(
     _check_question(run, node, average=average)
     _check_file(out, force=force)
 
-    from node.evaluation import find_models
-    from node.model_file import metadata_of, state_of, write
+    from node.training.evaluation import find_models
+    from node.training.model_file import metadata_of, state_of, write
 
     found = find_models(run, node)
     state = state_of(found)
@@ -69,7 +70,7 @@ def _check_question(run: Path, node: str | None, *, average: bool) -> None:
         return
     if node is not None:
         raise UsageError("--node and --average contradict each other", "give one of them")
-    from node.run_dir import node_dirs
+    from node.system.run_dir import node_dirs
 
     if node_dirs(run) == [run]:
         raise UsageError(f"{run} is the folder of one node, with nothing to average", "give the folder above it")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli import options
-from node.errors import UsageError
-from node.run_dir import IDENTITY, locked
+from node.system.errors import UsageError
+from node.system.run_dir import IDENTITY, locked
 
 if TYPE_CHECKING:
-    from gossip.identity import Identity
+    from gossip.core.identity import Identity
 
 app = typer.Typer(help="Make, show, protect and replace identities.", no_args_is_help=True)
 
@@ -26,7 +26,7 @@ def new(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: opt
 
     With --passphrase-file the key lies under that passphrase, and the node wants the same option.
     """
-    from gossip.identity import Identity
+    from gossip.core.identity import Identity
     from node.swarm.passphrases import new_from_file
 
     file = _key_file(path)
@@ -67,7 +67,7 @@ def export(
 @app.command()
 def encrypt(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: options.Json = False) -> None:
     """Put an identity under a passphrase. The node that uses it then wants --passphrase-file, or asks."""
-    from gossip.identity import Identity
+    from gossip.core.identity import Identity
     from node.swarm.passphrases import new_passphrase
 
     file = _there(path)
@@ -86,7 +86,7 @@ def rotate(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: 
 
     Members turn the old key away from the moment they meet the new one. The old one is deleted.
     """
-    from node.swarm.successor import replace_key
+    from node.swarm.key_rotation import replace_key
 
     file = _there(path)
     passphrase = _passphrase(file, passphrase_file)
@@ -96,13 +96,13 @@ def rotate(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: 
 
 
 def _opened(file: Path, passphrase_file: Path | None) -> "Identity":
-    from gossip.identity import Identity
+    from gossip.core.identity import Identity
 
     return Identity.load(file, _passphrase(file, passphrase_file))
 
 
 def _passphrase(file: Path, passphrase_file: Path | None) -> bytes | None:
-    from gossip.identity import Identity
+    from gossip.core.identity import Identity
     from node.swarm.passphrases import passphrase_for
 
     return passphrase_for(passphrase_file, f"the key {file}") if Identity.is_sealed(file) else None

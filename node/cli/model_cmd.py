@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli import options, text
-from node.errors import RunError
+from node.cli import options
+from node.system import text
+from node.system.errors import RunError
 
 if TYPE_CHECKING:
-    from node.evaluation import LoadedModel
+    from node.training.evaluation import LoadedModel
 
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder (the mean of its honest nodes' models) or a node's folder.")
@@ -30,7 +31,7 @@ def generate(
     json: options.Json = False,
 ) -> None:
     """Print text that a run's newest checkpoint makes of a prompt."""
-    from node.evaluation import mean_model
+    from node.training.evaluation import mean_model
 
     models = _load(run, data, device)
     made = models[0].generate(
@@ -41,7 +42,7 @@ def generate(
 
 def evaluate(run: RunPath, data: options.Data = None, device: Device = "cpu", json: options.Json = False) -> None:
     """Measure a run's newest checkpoint on the held-out split."""
-    from node.evaluation import mean_model
+    from node.training.evaluation import mean_model
     from p2ptrain.tasks.metrics import metric_units
 
     models = _load(run, data, device)
@@ -65,7 +66,7 @@ def evaluate(run: RunPath, data: options.Data = None, device: Device = "cpu", js
 
 def _load(run: Path, data: Path | None, device: str) -> list["LoadedModel"]:
     """The models of the run that belong together. RunError when there is none."""
-    from node.evaluation import load_models
+    from node.training.evaluation import load_models
 
     return load_models(
         run, device=device, overrides={} if data is None else {"data": str(data.expanduser().absolute())}

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from node import run_dir as folders
 from node.cli import options
-from node.cli.lines import LastingConsole, LineSink
-from node.cli.member import passphrase_in, run_dir_of, secrets_of, settings_in
+from node.cli.membership_options import passphrase_in, run_dir_of, secrets_of, settings_in
 from node.cli.telling import on_a_terminal
-from node.errors import EXIT_INTERRUPTED, is_interrupt, translate
-from node.events import EventLog, JsonSink
-from node.going_on import node_command
+from node.events.lines import LastingConsole, LineSink
+from node.events.log import EventLog, JsonSink
+from node.system import run_dir as folders
+from node.system.errors import EXIT_INTERRUPTED, is_interrupt, translate
+from node.system.next_command import node_command
 
 if TYPE_CHECKING:
-    from node.config import Config
-    from node.config_source import Raw
-    from node.sections import NodeConfig
-    from node.swarm.joining import Membership
+    from node.config.schema import Config
+    from node.config.sections import NodeConfig
+    from node.config.toml_source import Raw
+    from node.swarm.accept_invite import Membership
 
 LOG = "node.log"
 
@@ -62,7 +62,7 @@ def node(
     A private swarm is joined with --invite, once: its folder is a member's from then on, and all training settings are
     the swarm's. --swarm runs the node of whoever created it.
     """
-    from node.sections import merged, role_in
+    from node.config.sections import merged, role_in
 
     given = options.flags(
         rounds=rounds,
@@ -105,18 +105,18 @@ class _Main(Protocol):
 
 
 def _trainer(raw: "Raw", tried: bool) -> tuple[_Settings, _Main]:
-    from node import runtime
-    from node.assembly import check_runnable
-    from node.config import from_raw
+    from node.config.schema import from_raw
+    from node.roles import trainer
+    from node.training.assembly import check_runnable
 
     settings = _awaiting_peers(from_raw(raw))
     check_runnable(settings)
-    return settings, partial(runtime.main, settings, tried=tried)
+    return settings, partial(trainer.main, settings, tried=tried)
 
 
 def _bootstrap(raw: "Raw") -> tuple[_Settings, _Main]:
     """Without torch: what a trainer's settings say of learning is not even read."""
-    from node import bootstrap
+    from node.roles import bootstrap
 
     settings = bootstrap.from_raw(raw)
     return settings, partial(bootstrap.main, settings)
@@ -133,7 +133,7 @@ def _run(
 ) -> int:
     import structlog  # 60 ms that --help need not wait for
 
-    from node import logs
+    from node.events import library_logs
 
     console = LastingConsole()
     with ExitStack() as stack:
@@ -144,14 +144,14 @@ def _run(
             _keep(settings, folder)  # at once: a crash may come before a first checkpoint does
         log = stack.enter_context(EventLog(folder / folders.EVENTS))
         log.redact.learn(passphrase, *secrets_of(member))
-        logs.configure(folder / LOG, log.redact, debug="--debug" in sys.argv)
+        library_logs.configure(folder / LOG, log.redact, debug="--debug" in sys.argv)
         log.add_sink(JsonSink(sys.stdout) if as_json else LineSink(console))
         try:
             code = run(node_dir=folder, emit=log, fits=partial(_keep, settings, folder))
         except BaseException as error:
             if not is_interrupt(error):
                 known = translate(error)
-                structlog.get_logger(logs.OURS).error("the node failed", exc_info=error)
+                structlog.get_logger(library_logs.OURS).error("the node failed", exc_info=error)
                 log("failed", error=known.message, hint=known.hint)
             raise
     if code == EXIT_INTERRUPTED and not as_json:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.errors import EXIT_INTERRUPTED
+from node.system.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from node.status_server import SwarmServer
+    from node.page.status_server import SwarmServer
 
 
 def page(
@@ -31,9 +31,9 @@ def page(
     """
     import trio
 
+    from node.page.status_server import Listening, SwarmServer
     from node.page.swarm_feed import SwarmFeed
     from node.page.token import check_exposure, load_or_create
-    from node.status_server import Listening, SwarmServer
 
     check_exposure(host, token_file, setting="--host", token_setting="--token-file FILE")
     feed = SwarmFeed(runs)
@@ -47,9 +47,9 @@ def page(
 async def _serve(server: "SwarmServer", count: int, token_file: Path | None) -> None:
     import trio
 
-    from node.cli.text import plural
     from node.page.address import page_words
-    from node.signals import until_signal
+    from node.system.signals import until_signal
+    from node.system.text import plural
 
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal)

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from node.cli import options
-from node.events import read_events
+from node.events.log import read_events
+from node.events.progress import NodeProgress
 from node.page.address import page_lines
-from node.progress import NodeProgress
-from node.run_dir import EVENTS, node_dirs
+from node.system.run_dir import EVENTS, node_dirs
 
 
 def status(
@@ -21,7 +21,7 @@ def status(
     json: options.Json = False,
 ) -> None:
     """Show where a run stands, while it runs or after."""
-    from node.liveness import lines
+    from node.system.liveness import lines
     from node.top.remote import fetch, token_in
     from node.up.table import nodes_table
 
@@ -41,7 +41,7 @@ def status(
 
 
 def _replay(folder: Path, now: float) -> NodeProgress:
-    from node.liveness import judge, look
+    from node.system.liveness import judge, look
 
     progress = NodeProgress(folder.name)
     for event in read_events(folder / EVENTS):

@@ -10,7 +10,7 @@ import typer
 
 from node.cli import options, swarm_text
 from node.cli.swarm_text import out as _out
-from node.errors import UsageError
+from node.system.errors import UsageError
 
 app = typer.Typer(
     help="Private swarms: create one, invite, see who is there, revoke, change what is trained.", no_args_is_help=True
@@ -95,8 +95,8 @@ def create(
     """
     import time
 
-    from node.sections import merged
-    from node.swarm import founding, words
+    from node.config.sections import merged
+    from node.swarm import create, parsing
     from node.swarm.inviting import Wish
     from node.swarm.passphrases import new_passphrase
 
@@ -105,24 +105,24 @@ def create(
         if value is not None:
             given.setdefault(section, {})[key] = value
     with _mistakes():
-        wish = founding.Founding(
+        wish = create.CreateRequest(
             name=name,
             policy=_policy(anybody=anybody, invite_only=invite_only, allow=allow),
-            allow=frozenset() if allow is None else words.peers_in_file(allow),
+            allow=frozenset() if allow is None else parsing.peers_in_file(allow),
             psk=psk,
-            at=None if at is None else words.place(at),
-            bootstrap=tuple(map(words.check_bootstrap, bootstrap or ())),
-            others=tuple(map(words.public_key, admins or ())),
+            at=None if at is None else parsing.place(at),
+            bootstrap=tuple(map(parsing.check_bootstrap, bootstrap or ())),
+            others=tuple(map(parsing.public_key, admins or ())),
             threshold=k or 1,
             max_members=max_members,
             data_must_match=data_must_match,
-            first=Wish(expires=words.expiry(expires, time.time()), uses=uses or None),
+            first=Wish(expires=parsing.expiry(expires, time.time()), uses=uses or None),
         )
-        founding.check_possible(out, wish)
+        create.check_possible(out, wish)
         raw = merged(config or (), set_ or (), given)
-        founding.check_recipe(raw, wish)
+        create.check_recipe(raw, wish)
         passphrase = new_passphrase(passphrase_file, none=no_passphrase, what="the authority key")
-        made = founding.create(out, raw, wish, passphrase)
+        made = create.create(out, raw, wish, passphrase)
     _out(swarm_text.founded(made), json=json)
 
 
@@ -152,13 +152,13 @@ def invite(
     """
     import time
 
-    from node.swarm import inviting, words
+    from node.swarm import inviting, parsing
     from node.swarm.folder import SwarmFolder, write_line
 
     with _mistakes():
         wish = inviting.Wish(
-            role=words.role(role),
-            expires=words.expiry(expires, time.time()),
+            role=parsing.role(role),
+            expires=parsing.expiry(expires, time.time()),
             uses=uses or None,
             name=name,
             full=full,
@@ -187,17 +187,17 @@ def show(
 
     Of a short invite it asks a member, and takes no use of it; where none answers, it prints what the line says.
     """
-    from node.swarm import joining, looking, words
+    from node.swarm import accept_invite, parsing, views
     from node.swarm.folder import SwarmFolder, membership_of
     from node.swarm.pending import known
 
     with _mistakes():
-        if words.is_dir(what):
-            folder = looking.member_dir(Path(what))
+        if parsing.is_dir(what):
+            folder = views.member_dir(Path(what))
             chain, roster = known(membership_of(folder))
-            view = looking.swarm_view(chain) | {"invites": looking.invites_view(SwarmFolder(Path(what)), roster)}
+            view = views.swarm_view(chain) | {"invites": views.invites_view(SwarmFolder(Path(what)), roster)}
         else:
-            view = looking.line_view(joining.read_invite(what))
+            view = views.line_view(accept_invite.read_invite(what))
     _out(swarm_text.shown(view), json=json)
 
 
@@ -209,14 +209,14 @@ def members(
     """List who joined, by what role and invite, who is out, and who is connected to this machine's node."""
     import time
 
-    from node.swarm import looking
+    from node.swarm import views
     from node.swarm.folder import membership_of
     from node.swarm.pending import known
 
     with _mistakes():
-        node_dir = looking.member_dir(folder)
+        node_dir = views.member_dir(folder)
         chain, roster = known(membership_of(node_dir))
-        rows = looking.members_view(node_dir, chain, roster, time.time())
+        rows = views.members_view(node_dir, chain, roster, time.time())
     _out(swarm_text.listed(rows, chain.newest.terms.name), json=json)
 
 
@@ -236,13 +236,13 @@ def revoke(
     json: options.Json = False,
 ) -> None:
     """Put a member, or all who joined by an invite, out for good. Members cut them as they hear of it."""
-    from node.swarm import changing
+    from node.swarm import admin_actions
     from node.swarm.folder import SwarmFolder
 
     with _mistakes():
         admin = SwarmFolder(folder)
-        handed = changing.targets(admin, to or ())
-        signed = changing.revoke(admin, admin.authority(passphrase_file), who, reason, handed)
+        handed = admin_actions.targets(admin, to or ())
+        signed = admin_actions.revoke(admin, admin.authority(passphrase_file), who, reason, handed)
     _out(swarm_text.revoked(signed, handed), json=json)
 
 
@@ -273,25 +273,25 @@ def rotate(
     Of settings, train.learning_rate, final_lr_fraction, clip_norm, rounds and eval_every may change, and network.quorum
     and the deadlines. Where several admins must sign, it leaves a proposal for `p2ptrain swarm sign`.
     """
-    from node.config_source import parse_set
-    from node.swarm import changing, words
+    from node.config.toml_source import parse_set
+    from node.swarm import admin_actions, parsing
     from node.swarm.folder import SwarmFolder
 
     with _mistakes():
         admin = SwarmFolder(folder)
-        handed = changing.targets(admin, to or ())
+        handed = admin_actions.targets(admin, to or ())
         settings = {f"{section}.{key}": value for section, key, value in map(parse_set, set_ or ())}
-        change = changing.Change(
+        change = admin_actions.Change(
             settings=settings,
-            policy=words.policy("allow" if allow is not None and policy is None else policy),
-            allow=None if allow is None else words.peers_in_file(allow),
+            policy=parsing.policy("allow" if allow is not None and policy is None else policy),
+            allow=None if allow is None else parsing.peers_in_file(allow),
             max_members=max_members,
-            bootstrap=None if bootstrap is None else tuple(map(words.check_bootstrap, bootstrap)),
-            admins=None if admins is None else tuple(map(words.public_key, admins)),
+            bootstrap=None if bootstrap is None else tuple(map(parsing.check_bootstrap, bootstrap)),
+            admins=None if admins is None else tuple(map(parsing.public_key, admins)),
             threshold=k,
         )
-        changing.check_change(admin, change, at_round, handed)
-        outcome = changing.rotate(admin, admin.authority(passphrase_file), change, at_round, out, handed)
+        admin_actions.check_change(admin, change, at_round, handed)
+        outcome = admin_actions.rotate(admin, admin.authority(passphrase_file), change, at_round, out, handed)
     _out(swarm_text.changed(outcome), json=json)
 
 
@@ -305,16 +305,16 @@ def sign(
     json: options.Json = False,
 ) -> None:
     """Show another admin's proposal, and sign it. With the last signature needed it goes to the nodes."""
-    from node.swarm import changing
+    from node.swarm import admin_actions
     from node.swarm.folder import SwarmFolder
 
     with _mistakes():
         admin = SwarmFolder(folder)
-        handed = changing.targets(admin, to or ()) if admin.known or to else ()
-        chain, manifest = changing.read_proposal(file)
+        handed = admin_actions.targets(admin, to or ()) if admin.known or to else ()
+        chain, manifest = admin_actions.read_proposal(file)
         if not yes:
             _confirm(swarm_text.proposed(chain.newest, manifest))
-        outcome = changing.sign(admin, admin.authority(passphrase_file), file, handed)
+        outcome = admin_actions.sign(admin, admin.authority(passphrase_file), file, handed)
     _out(swarm_text.changed(outcome), json=json)
 
 
@@ -358,7 +358,7 @@ def _confirm(lines: list[str]) -> None:
 @contextmanager
 def _mistakes() -> Iterator[None]:
     """What an admin asks for and cannot be is a mistake in the command, wherever it was found."""
-    from gossip.errors import LocalError
+    from gossip.core.errors import LocalError
 
     try:
         yield

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from node.cli import text
+from node.system import text
 
 if TYPE_CHECKING:
-    from gossip.membership import Manifest, Revocation, Terms
-    from node.swarm.changing import Outcome
-    from node.swarm.founding import Founded
+    from gossip.membership import Manifest, ManifestBody, Revocation
+    from node.swarm.admin_actions import ChangeOutcome
+    from node.swarm.create import CreatedSwarm
 
 Said: TypeAlias = "tuple[dict[str, Any], Sequence[str | Table]]"
 """What is said, as JSON and as lines."""
@@ -37,7 +37,7 @@ def out(said: Said, *, json: bool) -> None:
         console.print(line, soft_wrap=not isinstance(line, Table), highlight=False, markup=False)
 
 
-def founded(made: "Founded") -> Said:
+def founded(made: "CreatedSwarm") -> Said:
     """After `swarm create`."""
     from node.swarm.folder import AUTHORITY, INVITE
 
@@ -75,7 +75,7 @@ def invited(line: str, file: Path | None, picture: str | None) -> Said:
 
 def shown(view: dict[str, Any]) -> Said:
     """For `swarm show`."""
-    from node.swarm.words import moment
+    from node.swarm.parsing import moment
 
     lines = _of_line(view) if "missing" in view else _of_swarm(view)
     if invite := view.get("invite"):
@@ -126,7 +126,7 @@ def _of_swarm(view: dict[str, Any]) -> list[str]:
 
 def listed(rows: list[dict[str, Any]], name: str) -> Said:
     """For `swarm members`."""
-    from node.swarm.words import day
+    from node.swarm.parsing import day
 
     table = Table(box=None, pad_edge=False)
     dated = any(row.get("expires") for row in rows)
@@ -150,8 +150,8 @@ def listed(rows: list[dict[str, Any]], name: str) -> Said:
 
 def ends_note(expires: int | None) -> str | None:
     """What whoever gives an invite should know of its end; None where it has none."""
-    from gossip.membership.limits import TOLERANCE_S
-    from node.swarm.words import moment
+    from gossip.membership.membership_limits import TOLERANCE_S
+    from node.swarm.parsing import moment
 
     if expires is None:
         return None
@@ -179,7 +179,7 @@ def proposed(before: "Manifest", manifest: "Manifest") -> list[str]:
     return lines + [f"  {name}: {old} -> {new}, at once" for name, (old, new) in members.items()]
 
 
-def changed(outcome: "Outcome") -> Said:
+def changed(outcome: "ChangeOutcome") -> Said:
     """After `swarm rotate` and `swarm sign`."""
     manifest = outcome.manifest
     settings, members = _changes(outcome.before, manifest)
@@ -207,12 +207,12 @@ def changed(outcome: "Outcome") -> Said:
 
 
 def _changes(before: "Manifest", after: "Manifest") -> tuple[Pairs, Pairs]:
-    from node.swarm.recipe import differing
+    from node.swarm.agreed_settings import differing
 
     return differing(before.terms.settings, after.terms.settings), _terms_changed(before.terms, after.terms)
 
 
-def _terms_changed(before: "Terms", after: "Terms") -> Pairs:
+def _terms_changed(before: "ManifestBody", after: "ManifestBody") -> Pairs:
     found = {
         "policy": (before.policy.value, after.policy.value),
         "allow": (sorted(before.allow), sorted(after.allow)),
@@ -225,7 +225,7 @@ def _terms_changed(before: "Terms", after: "Terms") -> Pairs:
 
 
 def _handed(folders: Sequence[Path]) -> list[str]:
-    from node.swarm.looking import is_running
+    from node.swarm.views import is_running
 
     return [
         f"handed to the node in {each}, which {'passes it on now' if is_running(each) else 'passes it on when it runs'}"

@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 
 from node.cli import options
-from node.events import to_line
-from node.streams import say
+from node.events.log import to_line
+from node.system.safe_io import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

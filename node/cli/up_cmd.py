@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from node import interrupts
-from node import run_dir as folders
-from node.cli import options, text
-from node.cli.lines import LastingConsole
+from node.cli import options
 from node.cli.telling import on_a_terminal
-from node.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
+from node.events.lines import LastingConsole
 from node.page.address import page_words
-from node.streams import say
+from node.system import interrupts, text
+from node.system import run_dir as folders
+from node.system.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
+from node.system.safe_io import say
 
 if TYPE_CHECKING:
-    from node.config import Config
-    from node.status_server import SwarmServer
+    from node.config.schema import Config
+    from node.page.status_server import SwarmServer
     from node.up.plan import Plan
     from node.up.supervisor import Outcome, Supervisor
 
@@ -65,10 +65,10 @@ def up(
     Ctrl-C stops it within five seconds, with checkpoints written. `p2ptrain up --run-dir` with the same folder goes on
     from there, with the folder's settings; --rounds gives it more.
     """
-    from node.cli.member import warn
-    from node.config import from_raw
-    from node.sections import merged
-    from node.up.kept import start_in
+    from node.cli.membership_options import warn
+    from node.config.schema import from_raw
+    from node.config.sections import merged
+    from node.up.resume import start_in
 
     given = options.flags(
         rounds=rounds,
@@ -89,9 +89,9 @@ def up(
 
 
 def _up(config: "Config", folder: Path, *, nodes: int, byzantine: int, json: bool) -> int:
-    from node.cli.member import warn
-    from node.up.kept import check_fits
+    from node.cli.membership_options import warn
     from node.up.plan import make_plan
+    from node.up.resume import check_fits
 
     plan = make_plan(config, run_dir=folder, nodes=nodes, byzantine=byzantine, cores=_cores())
     with on_a_terminal(f"preparing {config.task.name}", quiet=json):
@@ -146,9 +146,9 @@ def _run(supervisor: "Supervisor", plan: "Plan", console: Console | None) -> "Ou
 
 def _server(plan: "Plan") -> "SwarmServer | None":
     """As the nodes' own pages are served: where, whether at all, and with which token."""
+    from node.page.status_server import Listening, SwarmServer
     from node.page.swarm_feed import SwarmFeed
     from node.page.token import load_or_create
-    from node.status_server import Listening, SwarmServer
 
     settings = plan.nodes[0].config.node
     if settings.metrics_port < 0:
@@ -158,8 +158,8 @@ def _server(plan: "Plan") -> "SwarmServer | None":
 
 
 def _finish(plan: "Plan", outcome: "Outcome", console: Console, *, json: bool) -> int:
-    from node.summary import to_json
-    from node.up.report import make_report, next_lines, render
+    from node.events.summary import to_json
+    from node.up.end_report import make_report, next_lines, render
 
     if json:
         say(sys.stdout, jsonlib.dumps(to_json(make_report(plan, outcome).summary)) + "\n")
@@ -195,8 +195,8 @@ def _require_finished(plan: "Plan", outcome: "Outcome") -> None:
 def _check_task(plan: "Plan") -> list[str]:
     """Build the task here first: missing data, or an attack that the task has no place for, is one clear line, and the
     nodes find the data prepared. The device as well. A task of the user's own is tried; doubts are returned."""
-    from node.hostile import attack_of, poisoned
-    from node.task_check import check_task
+    from node.roles.byzantine import attack_of, poisoned
+    from node.training.task_check import check_task
     from p2ptrain import tasks
     from p2ptrain.tasks import Shard
     from p2ptrain.training.trainer import pick_device
@@ -210,8 +210,8 @@ def _check_task(plan: "Plan") -> list[str]:
 
 def _check_room(plan: "Plan") -> None:
     """RunError where the disk has no room for a checkpoint of each node, which share it."""
-    from node import room
-    from node.checkpoint import CheckpointStore
+    from node.training import checkpoint_room
+    from node.training.checkpoint import CheckpointStore
     from p2ptrain import tasks
     from p2ptrain.training.model import build_model
 
@@ -219,7 +219,9 @@ def _check_room(plan: "Plan") -> None:
     model = build_model(tasks.get(config.task.name, **config.task.options), config.train.seed)
     parameters = sum(each.numel() for each in model.parameters() if each.requires_grad)
     stores = [CheckpointStore(plan.run_dir / node.name / folders.CHECKPOINTS) for node in plan.nodes]
-    room.check(plan.run_dir, parameters, spare=sum(store.spare_bytes() for store in stores), nodes=len(plan.nodes))
+    checkpoint_room.check(
+        plan.run_dir, parameters, spare=sum(store.spare_bytes() for store in stores), nodes=len(plan.nodes)
+    )
 
 
 def _keep_all(config: "Config") -> "Config":
@@ -230,7 +232,7 @@ def _keep_all(config: "Config") -> "Config":
 
 
 def _opening(plan: "Plan") -> str:
-    from node.cli.text import plural
+    from node.system.text import plural
 
     config = plan.nodes[0].config
     steps = f"{'' if config.node.pace == 'fixed' else 'at most '}{plural(config.train.inner_steps, 'step')}"

@@ -6,9 +6,9 @@ from typing import Final
 
 import trio
 
-from node.doctor import machine, network, peers, router
+from node.doctor import machine, network, peer_checks, router
 from node.doctor.finding import Finding, Model, Subject
-from node.errors import P2PTrainError, translate
+from node.system.errors import P2PTrainError, translate
 
 MODEL_S: Final = 10.0
 """For building the model: seconds for those of up to 100M parameters. A larger one is not waited for."""
@@ -45,7 +45,9 @@ async def _examine(subject: Subject, tell: Tell) -> list[Finding]:
         found += [] if model.trial is None else [machine.task_of(model.trial)]
         found += [machine.device_and_cores(subject, model), machine.memory(subject, model)]
     checks: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
-        "peers": partial(peers.peers, subject, model.run if model else None, ends_at - trio.current_time() - CLOSING_S),
+        "peers": partial(
+            peer_checks.peers, subject, model.run if model else None, ends_at - trio.current_time() - CLOSING_S
+        ),
         "router": partial(router.router, subject),
         "multicast": _multicast,
     }

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gossip.api import RunInfo
-from node.config import Config
-from node.credentials import Credentials
-from node.sections import NetworkConfig, NodeConfig
+from gossip.core.api import RunInfo
+from node.config.schema import Config
+from node.config.sections import NetworkConfig, NodeConfig
+from node.system.credentials import Credentials
 from p2ptrain.training.preflight import Preflight
 
 Level = Literal["ok", "unknown", "warning", "problem"]

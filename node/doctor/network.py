@@ -9,8 +9,8 @@ from typing import Final
 
 import psutil
 
-from node.addresses import default_sources
 from node.doctor.finding import Finding, Subject
+from node.system.addresses import default_sources
 
 CGNAT: Final = ipaddress.ip_network("100.64.0.0/10")
 """Shared address space (RFC 6598): a provider's own router stands between this one and the internet."""

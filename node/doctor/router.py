@@ -6,8 +6,8 @@ from typing import Final
 
 import trio
 
-from gossip.running.mapper import FIND_S, MAP_S
-from gossip.transport.upnp import Router, RouterError
+from gossip.reachability.port_mapping_task import FIND_S, MAP_S
+from gossip.reachability.upnp import Router, RouterError
 from node.doctor.finding import Finding, Subject
 from node.doctor.network import kind_of, listen_ports
 
@@ -41,7 +41,7 @@ async def router(subject: Subject, made: Router | None = None) -> list[Finding]:
 
 
 def _tried(port: int, made: Router | None) -> tuple[str, int]:
-    from gossip.transport.upnp import UpnpRouter
+    from gossip.reachability.upnp import UpnpRouter
 
     found = made or UpnpRouter()
     outside = found.find()

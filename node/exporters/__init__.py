@@ -7,13 +7,13 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from node.errors import UsageError
-from node.events import EventLog
+from node.events.log import EventLog
 from node.exporters.base import About, Exporter
 from node.exporters.otel import OpenTelemetry
 from node.exporters.pump import CLOSE_S, FINISHED_S, Pump, close_all
 from node.exporters.tensorboard import TensorBoard
 from node.exporters.wandb import WeightsAndBiases
+from node.system.errors import UsageError
 from p2ptrain.registry import Registry
 
 EXPORTERS: Registry[Exporter] = Registry("exporters")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
-from node.events import Event
+from node.events.log import Event
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import os
 from collections import deque
 from typing import Any, ClassVar
 
-from node.events import Event
+from node.events.log import Event
 from node.exporters.base import About, numbers
 
 MAX_NOTES = 64

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-from node.events import Event
+from node.events.log import Event
 from node.exporters.base import Exporter
 
 MAX_WAITING = 1024

@@ -5,7 +5,7 @@ Scalars have the names of the events' fields (docs/operations.md#events), and th
 
 from typing import ClassVar
 
-from node.events import Event, to_line
+from node.events.log import Event, to_line
 from node.exporters.base import About, numbers, round_of
 
 

@@ -7,7 +7,7 @@ mode is set here and not taken from WANDB_MODE: a variable that lies about must 
 import os
 from typing import ClassVar
 
-from node.events import Event
+from node.events.log import Event
 from node.exporters.base import About, numbers, round_of
 
 _ABOUT_RUN = ("peer_id", "device", "parameters", "task", "aggregator", "compressor", "f")

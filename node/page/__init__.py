@@ -1,4 +1,4 @@
-"""The node's own page: what is served, to whom, and how it stays small. `node/status_server.py` puts it together.
+"""The node's own page: what is served, to whom, and how it stays small. `node/page/status_server.py` puts it together.
 
 Read-only, one process, no request to anywhere else. `history.py` keeps the curves in bounded memory, `feed.py` turns
 the node's events into what a browser wants to know next, `stream.py` sends it (server-sent events), `guard.py` and

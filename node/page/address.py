@@ -6,7 +6,7 @@ The token itself is never printed: terminals and logs are copied into issues. Th
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from node.progress import NodeProgress
+from node.events.progress import NodeProgress
 
 _WILDCARDS: Final = (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:"))
 """Addresses to listen on that are none to open; whoever reads them here is on the same machine."""

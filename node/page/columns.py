@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from node.events import Event
+from node.events.log import Event
+from node.events.progress import MAX_OWN
 from node.page.history import Row
-from node.progress import MAX_OWN
 
 COLUMNS: Final = (
     "train_loss",

@@ -1,7 +1,7 @@
 """What a page wants to know next: the node's state, curves, log lines, peers and graph, and of them what is new to it.
 
-Nothing is queued for anybody. A page keeps a `Place`, the feed says what has changed since, and a page that is slow
-asks less often and is told the same in fewer words.
+Nothing is queued for anybody. A page keeps a `FeedPosition`, the feed says what has changed since, and a page that is
+slow asks less often and is told the same in fewer words.
 """
 
 import json
@@ -16,13 +16,13 @@ from typing import Any
 
 import trio
 
-from node.cli.lines import describe
-from node.events import Event, to_line
+from node.events.lines import describe
+from node.events.log import Event, to_line
+from node.events.peers_seen import seen
+from node.events.progress import MAX_OWN, NodeProgress
 from node.page.columns import COLUMNS, Columns, own_of
-from node.page.history import Cursor, Curve, News
+from node.page.history import Cursor, Curve, CurveDelta
 from node.page.replay import earlier_rounds
-from node.peers_seen import seen
-from node.progress import MAX_OWN, NodeProgress
 
 MAX_LINES = 200
 """Of the log, the newest; the whole of it is in events.jsonl."""
@@ -55,7 +55,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class LiveSnapshot:
     """What is so now, and no event tells. `peers`: fields by peer id, added to what events have told; `graph`: who is
     beside whom, by tags; `tags`: of this node (under its own id) and of its neighbours."""
 
@@ -66,7 +66,7 @@ class Moment:
 
 
 @dataclass
-class Place:
+class FeedPosition:
     """How much one page has been told."""
 
     train: Cursor = field(default_factory=Cursor)
@@ -84,7 +84,7 @@ class Feed:
         self,
         progress: NodeProgress,
         *,
-        moment: Callable[[], Moment] = Moment,
+        moment: Callable[[], LiveSnapshot] = LiveSnapshot,
         log: Path | None = None,
         settings: Mapping[str, Any] | None = None,
         names: Callable[[], Mapping[str, str]] = dict,
@@ -109,7 +109,7 @@ class Feed:
         self._made: float | None = None
         self._graph: tuple[dict[bytes, frozenset[bytes]], dict[str, bytes]] | None = None
 
-    def watch(self, moment: Callable[[], Moment]) -> None:
+    def watch(self, moment: Callable[[], LiveSnapshot]) -> None:
         """From now on, ask `moment` for what no event tells."""
         self._moment = moment
 
@@ -154,11 +154,11 @@ class Feed:
         """The node's whole state as JSON values: what `/status` says."""
         return self._status(self._moment())
 
-    def place(self) -> Place:
+    def place(self) -> FeedPosition:
         """Of a page that has been told nothing yet."""
-        return Place()
+        return FeedPosition()
 
-    def news(self, place: Place) -> str:
+    def news(self, place: FeedPosition) -> str:
         """What is new to a page, as one line of JSON, and its place moved on; empty: nothing."""
         told: dict[str, str] = {}
         for key, text in self._whole().items():
@@ -179,7 +179,7 @@ class Feed:
             place.lines = self._line_count
         return "{" + ", ".join(f'"{key}": {text}' for key, text in told.items()) + "}" if told else ""
 
-    def _own_news(self, place: Place) -> dict[str, Any]:
+    def _own_news(self, place: FeedPosition) -> dict[str, Any]:
         told = {}
         for name, curve in self._own.items():
             news = curve.since(place.own.get(name, Cursor()))
@@ -188,7 +188,7 @@ class Feed:
                 told[name] = points_of(news)
         return told
 
-    def _status(self, moment: Moment) -> dict[str, Any]:
+    def _status(self, moment: LiveSnapshot) -> dict[str, Any]:
         state, names = self._progress.as_dict(), self._names()
         for peer, fields in moment.peers.items():
             seen(state["peers"], peer).update(fields)
@@ -229,7 +229,7 @@ def _text(value: dict[str, Any]) -> str:
     return to_line(value).rstrip("\n")
 
 
-def points_of(news: News) -> dict[str, Any]:
+def points_of(news: CurveDelta) -> dict[str, Any]:
     """The points that a page lacks, as JSON values."""
     rows = [[None if value is None else float(f"{value:.{_DIGITS}g}") for value in row] for row in news.rows]
     return {"start": news.start, "rows": rows}

@@ -24,7 +24,7 @@ class Cursor(NamedTuple):
     added: int = -1
 
 
-class News(NamedTuple):
+class CurveDelta(NamedTuple):
     """What somebody lacks: `rows` stand from index `start` on, in the place of whatever was there."""
 
     start: int
@@ -78,13 +78,13 @@ class Curve:
             assert row[0] is not None, "every point has a round"
             self.add(row[0], *row[1:])
 
-    def since(self, cursor: Cursor) -> News | None:
+    def since(self, cursor: Cursor) -> CurveDelta | None:
         """What somebody at `cursor` lacks; None: nothing."""
         now = Cursor(self._generation, len(self._rows), self._added)
         if now == cursor:
             return None
         start = max(0, cursor.points - 1) if cursor.generation == self._generation else 0  # the newest may have grown
-        return News(start, self._rows[start:], now)
+        return CurveDelta(start, self._rows[start:], now)
 
     def _forget_from(self, at: float) -> None:
         kept = len(self._rows)

@@ -1,7 +1,7 @@
 """The nodes of a folder of runs as their logs tell them: what the swarm's page shows of each.
 
 A log is read once, of a long one evenly spaced parts, and then from where it was left. Reading and parsing may happen
-on a thread (`read`, `news_of`); what was read is taken up where the page is served (`Member.take`).
+on a thread (`read`, `news_of`); what was read is taken up where the page is served (`NodeLog.take`).
 """
 
 import os
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from node.errors import UsageError
-from node.events import Event, from_line
+from node.events.log import Event, from_line
+from node.events.progress import NodeProgress
+from node.metrics.prometheus_sd import lives
 from node.page.address import page_of
 from node.page.columns import COLUMNS, Columns, number
 from node.page.history import Curve
 from node.page.replay import events_in
-from node.progress import NodeProgress
-from node.run_dir import EVENTS, LOCK, natural
-from node.targets import lives
+from node.system.errors import UsageError
+from node.system.run_dir import EVENTS, LOCK, natural
 
 MAX_MEMBERS: Final = 1000
 """On one page, as in the picture of a swarm; more are counted."""
@@ -62,7 +62,7 @@ def points_for(members: int) -> int:
 
 
 @dataclass
-class Place:
+class LogPosition:
     """Where a log was left."""
 
     inode: int = 0
@@ -70,7 +70,7 @@ class Place:
 
 
 @dataclass
-class Member:
+class NodeLog:
     """One node. `run`: the folder that it shares with the others of its run."""
 
     folder: Path
@@ -83,7 +83,7 @@ class Member:
     """By peer id, how stale the update was that went into its newest round."""
     lives: bool = False
     """Whether the process that holds its folder is there."""
-    place: Place = field(default_factory=Place)
+    place: LogPosition = field(default_factory=LogPosition)
 
     def __post_init__(self) -> None:
         self.progress = NodeProgress(self.folder.name)
@@ -147,12 +147,12 @@ def _nodes(path: Path) -> Iterator[Path]:
             return
 
 
-def read(folders: Sequence[tuple[Path, Path]], *, among: int) -> list[Member]:
+def read(folders: Sequence[tuple[Path, Path]], *, among: int) -> list[NodeLog]:
     """New members, with what their logs say so far. `among`: how many there are on the page, these included."""
     share = max(LEAST_BYTES, READ_BYTES // max(1, among))
     members = []
     for run, folder in folders:
-        member = Member(folder, run, points_for(among))
+        member = NodeLog(folder, run, points_for(among))
         member.place, end = _end_of(folder / EVENTS)
         for event in events_in(folder / EVENTS, end, share=share):
             member.take(event)
@@ -161,7 +161,7 @@ def read(folders: Sequence[tuple[Path, Path]], *, among: int) -> list[Member]:
     return members
 
 
-def _end_of(log: Path) -> tuple[Place, int]:
+def _end_of(log: Path) -> tuple[LogPosition, int]:
     """The end of the log's last whole line."""
     try:
         with log.open("rb") as file:
@@ -169,12 +169,12 @@ def _end_of(log: Path) -> tuple[Place, int]:
             file.seek(max(0, size - NEWS_BYTES))
             tail = file.read(NEWS_BYTES)
             end = size - (len(tail) - tail.rfind(b"\n") - 1)
-            return Place(os.fstat(file.fileno()).st_ino, end), end
+            return LogPosition(os.fstat(file.fileno()).st_ino, end), end
     except OSError:
-        return Place(), 0
+        return LogPosition(), 0
 
 
-def news_of(folder: Path, place: Place) -> tuple[list[Event], Place]:
+def news_of(folder: Path, place: LogPosition) -> tuple[list[Event], LogPosition]:
     """The events that were written behind `place`, and the place behind them. A log that was full has another name by
     now: then the new one is read from its beginning."""
     try:
@@ -189,4 +189,4 @@ def news_of(folder: Path, place: Place) -> tuple[list[Event], Place]:
     whole = data[: data.rfind(b"\n") + 1]
     lines = whole.splitlines()[1 if skipped else 0 :]
     events = [event for line in lines if (event := from_line(line)) is not None]
-    return events, Place(inode, offset + skipped + len(whole))
+    return events, LogPosition(inode, offset + skipped + len(whole))

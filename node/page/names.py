@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from node.events import from_line
-from node.run_dir import EVENTS
+from node.events.log import from_line
+from node.system.run_dir import EVENTS
 
 MAX_FOLDERS: Final = 64
 """As many nodes as `p2ptrain up` starts; of more the rest keep their ids."""

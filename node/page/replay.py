@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.events import Event, from_line, older
+from node.events.log import Event, from_line, older
+from node.events.progress import MAX_OWN
 from node.page.columns import Columns, number, own_of
 from node.page.history import Row
-from node.progress import MAX_OWN
 
 READ_BYTES = 4 << 20
 """Some 4,000 rounds: a fifth of a second, on a thread of its own, when the first page is opened."""

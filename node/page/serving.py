@@ -14,7 +14,7 @@ from typing import Final
 import trio
 from starlette.types import ASGIApp
 
-from gossip.transport.places import Handshakes
+from gossip.transport.connection_limits import Handshakes
 from node.page.http1 import Http1Connection
 
 SEND_BUFFER_BYTES: Final = 1 << 18

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import trio
 
-from node.errors import UsageError
-from node.events import Event, to_line
+from node.events.log import Event, to_line
+from node.metrics.prometheus_sd import lives
 from node.page import members as logs
 from node.page.feed import points_of
 from node.page.history import Cursor
-from node.page.members import CURVE, MAX_MEMBERS, Member
-from node.run_dir import LOCK
-from node.targets import lives
+from node.page.members import CURVE, MAX_MEMBERS, NodeLog
+from node.system.errors import UsageError
+from node.system.run_dir import LOCK
 
 LOOK_S: Final = 1.0
 """Between two looks at the folders at least: rounds take seconds. A look at 1,000 logs took 0.2 s (measured, on a busy
@@ -28,7 +28,7 @@ machine of 2 cores)."""
 LOOK_SHARE: Final = 0.1
 """Of the time that looking may take: looks that last longer are further apart. Chosen."""
 
-_Look = tuple[list[Member], dict[Path, tuple[list[Event], logs.Place, bool]], int]
+_Look = tuple[list[NodeLog], dict[Path, tuple[list[Event], logs.LogPosition, bool]], int]
 """New members; of the others the news, their places and whether they live; how many folders there are."""
 
 
@@ -47,7 +47,7 @@ class SwarmFeed:
     def __init__(self, runs: Sequence[Path]) -> None:
         self.events = 0
         self._runs = tuple(runs)
-        self._members: dict[Path, Member] = {}
+        self._members: dict[Path, NodeLog] = {}
         self._folders = 0
         self._looked: float | None = None
         self._apart_s = LOOK_S

@@ -12,7 +12,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from node.errors import RunError, UsageError
+from node.system.errors import RunError, UsageError
 
 MIN_CHARACTERS = 16
 """Nobody guesses 16 random letters at a hundred tries a second; what we make has 43."""

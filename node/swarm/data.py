@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from node.errors import UsageError
+from node.system.errors import UsageError
 
 PIECE_BYTES = 1 << 20
 DIGEST_BYTES = 32

@@ -15,18 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from gossip.errors import LocalError
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.errors import LocalError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.keyfile import MAX_SEALED_BYTES, is_sealed
+from gossip.core.secret_file import read_private, write_private
 from gossip.membership import Authority, Invite, ManifestChain, Role, appoint, appointed
+from gossip.membership.membership_files import MembershipFiles
 from gossip.membership.signed import Signer
-from gossip.running.membership_files import MembershipFiles
-from gossip.sealed import MAX_SEALED_BYTES, is_sealed
-from gossip.secret_file import read_private, write_private
-from node.errors import UsageError
-from node.run_dir import IDENTITY
 from node.swarm import passphrases
 from node.swarm.pending import known
+from node.system.errors import UsageError
+from node.system.run_dir import IDENTITY
 
 AUTHORITY: Final = "authority.key"
 INVITE: Final = "invite.txt"

@@ -4,11 +4,11 @@ import time
 from dataclasses import dataclass
 from io import StringIO
 
-from gossip.identity import Identity
-from gossip.membership import Invitation, Role, encode_line, encode_short, make_invite, shorten
+from gossip.core.identity import Identity
+from gossip.membership import InviteBundle, Role, encode_invite_code, encode_short, make_invite, shorten
 from gossip.membership.signed import Signer
-from node.errors import UsageError
 from node.swarm.folder import SwarmFolder
+from node.system.errors import UsageError
 
 MAX_QR_CHARS = 2953
 """Of the largest code (version 40) with the least redundancy, in bytes (ISO/IEC 18004)."""
@@ -44,9 +44,9 @@ def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None 
         expires=wish.expires,
         uses=wish.uses,
     )
-    invitation = Invitation(invite=invite, secret=secret, chain=chain, psk=folder.psk())
+    invitation = InviteBundle(invite=invite, secret=secret, chain=chain, psk=folder.psk())
     short = None if wish.full else shorten(invitation)
-    line = encode_line(invitation) if short is None else encode_short(short)
+    line = encode_invite_code(invitation) if short is None else encode_short(short)
     folder.record(invite)
     return line
 

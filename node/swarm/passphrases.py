@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gossip.errors import LocalError
-from gossip.sealed import MAX_PASSPHRASE_BYTES
-from gossip.secret_file import read_private
-from node import interrupts
-from node.errors import UsageError
+from gossip.core.errors import LocalError
+from gossip.core.keyfile import MAX_PASSPHRASE_BYTES
+from gossip.core.secret_file import read_private
+from node.system import interrupts
+from node.system.errors import UsageError
 
 MIN_PASSPHRASE_CHARS: Final = 12
 """Of a new passphrase. Chosen, not measured: whoever has a copy of the file may try as long as it likes, each try costs

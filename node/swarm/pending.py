@@ -3,11 +3,11 @@ whether the node has picked that up or not."""
 
 from pathlib import Path
 
-from gossip.errors import LocalError, RemoteError
+from gossip.core.errors import LocalError, RemoteError
+from gossip.core.secret_file import read_private
 from gossip.membership import ManifestChain, Roster, parse_item
-from gossip.membership.chain import MAX_CHAIN_BYTES
-from gossip.running.membership_files import SUFFIX, MembershipFiles
-from gossip.secret_file import read_private
+from gossip.membership.manifest_chain import MAX_CHAIN_BYTES
+from gossip.membership.membership_files import SUFFIX, MembershipFiles
 
 
 def known(files: MembershipFiles) -> tuple[ManifestChain, Roster]:

@@ -3,9 +3,9 @@
 import re
 from importlib.metadata import PackageNotFoundError, version
 
-from gossip.membership import Terms
-from gossip.protocol.limits import PROTOCOL_VERSION
-from node.errors import RunError
+from gossip.core.limits import PROTOCOL_VERSION
+from gossip.membership import ManifestBody
+from node.system.errors import RunError
 
 
 def own_version() -> str:
@@ -16,7 +16,7 @@ def own_version() -> str:
         return ""
 
 
-def check_version(terms: Terms, ours: str | None = None) -> None:
+def check_version(terms: ManifestBody, ours: str | None = None) -> None:
     """RunError when the swarm asks for a newer program. `ours`: the program's version, by default the installed one."""
     if terms.min_protocol > PROTOCOL_VERSION:
         raise _too_old(f"protocol {terms.min_protocol}", f"protocol {PROTOCOL_VERSION}")

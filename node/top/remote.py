@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from node.errors import P2PTrainError, RunError
+from node.events.progress import NodeProgress
 from node.page.token import load
-from node.progress import NodeProgress
+from node.system.errors import P2PTrainError, RunError
 
 TIMEOUT_S = 5.0
 """A status page on the same network answers in milliseconds."""

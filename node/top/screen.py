@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from node.cli import text
-from node.liveness import lines
+from node.events.summary import mean
 from node.page.address import page_of
-from node.summary import mean
+from node.system import text
+from node.system.liveness import lines
 from node.top.source import Watched
 from node.up.table import remaining_s, swarm_round
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
-from node.errors import RunError
-from node.events import Event, from_line, older
-from node.liveness import judge, look
+from node.events.log import Event, from_line, older
+from node.events.progress import NodeProgress
 from node.page.history import Curve
-from node.progress import NodeProgress
-from node.run_dir import CONFIG, EVENTS, node_dirs
+from node.system.errors import RunError
+from node.system.liveness import judge, look
+from node.system.run_dir import CONFIG, EVENTS, node_dirs
 from node.top.remote import fetch, token_of
 
 ASK_S = 1.0

@@ -7,9 +7,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from node.cli import text
-from node.in_time import LOW
-from node.progress import NodeProgress
+from node.events.progress import NodeProgress
+from node.system import text
+from node.training.in_time import LOW
 
 BAR_WIDTH = 40
 NARROW, WIDE = 80, 92

@@ -13,11 +13,11 @@ from typing import IO, Protocol
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from node.cli import text
-from node.events import Event, to_line
-from node.progress import NodeProgress, common_evaluation
-from node.streams import say
-from node.summary import mean
+from node.events.log import Event, to_line
+from node.events.progress import NodeProgress, common_evaluation
+from node.events.summary import mean
+from node.system import text
+from node.system.safe_io import say
 from node.up.table import MAX_NOTES, swarm_round, swarm_view
 
 REFRESH_PER_SECOND = 4

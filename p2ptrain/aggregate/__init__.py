@@ -40,7 +40,7 @@ from p2ptrain.aggregate.caf import CAF
 from p2ptrain.aggregate.centered_clipping import CenteredClipping
 from p2ptrain.aggregate.clipped_gossip import ClippedGossip
 from p2ptrain.aggregate.clipping import Clipping
-from p2ptrain.aggregate.compose import Compositions, Stages
+from p2ptrain.aggregate.compose_rules import RuleCompositions, Stages
 from p2ptrain.aggregate.cs_plus import CSPlus
 from p2ptrain.aggregate.faba import FABA
 from p2ptrain.aggregate.geometric_median import GeometricMedian
@@ -52,8 +52,8 @@ from p2ptrain.aggregate.meamed import MeaMed
 from p2ptrain.aggregate.mean import Mean
 from p2ptrain.aggregate.median import Median
 from p2ptrain.aggregate.nnm import NNM
+from p2ptrain.aggregate.pre_aggregator import PreAggregator
 from p2ptrain.aggregate.rule import Rule
-from p2ptrain.aggregate.stage import PreAggregator
 from p2ptrain.aggregate.trimmed_mean import TrimmedMean
 from p2ptrain.aggregate.zeno import Zeno
 
@@ -80,7 +80,7 @@ _RULES: tuple[type[Rule], ...] = (
     *(ClippedGossip, CSPlus, GTS, IOS),
     Zeno,
 )
-AGGREGATORS = Compositions("aggregators", PRE_AGGREGATORS)
+AGGREGATORS = RuleCompositions("aggregators", PRE_AGGREGATORS)
 for _rule in _RULES:
     AGGREGATORS.register(_rule.name)(_rule)
 

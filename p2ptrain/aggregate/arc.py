@@ -4,10 +4,10 @@ import torch
 
 from p2ptrain.aggregate.clipping import clipped, norms
 from p2ptrain.aggregate.geometry import Geometry
-from p2ptrain.aggregate.stage import Stage
+from p2ptrain.aggregate.pre_aggregator import MixingStage
 
 
-class ARC(Stage):
+class ARC(MixingStage):
     """Adaptive robust clipping: the floor(2 (f/n) (n - f)) longest rows are clipped to the length of the next longest
     (Allouah et al., 2405.14432).
 

@@ -3,10 +3,10 @@
 import torch
 
 from p2ptrain.aggregate.geometry import Geometry
-from p2ptrain.aggregate.stage import Stage
+from p2ptrain.aggregate.pre_aggregator import MixingStage
 
 
-class Bucketing(Stage):
+class Bucketing(MixingStage):
     """The means of buckets of `size` rows, which are drawn anew in every call (Karimireddy, He and Jaggi, 2006.09365).
     The last bucket takes what is left.
 

@@ -4,10 +4,10 @@ import torch
 
 from p2ptrain.aggregate.centered_clipping import check_tau, clip_factor
 from p2ptrain.aggregate.geometry import Geometry
-from p2ptrain.aggregate.stage import Stage
+from p2ptrain.aggregate.pre_aggregator import MixingStage
 
 
-class Clipping(Stage):
+class Clipping(MixingStage):
     """Row i becomes x_i min(1, tau / ||x_i||). `tau` None: the median norm, as SparseLoCo clips its peers' updates
     (2508.15706).
 

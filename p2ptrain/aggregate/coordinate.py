@@ -1,4 +1,5 @@
-"""What the coordinate-wise rules share: one pass over chunks of columns, each the mean of the values a `Sieve` leaves.
+"""What the coordinate-wise rules share: one pass over chunks of columns, each the mean of the values a `RowSelector`
+leaves.
 
 NaN counts as +infinity. Nothing is spent on that where there is none: minimum and maximum hand NaN on, and every input
 has a way to the result, so a NaN shows in it. The sum of each chunk's results is looked at in the end; chunks where it
@@ -15,14 +16,14 @@ import torch
 from p2ptrain import jit
 from p2ptrain.aggregate.base import Rows
 from p2ptrain.aggregate.columns import Work, new_vector, parts, sweep, width_for
-from p2ptrain.aggregate.compiled import MeanOfMiddle
-from p2ptrain.aggregate.networks import Program
+from p2ptrain.aggregate.compiled_network import MeanOfMiddle
 from p2ptrain.aggregate.rule import Rule
+from p2ptrain.aggregate.sorting_networks import Program
 
 OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {"min": torch.minimum, "max": torch.maximum, "clamp": torch.clamp}
 
 
-class Sieve(Protocol):
+class RowSelector(Protocol):
     """Which of the n values of every column are averaged."""
 
     kept: int
@@ -41,7 +42,7 @@ class CoordinateRule(Rule, ABC):
         return average(rows, self._sieve(rows.n))
 
     @abstractmethod
-    def _sieve(self, n: int) -> Sieve:
+    def _sieve(self, n: int) -> RowSelector:
         """For so many rows, enough of them."""
 
 
@@ -75,7 +76,7 @@ class Network:
         return scratch_rc[: self.kept]
 
 
-def average(rows: Rows, sieve: Sieve) -> torch.Tensor:
+def average(rows: Rows, sieve: RowSelector) -> torch.Tensor:
     """The mean (d,) of what the sieve leaves of every column."""
     out_d = new_vector(rows)
     width = width_for(rows, sieve.scratch, out_d.device)
@@ -104,7 +105,7 @@ Averager = Callable[[torch.Tensor, torch.Tensor], None]
 """Writes the means of what is left of the columns of (n, c) to (c,)."""
 
 
-def _averager(rows: Rows, sieve: Sieve, out_d: torch.Tensor, width: int) -> Callable[[], Averager]:
+def _averager(rows: Rows, sieve: RowSelector, out_d: torch.Tensor, width: int) -> Callable[[], Averager]:
     """One for each thread: compiled, where there is a compiler and enough to do, or else by torch's operations."""
     if isinstance(sieve, Network) and out_d.device.type == "cpu" and rows.n * rows.d >= jit.WORTH and jit.available():
         program = sieve.program
@@ -115,7 +116,7 @@ def _averager(rows: Rows, sieve: Sieve, out_d: torch.Tensor, width: int) -> Call
 class Operations:
     """An averager that lets torch do one operation of the sieve after the other."""
 
-    def __init__(self, sieve: Sieve, out_d: torch.Tensor, width: int) -> None:
+    def __init__(self, sieve: RowSelector, out_d: torch.Tensor, width: int) -> None:
         self._sieve = sieve
         self._scratch_rc = out_d.new_empty(sieve.scratch, width)
         # A matrix-vector product reads all rows in one go, which neither torch.sum nor a chain of additions does. Its
@@ -131,7 +132,7 @@ class Operations:
             out_c.div_(self._sieve.kept)
 
 
-def _careful(rows: Rows, sieve: Sieve, out_d: torch.Tensor, width: int) -> Work:
+def _careful(rows: Rows, sieve: RowSelector, out_d: torch.Tensor, width: int) -> Work:
     scratch_rc = out_d.new_empty(sieve.scratch, width)
 
     def work(part: slice) -> None:

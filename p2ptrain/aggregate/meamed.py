@@ -7,8 +7,8 @@ one. The n - 2f values between are always in it.
 
 import torch
 
-from p2ptrain.aggregate.coordinate import CoordinateRule, Everything, Network, Sieve
-from p2ptrain.aggregate.networks import ordered
+from p2ptrain.aggregate.coordinate import CoordinateRule, Everything, Network, RowSelector
+from p2ptrain.aggregate.sorting_networks import ordered
 
 
 class MeaMed(CoordinateRule):
@@ -25,7 +25,7 @@ class MeaMed(CoordinateRule):
         """2f + 1: the honest are more than the liars."""
         return 2 * self.f + 1
 
-    def _sieve(self, n: int) -> Sieve:
+    def _sieve(self, n: int) -> RowSelector:
         return _Nearest(n, self.f) if self.f else Everything(n)
 
 

@@ -1,7 +1,7 @@
 """The coordinate-wise median: the trimmed mean that trims all it can."""
 
-from p2ptrain.aggregate.coordinate import CoordinateRule, Everything, Network, Sieve
-from p2ptrain.aggregate.networks import middle
+from p2ptrain.aggregate.coordinate import CoordinateRule, Everything, Network, RowSelector
+from p2ptrain.aggregate.sorting_networks import middle
 
 
 class Median(CoordinateRule):
@@ -19,5 +19,5 @@ class Median(CoordinateRule):
         """2f + 1: the honest are more than the liars."""
         return 2 * self.f + 1
 
-    def _sieve(self, n: int) -> Sieve:
+    def _sieve(self, n: int) -> RowSelector:
         return Network(middle(n, (n - 1) // 2)) if n > 2 else Everything(n)

@@ -3,10 +3,10 @@
 import torch
 
 from p2ptrain.aggregate.geometry import Geometry
-from p2ptrain.aggregate.stage import Stage
+from p2ptrain.aggregate.pre_aggregator import MixingStage
 
 
-class NNM(Stage):
+class NNM(MixingStage):
     """Row i becomes the mean of the n - f rows nearest to it, itself included (Allouah et al., 2302.01772).
 
     Guarantee: with n >= 2f + 1 it brings any standard rule after it to the best order of error there is when data

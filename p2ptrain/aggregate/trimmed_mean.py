@@ -1,11 +1,11 @@
 """Trimmed mean: in every coordinate drop the f lowest and the f highest values, and average the rest.
 
-Nothing is sorted: networks.py leaves out every comparison that the sum of the middle does not need. And nothing is
-subtracted: the total minus the extremes would be shorter, and wrong beside a liar's 1e30.
+Nothing is sorted: sorting_networks.py leaves out every comparison that the sum of the middle does not need. And nothing
+is subtracted: the total minus the extremes would be shorter, and wrong beside a liar's 1e30.
 """
 
-from p2ptrain.aggregate.coordinate import CoordinateRule, Everything, Network, Sieve
-from p2ptrain.aggregate.networks import middle
+from p2ptrain.aggregate.coordinate import CoordinateRule, Everything, Network, RowSelector
+from p2ptrain.aggregate.sorting_networks import middle
 
 
 class TrimmedMean(CoordinateRule):
@@ -23,5 +23,5 @@ class TrimmedMean(CoordinateRule):
         """2f + 1: of fewer nothing would be left."""
         return 2 * self.f + 1
 
-    def _sieve(self, n: int) -> Sieve:
+    def _sieve(self, n: int) -> RowSelector:
         return Network(middle(n, self.f)) if self.f else Everything(n)

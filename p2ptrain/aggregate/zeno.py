@@ -19,7 +19,7 @@ Score = Callable[[torch.Tensor], float]
 class Zeno(Rule):
     """The mean of the n - f vectors with the lowest `score` (after Xie, Koyejo and Gupta, 1805.10032, who add a penalty
     for length to the loss; a score may do so too). Not to be had by name alone: it needs `score`. A node gives it the
-    loss, on a batch of its own data, of the model that a vector makes (sync/trial.py).
+    loss, on a batch of its own data, of the model that a vector makes (sync/loss_scorer.py).
 
     Guarantee: no vector is averaged whose score is worse than the worst honest one's. It needs no honest majority,
     only n >= f + 1; and it is as good as the score: on a one-sided batch honest vectors from other data score badly.

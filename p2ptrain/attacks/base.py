@@ -7,7 +7,7 @@ A runtime asks an attack which hooks it has (`isinstance` with the Protocols bel
 | `VectorAttack` | the vector it sends, knowing the honest ones | `sync.Byzantine`, benchmarks, simulators  |
 | `ModelAttack`  | the vector it sends, of its own making       | the same                                  |
 | `DataAttack`   | the data it trains on                        | whoever builds its task                   |
-| `WireAttack`   | what it signs beside its updates             | a node's network (node/hostile.py)        |
+| `WireAttack`   | what it signs beside its updates             | a node's network (node/roles/byzantine.py)        |
 | `EdgeAttack`   | what it tells each neighbour, another each   | simulators only: a node has one chain     |
 """
 

@@ -35,11 +35,11 @@ A stage works on what another one encodes; alone it takes the default in bracket
 
 from p2ptrain.compress.adaptive import Adaptive
 from p2ptrain.compress.base import Compressor, PayloadError, Stateful, gamma_for
-from p2ptrain.compress.compose import Compositions
+from p2ptrain.compress.compose_codecs import CodecCompositions
 from p2ptrain.compress.demo import Demo
 from p2ptrain.compress.dense import Dense
 from p2ptrain.compress.feedback import ErrorFeedback
-from p2ptrain.compress.halves import Bf16, Fp16
+from p2ptrain.compress.float16 import Bf16, Fp16
 from p2ptrain.compress.int4 import Int4
 from p2ptrain.compress.int8 import Int8
 from p2ptrain.compress.lossless import Lossless
@@ -63,7 +63,7 @@ __all__ = [
     "names",
 ]
 
-COMPRESSORS = Compositions("compressors")
+COMPRESSORS = CodecCompositions("compressors")
 for _base in (Dense, Fp16, Bf16, Int8, Int4, LloydMax2Bit, ScaledSign, TopK, PowerSGD, Adaptive):
     COMPRESSORS.register(_base.name)(_base)
 for _stage in (Demo, Lossless, RandomK, Rotated, Warmup):

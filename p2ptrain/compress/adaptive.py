@@ -17,7 +17,7 @@ import torch
 
 from p2ptrain.compress.base import Compressor, PayloadError
 from p2ptrain.compress.dense import Dense
-from p2ptrain.compress.halves import Bf16, Fp16
+from p2ptrain.compress.float16 import Bf16, Fp16
 from p2ptrain.compress.int4 import Int4
 from p2ptrain.compress.int8 import Int8
 from p2ptrain.compress.q2 import LloydMax2Bit

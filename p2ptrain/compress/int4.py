@@ -79,7 +79,7 @@ class Int4:
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """See Compressor.encode."""
-        return bytes([FORMATS.index(self.format)]) + _Rows(self.format).encode(x_d)
+        return bytes([FORMATS.index(self.format)]) + _Int4Rows(self.format).encode(x_d)
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """See Compressor.decode."""
@@ -88,10 +88,10 @@ class Int4:
             raise PayloadError("wrong_shape", "payload without a header")
         if view[0] >= len(FORMATS):
             raise PayloadError("malformed", f"format {view[0]} of {len(FORMATS)}")
-        return _Rows(FORMATS[view[0]]).decode(view[HEADER_BYTES:], numel)
+        return _Int4Rows(FORMATS[view[0]]).decode(view[HEADER_BYTES:], numel)
 
 
-class _Rows(BlockCodec):
+class _Int4Rows(BlockCodec):
     block = 256
 
     def __init__(self, format: str) -> None:

@@ -1,6 +1,6 @@
 """Lossless: what a codec's bytes have to spare, squeezed out, kept only where it pays: `lossless+topk`.
 
-    payload = form     1 byte: 0 as it is, 1 deflated, 2 topk's plain form (gaps.py) deflated
+    payload = form     1 byte: 0 as it is, 1 deflated, 2 topk's plain form (topk_deltas.py) deflated
               bytes    of the inner payload, or a raw DEFLATE stream (RFC 1951) that ends with the payload
 
 The encoder uses Huffman codes only: what codecs write has skewed bytes but no repetitions, for which a search costs
@@ -25,7 +25,7 @@ import zlib
 
 import torch
 
-from p2ptrain.compress import gaps
+from p2ptrain.compress import topk_deltas
 from p2ptrain.compress.base import Compressor, PayloadError
 from p2ptrain.compress.stage import Stage, cut_header
 from p2ptrain.compress.topk import TopK
@@ -65,7 +65,7 @@ class Lossless(Stage):
         payload = self.inner.encode(x_d)
         form, pieces = DEFLATED, [payload]
         if isinstance(self.inner, TopK):
-            form, pieces = GAPS, gaps.to_plain(payload, x_d.numel())
+            form, pieces = GAPS, topk_deltas.to_plain(payload, x_d.numel())
         squeezed = _deflate(pieces)
         if len(squeezed) >= len(payload) or sum(map(len, pieces)) >= bound(x_d.numel()):
             return bytes([AS_IS]) + payload
@@ -79,7 +79,7 @@ class Lossless(Stage):
         if form[0] == DEFLATED:
             return self.inner.decode(_inflate(rest, bound(numel)), numel)
         if form[0] == GAPS and isinstance(self.inner, TopK):
-            return self.inner.decode(gaps.from_plain(_inflate(rest, bound(numel)), numel), numel)
+            return self.inner.decode(topk_deltas.from_plain(_inflate(rest, bound(numel)), numel), numel)
         raise PayloadError("malformed", f"a form {form[0]} of {self.inner.name}")
 
 

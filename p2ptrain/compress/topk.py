@@ -3,7 +3,7 @@
     payload = head                   2 bytes, little-endian: how many of a full chunk travel (k, 1 to 4096, in the lower
                                      13 bits), then 8 less the bits of a value, so that 8-bit values have zeros there
               scale[0] .. scale[C-1] 4 bytes each, as in blocks.py
-              body[0]  .. body[C-1]  places (two in 3 bytes), then values (kept.py)
+              body[0]  .. body[C-1]  places (two in 3 bytes), then values (topk_values.py)
 
 The head fixes the exact length, so a receiver needs no option of the sender's, and no length in a payload is believed.
 Places must rise: each vector has one byte form, and no place can be written twice (whose order would be undefined).
@@ -31,8 +31,8 @@ import torch
 
 from p2ptrain.compress.base import PayloadError, gamma_for
 from p2ptrain.compress.blocks import FLOAT_MAX, BlockCodec, Bytes, Floats
-from p2ptrain.compress.kept import MIN_BITS, WHOLE_BITS, decode_values, encode_values, values_bytes
-from p2ptrain.compress.largest import Places, largest
+from p2ptrain.compress.topk_select import Places, largest_places
+from p2ptrain.compress.topk_values import MIN_BITS, WHOLE_BITS, decode_values, encode_values, values_bytes
 
 CHUNK = 4096
 """Parameters that compete with each other: 12 bits name a place (SparseLoCo, 2508.15706)."""
@@ -108,7 +108,7 @@ class _Rows(BlockCodec):
 
     def encode_rows(self, x_rw: Floats, body_rb: Bytes) -> Floats:
         kept = self.kept(x_rw.shape[1])
-        flat_rk = largest(x_rw, kept)
+        flat_rk = largest_places(x_rw, kept)
         pack_places(flat_rk - _first(x_rw), body_rb[:, : places_bytes(kept)])
         return encode_values(x_rw.reshape(-1).take(flat_rk), self.value_bits, body_rb[:, places_bytes(kept) :])
 

@@ -12,7 +12,7 @@ import torch
 
 from p2ptrain.compress.base import Compressor, PayloadError, State
 from p2ptrain.compress.dense import Dense
-from p2ptrain.compress.halves import Fp16
+from p2ptrain.compress.float16 import Fp16
 from p2ptrain.compress.sign1 import ScaledSign
 from p2ptrain.compress.stage import Stage, counter, cut_header
 

@@ -4,7 +4,7 @@ from p2ptrain.outer.average import Average
 from p2ptrain.outer.base import OuterOptimizer
 from p2ptrain.outer.delayed_nesterov import DelayedNesterov
 from p2ptrain.outer.nesterov import Nesterov
-from p2ptrain.outer.noloco import NoLoCo
+from p2ptrain.outer.noloco_momentum import NoLoCo
 from p2ptrain.registry import Registry
 
 __all__ = ["OUTER", "OuterOptimizer", "get", "names"]

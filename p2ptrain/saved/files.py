@@ -3,7 +3,8 @@
     checkpoint/round-00000040/state.safetensors     tensors, by dotted name: trainer.*, sync.*, model.*
     checkpoint/round-00000040/meta.json             round, config, names, and digests of itself and of the tensors
 
-Here is what every reader has to know. What else stands in a meta.json is its writer's (`node/checkpoint_meta.py`).
+Here is what every reader has to know. What else stands in a meta.json is its writer's
+(`node/training/checkpoint_meta.py`).
 """
 
 import hashlib

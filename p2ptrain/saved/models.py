@@ -18,7 +18,7 @@ import torch
 from p2ptrain import tasks
 from p2ptrain.saved.files import CHECKPOINTS, CheckpointError, Meta, checkpoint_dirs, layout_in, place_of, read
 from p2ptrain.training.layout import LayoutError
-from p2ptrain.training.model import build_model, lend
+from p2ptrain.training.model import bind_parameters, build_model
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
 
 VECTOR: Final = "trainer.parameters"
@@ -166,10 +166,10 @@ def _built(model: SavedModel, x_d: torch.Tensor) -> dict[str, torch.Tensor]:
     if not isinstance(name, str) or type(seed) is not int:
         raise SavedModelError(f"the checkpoint of {model.node} says neither names nor task")
     try:
-        built = lend(x_d, build_model(tasks.get(name, **options), seed))
+        built = bind_parameters(x_d, build_model(tasks.get(name, **options), seed))
     except tasks.TaskError:
         raise
-    except ValueError as error:  # of `lend`: another shape
+    except ValueError as error:  # of `bind_parameters`: another shape
         raise SavedModelError(f"the checkpoint of {model.node} does not fit its own task: {error}") from error
     state = built.state_dict()
     strange = [key for key, value in state.items() if not isinstance(value, torch.Tensor)]

@@ -28,32 +28,40 @@ from p2ptrain.sync import (
     streaming,
     tracked_gossip,
 )
-from p2ptrain.sync.assembled import Assembled
-from p2ptrain.sync.base import GradientStrategy, Meeting, Message, Reduced, RoundResult, SyncStrategy, Voice
+from p2ptrain.sync.base import (
+    AllReduceStrategy,
+    GradientStrategy,
+    Message,
+    Reduced,
+    RoundResult,
+    SyncStrategy,
+    UpdateEncoder,
+)
 from p2ptrain.sync.byzantine import Byzantine, liar_of
-from p2ptrain.sync.config import SYNC_STRATEGIES, SyncConfig
-from p2ptrain.sync.method import Method
-from p2ptrain.sync.trial import Judge, Judged
+from p2ptrain.sync.loss_scorer import Judge, Scored
+from p2ptrain.sync.model_averaging import ModelAveraging
+from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.sync_config import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.sync.vectors import check_model
 
 __all__ = [
     "SYNC_STRATEGIES",
-    "Assembled",
+    "AllReduceStrategy",
     "Byzantine",
     "GradientStrategy",
-    "Meeting",
     "Message",
-    "Method",
+    "ModelAveraging",
     "Reduced",
     "RoundResult",
+    "StrategySpec",
     "SyncConfig",
     "SyncStrategy",
-    "Voice",
+    "UpdateEncoder",
     "averages_gradients",
     "build",
     "build_gradient",
+    "is_allreduce",
     "liar_of",
-    "meets",
 ]
 
 for _strategy in (
@@ -75,7 +83,7 @@ def averages_gradients(strategy: str) -> bool:
     return SYNC_STRATEGIES.get(strategy).models is None
 
 
-def meets(strategy: str) -> bool:
+def is_allreduce(strategy: str) -> bool:
     """Whether a strategy's rounds are exchanges within groups: what `build` makes is a Meeting."""
     return SYNC_STRATEGIES.get(strategy).meets
 
@@ -96,7 +104,7 @@ def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: 
         )
     strategy = method.models(config, genesis_d, own)
     if config.needs_judge:
-        if judge is None or not isinstance(strategy, Judged):
+        if judge is None or not isinstance(strategy, Scored):
             raise ValueError(f"{config.aggregator} tries models on local data: {method.name} was given no judge")
         strategy.judge_by(judge)
     return strategy

@@ -11,13 +11,13 @@ Cost: as tracked_gossip with int4 payloads, and two vectors.
 """
 
 from p2ptrain.sync.checks import check_momentum
-from p2ptrain.sync.method import Method
+from p2ptrain.sync.strategy_spec import StrategySpec
 from p2ptrain.sync.tracked_gossip import among_all
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """Delayed momentum."""
-    return Method(
+    return StrategySpec(
         name="async",
         models=among_all,
         compressor="int4",

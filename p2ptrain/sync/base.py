@@ -7,19 +7,20 @@
     result = strategy.aggregate(theta_d, {peer: staleness}, round=r)   # the round closes over these neighbours
     theta += result.correction_d                                  # on parameters that may have moved on since
 
-The runtime (node/sync_loop.py) drives it so. `round` counts a node's rounds from 0 and is the same number in `encode`
-and `aggregate`; partners of a pair or a group find each other by it, and by the ids `own` and `peer`, so drivers give
-every node the same names. Which codec travels may change by the round: take it from the message. Not thread-safe: the
-runtime calls one method at a time, from whichever worker thread.
+The runtime (node/training/sync_loop.py) drives it so. `round` counts a node's rounds from 0 and is the same number in
+`encode` and `aggregate`; partners of a pair or a group find each other by it, and by the ids `own` and `peer`, so
+drivers give every node the same names. Which codec travels may change by the round: take it from the message. Not
+thread-safe: the runtime calls one method at a time, from whichever worker thread.
 
-A strategy is a `Method` (method.py): small parts put together, and the defaults that belong to them:
+A strategy is a `Method` (strategy_spec.py): small parts put together, and the defaults that belong to them:
 
-    whom to average with    company.py     all neighbours, a partner, a group; which of them in which round
-    what travels            voice.py       the difference to the public estimate, or a fragment of it
-    how it is averaged      council.py     the aggregator, with the f that the members allow
+    whom to average with    peer_selection.py     all neighbours, a partner, a group; which of them in which round
+    what travels            encoder.py       the difference to the public estimate, or a fragment of it
+    how it is averaged      fault_tolerance.py     the aggregator, with the f that the members allow
     what that does          outer/         the outer step; sparse_loco.py has a blend of its own before it
 
-A strategy that is a `Meeting` averages by exchanges within a group instead, where the driver can carry one out:
+A strategy that is a `AllReduceStrategy` averages by exchanges within a group instead, where the driver can carry one
+out:
 
     group = strategy.company(peers, round=r)                      # the same at all of them, own name among them
     packed = strategy.pack(theta_d)                               # what the others may read, by parts
@@ -62,7 +63,7 @@ class RoundResult:
     """How many vectors there were to aggregate, own included."""
     robust: bool
     """Whether members sufficed for the promise about `f` liars. If not, the aggregator ran with the largest f that
-    the members allow, (members - 1) // 2, or, where that is below an f once held, not at all (council.py)."""
+    the members allow, (members - 1) // 2, or, where that is below an f once held, not at all (fault_tolerance.py)."""
     clipped: tuple[str, ...] = ()
     """Neighbours that the aggregator did not follow in full: clipped, or left out by a rule for gossip."""
 
@@ -124,7 +125,7 @@ class Reduced(NamedTuple):
 
 
 @runtime_checkable
-class Meeting(SyncStrategy, Protocol):
+class AllReduceStrategy(SyncStrategy, Protocol):
     """A strategy whose rounds are exchanges: each member of a group reduces one part of all their models, for all of
     them, and nobody tracks anybody. Neighbours' models are tracked while a node enters a run, for `adopt`.
 
@@ -144,7 +145,7 @@ class Meeting(SyncStrategy, Protocol):
     def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
         """One part of several members' models, own among them, to as many bytes: the same at whoever owns it, as long
         as the members come in the same order. What cannot be read counts as not there. Where too few are left for the
-        promise about f that was kept before (council.py), own values stay."""
+        promise about f that was kept before (fault_tolerance.py), own values stay."""
 
     def settle(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
@@ -154,7 +155,7 @@ class Meeting(SyncStrategy, Protocol):
 
 
 @runtime_checkable
-class Voice(Protocol):
+class UpdateEncoder(Protocol):
     """What a node tells of itself: its public estimate, and the messages that move it. A liar has one of its own:
     `strategy.voice.fork()`, then `draft` of the lie and `commit`, beside the honest `strategy.encode`."""
 
@@ -174,7 +175,7 @@ class Voice(Protocol):
     def rung(self) -> str:
         """See SyncStrategy."""
 
-    def fork(self) -> "Voice":
+    def fork(self) -> "UpdateEncoder":
         """A voice that says on from here, without the other's knowledge."""
 
 

@@ -11,7 +11,7 @@ each is measured from the anchor that we had in the round that its model is of. 
 of a round that we do not know, is left out. One liar takes another for honest.
 
 Where rounds are meetings it knows nobody's model but its own, and lies about that. As the owner of a part it is honest:
-what an owner may do nobody can prevent (meeting.py), and it would show nothing of the aggregator.
+what an owner may do nobody can prevent (group_allreduce.py), and it would show nothing of the aggregator.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,8 +22,8 @@ import torch
 
 from p2ptrain.attacks.base import ModelAttack, VectorAttack
 from p2ptrain.compress.base import PayloadError
-from p2ptrain.sync.base import Meeting, Message, Reduced, RoundResult, SyncStrategy, Voice
-from p2ptrain.sync.meeting import Met
+from p2ptrain.sync.base import AllReduceStrategy, Message, Reduced, RoundResult, SyncStrategy, UpdateEncoder
+from p2ptrain.sync.group_allreduce import GroupAllReduce
 from p2ptrain.sync.vectors import to_bytes
 
 NOTHING_YET = -1
@@ -35,7 +35,7 @@ class Observable(SyncStrategy, Protocol):
     """A strategy that a liar can wrap: its vectors can be seen."""
 
     @property
-    def voice(self) -> Voice:
+    def voice(self) -> UpdateEncoder:
         """What it tells of itself."""
 
     @property
@@ -161,7 +161,7 @@ class LyingMember(Byzantine):
     """The same where rounds are meetings: what it packs is the lie, and so is the model that newcomers are given."""
 
     def __init__(
-        self, inner: Met, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
+        self, inner: GroupAllReduce, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
     ) -> None:
         super().__init__(inner, attack, generator=generator)
         self._met = inner
@@ -192,8 +192,8 @@ def liar_of(
     inner: SyncStrategy, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
 ) -> Byzantine:
     """A strategy that lies as its kind does. ValueError where it does not show its vectors."""
-    if isinstance(inner, Met):
+    if isinstance(inner, GroupAllReduce):
         return LyingMember(inner, attack, generator=generator)
-    if isinstance(inner, Meeting):
+    if isinstance(inner, AllReduceStrategy):
         raise ValueError(f"the strategy {inner.name!r} cannot be attacked: it does not show what it packs")
     return Byzantine(inner, attack, generator=generator)

@@ -7,10 +7,10 @@ from p2ptrain.compress.adaptive import adaptive_in
 from p2ptrain.sync.packing import PACKERS
 
 if TYPE_CHECKING:
-    from p2ptrain.sync.config import SyncConfig
+    from p2ptrain.sync.sync_config import SyncConfig
 
 STEADY_OUTERS: Final = ("average", "noloco")
-"""Outer steps that do not swing between two members who agree half-way (outer/noloco.py)."""
+"""Outer steps that do not swing between two members who agree half-way (outer/noloco_momentum.py)."""
 
 SWINGING_OUTERS: Final = ("nesterov", "delayed_nesterov")
 LARGEST_CALM_MOMENTUM: Final = 0.5

@@ -7,7 +7,7 @@ import torch
 from p2ptrain import compress
 from p2ptrain.compress.base import Compressor, PayloadError
 from p2ptrain.sync import fragments
-from p2ptrain.sync.fragments import Part
+from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.vectors import from_bytes, is_sane
 
 MAX_CODECS = 64
@@ -33,7 +33,7 @@ class Decoder:
             raise PayloadError("nonfinite", "the update would take the estimate out of all bounds")
         return part.put(estimate_d, moved_p)
 
-    def _part(self, name: str) -> tuple[Part, str]:
+    def _part(self, name: str) -> tuple[Fragment, str]:
         try:
             return fragments.parse(name, self.numel)
         except ValueError as error:

@@ -12,13 +12,13 @@ Cost: as tracked_gossip with exact payloads, 4 bytes a parameter, unless `sync.c
 """
 
 from p2ptrain.sync.checks import check_momentum
-from p2ptrain.sync.method import Method
+from p2ptrain.sync.strategy_spec import StrategySpec
 from p2ptrain.sync.tracked_gossip import among_all
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """All neighbours, Nesterov."""
-    return Method(
+    return StrategySpec(
         name="diloco",
         models=among_all,
         compressor="none",

@@ -22,7 +22,7 @@ _NAME = re.compile(r"part(0|[1-9]\d?)of([1-9]\d?)\+(.+)", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Part:
+class Fragment:
     """Fragment `index` of `count` of a vector of `total` parameters. `count` 1 is the whole, which costs no copy."""
 
     total: int
@@ -66,12 +66,12 @@ class Part:
         return out_d
 
 
-def parse(name: str, total: int) -> tuple[Part, str]:
+def parse(name: str, total: int) -> tuple[Fragment, str]:
     """The part that a wire name speaks of, and the codec's own name. ValueError when there is no such part."""
     match = _NAME.fullmatch(name)
     if match is None:
-        return Part(total), name
+        return Fragment(total), name
     index, count, codec = match.groups()
     if count == "1":
         raise ValueError("the whole has no prefix")
-    return Part(total, int(index), int(count)), codec
+    return Fragment(total, int(index), int(count)), codec

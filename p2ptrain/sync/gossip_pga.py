@@ -14,18 +14,18 @@ that members drift apart until the next one, further each time, so such codecs a
 
 import torch
 
-from p2ptrain.sync.assembled import Assembled, Parts
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_alternation
-from p2ptrain.sync.company import EVERYONE, Alternating, Pairs, shared_seed
-from p2ptrain.sync.config import SyncConfig
-from p2ptrain.sync.method import Method
-from p2ptrain.sync.voice import Programme, Tracked
+from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
+from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
+from p2ptrain.sync.peer_selection import EVERYONE, Alternating, RandomMatching, shared_seed
+from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.sync_config import SyncConfig
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """Gossip with periodic global averaging. At a period of 8 the exact rounds are as many bytes as all others."""
-    return Method(
+    return StrategySpec(
         name="gossip_pga",
         models=_build,
         compressor="int4",
@@ -42,6 +42,6 @@ def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrateg
     def is_global(round: int) -> bool:
         return (round + 1) % period == 0
 
-    programme = Programme.of(genesis_d.numel(), config.compressor, config.codec_options(), is_exact=is_global)
-    company = Alternating(Pairs(own, shared_seed(genesis_d)), EVERYONE, is_global)
-    return Assembled(config, Parts(voice=Tracked(programme, genesis_d), company=company))
+    programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), is_exact=is_global)
+    company = Alternating(RandomMatching(own, shared_seed(genesis_d)), EVERYONE, is_global)
+    return ModelAveraging(config, AveragingParts(voice=TrackedEncoder(programme, genesis_d), company=company))

@@ -22,14 +22,14 @@ from p2ptrain.aggregate.base import Rows
 from p2ptrain.compress import ErrorFeedback
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.sync.base import Message
-from p2ptrain.sync.config import SyncConfig
 from p2ptrain.sync.decoding import Decoder
-from p2ptrain.sync.method import Method
+from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.sync_config import SyncConfig
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """Data parallel."""
-    return Method(name="gradient", gradients=Gradient, aggregator="mean", f=0, check=_check)
+    return StrategySpec(name="gradient", gradients=Gradient, aggregator="mean", f=0, check=_check)
 
 
 def _check(config: SyncConfig) -> None:

@@ -1,16 +1,16 @@
 """Moshpit: groups that change every round, so that a few small averages make a global one (2103.03239).
 
-    theta' = Agg over the group of theta_j: each member reduces one part of the model for all (meeting.py)
+    theta' = Agg over the group of theta_j: each member reduces one part of the model for all (group_allreduce.py)
 
 Members lie on a grid with d axes; a round averages along one of them (company.Groups).
 Guarantee: with n = size^(d-1) k members, k <= size, an exact codec and the mean, d rounds without training in between
 make all models the mean of all; other n come near. All members must know each other: a node with other neighbours
 numbers them otherwise, and groups that are not alike at all their members exchange nothing.
 `sync.aggregator` and `sync.f` may be robust ones where a group has members enough: each owner then reduces its part
-robustly, and a part to which too few came stays the owner's own (council.py). That bounds lying contributions, **not
-lying owners** (meeting.py).
-Cost: 2 (k-1)/k packed models sent a round, however many neighbours there are, and two ways instead of one before a
-round is closed. Models travel, not differences: fp16 by default, int8 at the least.
+robustly, and a part to which too few came stays the owner's own (fault_tolerance.py). That bounds lying contributions,
+**not lying owners** (group_allreduce.py). Cost: 2 (k-1)/k packed models sent a round, however many neighbours there
+are, and two ways instead of one before a round is closed. Models travel, not differences: fp16 by default, int8 at the
+least.
 """
 
 import torch
@@ -18,18 +18,18 @@ import torch
 from p2ptrain import aggregate
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_meeting, check_momentum
-from p2ptrain.sync.company import Groups, shared_seed
-from p2ptrain.sync.config import SyncConfig
-from p2ptrain.sync.meeting import Met
-from p2ptrain.sync.method import Method
+from p2ptrain.sync.group_allreduce import GroupAllReduce
+from p2ptrain.sync.peer_selection import GridGroups, shared_seed
+from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.sync_config import SyncConfig
 
 LARGEST_GROUP = 64
 """Of the network's exchanges (gossip's limits.MAX_GROUP)."""
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """Groups."""
-    return Method(
+    return StrategySpec(
         name="moshpit",
         models=_build,
         meets=True,
@@ -56,4 +56,4 @@ def _check(config: SyncConfig) -> None:
 
 
 def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    return Met(config, genesis_d, own, Groups(own, shared_seed(genesis_d), int(config.option("group"))))
+    return GroupAllReduce(config, genesis_d, own, GridGroups(own, shared_seed(genesis_d), int(config.option("group"))))

@@ -1,7 +1,7 @@
 """NoLoCo: in every round another partner, and a momentum that such gossip can bear (2506.10911).
 
-    theta' = (theta_i + theta_j) / 2, j this round's partner: each reduces a half of the model for both (meeting.py)
-    delta <- 0.5 delta + 0.7 (theta' - phi); phi <- phi + delta
+    theta' = (theta_i + theta_j) / 2, j this round's partner: each reduces a half of the model for both
+    (group_allreduce.py) delta <- 0.5 delta + 0.7 (theta' - phi); phi <- phi + delta
 
 Guarantee: partners choose each other (company.Pairs) where both know the same members, so that with an exact codec and
 no momentum the members' mean stays. Of two nobody can be outvoted: f must be 0. The paper's step is stable on pairs for
@@ -14,15 +14,15 @@ import torch
 
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_meeting, check_pairs
-from p2ptrain.sync.company import Pairs, shared_seed
-from p2ptrain.sync.config import SyncConfig
-from p2ptrain.sync.meeting import Met
-from p2ptrain.sync.method import Method
+from p2ptrain.sync.group_allreduce import GroupAllReduce
+from p2ptrain.sync.peer_selection import RandomMatching, shared_seed
+from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.sync_config import SyncConfig
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """Pairs."""
-    return Method(
+    return StrategySpec(
         name="noloco",
         models=_build,
         meets=True,
@@ -40,4 +40,4 @@ def _check(config: SyncConfig) -> None:
 
 
 def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    return Met(config, genesis_d, own, Pairs(own, shared_seed(genesis_d)))
+    return GroupAllReduce(config, genesis_d, own, RandomMatching(own, shared_seed(genesis_d)))

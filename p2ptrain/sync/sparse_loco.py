@@ -10,7 +10,7 @@ model goes to what was told, the same for all.
 
 What differs from the paper: its nodes add each other's messages to one shared phi, which a missed message, or another
 view of who takes part, sets apart for ever. Here phi is the average of the public estimates, which are sums of
-messages: whoever hears a message late comes to the same phi. The third term of a (voice.py) keeps these sums from
+messages: whoever hears a message late comes to the same phi. The third term of a (encoder.py) keeps these sums from
 walking apart and takes news beyond the next neighbour; over members with one phi it nearly adds up to nothing. What is
 clipped to the median norm is each estimate's distance from own phi, in place of each message.
 
@@ -26,18 +26,18 @@ that are behind; `sync.ratio = 0.03` doubles the bytes and halves the turn.
 
 import torch
 
-from p2ptrain.sync.assembled import Assembled, Parts
 from p2ptrain.sync.base import SyncStrategy
-from p2ptrain.sync.blend import clipped
 from p2ptrain.sync.checks import check_no_gamma
-from p2ptrain.sync.config import SyncConfig
-from p2ptrain.sync.method import Method
-from p2ptrain.sync.voice import ErrorFeedback, Programme
+from p2ptrain.sync.encoder import ErrorFeedbackEncoder, FragmentSchedule
+from p2ptrain.sync.mixing import clipped
+from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
+from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.sync_config import SyncConfig
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """Top-k with decaying error feedback."""
-    return Method(
+    return StrategySpec(
         name="sparse_loco",
         models=_build,
         compressor="lossless+topk",
@@ -50,6 +50,6 @@ def method() -> Method:
 
 
 def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    programme = Programme.of(genesis_d.numel(), config.compressor, config.codec_options())
-    voice = ErrorFeedback(programme, genesis_d, decay=config.option("decay"))
-    return Assembled(config, Parts(voice=voice, blend=clipped))
+    programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
+    voice = ErrorFeedbackEncoder(programme, genesis_d, decay=config.option("decay"))
+    return ModelAveraging(config, AveragingParts(voice=voice, blend=clipped))

@@ -17,20 +17,20 @@ round should have 1/P of the inner steps that it would have otherwise. Vectors: 
 
 import torch
 
-from p2ptrain.sync.assembled import Assembled, Parts
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_momentum
-from p2ptrain.sync.config import SyncConfig
-from p2ptrain.sync.method import Method
-from p2ptrain.sync.voice import Programme, Tracked
+from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
+from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
+from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.sync_config import SyncConfig
 
 CALM_MIXING = 0.5
 """With half of every step left out, models close up even with sign1 under Nesterov's momentum (see checks.py)."""
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """Fragments."""
-    return Method(
+    return StrategySpec(
         name="streaming",
         models=_build,
         compressor="int4",
@@ -49,7 +49,9 @@ def _check(config: SyncConfig) -> None:
 
 
 def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    programme = Programme.of(
+    programme = FragmentSchedule.of(
         genesis_d.numel(), config.compressor, config.codec_options(), fragments=int(config.option("fragments"))
     )
-    return Assembled(config, Parts(voice=Tracked(programme, genesis_d), mixing=config.option("mixing")))
+    return ModelAveraging(
+        config, AveragingParts(voice=TrackedEncoder(programme, genesis_d), mixing=config.option("mixing"))
+    )

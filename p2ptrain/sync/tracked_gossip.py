@@ -9,26 +9,26 @@ is right when replicas differ. Aggregating *differences to the own estimate* rob
 mean. Trimming acts on dense estimates, never on sparse payloads, where "absent" is not zero.
 Guarantee: with n >= 2f + 1 members every coordinate moves within the honest members' range. The members' mean stays
 where it was when all weigh alike and nothing is trimmed.
-Cost: one payload a round to each neighbour, of the compressor's size; memory in assembled.py.
+Cost: one payload a round to each neighbour, of the compressor's size; memory in model_averaging.py.
 """
 
 import torch
 
-from p2ptrain.sync.assembled import Assembled, Parts
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_momentum
-from p2ptrain.sync.config import SyncConfig
-from p2ptrain.sync.method import Method
-from p2ptrain.sync.voice import Programme, Tracked
+from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
+from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
+from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.sync_config import SyncConfig
 
 
-def method() -> Method:
+def method() -> StrategySpec:
     """The default strategy."""
-    return Method(name="tracked_gossip", models=among_all, check=check_momentum)
+    return StrategySpec(name="tracked_gossip", models=among_all, check=check_momentum)
 
 
 def among_all(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
     """Whole models, told as differences to estimates, over all neighbours. What is different under other names is the
     outer optimizer, and the defaults."""
-    programme = Programme.of(genesis_d.numel(), config.compressor, config.codec_options())
-    return Assembled(config, Parts(voice=Tracked(programme, genesis_d)))
+    programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
+    return ModelAveraging(config, AveragingParts(voice=TrackedEncoder(programme, genesis_d)))

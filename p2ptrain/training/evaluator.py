@@ -12,7 +12,7 @@ from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss
 from p2ptrain.tasks.metrics import Means, Measures, Metrics, checked_metrics, own_metrics
 from p2ptrain.training.machine import Machine
-from p2ptrain.training.model import lend
+from p2ptrain.training.model import bind_parameters
 
 PROBED, PREDICTIONS = 4, 256
 """Examples on which models' predictions are compared, and how many of these: one small batch a model, where an
@@ -36,7 +36,7 @@ class Evaluator:
             self._machine.pin_threads()
             if self._model is None:
                 self._model = self._copy_model()
-            return self._mean(lend(x_d, self._model), self._held_out() if batches is None else batches)
+            return self._mean(bind_parameters(x_d, self._model), self._held_out() if batches is None else batches)
 
     def measure(self, x_d: torch.Tensor) -> Measures:
         """The same, and the task's own metrics: what these raise is told, not raised. ValueError on another shape."""
@@ -47,7 +47,7 @@ class Evaluator:
         with self._lock, torch.no_grad():
             assert self._model is not None, "it was evaluated above"
             try:
-                return Measures(loss=loss, own=self._own(metrics, lend(x_d, self._model)))
+                return Measures(loss=loss, own=self._own(metrics, bind_parameters(x_d, self._model)))
             except TaskFaultError as fault:
                 return Measures(loss=loss, fault=str(fault))
 
@@ -66,7 +66,7 @@ class Evaluator:
                 raise ValueError(f"the batches of {self._task.name} are no inputs with targets")
             inputs, targets = pair
             with self._machine.autocast():
-                logits = lend(x_d, self._model)(inputs)
+                logits = bind_parameters(x_d, self._model)(inputs)
             if not _are_logits(logits, targets):
                 raise ValueError(f"the outputs of {self._task.name} are no logits of its targets")
             return logits.flatten(0, -2)[:PREDICTIONS].double().log_softmax(-1).cpu()  # type: ignore[no-any-return]

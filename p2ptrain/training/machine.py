@@ -7,7 +7,7 @@ import torch
 
 from p2ptrain.tasks.base import Batch, TaskError
 from p2ptrain.tasks.batches import moved
-from p2ptrain.training.config import TrainConfig
+from p2ptrain.training.train_config import TrainConfig
 
 BF16_CAPABILITY = (8, 0)
 """CUDA compute capability from which bf16 runs on tensor cores (Ampere); before, it is emulated and slow."""

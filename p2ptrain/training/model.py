@@ -35,7 +35,7 @@ def _checked(model: object) -> nn.Module:
     return model
 
 
-def lend(x_d: torch.Tensor, model: nn.Module) -> nn.Module:
+def bind_parameters(x_d: torch.Tensor, model: nn.Module) -> nn.Module:
     """`model` with its trainable parameters made views of `x_d` (d,), on its device. ValueError on another shape."""
     parameters = [parameter for _, parameter in trainable(model)]
     numel = sum(parameter.numel() for parameter in parameters)

@@ -18,10 +18,10 @@ from p2ptrain.tasks.base import Batch, Shard, Task
 from p2ptrain.tasks.batches import tensors_in
 from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss, place_of_method
 from p2ptrain.tasks.metrics import checked_metrics, own_metrics
-from p2ptrain.training.config import TrainConfig
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.model import build_model
+from p2ptrain.training.train_config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

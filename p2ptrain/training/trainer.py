@@ -22,13 +22,13 @@ from p2ptrain import drift, inner
 from p2ptrain.tasks.base import Batch, Shard, Task, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures
-from p2ptrain.training.config import TrainConfig, lr_at
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.machine import pick_device as pick_device
-from p2ptrain.training.model import build_model, lend
+from p2ptrain.training.model import bind_parameters, build_model
+from p2ptrain.training.train_config import TrainConfig, lr_at
 
 DRIFT_PREFIX = "drift."
 UNTRAINED_PREFIX = "model."
@@ -178,7 +178,7 @@ class Trainer:
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
         """A model of its own in eval mode, with the parameters `x_d` (d,) or the live ones: to generate from."""
         vector_d = self.vector() if x_d is None else x_d
-        return lend(vector_d.clone(), self._copy_model())
+        return bind_parameters(vector_d.clone(), self._copy_model())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Everything a checkpoint needs, as copies on the CPU: parameters, the optimizer's buffers, the drift

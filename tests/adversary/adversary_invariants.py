@@ -11,10 +11,10 @@ from typing import Final
 
 from adversary_stage import Life, Stage
 
-from gossip.ids import PeerId
-from gossip.protocol.book import Standing
-from node.checkpoint import CheckpointStore
-from node.estimates import MAX_DEPARTED
+from gossip.core.ids import PeerId
+from gossip.discovery.peerstore import RecordTrust
+from node.training.checkpoint import CheckpointStore
+from node.training.estimates import MAX_DEPARTED
 
 LOSS_FACTOR: Final = 1.1
 """Honest loss, to that of the same run without hostile nodes: the issue's figure."""
@@ -39,7 +39,8 @@ COMPANY_SHARE: Final = 0.6
 """Of the honest members that a round has without hostile nodes."""
 
 PLACES_SHARE: Final = 0.45
-"""Of a node's places: who calls first has at most half (gossip/protocol/admission.py), and it takes a round or two."""
+"""Of a node's places: who calls first has at most half (gossip/updates/mesh_admission.py), and it takes a round or
+two."""
 
 STEPS_SHARE: Final = 0.6
 """Of the steps of a clean run that an honest node does at least: fewer mean that it was made to hurry."""
@@ -118,7 +119,7 @@ class Watch:
         if stage.bootstrap is None:
             return
         run = stage.bootstrap.rendezvous._runs.get((stage.scope.run, stage.genesis))
-        verified = set() if run is None else {record.peer for record in run.book.of_standing(Standing.VERIFIED)}
+        verified = set() if run is None else {record.peer for record in run.book.of_standing(RecordTrust.VERIFIED)}
         there = {life.peer for life in stage.running}
         self.known |= verified
         lost = (self.known & there) - verified
@@ -337,7 +338,7 @@ def mean_loss(stage: Stage) -> float:
 
 
 def _loss(stage: Stage, clean: Clean, found: Violations) -> None:
-    if stage.scenario.kind == "meeting":  # owners of parts are not held to anything (p2ptrain/sync/meeting.py)
+    if stage.scenario.kind == "meeting":  # owners of parts are not held to anything (p2ptrain/sync/group_allreduce.py)
         return
     most = LOSS_FACTOR * clean.loss + LOSS_FLOOR
     for name, loss in losses_of(stage).items():

@@ -2,38 +2,38 @@
 
 from pathlib import Path
 
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.digests import digest_of
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
 from gossip.membership import (
     Authority,
     Certificate,
-    Gate,
     Manifest,
+    ManifestBody,
     ManifestChain,
+    MembershipAdmission,
     Role,
     ShortInvite,
-    Terms,
-    found,
+    create_manifest,
     make_invite,
+    next_version,
     redeem,
-    succeed,
 )
-from gossip.membership.limits import NAMED_BYTES
-from gossip.protocol.digests import digest_of
-from gossip.running.membership import Private
+from gossip.membership.membership_limits import NAMED_BYTES
+from gossip.membership.private_swarm import PrivateSwarm
 from node.swarm.folder import membership_of
 
 FOUNDED: int = 1_700_000_000
 """Unix seconds, long ago: nothing of it expires."""
 
 ADMIN = Authority(b"\x64" * 32)
-TERMS = Terms(name="adversary", admins=(ADMIN.public_key,))
+TERMS = ManifestBody(name="adversary", admins=(ADMIN.public_key,))
 SECRET = Identity(b"\x55" * 32)
 
 
 def chain() -> ManifestChain:
     """The swarm's one manifest."""
-    return ManifestChain(found(TERMS, b"n" * 16).signed_by(ADMIN))
+    return ManifestChain(create_manifest(TERMS, b"n" * 16).signed_by(ADMIN))
 
 
 SWARM = chain().swarm
@@ -62,12 +62,12 @@ def enroll(folder: Path, peer: PeerId) -> None:
         files.save_manifests(chain())
 
 
-def gate_of(folder: Path, peer: PeerId) -> Gate:
+def gate_of(folder: Path, peer: PeerId) -> MembershipAdmission:
     """What a hostile member's transport asks."""
     enroll(folder, peer)
-    return Private.load(membership_of(folder), peer, now=lambda: FOUNDED + 1000.0).gate
+    return PrivateSwarm.load(membership_of(folder), peer, now=lambda: FOUNDED + 1000.0).gate
 
 
 def forged_manifest(last: Manifest, by: Identity) -> Manifest:
     """The next version, signed by somebody who is no admin."""
-    return succeed(last, TERMS, applies_at=1).signed_by(Authority(by.seed))
+    return next_version(last, TERMS, applies_at=1).signed_by(Authority(by.seed))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import trio
 from adversary_scenario import KINDS, LEAST_S, ROUND_S, Scenario
 
-from gossip.errors import GossipError
+from gossip.core.errors import GossipError
 
 if TYPE_CHECKING:
     from adversary_stage import Life, Stage

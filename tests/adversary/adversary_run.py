@@ -34,9 +34,9 @@ from adversary_stage import Stage
 from adversary_task import Quirky
 from sim_swarm import swarm
 
-from gossip import identity, service
-from gossip.protocol import envelope
-from gossip.transport.memory import LinkQuality
+from gossip import service
+from gossip.core import envelope, identity
+from gossip.transport.memory.network import LinkQuality
 from p2ptrain.compress import COMPRESSORS
 
 MOST_S = 600.0

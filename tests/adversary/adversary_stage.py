@@ -24,15 +24,15 @@ from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm, key_of
 
 from gossip.bootstrap import BootstrapService
-from gossip.config import GossipConfig
-from gossip.identity import Identity
-from gossip.ids import Digest, PeerId
-from gossip.protocol.envelope import Scope
-from gossip.transport.memory import LinkQuality, MemoryTransport
-from node.assembly import run_info
-from node.config import from_raw
-from node.node import Node
-from node.run_dir import IDENTITY
+from gossip.core.config import GossipConfig
+from gossip.core.envelope import Scope
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, PeerId
+from gossip.transport.memory.network import LinkQuality, MemoryTransport
+from node.config.schema import from_raw
+from node.system.run_dir import IDENTITY
+from node.training.assembly import run_info
+from node.training.node import Node
 from p2ptrain import compress, tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from gossip.identity import Identity
-from gossip.ids import Digest
-from gossip.protocol.blobs import Manifest, manifest_of
-from gossip.protocol.digests import NO_DIGEST
-from gossip.protocol.envelope import Scope, seal
-from gossip.protocol.statements import (
-    Link,
-    LinkBody,
+from gossip.blobs.blob import BlobManifest, blob_manifest_of
+from gossip.core.digests import NO_DIGEST
+from gossip.core.envelope import Scope, seal
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest
+from gossip.core.statements import (
+    UpdateHeader,
+    UpdateHeaderBody,
     goodbye_statement,
-    link_statement,
-    offer_statement,
-    parse_link,
+    parse_update_header,
     record_statement,
+    snapshot_offer_statement,
+    update_header_statement,
 )
 
 Vector = npt.NDArray[np.float32]
@@ -47,11 +47,11 @@ class HostileChain:
     scope: Scope
     genesis: Digest
     public_d: Vector
-    links: list[Link] = field(default_factory=list)
-    blobs: dict[Digest, tuple[Manifest, bytes]] = field(default_factory=dict)
+    links: list[UpdateHeader] = field(default_factory=list)
+    blobs: dict[Digest, tuple[BlobManifest, bytes]] = field(default_factory=dict)
 
     @property
-    def newest(self) -> Link | None:
+    def newest(self) -> UpdateHeader | None:
         """None before the first base."""
         return self.links[-1] if self.links else None
 
@@ -60,18 +60,18 @@ class HostileChain:
         """The newest link as a hello carries it."""
         return b"" if self.newest is None else self.newest.raw
 
-    def begin(self, *, epoch: int, round: int, model_d: Vector | None) -> Link:
+    def begin(self, *, epoch: int, round: int, model_d: Vector | None) -> UpdateHeader:
         """A new epoch, from this model or (None) from the genesis."""
         if model_d is None:
-            body, address = LinkBody(round=round, kind="genesis", genesis=self.genesis), NO_DIGEST
+            body, address = UpdateHeaderBody(round=round, kind="genesis", genesis=self.genesis), NO_DIGEST
         else:
             data = packed(model_d)
-            body, address = LinkBody(round=round, kind="snapshot", size=len(data)), self.hold(data)
+            body, address = UpdateHeaderBody(round=round, kind="snapshot", size=len(data)), self.hold(data)
             self.public_d = model_d
         self.links = [self.sign(epoch=epoch, seq=0, prev=NO_DIGEST, address=address, body=body)]
         return self.links[-1]
 
-    def step(self, model_d: Vector, *, round: int, codec: str, encode: Encode, steps: int = 2) -> Link:
+    def step(self, model_d: Vector, *, round: int, codec: str, encode: Encode, steps: int = 2) -> UpdateHeader:
         """The next delta, towards this model."""
         payload, moved_d = encode(model_d - self.public_d)
         self.public_d = (self.public_d + moved_d).astype(np.float32)
@@ -79,26 +79,26 @@ class HostileChain:
 
     def extend(
         self, payload: bytes, *, round: int, codec: str, steps: int = 2, size: int | None = None, held: bool = True
-    ) -> Link:
+    ) -> UpdateHeader:
         """The next delta with these bytes, whatever they are. `size`: what is said of them; `held`: whether they are
         to be had."""
         last = self.links[-1]
-        address = self.hold(payload) if held else manifest_of(payload).address
-        body = LinkBody(
+        address = self.hold(payload) if held else blob_manifest_of(payload).address
+        body = UpdateHeaderBody(
             round=round, kind="delta", codec=codec, size=len(payload) if size is None else size, steps=steps, tokens=64
         )
         link = self.sign(epoch=last.epoch, seq=last.seq + 1, prev=last.digest, address=address, body=body)
         self.links.append(link)
         return link
 
-    def twin(self, link: Link, payload: bytes) -> Link:
+    def twin(self, link: UpdateHeader, payload: bytes) -> UpdateHeader:
         """Another link at the same place."""
-        body = LinkBody(round=link.body.round, kind="delta", codec="none", size=len(payload))
+        body = UpdateHeaderBody(round=link.body.round, kind="delta", codec="none", size=len(payload))
         if link.seq == 0:
-            body = LinkBody(round=link.body.round, kind="snapshot", size=len(payload))
+            body = UpdateHeaderBody(round=link.body.round, kind="snapshot", size=len(payload))
         return self.sign(epoch=link.epoch, seq=link.seq, prev=link.prev, address=self.hold(payload), body=body)
 
-    def marked(self, link: Link, model_d: Vector) -> Link:
+    def marked(self, link: UpdateHeader, model_d: Vector) -> UpdateHeader:
         """The same link, naming this as the state after it."""
         body = replace(link.body, state=self.hold(packed(model_d)))
         return self.sign(epoch=link.epoch, seq=link.seq, prev=link.prev, address=link.address, body=body)
@@ -106,7 +106,7 @@ class HostileChain:
     def offer(self, model_d: Vector | None = None, *, round: int | None = None) -> bytes:
         """A snapshot at the newest link: of the chain's own state, or of another."""
         link, data = self.links[-1], packed(self.public_d if model_d is None else model_d)
-        statement = offer_statement(
+        statement = snapshot_offer_statement(
             epoch=link.epoch,
             seq=link.seq,
             head=link.digest,
@@ -125,14 +125,14 @@ class HostileChain:
         """Where it says that it can be dialled."""
         return seal(self.identity, self.scope, record_statement(epoch=epoch, version=version, addresses=addresses)).raw
 
-    def sign(self, *, epoch: int, seq: int, prev: Digest, address: Digest, body: LinkBody) -> Link:
+    def sign(self, *, epoch: int, seq: int, prev: Digest, address: Digest, body: UpdateHeaderBody) -> UpdateHeader:
         """Any link at all."""
-        statement = link_statement(epoch=epoch, seq=seq, prev=prev, address=address, body=body)
-        return parse_link(seal(self.identity, self.scope, statement))
+        statement = update_header_statement(epoch=epoch, seq=seq, prev=prev, address=address, body=body)
+        return parse_update_header(seal(self.identity, self.scope, statement))
 
     def hold(self, data: bytes) -> Digest:
         """Serve these bytes."""
-        manifest = manifest_of(data)
+        manifest = blob_manifest_of(data)
         self.blobs[manifest.address] = manifest, data
         while len(self.blobs) > KEPT:
             del self.blobs[next(iter(self.blobs))]

@@ -16,31 +16,17 @@ from typing import TYPE_CHECKING, Final
 import trio
 from hostile_chain import HostileChain
 
-from gossip.errors import GossipError, Reason, RemoteError
-from gossip.identity import Identity, peer_id_of
-from gossip.ids import Digest, PeerId
-from gossip.membership import Gate, parse_page
-from gossip.membership.spread import Spread
-from gossip.protocol.circuit import STOP_PROTOCOL, Kind, Message, Status, encode_stop
-from gossip.protocol.dialback import DIALBACK_PROTOCOL, encode_sighting, parse_ask
-from gossip.protocol.limits import CHUNK_BYTES, MAX_RESPONSE_BYTES
-from gossip.protocol.member_messages import (
-    BucketsRequest,
-    Known,
-    MemberRequest,
-    MembershipRequest,
-    RosterRequest,
-    TermsRequest,
-    known_fields,
-    unpack_parts,
-)
-from gossip.protocol.messages import (
+from gossip.core.errors import GossipError, Reason, RemoteError
+from gossip.core.identity import Identity, peer_id_of
+from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import CHUNK_BYTES, MAX_RESPONSE_BYTES
+from gossip.core.messages import (
     ChunkRequest,
     FindRequest,
     GoodbyeRequest,
+    HeadersRequest,
     Hello,
     HelloRequest,
-    LinksRequest,
     ManifestRequest,
     PartRequest,
     Request,
@@ -51,8 +37,22 @@ from gossip.protocol.messages import (
     parse_bytes_answer,
     parse_request,
 )
-from gossip.running.delimited import send_message
-from gossip.running.session import FrameStream, ask_once
+from gossip.membership import MembershipAdmission, parse_page
+from gossip.membership.anti_entropy import AntiEntropy
+from gossip.membership.member_messages import (
+    BucketsRequest,
+    Known,
+    MemberRequest,
+    MembershipRequest,
+    RosterRequest,
+    TermsRequest,
+    known_fields,
+    unpack_parts,
+)
+from gossip.reachability.circuit import STOP_PROTOCOL, CircuitKind, CircuitMessage, CircuitStatus, encode_stop
+from gossip.reachability.delimited_task import send_message
+from gossip.reachability.dialback import DIALBACK_PROTOCOL, encode_sighting, parse_ask
+from gossip.session import FrameStream, ask_once
 from gossip.transport.base import Stream, TransportError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ many."""
 
 ANSWERED: Final = {
     HelloRequest: "hello",
-    LinksRequest: "links",
+    HeadersRequest: "links",
     SnapshotRequest: "snapshot",
     StateRequest: "state",
     ManifestRequest: "manifest",
@@ -106,11 +106,11 @@ class Fault:
 class HostilePeer:
     """`heard`: broadcasts of others. `passes_on`: whether it forwards them. `records`: what it tells others of whom."""
 
-    def __init__(self, stage: "Stage", identity: Identity, gate: Gate | None = None) -> None:
+    def __init__(self, stage: "Stage", identity: Identity, gate: MembershipAdmission | None = None) -> None:
         self.identity = identity
         self.stage = stage
         self.transport = stage.network.attach(identity.peer_id, gate)
-        self.spread = None if gate is None else Spread(gate)
+        self.spread = None if gate is None else AntiEntropy(gate)
         """What it knows of the members, where the swarm is private."""
         self.terms: bytes | None = None
         """The manifest that it gives; None: the true one."""
@@ -270,7 +270,9 @@ class HostilePeer:
         """Takes a circuit and fills it, says something that is no answer, or says nothing."""
         match self.rng.randrange(3):
             case 0:
-                await send_message(stream, encode_stop(Message(kind=Kind.STATUS, status=Status.OK)), PATIENCE_S)
+                await send_message(
+                    stream, encode_stop(CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK)), PATIENCE_S
+                )
                 with trio.move_on_after(HANG_S):
                     while True:
                         await stream.send_all(bytes(4096))
@@ -291,7 +293,7 @@ class HostilePeer:
         match request:
             case HelloRequest():
                 return encode_answer(self.hello())
-            case LinksRequest(epoch=epoch, first=first, count=count):
+            case HeadersRequest(epoch=epoch, first=first, count=count):
                 held = [link.raw for link in self.chain.links if link.epoch == epoch and link.seq >= first]
                 return encode_answer(held[: max(1, count)])
             case SnapshotRequest() if self.chain.links:
@@ -314,7 +316,7 @@ class HostilePeer:
             case _:
                 return self._no()
 
-    def _of_members(self, spread: Spread, request: MemberRequest) -> bytes:
+    def _of_members(self, spread: AntiEntropy, request: MemberRequest) -> bytes:
         match request:
             case MembershipRequest():
                 if request.page:
@@ -376,7 +378,7 @@ class HostilePeer:
                     {"record": self._others()},
                 ]
                 return encode_answer(self.hello(**self.rng.choice(changes)))
-            case LinksRequest():
+            case HeadersRequest():
                 return encode_answer([self._others()] * 2)
             case SnapshotRequest() if self.chain.links:
                 lie_d = self.chain.public_d + self.rng.choice([1e-3, 1.0, 1e12])

@@ -7,9 +7,9 @@ import trio
 from adversary_move import TRAINING, Act, move
 from hostile_chain import Vector
 
-from gossip.protocol.digests import NO_DIGEST
-from gossip.protocol.limits import MAX_COUNTER
-from gossip.protocol.statements import LinkBody
+from gossip.core.digests import NO_DIGEST
+from gossip.core.limits import MAX_COUNTER
+from gossip.core.statements import UpdateHeaderBody
 
 LOOK_S = 1.0
 """Between two looks at where the honest stand."""
@@ -207,8 +207,8 @@ async def _epochs(act: Act) -> None:
 async def _genesis(act: Act) -> None:
     """A base of another initial model, a delta where a base belongs, a link whose predecessor there never was."""
     chain = act.peer.chain
-    other = LinkBody(round=0, kind="genesis", genesis=act.stage.genesis[::-1])  # type: ignore[arg-type]
-    delta = LinkBody(round=0, kind="delta", codec="q2", size=10)
+    other = UpdateHeaderBody(round=0, kind="genesis", genesis=act.stage.genesis[::-1])  # type: ignore[arg-type]
+    delta = UpdateHeaderBody(round=0, kind="delta", codec="q2", size=10)
     address = chain.hold(b"0123456789")
     await act.meet()
     match act.move.variant:

@@ -7,21 +7,17 @@ from adversary_move import Act, move
 from hostile_peer import LENGTH, PATIENCE_S
 from moves_chains import lie, new_epoch
 
-from gossip.errors import GossipError
-from gossip.ids import Digest
-from gossip.membership.limits import BUCKETS
-from gossip.protocol.circuit import HOP_PROTOCOL, Kind, Message, encode_hop
-from gossip.protocol.dialback import DIALBACK_PROTOCOL, encode_ask
-from gossip.protocol.digests import NO_DIGEST
-from gossip.protocol.envelope import seal
-from gossip.protocol.limits import MAX_RESPONSE_BYTES, STREAM_PROTOCOL
-from gossip.protocol.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
-from gossip.protocol.messages import (
+from gossip.core.digests import NO_DIGEST
+from gossip.core.envelope import seal
+from gossip.core.errors import GossipError
+from gossip.core.ids import Digest
+from gossip.core.limits import MAX_RESPONSE_BYTES, STREAM_PROTOCOL
+from gossip.core.messages import (
     ChunkRequest,
     FindRequest,
     GoodbyeRequest,
+    HeadersRequest,
     HelloRequest,
-    LinksRequest,
     ManifestRequest,
     PartRequest,
     Request,
@@ -29,9 +25,13 @@ from gossip.protocol.messages import (
     StateRequest,
     encode_request,
 )
-from gossip.protocol.statements import Stage as PartStage
-from gossip.protocol.statements import part_statement
-from gossip.running.session import FrameStream, open_session
+from gossip.core.statements import Stage as PartStage
+from gossip.core.statements import part_statement
+from gossip.membership.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
+from gossip.membership.membership_limits import BUCKETS
+from gossip.reachability.circuit import HOP_PROTOCOL, CircuitKind, CircuitMessage, encode_hop
+from gossip.reachability.dialback import DIALBACK_PROTOCOL, encode_ask
+from gossip.session import FrameStream, open_session
 from gossip.transport.base import TransportError
 
 FLOOD = (10, 150)
@@ -62,11 +62,11 @@ def request_of(act: Act, name: str) -> Request:
         case "hello":
             return HelloRequest(hello=act.peer.hello())
         case "links":
-            return LinksRequest(epoch=rng.choice([epoch, 0]), first=rng.randrange(9), count=rng.randrange(9))
+            return HeadersRequest(epoch=rng.choice([epoch, 0]), first=rng.randrange(9), count=rng.randrange(9))
         case "snapshot":
             return SnapshotRequest(epoch=rng.choice([epoch, 0, 0]), seq=rng.randrange(9))
         case "state":
-            from gossip.identity import verify_key_of
+            from gossip.core.identity import verify_key_of
 
             return StateRequest(key=verify_key_of(someone), epoch=epoch, seq=rng.randrange(20), least=0)
         case "manifest":
@@ -273,8 +273,8 @@ async def _relay(act: Act) -> None:
         for _ in range(act.move.amount):
             other = act.rng.choice([it.peer for it in act.stage.lives])
             asked = {
-                "reserve": encode_hop(Message(kind=Kind.RESERVE)),
-                "connect": encode_hop(Message(kind=Kind.CONNECT, peer=other)),
+                "reserve": encode_hop(CircuitMessage(kind=CircuitKind.RESERVE)),
+                "connect": encode_hop(CircuitMessage(kind=CircuitKind.CONNECT, peer=other)),
                 "junk": act.rng.randbytes(30),
             }[act.move.variant]
             with suppress(GossipError):

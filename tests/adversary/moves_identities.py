@@ -8,10 +8,10 @@ from adversary_move import CLOSED, TRAINING, Act, move
 from hostile_peer import HostilePeer
 from moves_chains import LOOK_S, lie, new_epoch, take_part
 
-from gossip.identity import Identity
-from gossip.protocol.digests import digest_of
-from gossip.protocol.messages import GoodbyeRequest
-from gossip.protocol.topology import CIRCLE, place_of
+from gossip.core.digests import digest_of
+from gossip.core.identity import Identity
+from gossip.core.messages import GoodbyeRequest
+from gossip.updates.topology import CIRCLE, place_of
 
 
 @move("leave", variants=("goodbye", "silently"), seconds=(5, 40), speaks=("goodbye",), among=CLOSED)

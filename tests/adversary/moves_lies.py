@@ -10,16 +10,16 @@ from hostile_peer import PATIENCE_S, Fault, HostilePeer
 from moves_chains import lie, new_epoch, take_part, tell_again
 from sim_swarm import key_of
 
-from gossip.errors import GossipError
-from gossip.ids import Digest, PeerId, RunId
-from gossip.protocol.circuit import HOP_PROTOCOL, Kind, Message, encode_hop
-from gossip.protocol.digests import digest_of
-from gossip.protocol.envelope import Kind as StatementKind
-from gossip.protocol.envelope import Scope, Statement, seal
-from gossip.protocol.messages import FindRequest, HelloRequest, PartRequest
-from gossip.protocol.rendezvous import MAX_RUNS
-from gossip.protocol.statements import Stage as PartStage
-from gossip.protocol.statements import part_statement, record_statement
+from gossip.bootstrap_state import MAX_RUNS
+from gossip.core.digests import digest_of
+from gossip.core.envelope import EnvelopeKind as StatementKind
+from gossip.core.envelope import Scope, Statement, seal
+from gossip.core.errors import GossipError
+from gossip.core.ids import Digest, PeerId, RunId
+from gossip.core.messages import FindRequest, HelloRequest, PartRequest
+from gossip.core.statements import Stage as PartStage
+from gossip.core.statements import part_statement, record_statement
+from gossip.reachability.circuit import HOP_PROTOCOL, CircuitKind, CircuitMessage, encode_hop
 
 NEWCOMERS = frozenset({"join", "crowd", "resume", "observer", "open"})
 
@@ -345,7 +345,7 @@ async def _fill(act: Act) -> None:
     for _ in range(act.move.amount if relay is not None else 0):
         assert relay is not None
         other = act.rng.choice([peer.peer for peer in act.stage.hostile.values()])
-        for asked in (Message(kind=Kind.RESERVE), Message(kind=Kind.CONNECT, peer=other)):
+        for asked in (CircuitMessage(kind=CircuitKind.RESERVE), CircuitMessage(kind=CircuitKind.CONNECT, peer=other)):
             with suppress(GossipError):
                 stream = await act.peer.transport.open_stream(relay, HOP_PROTOCOL)
                 raw = encode_hop(asked)

@@ -6,18 +6,18 @@ from adversary_move import Act, move
 from hostile_peer import Fault
 from moves_chains import take_part
 
-from gossip.errors import AnsweredError, GossipError, Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import Digest, PeerId
-from gossip.membership import Authority, found, pack_item, pack_manifests, revoke_grant, revoke_peer
-from gossip.membership.limits import MAX_LINE_BYTES, MAX_PIECE_BYTES
+from gossip.core.digests import digest_of
+from gossip.core.errors import AnsweredError, GossipError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, PeerId
+from gossip.core.wire import pack
+from gossip.membership import Authority, create_manifest, pack_item, pack_manifests, revoke_grant, revoke_peer
+from gossip.membership.member_messages import Known, MembershipRequest
+from gossip.membership.membership_limits import MAX_LINE_BYTES, MAX_PIECE_BYTES
 from gossip.membership.refusal import MAX_REFUSAL_BYTES, TOLD, Refusal
-from gossip.membership.sync import paged
+from gossip.membership.roster_sync import paged
 from gossip.membership.visit import Visitor, make_visit
-from gossip.protocol.digests import digest_of
-from gossip.protocol.member_messages import Known, MembershipRequest
-from gossip.protocol.wire import pack
-from gossip.running.visiting import FetchError, Nobody, fetch
+from gossip.membership.visit_task import FetchError, Nobody, fetch
 
 PRIVATE = frozenset({"private"})
 
@@ -197,7 +197,7 @@ class LyingAnswers(LyingDoor):
     def _answer(self) -> bytes:
         act, rng, size = self._act, self._act.rng, MAX_PIECE_BYTES
         liar = Authority(act.peer.identity.seed)
-        own = pack_manifests((found(TERMS, b"m" * 16).signed_by(Authority(b"\x64" * 32)),))
+        own = pack_manifests((create_manifest(TERMS, b"m" * 16).signed_by(Authority(b"\x64" * 32)),))
         forged = pack_manifests((*chain(), forged_manifest(chain().newest, act.peer.identity)))
         revoked = revoke_grant(liar, SWARM, short_line("").invite.id, issued_at=FOUNDED, reason="because")
         return {

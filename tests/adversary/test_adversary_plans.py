@@ -9,8 +9,9 @@ from adversary_scenario import KINDS
 from adversary_shrink import shrink
 from hostile_peer import ANSWERED, FAULTS
 
-from gossip.protocol import member_messages, messages
-from gossip.protocol.envelope import Kind
+from gossip.core import messages
+from gossip.core.envelope import EnvelopeKind
+from gossip.membership import member_messages
 
 DEFAULT_SEEDS = (8, 11, 12, 14, 22, 47, 56, 85, 112, 115, 163, 221, 291, 346, 381, 438)
 """Few that together draw all there is; `make soak` plays the first 500."""
@@ -34,7 +35,7 @@ def test_every_request_every_statement_and_every_protocol_has_a_move() -> None:
     """A new message without a move fails here."""
     spoken = frozenset().union(*(spec.speaks for spec in MOVES.values()))
     assert set(messages._PARSERS) <= spoken
-    assert {kind.value for kind in Kind} <= spoken
+    assert {kind.value for kind in EnvelopeKind} <= spoken
     assert {"dialback", "hop", "stop"} <= spoken
     requests = {name for name, _ in inspect.getmembers(messages, inspect.isclass) if name.endswith("Request")}
     of_members = {name for name, _ in inspect.getmembers(member_messages, inspect.isclass) if name.endswith("Request")}

@@ -7,9 +7,9 @@ from exporters_story import ODD, built, story
 
 from node import exporters
 from node.cli import main
-from node.errors import UsageError
 from node.exporters import EXPORTERS
 from node.exporters.base import Exporter
+from node.system.errors import UsageError
 
 pytestmark = [
     pytest.mark.filterwarnings("default"),  # theirs

@@ -9,17 +9,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gossip.ids import PeerId
-from gossip.protocol.exchange import Group
-from node.bench.swarm import meetings
-from node.bench.swarm.meetings import Member, Round
+from gossip.allreduce.allreduce import Group
+from gossip.core.ids import PeerId
+from node.bench.swarm import simulated_allreduce
+from node.bench.swarm.simulated_allreduce import Round, SimulatedMember
 from p2ptrain import attacks
 from p2ptrain.attacks import VectorAttack
-from p2ptrain.sync import SYNC_STRATEGIES, Meeting, Reduced, SyncConfig, build, liar_of, meets
+from p2ptrain.sync import SYNC_STRATEGIES, AllReduceStrategy, Reduced, SyncConfig, build, is_allreduce, liar_of
 
 D = 300_000
 """Of 4 bytes each, two parts: one member of a pair owns a whole chunk, the other the rest."""
-NAMES = [name for name in SYNC_STRATEGIES.names() if meets(name)]
+NAMES = [name for name in SYNC_STRATEGIES.names() if is_allreduce(name)]
 
 every_meeting = pytest.mark.parametrize("name", NAMES)
 
@@ -30,18 +30,18 @@ def genesis(numel: int = D) -> torch.Tensor:
     return torch.randn(numel, generator=torch.Generator().manual_seed(0))
 
 
-def make(name: str, own: str, numel: int = D, **options: object) -> Meeting:
+def make(name: str, own: str, numel: int = D, **options: object) -> AllReduceStrategy:
     made = build(SyncConfig(strategy=name, **options), genesis(numel), own)  # type: ignore[arg-type]
-    assert isinstance(made, Meeting)
+    assert isinstance(made, AllReduceStrategy)
     return made
 
 
-def crowd(name: str, count: int, numel: int = D, **options: object) -> dict[str, Member]:
+def crowd(name: str, count: int, numel: int = D, **options: object) -> dict[str, SimulatedMember]:
     names = [f"peer{i:02}" for i in range(count)]
-    return {own: Member(make(name, own, numel, **options), set(names) - {own}) for own in names}
+    return {own: SimulatedMember(make(name, own, numel, **options), set(names) - {own}) for own in names}
 
 
-def scattered(nodes: dict[str, Member], numel: int = D) -> Models:
+def scattered(nodes: dict[str, SimulatedMember], numel: int = D) -> Models:
     generator = torch.Generator().manual_seed(5)
     return {own: genesis(numel) + torch.randn(numel, generator=generator) for own in nodes}
 
@@ -54,15 +54,15 @@ def farthest(models: Models, from_d: torch.Tensor) -> float:
     return max(float((model_d - from_d).abs().max()) for model_d in models.values())
 
 
-def settled(nodes: dict[str, Member], thetas: Models, came: Round, round: int) -> Models:
+def settled(nodes: dict[str, SimulatedMember], thetas: Models, came: Round, round: int) -> Models:
     return {
         own: thetas[own] + node.sync.settle(thetas[own], came.groups[own], came.parts[own], round=round).correction_d
         for own, node in nodes.items()
     }
 
 
-def one_round(nodes: dict[str, Member], thetas: Models, round: int) -> Models:
-    return settled(nodes, thetas, meetings.exchange(nodes, thetas, round), round)
+def one_round(nodes: dict[str, SimulatedMember], thetas: Models, round: int) -> Models:
+    return settled(nodes, thetas, simulated_allreduce.exchange(nodes, thetas, round), round)
 
 
 def spoilt(came: Round, owner: str, say: Callable[[bytes], bytes | None]) -> Round:
@@ -130,7 +130,7 @@ def test_a_node_sends_what_its_group_needs_and_no_more(name: str, each: float) -
     thetas, rounds = scattered(nodes), 4
     sent = 0
     for round in range(rounds):
-        came = meetings.exchange(nodes, thetas, round)
+        came = simulated_allreduce.exchange(nodes, thetas, round)
         sent += sum(came.sent.values())
         size = len(came.packed["peer00"])
         assert max(came.sent.values()) <= 2 * 3 * size
@@ -153,7 +153,7 @@ def test_a_node_sends_what_its_group_needs_and_no_more(name: str, each: float) -
 def test_own_values_stay_where_an_owner_gives_nothing(name: str, say: Callable[[bytes], bytes | None]) -> None:
     nodes = crowd(name, 2, compressor="none", outer="average")
     thetas = scattered(nodes)
-    came = meetings.exchange(nodes, thetas, 0)
+    came = simulated_allreduce.exchange(nodes, thetas, 0)
     first, last = came.groups["peer00"]
     mean_d = mean_of(thetas)
     after = settled(nodes, thetas, spoilt(came, last, say), 0)
@@ -194,10 +194,10 @@ def test_a_robust_rule_bounds_a_lying_contribution(attack: str) -> None:
     for rule in ("mean", "trimmed_mean"):
         nodes = crowd("moshpit", 4, aggregator=rule, f=1, compressor="none")
         lying = liar_of(nodes["peer03"].sync, found, generator=torch.Generator().manual_seed(0))
-        assert isinstance(lying, Meeting)
-        nodes["peer03"] = Member(lying, nodes["peer03"].known)
+        assert isinstance(lying, AllReduceStrategy)
+        nodes["peer03"] = SimulatedMember(lying, nodes["peer03"].known)
         theta_d = genesis() + 1
-        came = meetings.exchange(nodes, dict.fromkeys(nodes, theta_d), 0)
+        came = simulated_allreduce.exchange(nodes, dict.fromkeys(nodes, theta_d), 0)
         after = settled(nodes, dict.fromkeys(nodes, theta_d), came, 0)
         moved[rule] = farthest(after, theta_d)
     assert moved["trimmed_mean"] < 1e-5, "three of four say the same"
@@ -208,7 +208,7 @@ def test_a_lying_owner_is_not_bounded_but_for_its_part() -> None:
     """What the docstring says: a robust rule is of no use against who reduces."""
     nodes = crowd("moshpit", 4, 1_500_000, aggregator="trimmed_mean", f=1, compressor="none")
     thetas = dict.fromkeys(nodes, genesis(1_500_000))
-    came = meetings.exchange(nodes, thetas, 0)
+    came = simulated_allreduce.exchange(nodes, thetas, 0)
     liar = came.groups["peer00"][0]
     after = settled(nodes, thetas, spoilt(came, liar, lambda data: b"\0" * len(data)), 0)
     for own in nodes.keys() - {liar}:
@@ -253,11 +253,11 @@ def test_wrong_parameters_are_our_mistake(name: str) -> None:
 def test_who_sees_another_group_exchanges_nothing_and_keeps_its_own(name: str) -> None:
     nodes = crowd(name, 4, compressor="none", outer="average")
     lost = nodes["peer00"]
-    nodes["peer00"] = Member(lost.sync, {"peer01", "stranger"})
+    nodes["peer00"] = SimulatedMember(lost.sync, {"peer01", "stranger"})
     thetas = scattered(nodes)
     for round in range(6):
         group = lost.sync.company(nodes["peer00"].known, round=round)
-        came = meetings.exchange(nodes, thetas, round)
+        came = simulated_allreduce.exchange(nodes, thetas, round)
         after = settled(nodes, thetas, came, round)
         if came.groups["peer01"] != group:
             torch.testing.assert_close(after["peer00"], thetas["peer00"])
@@ -267,7 +267,7 @@ def test_who_sees_another_group_exchanges_nothing_and_keeps_its_own(name: str) -
 def test_the_bytes_of_a_group_are_those_of_the_wire() -> None:
     """What the simulation counts is what the network's Group says."""
     nodes = crowd("moshpit", 4, compressor="none")
-    came = meetings.exchange(nodes, scattered(nodes), 0)
+    came = simulated_allreduce.exchange(nodes, scattered(nodes), 0)
     size = len(came.packed["peer00"])
     group = Group(members=tuple(PeerId(name) for name in came.groups["peer00"]), round=0, size=size)
     for own in nodes:

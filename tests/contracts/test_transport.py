@@ -8,9 +8,9 @@ import pytest
 import trio
 from transport_networks import SEEN_AS_ONE, TRANSPORT_NETWORKS, Attach
 
-from gossip.errors import GossipError, LocalError, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.errors import GossipError, LocalError, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
 from gossip.transport.base import Stream, Transport, TransportError
 
 PATIENCE_S = 20.0

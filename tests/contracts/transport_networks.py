@@ -3,15 +3,15 @@
 import random
 from collections.abc import Callable
 
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
 from gossip.transport.base import Stream, Transport
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
-from gossip.transport.memory import MemoryNetwork
-from gossip.transport.paced import Paced
-from gossip.transport.places import Bounds
-from gossip.transport.preshared import PresharedKey
+from gossip.transport.connection_limits import ConnectionBounds
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
+from gossip.transport.memory.network import MemoryNetwork
+from gossip.transport.pnet import PresharedKey
+from gossip.transport.throttled import ThrottledTransport
 
 Attach = Callable[[Identity], Transport]
 """Makes a node's transport on one network; each test gets a network of its own."""
@@ -54,7 +54,7 @@ def paced(network: Callable[[], Attach]) -> Callable[[], Attach]:
 
     def made() -> Attach:
         attach = network()
-        return lambda identity: Paced(attach(identity), up=256e6, down=256e6)
+        return lambda identity: ThrottledTransport(attach(identity), up=256e6, down=256e6)
 
     return made
 
@@ -72,7 +72,7 @@ def libp2p_bulk() -> Attach:
 
 def libp2p_with_bounds() -> Attach:
     """Where loopback is a network like any other."""
-    bounds = Bounds(unbounded_networks=())
+    bounds = ConnectionBounds(unbounded_networks=())
     return lambda identity: Libp2pTransport(Libp2pConfig(bounds=bounds), identity.seed)
 
 

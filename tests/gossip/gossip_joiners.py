@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import trio
 from gossip_swarm import FakeRuntime, Swarm, until
 
-from gossip.protocol.limits import CHUNK_BYTES, MARK_EVERY
+from gossip.core.limits import CHUNK_BYTES, MARK_EVERY
 
 ROUNDS = MARK_EVERY + 1
 """So many links from a base on nobody replays a chain any more: its mark is the snapshot that newcomers are offered."""
@@ -90,7 +90,7 @@ async def crowd_to_join(it: Swarm, members: list[FakeRuntime], count: int, *, ch
 
 
 async def _models_wanted(node: FakeRuntime) -> None:
-    """As node/entry.py has it, for f = 1: three models, or of all who have one to give after a while."""
+    """As node/training/joining.py has it, for f = 1: three models, or of all who have one to give after a while."""
     patient_until = trio.current_time() + 10.0
     while True:
         patient = trio.current_time() < patient_until

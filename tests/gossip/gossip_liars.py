@@ -7,11 +7,11 @@ import trio
 from gossip_samples import SCOPE
 from gossip_swarm import RUN, FakeRuntime, Swarm, all_follow, identity, play, until
 
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.protocol.limits import MAX_HELLO_BYTES
-from gossip.protocol.messages import (
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_HELLO_BYTES
+from gossip.core.messages import (
     Hello,
     HelloRequest,
     Request,
@@ -20,9 +20,9 @@ from gossip.protocol.messages import (
     parse_bytes_answer,
     parse_request,
 )
-from gossip.running.session import ask_once, serve
+from gossip.session import ask_once, serve
 from gossip.transport.base import Stream, TransportError
-from gossip.transport.memory import MemoryTransport
+from gossip.transport.memory.network import MemoryTransport
 
 
 @dataclass

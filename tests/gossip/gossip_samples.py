@@ -1,27 +1,29 @@
 """Sealed envelopes for tests, one factory a kind, all by well-known keys in one scope."""
 
-from gossip.api import UpdateKind
-from gossip.identity import Identity
-from gossip.ids import Digest, RunId
-from gossip.protocol.book import Standing
-from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
-from gossip.protocol.envelope import Envelope, Kind, Scope, Statement, seal
-from gossip.protocol.members import Evidence
-from gossip.protocol.statements import (
-    Link,
-    LinkBody,
-    Offer,
+from gossip.core.api import UpdateKind
+from gossip.core.digests import NO_DIGEST, digest_of, swarm_id_of
+from gossip.core.envelope import Envelope, EnvelopeKind, Scope, Statement, seal
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, RunId
+from gossip.core.statements import (
+    SnapshotOffer,
+    UpdateHeader,
+    UpdateHeaderBody,
     goodbye_statement,
-    link_statement,
-    offer_statement,
-    parse_link,
-    parse_offer,
+    parse_snapshot_offer,
+    parse_update_header,
     record_statement,
+    snapshot_offer_statement,
+    update_header_statement,
 )
+from gossip.discovery.peerstore import RecordTrust
+from gossip.updates.mesh import MeshEvidence
 
 SCOPE = Scope(swarm=swarm_id_of("p2ptrain"), run=RunId(b"r" * 16))
 GENESIS = digest_of(b"the initial model")
-WELL_KNOWN = Evidence(standing=lambda peer: Standing.VERIFIED, network=lambda peer: "", dialled_us=lambda peer: False)
+WELL_KNOWN = MeshEvidence(
+    standing=lambda peer: RecordTrust.VERIFIED, network=lambda peer: "", dialled_us=lambda peer: False
+)
 """Everybody was reached at its address, on a LAN, by us."""
 ALICE, BOB, CAROL = (Identity(bytes([number]) * 32) for number in (1, 2, 3))
 
@@ -43,10 +45,10 @@ def link(
     size: int | None = None,
     genesis: Digest = GENESIS,
     state: Digest | None = None,
-) -> Link:
+) -> UpdateHeader:
     kind = kind or ("genesis" if seq == 0 else "delta")
     empty = kind == "genesis"
-    body = LinkBody(
+    body = UpdateHeaderBody(
         round=round,
         kind=kind,
         codec="none" if kind == "delta" else "",
@@ -55,11 +57,11 @@ def link(
         state=state,
     )
     address = NO_DIGEST if empty else digest_of(content)
-    statement = link_statement(epoch=epoch, seq=seq, prev=prev, address=address, body=body)
-    return parse_link(sealed(statement, by, scope))
+    statement = update_header_statement(epoch=epoch, seq=seq, prev=prev, address=address, body=body)
+    return parse_update_header(sealed(statement, by, scope))
 
 
-def chain(count: int, *, by: Identity = ALICE, epoch: int = 1, content: bytes = b"payload") -> list[Link]:
+def chain(count: int, *, by: Identity = ALICE, epoch: int = 1, content: bytes = b"payload") -> list[UpdateHeader]:
     """A genesis and `count` - 1 deltas, at rounds 0, 1, ..."""
     links = [link(by=by, epoch=epoch)]
     while len(links) < count:
@@ -68,8 +70,8 @@ def chain(count: int, *, by: Identity = ALICE, epoch: int = 1, content: bytes = 
     return links
 
 
-def offer(head: Link, *, by: Identity = ALICE, digest: Digest | None = None, size: int = 7) -> Offer:
-    statement = offer_statement(
+def offer(head: UpdateHeader, *, by: Identity = ALICE, digest: Digest | None = None, size: int = 7) -> SnapshotOffer:
+    statement = snapshot_offer_statement(
         epoch=head.epoch,
         seq=head.seq,
         head=digest or head.digest,
@@ -77,7 +79,7 @@ def offer(head: Link, *, by: Identity = ALICE, digest: Digest | None = None, siz
         round=head.body.round,
         size=size,
     )
-    return parse_offer(sealed(statement, by))
+    return parse_snapshot_offer(sealed(statement, by))
 
 
 def record(
@@ -92,8 +94,8 @@ def goodbye(by: Identity = ALICE) -> bytes:
 
 
 ONE_OF_EACH = {
-    Kind.LINK: chain(2)[1].raw,
-    Kind.OFFER: offer(chain(2)[1]).raw,
-    Kind.RECORD: record(),
-    Kind.GOODBYE: goodbye(),
+    EnvelopeKind.LINK: chain(2)[1].raw,
+    EnvelopeKind.OFFER: offer(chain(2)[1]).raw,
+    EnvelopeKind.RECORD: record(),
+    EnvelopeKind.GOODBYE: goodbye(),
 }

@@ -12,15 +12,15 @@ from functools import partial
 
 import trio
 
-from gossip.api import GossipEvent, Head, RoundView, RunInfo, Tracked, Update
-from gossip.config import GossipConfig
-from gossip.errors import Reason
-from gossip.identity import Identity
-from gossip.ids import PeerId, RunId
-from gossip.protocol.digests import digest_of
-from gossip.running.membership import Private
+from gossip.core.api import GossipEvent, Head, RoundView, RunInfo, Tracked, Update
+from gossip.core.config import GossipConfig
+from gossip.core.digests import digest_of
+from gossip.core.errors import Reason
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId, RunId
+from gossip.membership.private_swarm import PrivateSwarm
 from gossip.service import GossipService
-from gossip.transport.memory import MemoryNetwork, MemoryTransport
+from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
 
 RUN = RunInfo(run_id=RunId(b"r" * 16), genesis=digest_of(b"the initial model"))
 CONFIG = GossipConfig(hash_in_thread_above=1 << 40)
@@ -129,7 +129,7 @@ class Swarm:
         *,
         peers: tuple[str, ...] = (),
         run: RunInfo = RUN,
-        private: Private | None = None,
+        private: PrivateSwarm | None = None,
         network: str | None = "",
         **changes: object,
     ) -> FakeRuntime:

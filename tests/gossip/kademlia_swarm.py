@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from gossip_samples import SCOPE
 
-from gossip.ids import PeerId
-from gossip.protocol.kademlia import BUCKET, Table, nearest, place_of_id
-from gossip.protocol.lookup import WIDTH, Lookup
-from gossip.protocol.statements import PeerRecord
+from gossip.core.ids import PeerId
+from gossip.core.statements import PeerRecord
+from gossip.discovery.lookup import WIDTH, Lookup
+from gossip.discovery.routing_table import BUCKET, RoutingTable, nearest, place_of_id
 
 
 def place(peer: PeerId) -> int:
@@ -24,11 +24,11 @@ def member(name: object, *, address: str | None = None, version: int = 1) -> Pee
     )
 
 
-def table(me: str = "me") -> Table:
-    return Table(member(me).peer, SCOPE)
+def table(me: str = "me") -> RoutingTable:
+    return RoutingTable(member(me).peer, SCOPE)
 
 
-def seen(it: Table, record: PeerRecord) -> PeerId | None:
+def seen(it: RoutingTable, record: PeerRecord) -> PeerId | None:
     return it.see(record, record.addresses[0])
 
 
@@ -38,14 +38,14 @@ class VirtualSwarm:
 
     rng: random.Random
     records: dict[PeerId, PeerRecord] = field(default_factory=dict)
-    tables: dict[PeerId, Table] = field(default_factory=dict)
+    tables: dict[PeerId, RoutingTable] = field(default_factory=dict)
     silent: set[PeerId] = field(default_factory=set)
     liars: set[PeerId] = field(default_factory=set)
 
     def join(self, record: PeerRecord) -> None:
         """One more, that knows one who came before."""
         known = self.rng.choice(list(self.records.values())) if self.records else None
-        self.records[record.peer], it = record, Table(record.peer, SCOPE)
+        self.records[record.peer], it = record, RoutingTable(record.peer, SCOPE)
         self.tables[record.peer] = it
         if known is not None:
             seen(it, known)
@@ -55,7 +55,7 @@ class VirtualSwarm:
         return self.look_up(asker, place(sought), width=BUCKET)
 
     def look_up(self, asker: PeerId, target: int, width: int = WIDTH) -> Lookup:
-        """As running/lookup.py does it, all of whose askers are reached."""
+        """As discovery/lookup_task.py does it, all of whose askers are reached."""
         mine = self.tables[asker]
         lookup = Lookup(target=target, me=asker, scope=SCOPE, seeds=mine.closest(target), width=width)
         while asked := lookup.next():
@@ -78,7 +78,7 @@ class VirtualSwarm:
         if record.peer not in self.liars:
             self._place_of_who_left(theirs, seen(theirs, self.records[asker]))
 
-    def _place_of_who_left(self, theirs: Table, doubtful: PeerId | None) -> None:
+    def _place_of_who_left(self, theirs: RoutingTable, doubtful: PeerId | None) -> None:
         if doubtful is not None and doubtful in self.silent:
             theirs.failed(doubtful)
         elif doubtful is not None:

@@ -7,17 +7,17 @@ from gossip_liars import Liar, refused
 from gossip_swarm import RUN, FakeRuntime, identity
 from private_swarm import SWARM, PrivateSwarm
 
-from gossip.errors import Reason
+from gossip.core.digests import NO_DIGEST
+from gossip.core.envelope import Scope
+from gossip.core.errors import Reason
+from gossip.core.limits import KIB
+from gossip.core.messages import Hello, Request, encode_answer, parse_empty_answer, parse_known_answer
 from gossip.membership import pack_item
+from gossip.membership.anti_entropy import AntiEntropy
 from gossip.membership.certificate import Certificate
-from gossip.membership.spread import Spread
-from gossip.membership.sync import paged
-from gossip.protocol.digests import NO_DIGEST
-from gossip.protocol.envelope import Scope
-from gossip.protocol.limits import KIB
-from gossip.protocol.member_messages import Known, MembershipRequest, known_fields
-from gossip.protocol.messages import Hello, Request, encode_answer, parse_empty_answer, parse_known_answer
-from gossip.running.session import ask_once
+from gossip.membership.member_messages import Known, MembershipRequest, known_fields
+from gossip.membership.roster_sync import paged
+from gossip.session import ask_once
 
 NOTHING = Known(roster=NO_DIGEST, version=1, manifest=NO_DIGEST)
 OURS = Scope(swarm=SWARM, run=RUN.run_id)
@@ -60,7 +60,7 @@ async def insider(
     it.enroll(number, shown, **granted)
     private, key = it.private(number), identity(number)
     liar = Insider(key, it.network.attach(key.peer_id, private.gate))
-    liar.known = Spread(private.gate).known()
+    liar.known = AntiEntropy(private.gate).known()
 
     def answer(request: Request) -> bytes | None:
         return encode_answer(*known_fields(liar.known)) if isinstance(request, MembershipRequest) else None

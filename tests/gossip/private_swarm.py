@@ -7,37 +7,37 @@ from pathlib import Path
 import trio
 from gossip_swarm import CONFIG, FakeRuntime, Swarm, identity, until
 
-from gossip.errors import Reason
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.errors import Reason
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
 from gossip.membership import (
     Authority,
     Certificate,
     Invite,
     Manifest,
+    ManifestBody,
     ManifestChain,
     Role,
-    Terms,
-    found,
+    create_manifest,
     make_invite,
+    next_version,
     pack_item,
     pack_manifests,
     redeem,
     revoke_peer,
-    succeed,
 )
-from gossip.running.membership import Private
-from gossip.running.membership_files import MembershipFiles
+from gossip.membership.membership_files import MembershipFiles
+from gossip.membership.private_swarm import PrivateSwarm
 
 NOW = 1_800_000_000
 """Unix seconds at the start of every test."""
 ADMIN = Authority(b"\x64" * 32)
 OTHER_ADMIN = Authority(b"\x65" * 32)
-TERMS = Terms(name="lab", admins=(ADMIN.public_key,))
+TERMS = ManifestBody(name="lab", admins=(ADMIN.public_key,))
 
 
 def chain() -> ManifestChain:
-    return ManifestChain(found(TERMS, b"n" * 16).signed_by(ADMIN))
+    return ManifestChain(create_manifest(TERMS, b"n" * 16).signed_by(ADMIN))
 
 
 SWARM = chain().swarm
@@ -72,8 +72,8 @@ def revocation(peer: PeerId, reason: str = "it left the lab") -> bytes:
 
 
 def version(last: Manifest, admin: Authority = ADMIN, *, number: int | None = None, **changed: object) -> Manifest:
-    terms = Terms(name="lab", admins=(ADMIN.public_key,), **changed)  # type: ignore[arg-type]
-    return succeed(last, terms, applies_at=10, version=number).signed_by(admin)
+    terms = ManifestBody(name="lab", admins=(ADMIN.public_key,), **changed)  # type: ignore[arg-type]
+    return next_version(last, terms, applies_at=10, version=number).signed_by(admin)
 
 
 class PrivateSwarm(Swarm):
@@ -95,11 +95,13 @@ class PrivateSwarm(Swarm):
         files.save_manifests(chain())
         return files
 
-    def private(self, number: int) -> Private:
+    def private(self, number: int) -> PrivateSwarm:
         """What the node's folder holds, as at its start."""
         peer = identity(number).peer_id
         told = self.applied.setdefault(peer, [])
-        return Private.load(self.files(number), peer, now=now, on_manifest=lambda newest: told.append(newest.version))
+        return PrivateSwarm.load(
+            self.files(number), peer, now=now, on_manifest=lambda newest: told.append(newest.version)
+        )
 
     async def enter(self, number: int, peers: tuple[FakeRuntime, ...] = (), **how: object) -> FakeRuntime:
         """Start a node from its folder; one that has none is enrolled as a trainer."""

@@ -4,35 +4,35 @@ from contextlib import suppress
 
 from gossip_swarm import FakeRuntime, until
 
-from gossip.protocol.circuit import (
+from gossip.reachability.circuit import (
     HOP_PROTOCOL,
     STOP_PROTOCOL,
-    Kind,
-    Message,
-    Status,
+    CircuitKind,
+    CircuitMessage,
+    CircuitStatus,
     encode_hop,
     encode_stop,
     parse_hop,
     parse_stop,
 )
-from gossip.protocol.relaying import Circuits
-from gossip.running.delimited import receive_message, send_message
+from gossip.reachability.delimited_task import receive_message, send_message
+from gossip.reachability.relay import Circuits
 from gossip.transport.base import TransportError
 
-RESERVE = Message(kind=Kind.RESERVE)
+RESERVE = CircuitMessage(kind=CircuitKind.RESERVE)
 
 
-def circuit_to(peer) -> Message:
-    return Message(kind=Kind.CONNECT, peer=peer)
+def circuit_to(peer) -> CircuitMessage:
+    return CircuitMessage(kind=CircuitKind.CONNECT, peer=peer)
 
 
 def with_room(*reserved, bytes_per_s: float = 1e6) -> Circuits:
     circuits = Circuits(bytes_per_s)
-    assert all(circuits.reserve(peer, 0.0) is Status.OK for peer in reserved)
+    assert all(circuits.reserve(peer, 0.0) is CircuitStatus.OK for peer in reserved)
     return circuits
 
 
-async def asked(node, relay: FakeRuntime, ask: Message | bytes):
+async def asked(node, relay: FakeRuntime, ask: CircuitMessage | bytes):
     """What a relay answers, and the stream on which it did."""
     transport = getattr(node, "transport", node)
     stream = await transport.open_stream(relay.peer, HOP_PROTOCOL)
@@ -42,7 +42,7 @@ async def asked(node, relay: FakeRuntime, ask: Message | bytes):
     return parse_hop(answer), stream
 
 
-async def status_of(node, relay: FakeRuntime, ask: Message | bytes) -> int | None:
+async def status_of(node, relay: FakeRuntime, ask: CircuitMessage | bytes) -> int | None:
     answer, stream = await asked(node, relay, ask)
     await stream.reset()
     return answer.status
@@ -66,7 +66,7 @@ async def carrying(it, monkeypatch, **config):
 
     async def echo(stream):
         assert parse_stop(await receive_message(stream, 30)) == circuit_to(one.peer)
-        await send_message(stream, encode_stop(Message(kind=Kind.STATUS, status=Status.OK)), 30)
+        await send_message(stream, encode_stop(CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK)), 30)
         with suppress(TransportError):
             while data := await stream.receive_some(1 << 20):
                 await stream.send_all(data)
@@ -77,7 +77,7 @@ async def carrying(it, monkeypatch, **config):
         await (echo(stream) if protocol == STOP_PROTOCOL else serve(protocol, stream))
 
     monkeypatch.setattr(other.service, "handle_stream", handle)
-    assert await status_of(other, relay, RESERVE) == Status.OK
+    assert await status_of(other, relay, RESERVE) == CircuitStatus.OK
     return relay, one, other
 
 

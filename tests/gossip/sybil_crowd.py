@@ -20,14 +20,14 @@ from gossip_samples import SCOPE
 from gossip_swarm import RUN, FakeRuntime, swarm
 from trio.testing import MockClock
 
-from gossip.api import GossipEvent
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.protocol.digests import NO_DIGEST
-from gossip.protocol.envelope import seal
-from gossip.protocol.limits import MAX_HELLO_BYTES
-from gossip.protocol.messages import (
+from gossip.core.api import GossipEvent
+from gossip.core.digests import NO_DIGEST
+from gossip.core.envelope import seal
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_HELLO_BYTES
+from gossip.core.messages import (
     Hello,
     HelloRequest,
     encode_answer,
@@ -36,10 +36,10 @@ from gossip.protocol.messages import (
     parse_hello,
     parse_request,
 )
-from gossip.protocol.statements import LinkBody, link_statement, record_statement
-from gossip.running.session import ask_once, serve
+from gossip.core.statements import UpdateHeaderBody, record_statement, update_header_statement
+from gossip.session import ask_once, serve
 from gossip.transport.base import Stream, TransportError
-from gossip.transport.memory import MemoryNetwork, MemoryTransport
+from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
 
 FIRST_KEY = 700_000
 """Keys of sybils are `FIRST_KEY` + number: nobody else's in these tests."""
@@ -73,8 +73,8 @@ class Sybil:
         return seal(self.identity, SCOPE, record_statement(epoch=1, version=1, addresses=addresses)).raw
 
     def hello(self) -> bytes:
-        body = LinkBody(round=0, kind="genesis", genesis=RUN.genesis)
-        base = link_statement(epoch=1, seq=0, prev=NO_DIGEST, address=NO_DIGEST, body=body)
+        body = UpdateHeaderBody(round=0, kind="genesis", genesis=RUN.genesis)
+        base = update_header_statement(epoch=1, seq=0, prev=NO_DIGEST, address=NO_DIGEST, body=body)
         return Hello(
             scope=SCOPE,
             genesis=RUN.genesis,

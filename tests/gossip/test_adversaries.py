@@ -6,14 +6,10 @@ from gossip_liars import Liar, banned, counted, join, life_goes_on
 from gossip_samples import chain, link, offer
 from gossip_swarm import identity, play, swarm, until
 
-from gossip.errors import Reason, RemoteError
-from gossip.protocol.digests import digest_of
-from gossip.protocol.limits import MAX_STREAMS_PER_PEER, STREAM_PROTOCOL
-from gossip.protocol.messages import (
-    Request,
-    SnapshotRequest,
-    encode_answer,
-)
+from gossip.core.digests import digest_of
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.limits import MAX_STREAMS_PER_PEER, STREAM_PROTOCOL
+from gossip.core.messages import Request, SnapshotRequest, encode_answer
 from gossip.transport.base import TransportError
 
 

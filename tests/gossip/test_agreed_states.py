@@ -5,11 +5,11 @@ import trio
 from gossip_joiners import ROUNDS, snapshots_in, trained_swarm
 from gossip_swarm import FakeRuntime, Swarm, all_follow, play, swarm, until
 
-from gossip.errors import Reason
-from gossip.ids import Digest
-from gossip.protocol.agreement import overruled
-from gossip.protocol.limits import CHUNK_BYTES, MARK_EVERY
-from gossip.running.witnesses import ASK_S
+from gossip.blobs.attestation import overruled
+from gossip.blobs.attestation_task import ASK_S
+from gossip.core.errors import Reason
+from gossip.core.ids import Digest
+from gossip.core.limits import CHUNK_BYTES, MARK_EVERY
 
 A, B, C = (Digest(bytes([letter]) * 32) for letter in b"abc")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from disk_crashes import failing_disk
 
-from gossip.atomic_file import PRIVATE, sync_folder, write_atomic
-from gossip.errors import LocalError
-from gossip.identity import Identity
-from gossip.protocol.book import Book
-from gossip.running.book_file import save_book
-from gossip.running.membership_files import MembershipFiles
-from gossip.secret_file import write_private
-from gossip.transport.preshared import PresharedKey
+from gossip.core.atomic_file import PRIVATE, sync_folder, write_atomic
+from gossip.core.errors import LocalError
+from gossip.core.identity import Identity
+from gossip.core.secret_file import write_private
+from gossip.discovery.peerstore import PeerStore
+from gossip.discovery.peerstore_file_task import save_peerstore
+from gossip.membership.membership_files import MembershipFiles
+from gossip.transport.pnet import PresharedKey
 
 MOST_CALLS = 100
 
@@ -41,7 +41,7 @@ def saved_psk(folder: Path) -> Path:
 
 
 def saved_book(folder: Path) -> Path:
-    save_book(folder / "book", Book())
+    save_peerstore(folder / "book", PeerStore())
     return folder / "book"
 
 
@@ -131,9 +131,9 @@ def test_a_folder_that_fails_to_sync_is_an_error(tmp_path: Path, monkeypatch: py
 
 
 def test_what_cannot_be_written_names_the_file(tmp_path: Path) -> None:
-    it = Book()
+    it = PeerStore()
     with failing_disk(tmp_path, fails_at=2), pytest.raises(LocalError, match=r"address book .*book: Input/output"):
-        save_book(tmp_path / "book", it)
+        save_peerstore(tmp_path / "book", it)
     with failing_disk(tmp_path, fails_at=2), pytest.raises(LocalError, match=r"the secret .*key: Input/output"):
         write_private(tmp_path / "key", b"", "the secret")
     assert not list(tmp_path.iterdir())
@@ -148,4 +148,9 @@ def test_nobody_else_writes_beside_and_renames() -> None:
         for path in (root / folder).rglob("*.py")
         if re.search(r"os\.fsync|\.rename\(|os\.replace|(beside|temporary|path|source)\.replace\(", path.read_text())
     }
-    assert found == {"gossip/atomic_file.py", "node/checkpoint.py", "node/events.py", "node/bench/swarm/results.py"}
+    assert found == {
+        "gossip/core/atomic_file.py",
+        "node/training/checkpoint.py",
+        "node/events/log.py",
+        "node/bench/swarm/results.py",
+    }

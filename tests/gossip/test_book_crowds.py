@@ -8,11 +8,11 @@ import pytest
 from gossip_samples import SCOPE
 from topology_graphs import names
 
-from gossip.ids import PeerId
-from gossip.protocol.book import MAX_OF_NETWORK, MAX_REACHED, MAX_RECORDS, Book, Standing
-from gossip.protocol.limits import MAX_HELLO_RECORDS
-from gossip.protocol.statements import PeerRecord
-from gossip.protocol.topology import Rings
+from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_HELLO_RECORDS
+from gossip.core.statements import PeerRecord
+from gossip.discovery.peerstore import MAX_OF_NETWORK, MAX_REACHED, MAX_RECORDS, PeerStore, RecordTrust
+from gossip.updates.topology import Rings
 
 HOST = "203.0.113.0/24"
 HONEST = [f"honest {number}" for number in range(20)]
@@ -24,21 +24,21 @@ def made_up(name: str, *addresses: str) -> PeerRecord:
     return PeerRecord(peer=PeerId(name), epoch=1, version=1, addresses=addresses, raw=name.encode())
 
 
-def verified(it: Book, name: str, network: str | None) -> None:
+def verified(it: PeerStore, name: str, network: str | None) -> None:
     it.learn(made_up(name), first_hand=True, calls_from=network)
     it.reached(PeerId(name), made_up(name).addresses[0], network)
 
 
 @pytest.fixture
-def it() -> Book:
+def it() -> PeerStore:
     """Twenty verified members, each in a network of its own."""
-    made = Book()
+    made = PeerStore()
     for number, name in enumerate(HONEST):
         verified(made, name, f"192.0.{number}.0/24")
     return made
 
 
-def known(it: Book) -> set[PeerId]:
+def known(it: PeerStore) -> set[PeerId]:
     return {record.peer for record in it.known()}
 
 
@@ -72,12 +72,12 @@ def test_who_was_verified_stays_so_whoever_answers_after_it(it):
     """Last good addresses were kept in the order of dials: 512 keys on one host made strangers of all neighbours."""
     for number in range(3 * MAX_REACHED):
         it.reached(PeerId(f"sybil {number}"), f"/memory/sybil {number}/p2p/sybil {number}", HOST)
-    assert all(it.standing(PeerId(name)) is Standing.VERIFIED for name in HONEST)
+    assert all(it.standing(PeerId(name)) is RecordTrust.VERIFIED for name in HONEST)
     assert len(it._reached) == MAX_REACHED
 
 
 def test_of_what_is_told_the_most_talkative_teller_s_goes_first():
-    it = Book()
+    it = PeerStore()
     for number in range(30):
         it.learn(made_up(f"told by a friend {number}"), first_hand=False, teller="friend")
     for number in range(2 * MAX_RECORDS):
@@ -104,7 +104,7 @@ def test_nor_are_all_that_it_is_told_of_first_from_the_host_that_has_ground_ids_
 
 
 def test_where_a_peer_is_goes_by_where_it_answered_then_by_where_it_calls_from_then_by_its_word():
-    it, peer = Book(), PeerId("a")
+    it, peer = PeerStore(), PeerId("a")
     it.learn(made_up("a", "/ip4/8.8.8.8/tcp/1"), first_hand=False)
     assert it.network_of(peer) == "8.8.8.0/24"
     it.learn(made_up("a", "/ip4/8.8.8.8/tcp/1"), first_hand=True, calls_from=HOST)

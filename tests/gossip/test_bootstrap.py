@@ -13,27 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip.bootstrap import MAX_STREAMS, BootstrapService
-from gossip.errors import LocalError, Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId, RunId
-from gossip.protocol.digests import digest_of, swarm_id_of
-from gossip.protocol.engine import HELLO_BURST
-from gossip.protocol.envelope import Kind, Scope
-from gossip.protocol.limits import MAX_HELLO_BYTES, STREAM_PROTOCOL
-from gossip.protocol.messages import (
+from gossip.bootstrap_state import FRESH_S, MAX_RUNS, MISSES, BootstrapState
+from gossip.core.digests import digest_of, swarm_id_of
+from gossip.core.envelope import EnvelopeKind, Scope
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId, RunId
+from gossip.core.limits import MAX_HELLO_BYTES, STREAM_PROTOCOL
+from gossip.core.messages import (
     GoodbyeRequest,
+    HeadersRequest,
     Hello,
-    LinksRequest,
     Refused,
     parse_bytes_answer,
     parse_empty_answer,
     parse_hello,
 )
-from gossip.protocol.rendezvous import FRESH_S, MAX_RUNS, MISSES, Rendezvous
-from gossip.protocol.request_budget import STRANGER_BURST, STRANGER_PER_S
-from gossip.running.session import ask_once, open_session
+from gossip.core.request_limit import STRANGER_BURST, STRANGER_PER_S
+from gossip.engine import HELLO_BURST
+from gossip.session import ask_once, open_session
 from gossip.transport.base import TransportError
-from gossip.transport.memory import MemoryTransport
+from gossip.transport.memory.network import MemoryTransport
 
 ME = Identity(b"\x63" * 32)
 
@@ -48,8 +48,8 @@ def address_of(key: Identity) -> str:
 
 
 @pytest.fixture
-def it() -> Rendezvous:
-    return Rendezvous(ME, swarm_id_of("p2ptrain"), random.Random(1))
+def it() -> BootstrapState:
+    return BootstrapState(ME, swarm_id_of("p2ptrain"), random.Random(1))
 
 
 # -- what it decides
@@ -103,7 +103,7 @@ def test_runs_are_bounded_and_the_one_with_members_stays(it):
     [
         ({"scope": Scope(swarm=swarm_id_of("x"), run=SCOPE.run)}, Reason.WRONG_SWARM),
         ({"record": record(by=BOB)}, Reason.FORGED),
-        ({"record": ONE_OF_EACH[Kind.LINK]}, Reason.UNKNOWN_KIND),
+        ({"record": ONE_OF_EACH[EnvelopeKind.LINK]}, Reason.UNKNOWN_KIND),
         ({"record": b"junk"}, Reason.MALFORMED),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_it_knows_outlives_it_but_is_told_only_when_it_answers_again(it):
     it.on_hello(ALICE.peer_id, hello(), 0.0)
     it.answered(ALICE.peer_id, address_of(ALICE), 0.0)
     it.on_hello(BOB.peer_id, hello(BOB), 0.0)
-    again = Rendezvous(ME, swarm_id_of("p2ptrain"), random.Random(1))
+    again = BootstrapState(ME, swarm_id_of("p2ptrain"), random.Random(1))
     assert it.changed
     assert again.recall(it.dump()) == 1
     assert not it.changed
@@ -143,7 +143,7 @@ def test_what_it_knows_outlives_it_but_is_told_only_when_it_answers_again(it):
 @pytest.mark.parametrize("prefix", [b"", b'{"format": 1, "runs": [{"run": "00", "genesis": "", "book": "'])
 def test_any_bytes_are_a_dump_or_a_plain_refusal(prefix, data):
     with pytest.raises(LocalError):
-        Rendezvous(ME, swarm_id_of("p2ptrain"), random.Random(1)).recall(prefix + data)
+        BootstrapState(ME, swarm_id_of("p2ptrain"), random.Random(1)).recall(prefix + data)
 
 
 # -- among members
@@ -256,7 +256,7 @@ async def test_a_damaged_book_is_told_of_and_nothing_but_hellos_is_served(autoju
         await liar.transport.dial(post.address)
         with pytest.raises(Refused, match="trains nothing"):
             parse_bytes_answer(
-                await ask_once(liar.transport, post.peer, LinksRequest(epoch=1, first=0, count=1), 5.0, 1 << 20),
+                await ask_once(liar.transport, post.peer, HeadersRequest(epoch=1, first=0, count=1), 5.0, 1 << 20),
                 MAX_HELLO_BYTES,
             )
         streams = [await liar.transport.open_stream(post.peer, STREAM_PROTOCOL) for _ in range(4)]

@@ -11,15 +11,16 @@ from libp2p.peer.envelope import unmarshal_envelope
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from multiaddr import Multiaddr
 
-from gossip.errors import Reason, RemoteError
-from gossip.protocol.circuit import (
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.protobuf import ProtobufFields, data_field, number_field, read_varint, varint
+from gossip.reachability.circuit import (
     MAX_MESSAGE_BYTES,
     MAX_RELAY_ADDRESSES,
-    Kind,
-    Limit,
-    Message,
+    CircuitKind,
+    CircuitLimit,
+    CircuitMessage,
+    CircuitStatus,
     Reservation,
-    Status,
     binary_address,
     delimited,
     encode_hop,
@@ -32,28 +33,27 @@ from gossip.protocol.circuit import (
     status_for,
     words_for,
 )
-from gossip.protocol.protobuf import Fields, data_field, number_field, read_varint, varint
-from gossip.protocol.vouchers import VOUCHER_DOMAIN, check_voucher, seal_voucher
-from gossip.running.delimited import receive_message, send_message
-from gossip.transport.memory_pipe import MemoryStream, Pipe
+from gossip.reachability.delimited_task import receive_message, send_message
+from gossip.reachability.vouchers import VOUCHER_DOMAIN, check_voucher, seal_voucher
+from gossip.transport.memory.pipe import MemoryStream, Pipe
 
 RELAY, ONE, TWO = (identity(number) for number in (1, 2, 3))
 SHA256_PEER = bytes([0x12, 0x20]) + bytes(range(32))
 ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{RELAY.peer_id}"
 
 
-def grant() -> Message:
+def grant() -> CircuitMessage:
     voucher = seal_voucher(RELAY, ONE.peer_id, 1_800_000_000)
     addresses = (binary_address(ADDRESS) or b"",)
     reservation = Reservation(expire=1_800_000_000, addresses=addresses, voucher=voucher)
-    return Message(kind=Kind.STATUS, status=Status.OK, reservation=reservation)
+    return CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK, reservation=reservation)
 
 
 MESSAGES = [
-    Message(kind=Kind.RESERVE),
-    Message(kind=Kind.CONNECT, peer=ONE.peer_id),
-    Message(kind=Kind.CONNECT, peer=ONE.peer_id, limit=Limit(duration_s=120, data_bytes=1 << 17)),
-    Message(kind=Kind.STATUS, status=Status.NO_RESERVATION),
+    CircuitMessage(kind=CircuitKind.RESERVE),
+    CircuitMessage(kind=CircuitKind.CONNECT, peer=ONE.peer_id),
+    CircuitMessage(kind=CircuitKind.CONNECT, peer=ONE.peer_id, limit=CircuitLimit(duration_s=120, data_bytes=1 << 17)),
+    CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.NO_RESERVATION),
     grant(),
 ]
 
@@ -61,13 +61,13 @@ MESSAGES = [
 @pytest.mark.parametrize("message", MESSAGES)
 def test_messages_come_back_as_they_were(message):
     assert parse_hop(encode_hop(message)) == message
-    if message.kind is not Kind.RESERVE and message.reservation is None:
+    if message.kind is not CircuitKind.RESERVE and message.reservation is None:
         assert parse_stop(encode_stop(message)) == message
 
 
 def test_another_librarys_messages_are_read_and_ours_by_it():
     hop = pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=peer_bytes(ONE.peer_id), addrs=[b"\x04"]))
-    assert parse_hop(hop.SerializeToString()) == Message(kind=Kind.CONNECT, peer=ONE.peer_id)
+    assert parse_hop(hop.SerializeToString()) == CircuitMessage(kind=CircuitKind.CONNECT, peer=ONE.peer_id)
     theirs = pb.HopMessage.FromString(encode_hop(grant()))
     assert (theirs.type, theirs.status) == (pb.HopMessage.STATUS, pb.OK)
     assert theirs.reservation.expire == 1_800_000_000
@@ -77,11 +77,11 @@ def test_another_librarys_messages_are_read_and_ours_by_it():
     assert (stop.type, stop.peer.id) == (pb.StopMessage.CONNECT, peer_bytes(ONE.peer_id))
     assert (stop.limit.duration, stop.limit.data) == (120, 1 << 17)
     answer = pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.PERMISSION_DENIED)
-    assert parse_stop(answer.SerializeToString()).status == Status.PERMISSION_DENIED
+    assert parse_stop(answer.SerializeToString()).status == CircuitStatus.PERMISSION_DENIED
 
 
 def test_our_statuses_are_those_of_the_specification():
-    assert {status.name: status.value for status in Status} == {
+    assert {status.name: status.value for status in CircuitStatus} == {
         name: number for name, number in pb.Status.items() if name != "UNUSED"
     }
     assert words_for(204) == "no_reservation"
@@ -91,22 +91,22 @@ def test_our_statuses_are_those_of_the_specification():
 def test_a_limit_of_nothing_is_none():
     limit = pb.Limit(duration=0, data=0)
     raw = pb.StopMessage(type=pb.StopMessage.CONNECT, peer=pb.PeerId(id=SHA256_PEER), limit=limit).SerializeToString()
-    assert parse_stop(raw).limit == Limit()
+    assert parse_stop(raw).limit == CircuitLimit()
 
 
 @pytest.mark.parametrize(
     ("raw", "status"),
     [
-        (b"", Status.MALFORMED_MESSAGE),  # no type
-        (number_field(1, 1), Status.MALFORMED_MESSAGE),  # a circuit with nobody
-        (number_field(1, 1) + data_field(2, data_field(1, b"me")), Status.MALFORMED_MESSAGE),
-        (number_field(1, 2), Status.MALFORMED_MESSAGE),  # a status that says nothing
-        (data_field(1, b"\x01"), Status.MALFORMED_MESSAGE),  # a type that is bytes
-        (number_field(1, 1) + number_field(2, 7), Status.MALFORMED_MESSAGE),  # a peer that is a number
-        (number_field(1, 0) + b"\x0b", Status.MALFORMED_MESSAGE),  # a group
-        (number_field(1, 0) + b"\x12\x05abc", Status.MALFORMED_MESSAGE),  # cut short
-        (b"\x08" + b"\xff" * 10, Status.MALFORMED_MESSAGE),  # a number without an end
-        (number_field(1, 3), Status.UNEXPECTED_MESSAGE),
+        (b"", CircuitStatus.MALFORMED_MESSAGE),  # no type
+        (number_field(1, 1), CircuitStatus.MALFORMED_MESSAGE),  # a circuit with nobody
+        (number_field(1, 1) + data_field(2, data_field(1, b"me")), CircuitStatus.MALFORMED_MESSAGE),
+        (number_field(1, 2), CircuitStatus.MALFORMED_MESSAGE),  # a status that says nothing
+        (data_field(1, b"\x01"), CircuitStatus.MALFORMED_MESSAGE),  # a type that is bytes
+        (number_field(1, 1) + number_field(2, 7), CircuitStatus.MALFORMED_MESSAGE),  # a peer that is a number
+        (number_field(1, 0) + b"\x0b", CircuitStatus.MALFORMED_MESSAGE),  # a group
+        (number_field(1, 0) + b"\x12\x05abc", CircuitStatus.MALFORMED_MESSAGE),  # cut short
+        (b"\x08" + b"\xff" * 10, CircuitStatus.MALFORMED_MESSAGE),  # a number without an end
+        (number_field(1, 3), CircuitStatus.UNEXPECTED_MESSAGE),
     ],
 )
 def test_what_is_wrong_is_answered_with_its_status(raw, status):
@@ -121,7 +121,7 @@ def test_any_bytes_are_a_message_or_a_refusal(raw):
     for parse in (parse_hop, parse_stop):
         with suppress(RemoteError):
             message = parse(raw)
-            assert (message.kind is Kind.CONNECT) == (message.peer is not None)
+            assert (message.kind is CircuitKind.CONNECT) == (message.peer is not None)
 
 
 @given(st.sampled_from(MESSAGES), st.data())
@@ -144,7 +144,7 @@ def test_a_number_beyond_64_bits_is_none():
 
 
 def test_the_last_of_a_repeated_field_counts():
-    fields = Fields(number_field(1, 1) + number_field(1, 2) + data_field(2, b"a") + data_field(2, b"b"))
+    fields = ProtobufFields(number_field(1, 1) + number_field(1, 2) + data_field(2, b"a") + data_field(2, b"b"))
     assert (fields.number(1), fields.data(2), fields.every(2)) == (2, b"b", [b"a", b"b"])
     assert (fields.number(9), fields.data(9), fields.every(9), fields.within(9)) == (None, None, [], None)
 
@@ -183,7 +183,9 @@ def test_what_is_no_such_address_is_none(address):
 
 def test_more_addresses_than_may_be_are_left_out():
     many = Reservation(expire=1, addresses=(b"\x04\x01\x02\x03\x04",) * (MAX_RELAY_ADDRESSES + 3))
-    back = parse_hop(encode_hop(Message(kind=Kind.STATUS, status=Status.OK, reservation=many))).reservation
+    back = parse_hop(
+        encode_hop(CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK, reservation=many))
+    ).reservation
     assert back is not None
     assert len(back.addresses) == MAX_RELAY_ADDRESSES
 

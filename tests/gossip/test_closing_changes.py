@@ -2,11 +2,11 @@
 
 from types import SimpleNamespace
 
-from gossip.config import GossipConfig
-from gossip.protocol.exchange_times import ExchangeTimes
-from gossip.protocol.rounds import LearnedDeadline, Standing
-from gossip.running.closer import Closer
-from gossip.running.context import Pulse
+from gossip.context import Notifier
+from gossip.core.config import GossipConfig
+from gossip.updates.exchange_times import ExchangeTimes
+from gossip.updates.round_closer_task import RoundCloser
+from gossip.updates.rounds import LearnedDeadline, Standing
 
 
 def test_a_deadline_keeps_what_it_learned_under_other_bounds() -> None:
@@ -31,7 +31,7 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
         traffic=SimpleNamespace(exchanges=ExchangeTimes(())),
     )
     config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)
-    closer = Closer(SimpleNamespace(config=config, engine=engine, changed=Pulse(), liars=1))  # type: ignore[arg-type]
+    closer = RoundCloser(SimpleNamespace(config=config, engine=engine, changed=Notifier(), liars=1))  # type: ignore[arg-type]
     first = await closer.close(1, at_most_s=60.0)
     assert (first.closed_by, round(first.seconds, 6)) == ("deadline", 7.0)
     closer.settle(GossipConfig(quorum=0.5, initial_deadline_s=7.0))

@@ -8,11 +8,11 @@ from gossip_samples import GENESIS, ONE_OF_EACH, SCOPE, chain, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import Reason, RemoteError
-from gossip.protocol.blobs import Manifest, manifest_of, parse_manifest
-from gossip.protocol.digests import digest_of
-from gossip.protocol.envelope import open_envelope
-from gossip.protocol.limits import (
+from gossip.blobs.blob import BlobManifest, blob_manifest_of, parse_blob_manifest
+from gossip.core.digests import digest_of
+from gossip.core.envelope import open_envelope
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.limits import (
     CHUNK_BYTES,
     MAX_COUNTER,
     MAX_ENVELOPE_BYTES,
@@ -21,12 +21,12 @@ from gossip.protocol.limits import (
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
 )
-from gossip.protocol.messages import (
+from gossip.core.messages import (
     ChunkRequest,
     GoodbyeRequest,
+    HeadersRequest,
     Hello,
     HelloRequest,
-    LinksRequest,
     ManifestRequest,
     Refused,
     Request,
@@ -36,13 +36,13 @@ from gossip.protocol.messages import (
     encode_request,
     parse_bytes_answer,
     parse_empty_answer,
+    parse_headers_answer,
     parse_hello,
-    parse_links_answer,
     parse_manifest_answer,
     parse_request,
 )
-from gossip.protocol.statements import parse_link, parse_offer, parse_record
-from gossip.protocol.wire import pack, unpack
+from gossip.core.statements import parse_record, parse_snapshot_offer, parse_update_header
+from gossip.core.wire import pack, unpack
 
 counters = st.integers(0, MAX_COUNTER)
 digests = st.binary(min_size=32, max_size=32)
@@ -50,7 +50,7 @@ envelopes = st.binary(max_size=200)
 
 REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(HelloRequest, hello=st.binary(max_size=300)),
-    st.builds(LinksRequest, epoch=counters, first=counters, count=st.integers(0, MAX_LINKS)),
+    st.builds(HeadersRequest, epoch=counters, first=counters, count=st.integers(0, MAX_LINKS)),
     st.builds(SnapshotRequest, epoch=counters, seq=counters),
     st.builds(ManifestRequest, address=digests),
     st.builds(ChunkRequest, address=digests, index=st.integers(0, 16384)),
@@ -73,22 +73,22 @@ def opened(parse: Callable[..., object]) -> Callable[[bytes], object]:
     return lambda raw: parse(open_envelope(raw, SCOPE))
 
 
-def manifest_itself(raw: bytes) -> Manifest:
-    return parse_manifest(raw, digest_of(raw), 1 << 30)
+def manifest_itself(raw: bytes) -> BlobManifest:
+    return parse_blob_manifest(raw, digest_of(raw), 1 << 30)
 
 
 PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
-    "link": (opened(parse_link), ONE_OF_EACH["link"]),
-    "offer": (opened(parse_offer), ONE_OF_EACH["offer"]),
+    "link": (opened(parse_update_header), ONE_OF_EACH["link"]),
+    "offer": (opened(parse_snapshot_offer), ONE_OF_EACH["offer"]),
     "record": (opened(parse_record), ONE_OF_EACH["record"]),
     "goodbye": (lambda raw: open_envelope(raw, SCOPE), ONE_OF_EACH["goodbye"]),
     "hello": (parse_hello, A_HELLO.encode()),
-    "request": (parse_request, encode_request(LinksRequest(epoch=5, first=3, count=2))),
+    "request": (parse_request, encode_request(HeadersRequest(epoch=5, first=3, count=2))),
     "bytes answer": (lambda raw: parse_bytes_answer(raw, 100), encode_answer(b"abc")),
-    "links answer": (parse_links_answer, encode_answer([link.raw for link in chain(3)])),
-    "manifest answer": (parse_manifest_answer, encode_answer(manifest_of(b"x").encode(), b"x")),
+    "links answer": (parse_headers_answer, encode_answer([link.raw for link in chain(3)])),
+    "manifest answer": (parse_manifest_answer, encode_answer(blob_manifest_of(b"x").encode(), b"x")),
     "empty answer": (parse_empty_answer, encode_answer()),
-    "manifest": (manifest_itself, manifest_of(bytes(3 * CHUNK_BYTES // 2)).encode()),
+    "manifest": (manifest_itself, blob_manifest_of(bytes(3 * CHUNK_BYTES // 2)).encode()),
 }
 each_parser = pytest.mark.parametrize("name", PARSERS)
 
@@ -105,7 +105,7 @@ def test_hellos_come_back(hello):
 
 @given(st.lists(envelopes, max_size=MAX_LINKS))
 def test_link_answers_come_back(raws):
-    assert parse_links_answer(encode_answer(raws)) == tuple(raws)
+    assert parse_headers_answer(encode_answer(raws)) == tuple(raws)
 
 
 @given(st.sampled_from(Reason), st.text(max_size=400))

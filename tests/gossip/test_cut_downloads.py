@@ -4,8 +4,8 @@ import random
 
 from gossip_swarm import CONFIG, FakeRuntime, swarm, until
 
-from gossip.protocol.limits import CHUNK_BYTES, MIB
-from gossip.running.shelf import CUT_DOWNLOADS, Shelf
+from gossip.blobs.blob_cache import CUT_DOWNLOADS, BlobCache
+from gossip.core.limits import CHUNK_BYTES, MIB
 
 IDENTITIES = 40
 SIZE = 3 * CHUNK_BYTES + 5
@@ -13,12 +13,12 @@ UP = 4.0 * MIB
 """Bytes a second of each: 40 of them come and go within 40 s, while what was cut waits for 60."""
 
 
-def shelf_of(node: FakeRuntime) -> Shelf:
+def shelf_of(node: FakeRuntime) -> BlobCache:
     return node.service._server.shelf
 
 
 async def test_forty_identities_in_turn_hold_no_more_downloads_than_a_node_has_places(autojump_clock, monkeypatch):
-    monkeypatch.setattr("gossip.protocol.members.DEPARTED_S", 0.0)
+    monkeypatch.setattr("gossip.updates.mesh.DEPARTED_S", 0.0)
     async with swarm() as it:
         victim = await it.start(1)
         await victim.begin()

@@ -13,32 +13,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libp2p.peer.id import ID
 
-from gossip.api import Head
-from gossip.errors import RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.protocol.chain import Place
-from gossip.protocol.digests import digest_of
-from gossip.protocol.members import IDLE_S, SWAP_EVERY_S, Members
-from gossip.protocol.messages import HelloRequest, LinksRequest, Request, encode_answer
-from gossip.protocol.outs import Outbox
-from gossip.protocol.publisher import Publisher
-from gossip.protocol.quota import MAX_NAMES, Quota
-from gossip.protocol.rates import ANNOUNCE_PER_S
-from gossip.protocol.scoring import Scores
-from gossip.running.follower import UPDATES_BURST, UPDATES_PER_S
-from gossip.running.hashing import Hasher
-from gossip.running.snapshots import REST, Snapshots
+from gossip.actions import ActionQueue
+from gossip.blobs.hashing_task import Hasher
+from gossip.blobs.snapshots_task import REST, Snapshots
+from gossip.core.announcement_limit import ANNOUNCE_PER_S
+from gossip.core.api import Head
+from gossip.core.digests import digest_of
+from gossip.core.errors import RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.messages import HeadersRequest, HelloRequest, Request, encode_answer
+from gossip.core.rate_limit import MAX_NAMES, KeyedTokenBucket
 from gossip.transport.base import Stream
-from gossip.transport.libp2p_budget import (
+from gossip.transport.libp2p.frame_meter import LIGHT_PER_SECOND, MAX_FRAME_BYTES, OPENINGS_PER_SECOND, FrameMeter
+from gossip.transport.libp2p.pubsub_limit import (
     BYTES_PER_SECOND,
     MAX_PER_SECOND,
     MAX_TOTAL_PER_SECOND,
     NEIGHBOUR_SHARE_PER_SECOND,
     SHARE_PER_SECOND,
-    Budget,
+    PubsubLimit,
 )
-from gossip.transport.libp2p_frames import LIGHT_PER_SECOND, MAX_FRAME_BYTES, OPENINGS_PER_SECOND, FrameMeter
+from gossip.updates.follower_task import UPDATES_BURST, UPDATES_PER_S
+from gossip.updates.hash_chain import ChainPosition
+from gossip.updates.mesh import IDLE_S, SWAP_EVERY_S, Mesh
+from gossip.updates.publisher import Publisher
+from gossip.updates.score_table import ScoreTable
 
 HONEST = [PeerId(f"honest {n}") for n in range(8)]
 
@@ -48,21 +48,21 @@ HONEST = [PeerId(f"honest {n}") for n in range(8)]
 
 @given(times=st.lists(st.floats(0, 100), max_size=200))
 def test_a_quota_grants_its_burst_and_its_rate_and_no_more(times: list[float]) -> None:
-    it = Quota(burst=5, per_s=2)
+    it = KeyedTokenBucket(burst=5, per_s=2)
     granted = sum(it.take("a", at) for at in sorted(times))
     assert granted <= 5 + 2 * 100
     assert granted >= min(len(times), 5)
 
 
 def test_a_reservation_says_how_long_to_wait() -> None:
-    it = Quota(burst=2, per_s=4)
+    it = KeyedTokenBucket(burst=2, per_s=4)
     assert [it.reserve("a", 0.0) for _ in range(4)] == [0.0, 0.0, 0.25, 0.5]
     assert it.reserve("b", 0.0) == 0.0
     assert it.reserve("a", 10.0) == 0.0
 
 
 def test_quotas_are_bounded() -> None:
-    it = Quota(burst=1, per_s=1)
+    it = KeyedTokenBucket(burst=1, per_s=1)
     for n in range(MAX_NAMES + 50):
         it.take(str(n), 0.0)
     assert len(it) == MAX_NAMES
@@ -72,15 +72,15 @@ def test_quotas_are_bounded() -> None:
 
 
 @pytest.fixture
-def full() -> Members:
+def full() -> Mesh:
     """Eight honest neighbours, each followed, with neighbours of its own."""
-    outbox = Outbox()
-    made = Members(
+    outbox = ActionQueue()
+    made = Mesh(
         me=PeerId("me"),
         scope=SCOPE,
         degree=8,
         rng=random.Random(1),
-        scores=Scores(),
+        scores=ScoreTable(),
         outbox=outbox,
         evidence=WELL_KNOWN,
     )
@@ -90,12 +90,12 @@ def full() -> Members:
     return made
 
 
-def follow(members: Members, peer: PeerId, neighbours: int = 7) -> None:
-    members.table[peer].chain.apply(Place(epoch=1, seq=0, digest=digest_of(b""), round=0, raw=b""))
+def follow(members: Mesh, peer: PeerId, neighbours: int = 7) -> None:
+    members.table[peer].chain.apply(ChainPosition(epoch=1, seq=0, digest=digest_of(b""), round=0, raw=b""))
     members.table[peer].neighbours = neighbours
 
 
-def test_a_flood_of_lonely_keys_takes_half_of_the_places_at_most(full: Members) -> None:
+def test_a_flood_of_lonely_keys_takes_half_of_the_places_at_most(full: Mesh) -> None:
     for n in range(500):
         sybil = PeerId(f"sybil {n}")
         full.admit(sybil, 0, n * SWAP_EVERY_S)
@@ -105,20 +105,20 @@ def test_a_flood_of_lonely_keys_takes_half_of_the_places_at_most(full: Members) 
     assert len(full.table) == 8
 
 
-def test_places_change_hands_slowly(full: Members) -> None:
+def test_places_change_hands_slowly(full: Mesh) -> None:
     for n in range(1000):
         full.admit(PeerId(f"sybil {n}"), 0, 100.0 + n / 100)
     assert len(set(HONEST) & set(full.table)) == 7
 
 
-def test_who_gives_nothing_goes_first(full: Members) -> None:
+def test_who_gives_nothing_goes_first(full: Mesh) -> None:
     full.lose(HONEST[0], "")
     full.admit(PeerId("silent"), 7, 1.0)
     full.admit(PeerId("newcomer"), 0, 2.0 + IDLE_S)
     assert set(full.table) == {*HONEST[1:], "newcomer"}
 
 
-def test_those_who_stay_lonely_do_not_shut_out_newcomers(full: Members) -> None:
+def test_those_who_stay_lonely_do_not_shut_out_newcomers(full: Mesh) -> None:
     """All places taken by keys that say they are lonely, to be safe from those who say the same."""
     for n, peer in enumerate(HONEST):
         full.lose(peer, "")
@@ -130,7 +130,7 @@ def test_those_who_stay_lonely_do_not_shut_out_newcomers(full: Members) -> None:
     assert "newcomer" in full.table
 
 
-def test_a_peer_of_the_operators_always_gets_in_and_stays(full: Members) -> None:
+def test_a_peer_of_the_operators_always_gets_in_and_stays(full: Mesh) -> None:
     anchor = PeerId("anchor")
     assert not full.has_room_for(anchor, 1.0)
     full.anchors = frozenset({anchor})
@@ -143,7 +143,7 @@ def test_a_peer_of_the_operators_always_gets_in_and_stays(full: Members) -> None
     assert anchor in full.table
 
 
-def test_anchors_do_not_push_each_other_out(full: Members) -> None:
+def test_anchors_do_not_push_each_other_out(full: Mesh) -> None:
     full.anchors = frozenset({*HONEST, PeerId("anchor")})
     assert not full.has_room_for(PeerId("anchor"), 1.0)
     full.admit(PeerId("anchor"), 0, 1.0)
@@ -208,7 +208,7 @@ async def test_a_neighbour_that_begins_anew_all_the_time_is_taken_slowly(autojum
     links: list[bytes] = []
 
     def answer(request: Request) -> bytes | None:
-        if isinstance(request, LinksRequest):
+        if isinstance(request, HeadersRequest):
             return encode_answer(links[-1:])
         return refused() if not isinstance(request, HelloRequest) else None
 
@@ -324,12 +324,12 @@ def test_a_frame_larger_than_a_window_is_refused_before_its_body() -> None:
 PEERS = [ID(b"%d" % n) for n in range(300)]
 
 
-def admitted(it: Budget, peer: ID, times: int, now: float, *, own: bool = True, neighbour: bool = False) -> int:
+def admitted(it: PubsubLimit, peer: ID, times: int, now: float, *, own: bool = True, neighbour: bool = False) -> int:
     return sum(it.admits(peer, now, own=own, neighbour=neighbour) for _ in range(times))
 
 
 def test_broadcasts_are_bounded_by_peer_and_in_all_and_everybody_keeps_a_share() -> None:
-    it = Budget()
+    it = PubsubLimit()
     assert admitted(it, PEERS[0], 1000, 1.0) == MAX_PER_SECOND
     others = sum(admitted(it, peer, 100, 1.5) for peer in PEERS[1:101])
     assert others + MAX_PER_SECOND <= MAX_TOTAL_PER_SECOND + 100 * SHARE_PER_SECOND
@@ -340,7 +340,7 @@ def test_broadcasts_are_bounded_by_peer_and_in_all_and_everybody_keeps_a_share()
 def test_what_a_neighbour_says_of_itself_is_heard_in_any_flood() -> None:
     """A share of two a second lost half of the updates of quarter-second rounds; and what neighbours pass on of the
     flood used it up."""
-    it = Budget()
+    it = PubsubLimit()
     for peer in PEERS[:10]:
         admitted(it, peer, 1000, 1.0, own=False)
     assert admitted(it, PEERS[50], 100, 1.1, own=False, neighbour=True) == 0
@@ -350,7 +350,7 @@ def test_what_a_neighbour_says_of_itself_is_heard_in_any_flood() -> None:
 
 
 def test_frames_wait_for_the_next_second() -> None:
-    it = Budget()
+    it = PubsubLimit()
     assert it.pause_for(PEERS[0], BYTES_PER_SECOND, 3.25) == 0.0
     assert it.pause_for(PEERS[0], 1, 3.25) == 0.75
     assert it.pause_for(PEERS[1], 1, 3.25) == 0.0

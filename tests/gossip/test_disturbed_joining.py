@@ -5,15 +5,15 @@ import trio
 from gossip_joiners import followed_by, model_of, trained_swarm
 from gossip_swarm import FakeRuntime, swarm, until
 
-from gossip.errors import Reason
-from gossip.protocol.limits import MIB
+from gossip.core.errors import Reason
+from gossip.core.limits import MIB
 
 pytestmark = pytest.mark.slow
 
 UP = 0.5 * MIB
 CHUNKS = 3
 NEEDED = 3
-"""2f + 1 for f = 1, as node/entry.py waits for."""
+"""2f + 1 for f = 1, as node/training/joining.py waits for."""
 
 
 async def joined(*, disturbed: bool) -> tuple[float, FakeRuntime, list[FakeRuntime]]:

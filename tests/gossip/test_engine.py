@@ -5,20 +5,20 @@ import random
 import pytest
 from gossip_samples import ALICE, BOB, CAROL, GENESIS, ONE_OF_EACH, SCOPE, chain, goodbye, link, offer, record
 
-from gossip.api import RunInfo
-from gossip.config import GossipConfig
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import RunId
-from gossip.protocol.digests import digest_of, swarm_id_of
-from gossip.protocol.engine import HELLO_BURST, MAX_SEEN, Engine
-from gossip.protocol.envelope import Kind, Scope
-from gossip.protocol.hearsay import RECORDS_PER_S
-from gossip.protocol.members import SWAP_EVERY_S
-from gossip.protocol.messages import Hello, parse_hello
-from gossip.protocol.outs import Disconnect, Follow, Tell, Unfollow, Wake
-from gossip.protocol.rates import LINKS_BURST
-from gossip.protocol.seen import REPEAT_S
+from gossip.actions import Disconnect, EmitEvent, Follow, Unfollow, WakeSync
+from gossip.core.announcement_limit import LINKS_BURST
+from gossip.core.api import RunInfo
+from gossip.core.config import GossipConfig
+from gossip.core.digests import digest_of, swarm_id_of
+from gossip.core.envelope import EnvelopeKind, Scope
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import RunId
+from gossip.core.messages import Hello, parse_hello
+from gossip.discovery.record_exchange import RECORDS_PER_S
+from gossip.engine import HELLO_BURST, MAX_SEEN, Engine
+from gossip.updates.mesh import SWAP_EVERY_S
+from gossip.updates.seen import REPEAT_S
 
 ME = Identity(b"\x63" * 32)
 A, B, C = ALICE.peer_id, BOB.peer_id, CAROL.peer_id
@@ -45,7 +45,7 @@ def it() -> Engine:
 
 
 def events(it: Engine) -> list[tuple[str, str, Reason | None]]:
-    return [(out.event.name, out.event.peer, out.event.reason) for out in it.drain() if isinstance(out, Tell)]
+    return [(out.event.name, out.event.peer, out.event.reason) for out in it.drain() if isinstance(out, EmitEvent)]
 
 
 def test_a_hello_makes_a_neighbour():
@@ -54,7 +54,7 @@ def test_a_hello_makes_a_neighbour():
     assert answer.admitted
     outs = it.drain()
     assert Follow(peer=A) in outs
-    assert Wake(peer=A) in outs
+    assert WakeSync(peer=A) in outs
     assert it.neighbours[A].chain.announced == link()
     assert it.book.addresses(A) == (f"/memory/1/p2p/{A}",)
 
@@ -115,10 +115,10 @@ def test_records_told_beyond_what_a_peer_may_tell_are_not_looked_at():
 BAD_BROADCASTS = {
     Reason.MALFORMED: b"junk",
     Reason.OVERSIZE: bytes(9000),
-    Reason.FORGED: ONE_OF_EACH[Kind.LINK][:-1] + b"\x00",
+    Reason.FORGED: ONE_OF_EACH[EnvelopeKind.LINK][:-1] + b"\x00",
     Reason.WRONG_SWARM: link(scope=OTHER_SWARM).raw,
     Reason.WRONG_RUN: link(scope=OTHER_RUN).raw,
-    Reason.UNKNOWN_KIND: ONE_OF_EACH[Kind.OFFER],
+    Reason.UNKNOWN_KIND: ONE_OF_EACH[EnvelopeKind.OFFER],
     Reason.WRONG_MODEL: link(genesis=digest_of(b"another seed")).raw,
 }
 
@@ -136,7 +136,7 @@ def test_what_no_honest_node_passes_on_is_charged_to_the_forwarder(it, reason):
 def test_a_link_is_news_once_whoever_brings_it(it):
     raw = link().raw
     assert it.on_message(B, raw, 0.0) is True
-    assert it.drain() == [Wake(peer=A)]
+    assert it.drain() == [WakeSync(peer=A)]
     assert it.on_message(A, raw, REPEAT_S) is True
     assert it.drain() == []
 
@@ -168,7 +168,7 @@ def test_equivocation_is_proved_told_and_bans_the_signer_only(it):
     assert it.on_message(B, other.raw, 0.0) is True  # others must see it too
     assert it.court.proofs == {A: (one.raw, other.raw)}
     outs = it.drain()
-    names = [out.event.name for out in outs if isinstance(out, Tell)]
+    names = [out.event.name for out in outs if isinstance(out, EmitEvent)]
     assert names == ["equivocation", "rejected", "banned", "neighbour_lost"]
     assert Unfollow(peer=A) in outs
     assert Disconnect(peer=A) in outs
@@ -207,7 +207,7 @@ def test_a_flood_is_counted_fully_and_told_sparsely(it):
 
 def test_repeated_offences_ban_and_a_banned_forwarder_is_not_even_read(it):
     for n in range(2):
-        it.on_message(B, ONE_OF_EACH[Kind.LINK][:-1] + bytes([n]), 0.0)
+        it.on_message(B, ONE_OF_EACH[EnvelopeKind.LINK][:-1] + bytes([n]), 0.0)
     assert ("banned", B, Reason.FORGED) in events(it)
     assert set(it.neighbours) == {A}
     counted = dict(it.court.stats.rejected)

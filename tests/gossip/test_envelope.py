@@ -3,13 +3,19 @@ from gossip_samples import ALICE, BOB, CAROL, ONE_OF_EACH, SCOPE, chain, link, r
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import LocalError, Reason, RemoteError
-from gossip.ids import RunId
-from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
-from gossip.protocol.envelope import DOMAIN, Kind, Scope, Statement, open_envelope, open_from, seal
-from gossip.protocol.limits import MAX_ADDRESSES, PROTOCOL_VERSION
-from gossip.protocol.statements import LinkBody, link_statement, parse_link, parse_record, record_statement
-from gossip.protocol.wire import pack
+from gossip.core.digests import NO_DIGEST, digest_of, swarm_id_of
+from gossip.core.envelope import DOMAIN, EnvelopeKind, Scope, Statement, open_envelope, open_from, seal
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.ids import RunId
+from gossip.core.limits import MAX_ADDRESSES, PROTOCOL_VERSION
+from gossip.core.statements import (
+    UpdateHeaderBody,
+    parse_record,
+    parse_update_header,
+    record_statement,
+    update_header_statement,
+)
+from gossip.core.wire import pack
 
 
 def refusal(raw: bytes, scope: Scope = SCOPE) -> Reason:
@@ -19,7 +25,7 @@ def refusal(raw: bytes, scope: Scope = SCOPE) -> Reason:
 
 
 @given(
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(EnvelopeKind),
     numbers=st.tuples(st.integers(0, 2**53 - 1), st.integers(0, 2**53 - 1)),
     digests=st.tuples(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32)),
     body=st.binary(max_size=6 * 1024),
@@ -64,24 +70,24 @@ def test_unknown_kinds_and_versions_are_named():
 
 
 def test_open_from_takes_one_sender_and_kind_only():
-    raw = ONE_OF_EACH[Kind.RECORD]
-    assert open_from(raw, SCOPE, ALICE.peer_id, Kind.RECORD).sender == ALICE.peer_id
+    raw = ONE_OF_EACH[EnvelopeKind.RECORD]
+    assert open_from(raw, SCOPE, ALICE.peer_id, EnvelopeKind.RECORD).sender == ALICE.peer_id
     with pytest.raises(RemoteError) as caught:
-        open_from(raw, SCOPE, BOB.peer_id, Kind.RECORD)
+        open_from(raw, SCOPE, BOB.peer_id, EnvelopeKind.RECORD)
     assert caught.value.reason is Reason.FORGED
     with pytest.raises(RemoteError) as caught:
-        open_from(raw, SCOPE, ALICE.peer_id, Kind.LINK)
+        open_from(raw, SCOPE, ALICE.peer_id, EnvelopeKind.LINK)
     assert caught.value.reason is Reason.UNKNOWN_KIND
 
 
 def test_too_much_is_our_own_mistake():
     with pytest.raises(LocalError):
-        sealed(Statement(kind=Kind.LINK, epoch=1, seq=0, prev=NO_DIGEST, payload=NO_DIGEST, body=bytes(6145)))
+        sealed(Statement(kind=EnvelopeKind.LINK, epoch=1, seq=0, prev=NO_DIGEST, payload=NO_DIGEST, body=bytes(6145)))
 
 
 def test_links_come_back():
     genesis, delta = chain(2)
-    assert parse_link(open_envelope(genesis.raw, SCOPE)) == genesis
+    assert parse_update_header(open_envelope(genesis.raw, SCOPE)) == genesis
     assert delta.prev == genesis.digest
     assert delta.body.kind == "delta"
 
@@ -98,20 +104,22 @@ def test_links_come_back():
     ],
 )
 def test_links_that_contradict_themselves_are_refused(wrong):
-    body = LinkBody(
+    body = UpdateHeaderBody(
         round=0, kind=wrong["kind"], size=wrong["size"], genesis=NO_DIGEST if wrong["kind"] == "genesis" else None
     )
     address = digest_of(b"x") if wrong["kind"] != "genesis" else NO_DIGEST
-    statement = link_statement(epoch=1, seq=wrong["seq"], prev=wrong["prev"], address=address, body=body)
+    statement = update_header_statement(epoch=1, seq=wrong["seq"], prev=wrong["prev"], address=address, body=body)
     with pytest.raises(RemoteError) as caught:
-        parse_link(sealed(statement))
+        parse_update_header(sealed(statement))
     assert caught.value.reason is Reason.PROTOCOL
 
 
 def test_an_unknown_kind_of_update_is_named():
-    statement = link_statement(epoch=1, seq=0, prev=NO_DIGEST, address=NO_DIGEST, body=LinkBody(round=0, kind="joke"))
+    statement = update_header_statement(
+        epoch=1, seq=0, prev=NO_DIGEST, address=NO_DIGEST, body=UpdateHeaderBody(round=0, kind="joke")
+    )
     with pytest.raises(RemoteError) as caught:
-        parse_link(sealed(statement))
+        parse_update_header(sealed(statement))
     assert caught.value.reason is Reason.UNKNOWN_KIND
 
 

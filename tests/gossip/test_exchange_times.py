@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.ids import Digest, PeerId
-from gossip.protocol.exchange_times import MAX_OPEN, WINDOW, ExchangeTimes
-from gossip.protocol.limits import MAX_LINKS
+from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import MAX_LINKS
+from gossip.updates.exchange_times import MAX_OPEN, WINDOW, ExchangeTimes
 
 NAMES = [PeerId(f"peer-{number}") for number in range(8)]
 A, B = NAMES[:2]

@@ -9,16 +9,16 @@ import pytest
 import trio
 from gossip_swarm import FakeRuntime, Swarm, swarm, until
 
-from gossip.errors import LocalError, Reason
-from gossip.ids import Digest, PeerId
-from gossip.protocol.envelope import seal
-from gossip.protocol.exchange import Group, ReducedPart
-from gossip.protocol.limits import CHUNK_BYTES
-from gossip.protocol.publisher import Payload
-from gossip.protocol.statements import Stage, part_statement
-from gossip.running.exchange import BLOBS_EACH, KEPT
-from gossip.running.hashing import Hasher
+from gossip.allreduce.allreduce import Group, ReducedPart
+from gossip.allreduce.allreduce_task import BLOBS_EACH, KEPT
+from gossip.blobs.hashing_task import Hasher
+from gossip.core.envelope import seal
+from gossip.core.errors import LocalError, Reason
+from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import CHUNK_BYTES
+from gossip.core.statements import Stage, part_statement
 from gossip.transport.base import Stream, TransportError
+from gossip.updates.publisher import Payload
 
 SIZE = 5 * CHUNK_BYTES + 12
 GATHER_S, TIMEOUT_S = 30.0, 60.0

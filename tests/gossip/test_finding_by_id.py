@@ -11,17 +11,17 @@ from gossip_swarm import CONFIG, FakeRuntime, Swarm, identity, swarm, until
 from test_bootstrap import Post
 from test_finding_peers import Announcing, Dials, announcing
 
-from gossip.errors import Reason
-from gossip.ids import Digest, PeerId, RunId, SwarmId
-from gossip.protocol import book
-from gossip.protocol.book import Standing
-from gossip.protocol.directory import FINDS_BURST, named
-from gossip.protocol.kademlia import BUCKET, nearest, place_of_id
-from gossip.protocol.limits import MAX_FIND_ANSWER_BYTES
-from gossip.protocol.messages import FindRequest, Request, encode_answer, parse_find_answer
-from gossip.protocol.statements import PeerRecord
-from gossip.running.lookup import LOOK_TABLE_S
-from gossip.running.session import ask_once
+from gossip.core.errors import Reason
+from gossip.core.ids import Digest, PeerId, RunId, SwarmId
+from gossip.core.limits import MAX_FIND_ANSWER_BYTES
+from gossip.core.messages import FindRequest, Request, encode_answer, parse_find_answer
+from gossip.core.statements import PeerRecord
+from gossip.discovery import peerstore
+from gossip.discovery.dht import FINDS_BURST, named
+from gossip.discovery.lookup_task import LOOK_TABLE_S
+from gossip.discovery.peerstore import RecordTrust
+from gossip.discovery.routing_table import BUCKET, nearest, place_of_id
+from gossip.session import ask_once
 
 SMALL = replace(CONFIG, degree=4, heartbeat_s=20.0, silence_s=90.0, reannounce_s=600.0)
 """Few neighbours, so that a small swarm is one in which most are strangers."""
@@ -63,8 +63,8 @@ def _learnt_by(node: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[tuple
 @pytest.mark.parametrize("count", [24, pytest.param(64, marks=pytest.mark.soak)])
 async def test_a_member_that_is_in_no_neighbours_hello_is_found_by_its_id(autojump_clock, monkeypatch, count):
     """Books hold eight: what a book of 256 is in a swarm of a thousand."""
-    monkeypatch.setattr(book, "MAX_RECORDS", 8)
-    monkeypatch.setattr(book, "MAX_REACHED", 16)
+    monkeypatch.setattr(peerstore, "MAX_RECORDS", 8)
+    monkeypatch.setattr(peerstore, "MAX_REACHED", 16)
     async with swarm(replace(SMALL, heartbeat_s=60.0, silence_s=270.0)) as it:
         first = await it.start(1)
         nodes = [first, *[await it.start(number, peers=(first.address,)) for number in range(2, count + 1)]]
@@ -215,7 +215,7 @@ class Teller(Announcing):
         self.answer = self._tell
         await self.transport.dial(node.address)
         await self.say(node)
-        await until(lambda: node.service._engine.book.standing(self.peer) is Standing.VERIFIED)
+        await until(lambda: node.service._engine.book.standing(self.peer) is RecordTrust.VERIFIED)
 
     def _tell(self, request: Request) -> bytes | None:
         if isinstance(request, FindRequest):
@@ -299,6 +299,6 @@ async def test_one_of_the_operators_that_has_moved_is_looked_up_by_its_id(autoju
         known.learn = lambda told, *, first_hand, **how: (  # type: ignore[method-assign]
             (first_hand or told.peer != moved.peer) and learn(told, first_hand=first_hand, **how)
         )
-        await until(lambda: known.standing(moved.peer) is Standing.VERIFIED, timeout_s=10)
+        await until(lambda: known.standing(moved.peer) is RecordTrust.VERIFIED, timeout_s=10)
         assert known.addresses(moved.peer) == (moved.address,)
         assert moved.peer not in late.service._dialler.lost

@@ -10,27 +10,27 @@ from gossip_swarm import RUN, FakeRuntime, Swarm, identity, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import LocalError
-from gossip.identity import Identity
-from gossip.ids import PeerId, RunId
-from gossip.protocol.attempts import host_of
-from gossip.protocol.book import MAX_DUMP_BYTES, MAX_RECORDS, Book, Standing
-from gossip.protocol.envelope import Scope, open_envelope
-from gossip.protocol.limits import MAX_HELLO_BYTES
-from gossip.protocol.messages import Hello, HelloRequest, parse_bytes_answer
-from gossip.protocol.statements import parse_record
-from gossip.running.book_file import load_book, save_book
-from gossip.running.dialler import MAX_DIALS, MAX_DIALS_ALONE
-from gossip.running.prober import PROBES_BURST
-from gossip.running.session import ask_once
+from gossip.core.backoff import host_of
+from gossip.core.envelope import Scope, open_envelope
+from gossip.core.errors import LocalError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId, RunId
+from gossip.core.limits import MAX_HELLO_BYTES
+from gossip.core.messages import Hello, HelloRequest, parse_bytes_answer
+from gossip.core.statements import parse_record
+from gossip.discovery.dialler_task import MAX_DIALS, MAX_DIALS_ALONE
+from gossip.discovery.peerstore import MAX_DUMP_BYTES, MAX_RECORDS, PeerStore, RecordTrust
+from gossip.discovery.peerstore_file_task import load_peerstore, save_peerstore
+from gossip.reachability.probe_task import PROBES_BURST
+from gossip.session import ask_once
 from gossip.transport.base import TransportError
-from gossip.transport.memory import LinkQuality
+from gossip.transport.memory.network import LinkQuality
 
 PERIOD_S = 60.0
 """The longest back-off, network.redial_max_s."""
 
 
-def reached(it: Book, key: Identity, address: str = "/memory/1") -> None:
+def reached(it: PeerStore, key: Identity, address: str = "/memory/1") -> None:
     it.learn(
         parse_record(open_envelope(record(by=key, addresses=(f"{address}/p2p/{key.peer_id}",)), SCOPE)), first_hand=True
     )
@@ -41,20 +41,20 @@ def reached(it: Book, key: Identity, address: str = "/memory/1") -> None:
 
 
 def test_a_dump_brings_back_those_who_were_reached_and_nobody_else(tmp_path):
-    it, again = Book(), Book()
+    it, again = PeerStore(), PeerStore()
     reached(it, ALICE)
     it.learn(parse_record(open_envelope(record(by=BOB), SCOPE)), first_hand=True)
     assert again.recall(it.dump(), SCOPE) == 1
-    assert again.standing(ALICE.peer_id) is Standing.KEPT
+    assert again.standing(ALICE.peer_id) is RecordTrust.KEPT
     assert again.sample(random.Random(1), without=PeerId("")) == (), "it must be reached again to be told of"
-    third = Book()
+    third = PeerStore()
     assert third.recall(again.dump(), SCOPE) == 1, "also after a life in which it was not reached"
 
 
 def test_a_dump_of_another_run_is_empty_and_one_that_was_tampered_with_too():
-    it = Book()
+    it = PeerStore()
     reached(it, ALICE)
-    assert Book().recall(it.dump(), Scope(swarm=SCOPE.swarm, run=RunId(b"o" * 16))) == 0
+    assert PeerStore().recall(it.dump(), Scope(swarm=SCOPE.swarm, run=RunId(b"o" * 16))) == 0
     raw = bytearray(record(by=BOB))
     raw[-1] ^= 1
     it.learn(parse_record(open_envelope(record(by=BOB), SCOPE)), first_hand=True)
@@ -62,14 +62,14 @@ def test_a_dump_of_another_run_is_empty_and_one_that_was_tampered_with_too():
         peer=BOB.peer_id, epoch=1, version=1, addresses=it.addresses(BOB.peer_id), raw=bytes(raw)
     )
     it.reached(BOB.peer_id, it.addresses(BOB.peer_id)[0])
-    again = Book()
+    again = PeerStore()
     assert again.recall(it.dump(), SCOPE) == 1
-    assert again.standing(BOB.peer_id) is Standing.HEARSAY
+    assert again.standing(BOB.peer_id) is RecordTrust.HEARSAY
 
 
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=100).map(str.encode)))
 def test_any_bytes_are_a_dump_or_a_plain_refusal(data):
-    it = Book()
+    it = PeerStore()
     try:
         assert it.recall(data, SCOPE) == 0
     except LocalError:
@@ -93,37 +93,37 @@ def test_any_bytes_are_a_dump_or_a_plain_refusal(data):
 )
 def test_what_is_no_dump_is_said_to_be_none(data):
     with pytest.raises(LocalError):
-        Book().recall(data, SCOPE)
+        PeerStore().recall(data, SCOPE)
 
 
 def test_a_dump_cut_short_anywhere_is_refused():
-    it = Book()
+    it = PeerStore()
     reached(it, ALICE)
     data = it.dump().rstrip()
     for size in range(len(data)):
         with pytest.raises(LocalError):
-            Book().recall(data[:size], SCOPE)
+            PeerStore().recall(data[:size], SCOPE)
 
 
 def test_the_largest_book_fits_its_file(tmp_path):
-    it = Book()
+    it = PeerStore()
     for number in range(MAX_RECORDS + 5):
         key = identity(number + 1)
         reached(it, key, "/dns4/" + "a" * 150 + "/tcp/4001")
-    save_book(tmp_path / "book", it)
+    save_peerstore(tmp_path / "book", it)
     assert not it.changed
-    again = Book()
-    load_book(tmp_path / "book", again, SCOPE)
+    again = PeerStore()
+    load_peerstore(tmp_path / "book", again, SCOPE)
     assert len(again) == MAX_RECORDS
     assert [path.name for path in tmp_path.iterdir()] == ["book"]
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
-    it = Book()
+    it = PeerStore()
     reached(it, ALICE)
     with pytest.raises(LocalError, match="cannot write"):
-        save_book(tmp_path / "nowhere" / "book", it)
-    load_book(tmp_path / "none", it, SCOPE)  # no file is no mistake
+        save_peerstore(tmp_path / "nowhere" / "book", it)
+    load_peerstore(tmp_path / "none", it, SCOPE)  # no file is no mistake
 
 
 async def test_a_restarted_node_finds_the_swarm_though_its_bootstrap_peer_is_gone(autojump_clock, tmp_path):
@@ -152,7 +152,7 @@ async def test_a_damaged_book_is_told_of_and_the_node_starts_without_it(autojump
         assert "starting with an empty one" in warning.detail
         await until(lambda: len(node.service.neighbours()) == 1)
         await trio.sleep(60)
-        assert Book().recall(path.read_bytes(), SCOPE) == 1, "it is written anew"
+        assert PeerStore().recall(path.read_bytes(), SCOPE) == 1, "it is written anew"
 
 
 # -- outages
@@ -369,7 +369,7 @@ async def test_an_honest_newcomer_is_told_of_once_it_was_reached(autojump_clock)
         first = await it.start(1)
         second = await it.start(2, peers=(first.address,))
         await until(lambda: first.peer in second.service.neighbours())
-        await until(lambda: first.service._engine.book.standing(second.peer) is Standing.VERIFIED, timeout_s=3)
+        await until(lambda: first.service._engine.book.standing(second.peer) is RecordTrust.VERIFIED, timeout_s=3)
         third = await it.start(3, peers=(first.address,))
         await until(lambda: second.peer in third.service.neighbours(), timeout_s=5)
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.errors import LocalError, Reason, RemoteError
-from gossip.identity import Identity, peer_id_of, verify, verify_key_of
-from gossip.ids import PeerId
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.identity import Identity, peer_id_of, verify, verify_key_of
+from gossip.core.ids import PeerId
 
 
 @given(st.binary(min_size=32, max_size=32))

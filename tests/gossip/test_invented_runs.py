@@ -7,13 +7,13 @@ import pytest
 from gossip_samples import GENESIS, SCOPE, record
 from gossip_swarm import identity
 
-from gossip.identity import Identity
-from gossip.ids import PeerId, RunId
-from gossip.protocol.digests import swarm_id_of
-from gossip.protocol.envelope import Scope, seal
-from gossip.protocol.messages import Hello, parse_hello
-from gossip.protocol.rendezvous import MAX_OF_NETWORK, MAX_RUNS, RUNS_OF_NETWORK, Rendezvous
-from gossip.protocol.statements import record_statement
+from gossip.bootstrap_state import MAX_OF_NETWORK, MAX_RUNS, RUNS_OF_NETWORK, BootstrapState
+from gossip.core.digests import swarm_id_of
+from gossip.core.envelope import Scope, seal
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId, RunId
+from gossip.core.messages import Hello, parse_hello
+from gossip.core.statements import record_statement
 
 ME = Identity(b"\x63" * 32)
 HOST, LAB = "203.0.113.0/24", "192.0.2.0/24"
@@ -31,8 +31,8 @@ def of_many(key: Identity) -> str:
 
 
 @pytest.fixture
-def it() -> Rendezvous:
-    return Rendezvous(ME, swarm_id_of("p2ptrain"), random.Random(1))
+def it() -> BootstrapState:
+    return BootstrapState(ME, swarm_id_of("p2ptrain"), random.Random(1))
 
 
 def hello(key: Identity, run_id: RunId, *, told: bool = True) -> bytes:
@@ -42,7 +42,9 @@ def hello(key: Identity, run_id: RunId, *, told: bool = True) -> bytes:
     return Hello(scope=scope, genesis=GENESIS, neighbours=0, admitted=True, record=own).encode()
 
 
-def come(it: Rendezvous, keys: Iterable[Identity], run_id: RunId, network, *, answer: bool = True, now: float = 0.0):
+def come(
+    it: BootstrapState, keys: Iterable[Identity], run_id: RunId, network, *, answer: bool = True, now: float = 0.0
+):
     """Each says hello in the name of a run, and answers at its address."""
     for key in keys:
         seen_in = network(key) if callable(network) else network
@@ -51,7 +53,7 @@ def come(it: Rendezvous, keys: Iterable[Identity], run_id: RunId, network, *, an
             it.answered(key.peer_id, f"/memory/1/p2p/{key.peer_id}", now, seen_in)
 
 
-def told(it: Rendezvous, run_id: RunId = REAL) -> set[PeerId]:
+def told(it: BootstrapState, run_id: RunId = REAL) -> set[PeerId]:
     """Whom a newcomer to a run is told of, who comes when nothing more happens."""
     known = it._runs.get((run_id, GENESIS))
     return set() if known is None else {each.peer for each in known.book.known()}
@@ -61,7 +63,7 @@ def members(count: int, first: int = 1) -> list[Identity]:
     return [identity(number) for number in range(first, first + count)]
 
 
-def invent(it: Rendezvous, keys: list[Identity], network, runs: int = MAX_RUNS, *, rounds: int = 1) -> None:
+def invent(it: BootstrapState, keys: list[Identity], network, runs: int = MAX_RUNS, *, rounds: int = 1) -> None:
     """Every key in every run, as many runs as are known, again and again."""
     for turn in range(rounds):
         for number in range(runs):
@@ -162,7 +164,7 @@ def test_a_lab_of_two_hundred_is_known_whole(it):
 def test_a_restarted_node_knows_the_real_run_among_invented_ones(it):
     come(it, members(10), REAL, of_many)
     invent(it, members(11, 100), HOST)
-    again = Rendezvous(ME, swarm_id_of("p2ptrain"), random.Random(1))
+    again = BootstrapState(ME, swarm_id_of("p2ptrain"), random.Random(1))
     again.recall(it.dump())
     for number in range(600, 620):
         come(again, members(1, number), run(number), HOST)

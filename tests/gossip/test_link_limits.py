@@ -6,11 +6,11 @@ from gossip_swarm import FakeRuntime, Swarm, all_follow, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.config import GossipConfig
-from gossip.errors import LocalError
-from gossip.protocol.limits import MIN_RATE
-from gossip.protocol.quiet import DAY, QuietHours
-from gossip.transport.paced import BURST_S, bucket
+from gossip.core.config import GossipConfig
+from gossip.core.errors import LocalError
+from gossip.core.limits import MIN_RATE
+from gossip.core.quiet_hours import DAY, QuietHours
+from gossip.transport.throttled import BURST_S, bucket
 
 RATE = 256_000.0
 SIZE = 4 << 20

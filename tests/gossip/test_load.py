@@ -4,10 +4,10 @@ import pytest
 import trio
 from gossip_swarm import all_follow, swarm, until
 
-from gossip.api import BLOB_BOUNDS_S, Durations
-from gossip.errors import Reason
-from gossip.protocol.limits import CHUNK_BYTES
-from gossip.transport.memory import LinkQuality
+from gossip.core.api import BLOB_BOUNDS_S, Durations
+from gossip.core.errors import Reason
+from gossip.core.limits import CHUNK_BYTES
+from gossip.transport.memory.network import LinkQuality
 
 EMPTY = {"updates": 0, "pulls": 0, "serving": 0}
 

@@ -8,24 +8,17 @@ from gossip_liars import Liar, banned, counted, join, life_goes_on, refused
 from gossip_samples import link, sealed
 from gossip_swarm import identity, swarm, until
 
-from gossip.errors import Reason
-from gossip.protocol.blobs import manifest_of
-from gossip.protocol.limits import MIB
-from gossip.protocol.messages import (
-    ChunkRequest,
-    LinksRequest,
-    ManifestRequest,
-    Request,
-    SnapshotRequest,
-    encode_answer,
-)
-from gossip.protocol.statements import Link, LinkBody, link_statement, parse_link
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.errors import Reason
+from gossip.core.limits import MIB
+from gossip.core.messages import ChunkRequest, HeadersRequest, ManifestRequest, Request, SnapshotRequest, encode_answer
+from gossip.core.statements import UpdateHeader, UpdateHeaderBody, parse_update_header, update_header_statement
 from gossip.transport.base import Stream
 
 
 def serving(data: bytes, lie: Callable[[Request], bytes | None]) -> Callable[[Request], bytes | None]:
     """Serves `data` as every blob, unless `lie` has something else to say."""
-    manifest = manifest_of(data)
+    manifest = blob_manifest_of(data)
 
     def answer(request: Request) -> bytes | None:
         told = lie(request)
@@ -40,20 +33,20 @@ def serving(data: bytes, lie: Callable[[Request], bytes | None]) -> Callable[[Re
     return answer
 
 
-def published(data: bytes, size: int | None = None) -> list[Link]:
+def published(data: bytes, size: int | None = None) -> list[UpdateHeader]:
     """A genesis of the liar's, and a delta whose blob is `data`."""
     key = identity(66)
     base = link(by=key)
-    body = LinkBody(round=1, kind="delta", codec="none", size=len(data) if size is None else size)
-    address = manifest_of(data).address
-    statement = link_statement(epoch=1, seq=1, prev=base.digest, address=address, body=body)
-    return [base, parse_link(sealed(statement, key))]
+    body = UpdateHeaderBody(round=1, kind="delta", codec="none", size=len(data) if size is None else size)
+    address = blob_manifest_of(data).address
+    statement = update_header_statement(epoch=1, seq=1, prev=base.digest, address=address, body=body)
+    return [base, parse_update_header(sealed(statement, key))]
 
 
 LIES: dict[str, tuple[Callable[[Request], bytes | None], Reason]] = {
     "another manifest": (
         lambda request: (
-            encode_answer(manifest_of(b"else").encode(), b"else") if isinstance(request, ManifestRequest) else None
+            encode_answer(blob_manifest_of(b"else").encode(), b"else") if isinstance(request, ManifestRequest) else None
         ),
         Reason.DIGEST_MISMATCH,
     ),
@@ -88,7 +81,7 @@ async def test_bad_blobs_are_refused_and_ban_in_the_end(autojump_clock, lie):
     answer = serving(data, told)
 
     def replies(request: Request) -> bytes | None:
-        if isinstance(request, LinksRequest):
+        if isinstance(request, HeadersRequest):
             return encode_answer([each.raw for each in links])
         if isinstance(request, SnapshotRequest):
             return refused()

@@ -7,10 +7,10 @@ import trio
 from gossip_liars import Liar, join
 from gossip_swarm import FakeRuntime, Swarm, all_follow, swarm, until
 
-from gossip.errors import Reason
-from gossip.protocol.blobs import manifest_of
-from gossip.protocol.limits import CHUNK_BYTES, MAX_STREAMS_PER_PEER
-from gossip.protocol.messages import ChunkRequest, ManifestRequest, Request, encode_answer
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.errors import Reason
+from gossip.core.limits import CHUNK_BYTES, MAX_STREAMS_PER_PEER
+from gossip.core.messages import ChunkRequest, ManifestRequest, Request, encode_answer
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ async def slow_author(it: Swarm, others: int) -> tuple[FakeRuntime, list[FakeRun
 def claims_to_have_it(request: Request) -> bytes | None:
     """Serves the manifest and, in place of chunks, zeros."""
     if isinstance(request, ManifestRequest):
-        return encode_answer(manifest_of(PAYLOAD).encode(), b"")
+        return encode_answer(blob_manifest_of(PAYLOAD).encode(), b"")
     return encode_answer(bytes(CHUNK_BYTES)) if isinstance(request, ChunkRequest) else None
 
 

@@ -8,11 +8,11 @@ from gossip_swarm import FakeRuntime, identity, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.ids import RunId
-from gossip.protocol.envelope import Scope
-from gossip.protocol.limits import MAX_ADDRESSES
-from gossip.running.dialler import FORGET_AFTER, MAX_HINTS
-from gossip.running.mdns import (
+from gossip.core.envelope import Scope
+from gossip.core.ids import RunId
+from gossip.core.limits import MAX_ADDRESSES
+from gossip.discovery.dialler_task import FORGET_AFTER, MAX_HINTS
+from gossip.discovery.mdns_task import (
     MAX_ASKED_AT_ONCE,
     MAX_NAMES,
     Mdns,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.ids import PeerId
-from gossip.protocol.networks import (
+from gossip.core.ids import PeerId
+from gossip.core.networks import (
     PARTS,
     UNKNOWN,
     bounded,

@@ -20,17 +20,23 @@ from private_swarm import (
     version,
 )
 
-from gossip.errors import Reason
-from gossip.ids import SwarmId
+from gossip.core.digests import NO_DIGEST, digest_of
+from gossip.core.errors import Reason
+from gossip.core.ids import SwarmId
+from gossip.core.messages import Refused, encode_answer
 from gossip.membership import pack_item, revoke_peer
-from gossip.membership.limits import BUCKET_BYTES, BUCKETS, TOLERANCE_S
-from gossip.membership.spread import NEWS_BURST, NEWS_PER_S, PULLS_BURST, PULLS_PER_S
-from gossip.membership.sync import paged
-from gossip.protocol.digests import NO_DIGEST, digest_of
-from gossip.protocol.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest, known_fields
-from gossip.protocol.messages import Refused, encode_answer
-from gossip.running.registrar import LOOK_S
-from gossip.running.session import ask_once
+from gossip.membership.anti_entropy import NEWS_BURST, NEWS_PER_S, PULLS_BURST, PULLS_PER_S
+from gossip.membership.member_messages import (
+    BucketsRequest,
+    MembershipRequest,
+    RosterRequest,
+    TermsRequest,
+    known_fields,
+)
+from gossip.membership.membership_limits import BUCKET_BYTES, BUCKETS, TOLERANCE_S
+from gossip.membership.membership_sync_task import LOOK_S
+from gossip.membership.roster_sync import paged
+from gossip.session import ask_once
 from gossip.transport.base import TransportError
 
 OPEN = invite(90, uses=None)
@@ -192,7 +198,7 @@ async def test_what_is_pulled_from_a_liar_is_held_against_it(autojump_clock, tmp
 async def test_a_silent_member_beyond_the_gate_s_memory_is_cut_off_when_its_time_ends(
     autojump_clock, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("gossip.membership.gate.MAX_REMEMBERED", 1)
+    monkeypatch.setattr("gossip.membership.admission.MAX_REMEMBERED", 1)
     async with private_swarm(tmp_path) as it, trio.open_nursery() as nursery:
         first = await it.enter(1)
         silent = await insider(it, nursery, 66, expires=NOW + 100)

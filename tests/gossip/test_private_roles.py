@@ -7,13 +7,13 @@ from gossip_swarm import RUN, all_follow, identity, play, until
 from private_liars import OURS, Insider, insider, reasons
 from private_swarm import met, private_swarm
 
-from gossip.errors import LocalError, Reason
+from gossip.core.digests import NO_DIGEST
+from gossip.core.envelope import seal
+from gossip.core.errors import LocalError, Reason
+from gossip.core.messages import FindRequest, PartRequest, Refused
+from gossip.core.statements import Stage, part_statement, record_statement
 from gossip.membership import Role
-from gossip.protocol.digests import NO_DIGEST
-from gossip.protocol.envelope import seal
-from gossip.protocol.messages import FindRequest, PartRequest, Refused
-from gossip.protocol.roles import MAX_LISTENERS
-from gossip.protocol.statements import Stage, part_statement, record_statement
+from gossip.updates.roles import MAX_LISTENERS
 
 LISTENERS = (Role.OBSERVER, Role.RELAY)
 

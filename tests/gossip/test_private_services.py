@@ -4,7 +4,7 @@ import random
 from functools import partial
 
 from gossip_swarm import CONFIG, FakeRuntime, Swarm, all_follow, identity, play, swarm, until
-from test_door import Club
+from test_handshake_admission import Club
 
 from gossip.bootstrap import BootstrapService
 

@@ -21,13 +21,13 @@ from private_swarm import (
 )
 
 from gossip.bootstrap import BootstrapService
-from gossip.errors import LocalError, Reason, RemoteError
-from gossip.ids import PeerId
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.ids import PeerId
 from gossip.membership import Role, Roster, pack_item, rotate, rotated
-from gossip.membership.limits import TOLERANCE_S
-from gossip.running.inbox import INBOX_LOOK_S, MAX_INBOX_BYTES
-from gossip.running.registrar import LOOK_S
-from gossip.transport.memory_links import LinkQuality
+from gossip.membership.inbox_task import INBOX_LOOK_S, MAX_INBOX_BYTES
+from gossip.membership.membership_limits import TOLERANCE_S
+from gossip.membership.membership_sync_task import LOOK_S
+from gossip.transport.memory.link_quality import LinkQuality
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.ids import PeerId
-from gossip.protocol.probation import MAX_REMEMBERED, Probation
+from gossip.core.ids import PeerId
+from gossip.updates.probation import MAX_REMEMBERED, Probation
 
 ROUNDS = 8
 OLD = [PeerId(f"old{n}") for n in range(4)]

@@ -13,24 +13,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from gossip.errors import Reason
-from gossip.identity import Identity
-from gossip.ids import RunId
-from gossip.protocol import limits, scoring
-from gossip.protocol.blobs import manifest_of, parse_manifest
-from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
-from gossip.protocol.envelope import DOMAIN, Kind, Scope, open_envelope, seal
-from gossip.protocol.messages import (
-    LinksRequest,
+from gossip.blobs.blob import blob_manifest_of, parse_blob_manifest
+from gossip.core import limits
+from gossip.core.digests import NO_DIGEST, digest_of, swarm_id_of
+from gossip.core.envelope import DOMAIN, EnvelopeKind, Scope, open_envelope, seal
+from gossip.core.errors import Reason
+from gossip.core.identity import Identity
+from gossip.core.ids import RunId
+from gossip.core.messages import (
+    HeadersRequest,
     encode_answer,
     encode_refusal,
     encode_request,
-    parse_links_answer,
+    parse_headers_answer,
     parse_request,
 )
-from gossip.protocol.statements import LinkBody, link_statement, parse_link
-from node.assembly import run_info
-from node.config import load
+from gossip.core.statements import UpdateHeaderBody, parse_update_header, update_header_statement
+from gossip.updates import score_table
+from node.config.schema import load
+from node.training.assembly import run_info
 from p2ptrain import compress
 from p2ptrain.training.flat import fingerprint
 
@@ -65,14 +66,18 @@ def frame(body: bytes) -> bytes:
 
 
 def made_by_the_code() -> dict[str, bytes]:
-    blob = manifest_of(b"payload")
-    base_body = LinkBody(round=0, kind="genesis", genesis=digest_of(b"the initial model"))
-    base = parse_link(
-        seal(ALICE, SCOPE, link_statement(epoch=EPOCH, seq=0, prev=NO_DIGEST, address=NO_DIGEST, body=base_body))
+    blob = blob_manifest_of(b"payload")
+    base_body = UpdateHeaderBody(round=0, kind="genesis", genesis=digest_of(b"the initial model"))
+    base = parse_update_header(
+        seal(
+            ALICE, SCOPE, update_header_statement(epoch=EPOCH, seq=0, prev=NO_DIGEST, address=NO_DIGEST, body=base_body)
+        )
     )
-    delta_body = LinkBody(round=1, kind="delta", codec="q2", size=7, steps=20, tokens=320)
+    delta_body = UpdateHeaderBody(round=1, kind="delta", codec="q2", size=7, steps=20, tokens=320)
     delta = seal(
-        ALICE, SCOPE, link_statement(epoch=EPOCH, seq=1, prev=base.digest, address=blob.address, body=delta_body)
+        ALICE,
+        SCOPE,
+        update_header_statement(epoch=EPOCH, seq=1, prev=base.digest, address=blob.address, body=delta_body),
     )
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 3)
@@ -89,7 +94,7 @@ def made_by_the_code() -> dict[str, bytes]:
         "blob-address": blob.address,
         "delta-link": delta.raw,
         "delta-link-digest": delta.digest,
-        "links-request": frame(encode_request(LinksRequest(epoch=EPOCH, first=1, count=1))),
+        "links-request": frame(encode_request(HeadersRequest(epoch=EPOCH, first=1, count=1))),
         "links-answer-empty": frame(encode_answer([])),
         "refusal": frame(encode_refusal(Reason.UNAVAILABLE, "we do not hold this blob")),
         **{f"codec-{name}": compress.get(name).encode(VECTOR) for name in CODECS if name != "topk"},
@@ -104,12 +109,12 @@ def test_the_pages_examples_are_what_the_code_makes():
 
 def test_the_pages_examples_are_what_the_code_reads():
     shown = hex_blocks(PAGE)
-    base, delta = (parse_link(open_envelope(shown[name], SCOPE)) for name in ("genesis-link", "delta-link"))
+    base, delta = (parse_update_header(open_envelope(shown[name], SCOPE)) for name in ("genesis-link", "delta-link"))
     assert (base.place, base.body.kind, base.digest) == ((EPOCH, 0), "genesis", shown["genesis-link-digest"])
     assert (delta.prev, delta.address, delta.body.codec) == (base.digest, shown["blob-address"], "q2")
-    assert parse_manifest(shown["manifest"], delta.address, delta.body.size).size == 7
-    assert parse_request(shown["links-request"][4:]) == LinksRequest(epoch=EPOCH, first=1, count=1)
-    assert parse_links_answer(shown["links-answer-empty"][4:]) == ()
+    assert parse_blob_manifest(shown["manifest"], delta.address, delta.body.size).size == 7
+    assert parse_request(shown["links-request"][4:]) == HeadersRequest(epoch=EPOCH, first=1, count=1)
+    assert parse_headers_answer(shown["links-answer-empty"][4:]) == ()
     assert ALICE.peer_id in PAGE
     assert DOMAIN == b"p2ptrain-envelope-v1\x00"
     assert "the 21 bytes `p2ptrain-envelope-v1` and `00`" in PAGE
@@ -174,7 +179,7 @@ def test_no_bound_of_the_protocol_is_missing_from_the_page(folder):
 def test_every_reason_stands_in_the_page_with_its_points():
     section = PAGE.partition("\n## Offences\n")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| ([0-9.]+) \|", section, re.MULTILINE))
-    assert {Reason(name): float(points) for name, points in rows.items()} == scoring.POINTS
+    assert {Reason(name): float(points) for name, points in rows.items()} == score_table.POINTS
 
 
 def test_every_kind_of_statement_and_request_has_a_heading():
@@ -183,5 +188,5 @@ def test_every_kind_of_statement_and_request_has_a_heading():
     }
     requests = {"hello", "links", "snapshot", "manifest", "chunk", "goodbye", "find"}
     of_members = {"membership", "buckets", "roster", "terms"}
-    assert {kind.value for kind in Kind} | requests | of_members <= headings
+    assert {kind.value for kind in EnvelopeKind} | requests | of_members <= headings
     assert set(CODECS) <= headings

@@ -1,21 +1,21 @@
 import pytest
 from gossip_samples import ALICE, GENESIS, SCOPE
 
-from gossip.api import Head
-from gossip.errors import LocalError, Reason, RemoteError
-from gossip.protocol.blobs import manifest_of
-from gossip.protocol.digests import digest_of
-from gossip.protocol.envelope import open_envelope
-from gossip.protocol.limits import MARK_EVERY
-from gossip.protocol.publisher import REUSE_WITHIN, SNAPSHOTS_HELD, Payload, Publisher
-from gossip.protocol.statements import Link, parse_link
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.api import Head
+from gossip.core.digests import digest_of
+from gossip.core.envelope import open_envelope
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.limits import MARK_EVERY
+from gossip.core.statements import UpdateHeader, parse_update_header
+from gossip.updates.publisher import REUSE_WITHIN, SNAPSHOTS_HELD, Payload, Publisher
 
 
 def payload(data: bytes) -> Payload:
-    return Payload(manifest=manifest_of(data), data=data)
+    return Payload(manifest=blob_manifest_of(data), data=data)
 
 
-def extend(it: Publisher, round: int) -> Link:
+def extend(it: Publisher, round: int) -> UpdateHeader:
     data = f"delta {round}".encode()
     return it.extend(round=round, codec="q2", payload=payload(data), steps=10, tokens=640)
 
@@ -30,7 +30,7 @@ def it() -> Publisher:
 def test_the_chain_is_what_a_neighbour_can_verify(it):
     links = [it.newest, *(extend(it, n) for n in (1, 2))]
     raws = it.links(7, 0, 8)
-    assert [parse_link(open_envelope(raw, SCOPE)) for raw in raws] == links
+    assert [parse_update_header(open_envelope(raw, SCOPE)) for raw in raws] == links
     assert [link.prev for link in links[1:]] == [link.digest for link in links[:2]]
     assert it.head() == Head(epoch=7, seq=2, digest=links[2].digest)
 
@@ -111,7 +111,7 @@ def test_the_newest_mark_is_offered_until_the_next_and_held_alone_while_nobody_a
     marked(it, range(1, 12 * MARK_EVERY))
     assert len(it.blobs) == 8 + 1
     first = it.held_offer(7, 0)
-    assert (first.seq, first.address) == (11 * MARK_EVERY, manifest_of(b"state %d" % (11 * MARK_EVERY)).address)
+    assert (first.seq, first.address) == (11 * MARK_EVERY, blob_manifest_of(b"state %d" % (11 * MARK_EVERY)).address)
     marked(it, range(12 * MARK_EVERY, 12 * MARK_EVERY + 2))
     assert it.held_offer(7, 0).seq == 12 * MARK_EVERY
     assert first.address in it.blobs, "somebody may still be reading it"

@@ -5,8 +5,8 @@ import trio
 from gossip_swarm import identity, swarm, until
 from relay_swarm import RESERVE, asked, carrying, circuit_to, status_of, three, with_room
 
-from gossip.protocol.circuit import Status
-from gossip.protocol.relaying import (
+from gossip.reachability.circuit import CircuitStatus
+from gossip.reachability.relay import (
     LEAST_RESERVATION_S,
     MAX_RESERVATIONS,
     RENEW_AGAIN_S,
@@ -15,7 +15,7 @@ from gossip.protocol.relaying import (
     circuit_address,
     lasting,
 )
-from gossip.protocol.vouchers import check_voucher
+from gossip.reachability.vouchers import check_voucher
 from gossip.transport.base import Grant
 
 ONE, TWO = (identity(number).peer_id for number in (1, 2))
@@ -28,28 +28,28 @@ def test_a_reservation_is_believed_within_bounds_whatever_the_clocks(ahead, take
 
 def test_a_reservation_ends_with_its_time_its_connection_or_not_at_all():
     circuits = with_room(ONE)
-    assert circuits.take(ONE, ONE, 0.0) is Status.NO_RESERVATION, "nobody is connected to itself"
-    assert circuits.take(TWO, ONE, RESERVATION_S - 1.0) is Status.OK
-    assert circuits.take(TWO, ONE, RESERVATION_S) is Status.NO_RESERVATION
-    assert circuits.reserve(ONE, RESERVATION_S) is Status.OK
-    assert circuits.take(TWO, ONE, 1.9 * RESERVATION_S) is Status.OK
+    assert circuits.take(ONE, ONE, 0.0) is CircuitStatus.NO_RESERVATION, "nobody is connected to itself"
+    assert circuits.take(TWO, ONE, RESERVATION_S - 1.0) is CircuitStatus.OK
+    assert circuits.take(TWO, ONE, RESERVATION_S) is CircuitStatus.NO_RESERVATION
+    assert circuits.reserve(ONE, RESERVATION_S) is CircuitStatus.OK
+    assert circuits.take(TWO, ONE, 1.9 * RESERVATION_S) is CircuitStatus.OK
     circuits.drop(ONE)
-    assert circuits.take(TWO, ONE, 1.9 * RESERVATION_S) is Status.NO_RESERVATION
+    assert circuits.take(TWO, ONE, 1.9 * RESERVATION_S) is CircuitStatus.NO_RESERVATION
 
 
 def test_reservations_are_bounded_and_those_that_ended_make_room():
     circuits = with_room(*(identity(number).peer_id for number in range(MAX_RESERVATIONS)))
     newcomer = identity(MAX_RESERVATIONS).peer_id
-    assert circuits.reserve(newcomer, 1.0) is Status.RESERVATION_REFUSED
-    assert circuits.reserve(ONE, 1.0) is Status.OK, "who has one may renew it"
-    assert circuits.reserve(newcomer, RESERVATION_S) is Status.OK
+    assert circuits.reserve(newcomer, 1.0) is CircuitStatus.RESERVATION_REFUSED
+    assert circuits.reserve(ONE, 1.0) is CircuitStatus.OK, "who has one may renew it"
+    assert circuits.reserve(newcomer, RESERVATION_S) is CircuitStatus.OK
 
 
 async def test_a_reservation_says_until_when_and_is_signed(autojump_clock):
     async with swarm() as it:
         relay, one, _ = await three(it)
         answer, _ = await asked(one, relay, RESERVE)
-        assert answer.status == Status.OK
+        assert answer.status == CircuitStatus.OK
         assert answer.limit is None, "nothing but idleness ends a circuit"
         check_voucher(answer.reservation.voucher, relay.peer, one.peer, answer.reservation.expire)
 
@@ -57,14 +57,14 @@ async def test_a_reservation_says_until_when_and_is_signed(autojump_clock):
 async def test_a_neighbour_without_a_reservation_is_not_called(autojump_clock):
     async with swarm() as it:
         relay, one, other = await three(it)
-        assert await status_of(one, relay, circuit_to(other.peer)) == Status.NO_RESERVATION
+        assert await status_of(one, relay, circuit_to(other.peer)) == CircuitStatus.NO_RESERVATION
 
 
 async def test_a_reservation_of_one_that_is_a_neighbour_no_more_is_worth_nothing(autojump_clock, monkeypatch):
     async with swarm() as it:
         relay, one, other = await carrying(it, monkeypatch)
         monkeypatch.setattr(relay.service._relay, "_serves", lambda peer: peer == one.peer)
-        assert await status_of(one, relay, circuit_to(other.peer)) == Status.NO_RESERVATION
+        assert await status_of(one, relay, circuit_to(other.peer)) == CircuitStatus.NO_RESERVATION
 
 
 async def test_a_reservation_ends_with_its_connection(autojump_clock, monkeypatch):
@@ -72,7 +72,7 @@ async def test_a_reservation_ends_with_its_connection(autojump_clock, monkeypatc
         relay, one, other = await carrying(it, monkeypatch)
         await other.transport.disconnect(relay.peer)
         await until(lambda: other.peer in relay.transport.peers and len(relay.service.neighbours()) == 2)
-        assert await status_of(one, relay, circuit_to(other.peer)) == Status.NO_RESERVATION
+        assert await status_of(one, relay, circuit_to(other.peer)) == CircuitStatus.NO_RESERVATION
 
 
 class Grants:

@@ -6,12 +6,12 @@ import pytest
 from gossip_samples import SCOPE, WELL_KNOWN, chain
 from gossip_swarm import identity
 
-from gossip.ids import PeerId
-from gossip.protocol.chain import Place
-from gossip.protocol.members import ABSENT_MIN_S, HELD_S, SWAP_EVERY_S, Members
-from gossip.protocol.outs import Disconnect, Outbox
-from gossip.protocol.scoring import Scores
-from gossip.protocol.topology import CIRCLE, Rings, place_of, ring_count
+from gossip.actions import ActionQueue, Disconnect
+from gossip.core.ids import PeerId
+from gossip.updates.hash_chain import ChainPosition
+from gossip.updates.mesh import ABSENT_MIN_S, HELD_S, SWAP_EVERY_S, Mesh
+from gossip.updates.score_table import ScoreTable
+from gossip.updates.topology import CIRCLE, Rings, place_of, ring_count
 
 ME, DEGREE = PeerId("me"), 8
 RINGS = ring_count(DEGREE)
@@ -19,24 +19,24 @@ FREE = DEGREE - 2 * RINGS
 HONEST = [PeerId(f"honest {number}") for number in range(60)]
 
 
-def table(others: list[PeerId] = HONEST, degree: int = DEGREE) -> tuple[Members, Outbox]:
-    outbox = Outbox()
-    made = Members(
-        me=ME, scope=SCOPE, degree=degree, rng=random.Random(1), scores=Scores(), outbox=outbox, evidence=WELL_KNOWN
+def table(others: list[PeerId] = HONEST, degree: int = DEGREE) -> tuple[Mesh, ActionQueue]:
+    outbox = ActionQueue()
+    made = Mesh(
+        me=ME, scope=SCOPE, degree=degree, rng=random.Random(1), scores=ScoreTable(), outbox=outbox, evidence=WELL_KNOWN
     )
     made.look_round(others, 0.0)
     return made, outbox
 
 
-def join(it: Members, peer: PeerId, now: float = 0.0, *, tracked: bool = True, lonely: bool = False) -> bool:
+def join(it: Mesh, peer: PeerId, now: float = 0.0, *, tracked: bool = True, lonely: bool = False) -> bool:
     it.admit(peer, 0 if lonely else DEGREE, now)
     if tracked and peer in it.table:
         head = chain(1, by=identity(7))[0]
-        it.table[peer].chain.applied = Place(epoch=1, seq=0, digest=head.digest, round=0, raw=head.raw)
+        it.table[peer].chain.applied = ChainPosition(epoch=1, seq=0, digest=head.digest, round=0, raw=head.raw)
     return peer in it.table
 
 
-def full(it: Members) -> tuple[list[PeerId], list[PeerId]]:
+def full(it: Mesh) -> tuple[list[PeerId], list[PeerId]]:
     """Fill the table with strangers to the rings, all followed; those, and whom the rings want."""
     wanted = sorted(it.rings.wanted)
     strangers = [peer for peer in HONEST if peer not in wanted][:DEGREE]
@@ -101,8 +101,8 @@ def test_a_crowd_in_which_each_is_nearer_than_the_one_before_takes_no_free_place
 
 
 def test_if_all_places_were_the_rings_and_nobody_settled_such_a_crowd_would_have_them_all(monkeypatch):
-    monkeypatch.setattr("gossip.protocol.members.SETTLED_S", float("inf"))
-    monkeypatch.setattr("gossip.protocol.topology.ring_count", lambda degree: degree // 2)
+    monkeypatch.setattr("gossip.updates.mesh.SETTLED_S", float("inf"))
+    monkeypatch.setattr("gossip.updates.topology.ring_count", lambda degree: degree // 2)
     monkeypatch.setattr("test_ring_places.RINGS", DEGREE // 2)
     it, _ = table()
     full(it)

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.config import GossipConfig
-from gossip.errors import LocalError
-from gossip.ids import PeerId
-from gossip.protocol.rounds import LEAD_ROUNDS, LearnedDeadline, standing, swarm_round
+from gossip.core.config import GossipConfig
+from gossip.core.errors import LocalError
+from gossip.core.ids import PeerId
+from gossip.updates.rounds import LEAD_ROUNDS, LearnedDeadline, standing, swarm_round
 
 A, B, C, D = (PeerId(letter) for letter in "ABCD")
 

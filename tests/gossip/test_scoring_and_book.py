@@ -6,16 +6,16 @@ from gossip_samples import SCOPE, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.api import MAX_COUNTED_PEERS, OTHER_PEERS, GossipStats
-from gossip.errors import LocalError, Reason
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.protocol.attempts import MAX_TARGETS, Attempts, addresses_in, peer_in
-from gossip.protocol.book import MAX_RECORDS, Book, Standing
-from gossip.protocol.envelope import open_envelope
-from gossip.protocol.limits import MAX_HELLO_RECORDS
-from gossip.protocol.scoring import BAN_AT, BAN_S, HALF_LIFE_S, MAX_SCORED_PEERS, POINTS, Scores
-from gossip.protocol.statements import PeerRecord, parse_record
+from gossip.core.api import MAX_COUNTED_PEERS, OTHER_PEERS, GossipStats
+from gossip.core.backoff import MAX_TARGETS, Backoff, addresses_in, peer_in
+from gossip.core.envelope import open_envelope
+from gossip.core.errors import LocalError, Reason
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_HELLO_RECORDS
+from gossip.core.statements import PeerRecord, parse_record
+from gossip.discovery.peerstore import MAX_RECORDS, PeerStore, RecordTrust
+from gossip.updates.score_table import BAN_AT, BAN_S, HALF_LIFE_S, MAX_SCORED_PEERS, POINTS, ScoreTable
 
 PEER = PeerId("peer")
 
@@ -25,33 +25,33 @@ def test_every_reason_has_its_price():
 
 
 def test_points_add_up_to_a_ban_once():
-    it = Scores()
+    it = ScoreTable()
     assert [it.charge(PEER, Reason.FORGED, 0.0) for _ in range(3)] == [False, True, False]
     assert it.banned(PEER, BAN_S - 1)
     assert not it.banned(PEER, BAN_S + 1)
 
 
 def test_points_decay():
-    it = Scores()
+    it = ScoreTable()
     it.charge(PEER, Reason.FORGED, 0.0)
     assert it.points(PEER, HALF_LIFE_S) == pytest.approx(25.0)
     assert not it.charge(PEER, Reason.FORGED, HALF_LIFE_S)
 
 
 def test_a_timeout_every_minute_never_bans():
-    it = Scores()
+    it = ScoreTable()
     assert not any(it.charge(PEER, Reason.TIMEOUT, 60.0 * n) for n in range(1000))
 
 
 def test_equivocation_bans_for_good():
-    it = Scores()
+    it = ScoreTable()
     assert it.charge(PEER, Reason.EQUIVOCATION, 0.0)
     it.charge(PEER, Reason.FORGED, 1.0)
     assert it.banned(PEER, 1e12)
 
 
 def test_scores_are_bounded_and_bans_outlast_small_offences():
-    it = Scores()
+    it = ScoreTable()
     it.charge(PEER, Reason.EQUIVOCATION, 0.0)
     for n in range(MAX_SCORED_PEERS * 2):
         it.charge(PeerId(str(n)), Reason.TIMEOUT, float(n))
@@ -61,7 +61,7 @@ def test_scores_are_bounded_and_bans_outlast_small_offences():
 
 @given(st.lists(st.sampled_from(Reason), max_size=60))
 def test_nobody_is_banned_below_the_threshold(reasons):
-    it = Scores()
+    it = ScoreTable()
     for reason in reasons:
         it.charge(PEER, reason, 0.0)
     assert it.banned(PEER, 0.0) == (sum(POINTS[reason] for reason in reasons) >= BAN_AT)
@@ -82,14 +82,14 @@ def opened(raw: bytes) -> PeerRecord:
 
 
 def test_the_newest_record_holds():
-    it, one = Book(), Identity(b"\x09" * 32)
+    it, one = PeerStore(), Identity(b"\x09" * 32)
     newer = opened(record(by=one, version=2, addresses=(f"/memory/2/p2p/{one.peer_id}",)))
     assert it.learn(newer, first_hand=True)
     assert not it.learn(opened(record(by=one, version=1)), first_hand=True)
     assert it.addresses(one.peer_id) == newer.addresses
-    assert it.standing(one.peer_id) is Standing.FIRST_HAND
+    assert it.standing(one.peer_id) is RecordTrust.FIRST_HAND
     assert it.learn(opened(record(by=one, epoch=2, version=1)), first_hand=False)
-    assert it.standing(one.peer_id) is Standing.HEARSAY
+    assert it.standing(one.peer_id) is RecordTrust.HEARSAY
     it.forget(one.peer_id)
     assert it.addresses(one.peer_id) == ()
 
@@ -99,20 +99,20 @@ def made_up(name: str) -> PeerRecord:
     return PeerRecord(peer=PeerId(name), epoch=1, version=1, addresses=addresses, raw=name.encode())
 
 
-def verified(it: Book, name: str) -> None:
+def verified(it: PeerStore, name: str) -> None:
     it.learn(made_up(name), first_hand=True)
     it.reached(PeerId(name), f"/memory/{name}/p2p/{name}")
 
 
 def test_a_record_is_handed_on_only_when_its_signer_answered_where_it_says():
     """Anybody may sign any address, for a whole swarm to dial."""
-    it, peer, anybody = Book(), PeerId("a"), random.Random(1)
+    it, peer, anybody = PeerStore(), PeerId("a"), random.Random(1)
     it.learn(made_up("a"), first_hand=True)
     assert it.sample(anybody, without=PeerId("")) == ()
     it.reached(peer, "/memory/elsewhere/p2p/a")
     assert it.sample(anybody, without=PeerId("")) == ()
     it.reached(peer, "/memory/a/p2p/a")
-    assert it.standing(peer) is Standing.VERIFIED
+    assert it.standing(peer) is RecordTrust.VERIFIED
     assert it.sample(anybody, without=PeerId("")) == (b"a",)
     moved = replace(made_up("a"), version=2, addresses=("/memory/victim/p2p/a",))
     it.learn(moved, first_hand=True)
@@ -120,7 +120,7 @@ def test_a_record_is_handed_on_only_when_its_signer_answered_where_it_says():
 
 
 def test_the_book_and_what_it_hands_on_are_bounded():
-    it = Book()
+    it = PeerStore()
     for n in range(MAX_RECORDS + 20):
         verified(it, str(n))
     assert len(it) == MAX_RECORDS
@@ -130,7 +130,7 @@ def test_the_book_and_what_it_hands_on_are_bounded():
 
 
 def test_hearsay_is_not_handed_on_and_pushes_nobody_out():
-    it = Book()
+    it = PeerStore()
     for n in range(20):
         verified(it, f"known {n}")
     for n in range(2 * MAX_RECORDS):
@@ -141,7 +141,7 @@ def test_hearsay_is_not_handed_on_and_pushes_nobody_out():
 
 
 def test_attempts_back_off_without_giving_up():
-    it, now = Attempts(least=1.0, most=60.0, rng=random.Random(1)), 0.0
+    it, now = Backoff(least=1.0, most=60.0, rng=random.Random(1)), 0.0
     pauses = []
     for _ in range(50):
         assert it.due("a", now)
@@ -158,7 +158,7 @@ def test_attempts_back_off_without_giving_up():
 
 
 def test_attempts_are_bounded():
-    it = Attempts(least=1.0, most=60.0, rng=random.Random(1))
+    it = Backoff(least=1.0, most=60.0, rng=random.Random(1))
     for n in range(MAX_TARGETS + 10):
         it.failed(str(n), 0.0)
     assert len(it) == MAX_TARGETS

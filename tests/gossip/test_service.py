@@ -5,13 +5,13 @@ import trio
 import trio.lowlevel
 from gossip_swarm import CONFIG, RUN, all_follow, identity, play, seqs, swarm, until
 
-from gossip.api import RunInfo
-from gossip.config import MIN_HEARTBEAT_S
-from gossip.errors import LocalError, Reason
-from gossip.ids import RunId
-from gossip.protocol.digests import digest_of
-from gossip.protocol.limits import CHUNK_BYTES
-from gossip.transport.memory import LinkQuality
+from gossip.core.api import RunInfo
+from gossip.core.config import MIN_HEARTBEAT_S
+from gossip.core.digests import digest_of
+from gossip.core.errors import LocalError, Reason
+from gossip.core.ids import RunId
+from gossip.core.limits import CHUNK_BYTES
+from gossip.transport.memory.network import LinkQuality
 
 
 async def test_every_update_is_heard_in_order_and_closes_its_round(autojump_clock):

@@ -4,7 +4,7 @@ import trio
 import trio.lowlevel
 from gossip_swarm import CONFIG, all_follow, play, seqs, swarm, until
 
-from gossip.transport.memory import LinkQuality
+from gossip.transport.memory.network import LinkQuality
 
 DEAF = LinkQuality(loss=1.0)
 

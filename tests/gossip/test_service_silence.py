@@ -5,7 +5,7 @@ import trio
 import trio.lowlevel
 from gossip_swarm import CONFIG, play, swarm, until
 
-from gossip.transport.memory import LinkQuality
+from gossip.transport.memory.network import LinkQuality
 
 
 async def test_alone_there_is_nothing_to_wait_for(autojump_clock):

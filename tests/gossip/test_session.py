@@ -6,18 +6,12 @@ from gossip_swarm import identity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.errors import Reason, RemoteError
-from gossip.protocol.limits import MAX_RESPONSE_BYTES, MIN_RATE
-from gossip.protocol.messages import (
-    ManifestRequest,
-    encode_answer,
-    encode_refusal,
-    encode_request,
-    parse_chunk_answer,
-)
-from gossip.running.session import APART_BYTES, IDLE_S, FrameStream, Session, serve
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.limits import MAX_RESPONSE_BYTES, MIN_RATE
+from gossip.core.messages import ManifestRequest, encode_answer, encode_refusal, encode_request, parse_chunk_answer
+from gossip.session import APART_BYTES, IDLE_S, FrameStream, Session, serve
 from gossip.transport.base import TransportError
-from gossip.transport.memory_pipe import MemoryStream, Pipe
+from gossip.transport.memory.pipe import MemoryStream, Pipe
 
 ONE, OTHER = identity(1).peer_id, identity(2).peer_id
 

@@ -6,9 +6,9 @@ import pytest
 import trio
 from gossip_swarm import FakeRuntime, Swarm, all_follow, swarm, until
 
-from gossip.errors import Reason
-from gossip.protocol.limits import CHUNK_BYTES
-from gossip.transport.memory import LinkQuality
+from gossip.core.errors import Reason
+from gossip.core.limits import CHUNK_BYTES
+from gossip.transport.memory.network import LinkQuality
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import pytest
 from gossip_joiners import crowd_to_join, seconds_to_join, sent, snapshots_in, trained_swarm
 from gossip_swarm import swarm
 
-from gossip.protocol.limits import MARK_EVERY, MIB
+from gossip.core.limits import MARK_EVERY, MIB
 
 UP = 1.0 * MIB
 

@@ -14,13 +14,13 @@ from gossip_liars import Liar, refused
 from gossip_samples import SCOPE
 from gossip_swarm import CONFIG, RUN, FakeRuntime, Swarm, identity, play, swarm, until
 
-from gossip.identity import Identity
-from gossip.protocol.digests import NO_DIGEST, digest_of
-from gossip.protocol.envelope import seal
-from gossip.protocol.limits import CHUNK_BYTES, KIB
-from gossip.protocol.messages import ChunkRequest, FindRequest, ManifestRequest
-from gossip.protocol.statements import LinkBody, link_statement
-from gossip.running.session import ask_once
+from gossip.core.digests import NO_DIGEST, digest_of
+from gossip.core.envelope import seal
+from gossip.core.identity import Identity
+from gossip.core.limits import CHUNK_BYTES, KIB
+from gossip.core.messages import ChunkRequest, FindRequest, ManifestRequest
+from gossip.core.statements import UpdateHeaderBody, update_header_statement
+from gossip.session import ask_once
 from gossip.transport.base import TransportError
 
 LOW = 24
@@ -33,25 +33,25 @@ MOST = 2 * LOW
 """Twice the bound: the book remembers two addresses for each record (book.MAX_REACHED)."""
 
 BOUNDS = (
-    "gossip.api.MAX_COUNTED_PEERS",
-    "gossip.protocol.attempts.MAX_TARGETS",
-    "gossip.protocol.book.MAX_RECORDS",
-    "gossip.protocol.book.MAX_REACHED",
-    "gossip.protocol.chain.RECENT_LINKS",
-    "gossip.protocol.court.MAX_PROOFS",
-    "gossip.protocol.directory.MAX_CALLERS",
-    "gossip.protocol.engine.MAX_SEEN",
-    "gossip.protocol.kademlia.MAX_ENTRIES",
-    "gossip.protocol.members.MAX_DEPARTED",
-    "gossip.protocol.members.MAX_MET",
-    "gossip.protocol.probation.MAX_REMEMBERED",
-    "gossip.running.closer.LEAD_ROUNDS",
-    "gossip.protocol.rate_limit.MAX_NAMES",
-    "gossip.protocol.scoring.MAX_SCORED_PEERS",
-    "gossip.protocol.topology.MAX_PLACES",
-    "gossip.running.dialler.MAX_HINTS",
-    "gossip.running.reacher.MAX_ASKED",
-    "gossip.transport.memory.MAX_SEEN",
+    "gossip.core.api.MAX_COUNTED_PEERS",
+    "gossip.core.backoff.MAX_TARGETS",
+    "gossip.discovery.peerstore.MAX_RECORDS",
+    "gossip.discovery.peerstore.MAX_REACHED",
+    "gossip.updates.hash_chain.RECENT_LINKS",
+    "gossip.updates.peer_score.MAX_PROOFS",
+    "gossip.discovery.dht.MAX_CALLERS",
+    "gossip.engine.MAX_SEEN",
+    "gossip.discovery.routing_table.MAX_ENTRIES",
+    "gossip.updates.mesh.MAX_DEPARTED",
+    "gossip.updates.mesh.MAX_MET",
+    "gossip.updates.probation.MAX_REMEMBERED",
+    "gossip.updates.round_closer_task.LEAD_ROUNDS",
+    "gossip.core.rate_limit.MAX_NAMES",
+    "gossip.updates.score_table.MAX_SCORED_PEERS",
+    "gossip.updates.topology.MAX_PLACES",
+    "gossip.discovery.dialler_task.MAX_HINTS",
+    "gossip.reachability.reachability_task.MAX_ASKED",
+    "gossip.transport.memory.network.MAX_SEEN",
 )
 
 THE_TESTS = (
@@ -73,7 +73,7 @@ THE_TESTS = (
 def low_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in BOUNDS:
         monkeypatch.setattr(name, LOW)
-    monkeypatch.setattr("gossip.protocol.members.DEPARTED_S", 0.0)
+    monkeypatch.setattr("gossip.updates.mesh.DEPARTED_S", 0.0)
 
 
 def too_long(node: FakeRuntime, most: int = MOST) -> dict[str, int]:
@@ -125,8 +125,10 @@ async def misbehave(it: Swarm, node: FakeRuntime, number: int) -> None:
 
 
 def link(key: Identity, round_: int, story: bytes) -> bytes:
-    body = LinkBody(round=round_, kind="snapshot", size=9)
-    return seal(key, SCOPE, link_statement(epoch=7, seq=0, prev=NO_DIGEST, address=digest_of(story), body=body)).raw
+    body = UpdateHeaderBody(round=round_, kind="snapshot", size=9)
+    return seal(
+        key, SCOPE, update_header_statement(epoch=7, seq=0, prev=NO_DIGEST, address=digest_of(story), body=body)
+    ).raw
 
 
 @pytest.mark.parametrize("visit", [behave, misbehave], ids=["members", "strangers that misbehave"])

@@ -5,12 +5,12 @@ from typing import Any
 
 import trio
 
-from gossip.ids import PeerId
-from gossip.protocol.circuit import Message
+from gossip.core.ids import PeerId
+from gossip.reachability.circuit import CircuitMessage
 from gossip.transport.base import TransportError
-from gossip.transport.libp2p_channels import MAX_WITHOUT, Channels
-from gossip.transport.libp2p_guard import Faults
-from gossip.transport.libp2p_relay import MAX_RELAYS, CircuitEnds
+from gossip.transport.libp2p.circuit_ends import MAX_RELAYS, CircuitEnds
+from gossip.transport.libp2p.data_channels import MAX_WITHOUT, Channels
+from gossip.transport.libp2p.fault_guard import Faults
 
 PEERS = [PeerId(f"peer {number}") for number in range(500)]
 
@@ -42,7 +42,7 @@ async def test_of_relays_that_leave_while_they_grant_few_are_remembered(autojump
     async def close() -> None:
         await trio.lowlevel.checkpoint()
 
-    async def granted(relay: PeerId, message: Message) -> Any:
+    async def granted(relay: PeerId, message: CircuitMessage) -> Any:
         ends.drop(relay)
         reservation = SimpleNamespace(expire=2**40, voucher=None)
         return SimpleNamespace(close=close), SimpleNamespace(reservation=reservation)

@@ -11,24 +11,24 @@ import plain_reader as plain
 import pytest
 from vector_files import FOLDER, ROOT, cases, meant, of
 
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity, peer_id_of, verify_key_of
-from gossip.ids import PeerId
-from gossip.membership import limits as bounds
-from gossip.protocol import limits, messages, statements
-from gossip.protocol.blobs import manifest_of, parse_manifest
-from gossip.protocol.chain import Chain, EquivocationError, Place
-from gossip.protocol.digests import digest_of, swarm_id_of
-from gossip.protocol.envelope import Kind, Scope, Statement, open_envelope, seal
-from gossip.protocol.exchange import Group
-from gossip.protocol.kademlia import place_of_id
-from gossip.protocol.topology import place_of, tag_of
+from gossip.allreduce.allreduce import Group
+from gossip.blobs.blob import blob_manifest_of, parse_blob_manifest
+from gossip.core import limits, messages, statements
+from gossip.core.digests import digest_of, swarm_id_of
+from gossip.core.envelope import EnvelopeKind, Scope, Statement, open_envelope, seal
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity, peer_id_of, verify_key_of
+from gossip.core.ids import PeerId
+from gossip.discovery.routing_table import place_of_id
+from gossip.membership import membership_limits as bounds
+from gossip.updates.hash_chain import ChainPosition, EquivocationError, HashChain
+from gossip.updates.topology import place_of, tag_of
 
 PARSERS = {
-    Kind.LINK: statements.parse_link,
-    Kind.OFFER: statements.parse_offer,
-    Kind.RECORD: statements.parse_record,
-    Kind.PART: statements.parse_part,
+    EnvelopeKind.LINK: statements.parse_update_header,
+    EnvelopeKind.OFFER: statements.parse_snapshot_offer,
+    EnvelopeKind.RECORD: statements.parse_record,
+    EnvelopeKind.PART: statements.parse_part,
 }
 
 
@@ -60,7 +60,11 @@ def test_the_files_are_what_the_script_makes(maker: ModuleType) -> None:
 
 
 def test_every_kind_reason_and_request_is_there() -> None:
-    assert {case["kind"] for case in of("statements")["good"]} == {kind.value for kind in Kind} == set(plain.BODIES)
+    assert (
+        {case["kind"] for case in of("statements")["good"]}
+        == {kind.value for kind in EnvelopeKind}
+        == set(plain.BODIES)
+    )
     assert {case["reason"] for case in of("messages")["refusals"]} == {reason.value for reason in Reason}
     assert set(plain.REASONS) == {reason.value for reason in Reason}
     requests = {case["request"] for case in of("messages")["requests"]}
@@ -103,9 +107,9 @@ def test_digests_and_manifests() -> None:
         assert digest_of(case["data"]) == plain.digest(case["data"]) == case["digest"]
     for case in map(meant, of("blobs")["manifests"]):
         data = bytes(place % 251 for place in range(case["size"]))
-        assert manifest_of(data).encode() == plain.manifest_of(data) == case["manifest"]
+        assert blob_manifest_of(data).encode() == plain.manifest_of(data) == case["manifest"]
         assert digest_of(case["manifest"]) == case["address"]
-        read = parse_manifest(case["manifest"], case["address"], len(data))
+        read = parse_blob_manifest(case["manifest"], case["address"], len(data))
         assert list(read.chunks) == plain.read_manifest(case["manifest"], case["address"], len(data))["chunks"]
         assert list(read.chunks) == case["chunks"]
 
@@ -113,7 +117,7 @@ def test_digests_and_manifests() -> None:
 @pytest.mark.parametrize("case", cases("blobs", "bad_manifests"))
 def test_what_is_no_manifest(case: dict[str, Any]) -> None:
     given = case["manifest"], case["address"], case["most"]
-    assert refusal(parse_manifest, *given) == refusal(plain.read_manifest, *given) == case["reason"]
+    assert refusal(parse_blob_manifest, *given) == refusal(plain.read_manifest, *given) == case["reason"]
 
 
 def test_exchanges() -> None:
@@ -136,7 +140,7 @@ def test_statements_both_ways(case: dict[str, Any]) -> None:
     opened = open_envelope(raw, OURS)
     assert (opened.sender, opened.digest, opened.raw) == (case["sender"], case["digest"], raw)
     place = {key: case[key] for key in ("epoch", "seq", "prev", "payload")}
-    stated = Statement(kind=Kind(case["kind"]), body=plain.msgpack.packb(body_of(case)), **place)
+    stated = Statement(kind=EnvelopeKind(case["kind"]), body=plain.msgpack.packb(body_of(case)), **place)
     assert seal(Identity(case["seed"]), OURS, stated).raw == raw
     assert plain.write_statement(case["seed"], SCOPE, case, body_of(case)) == raw
     read = plain.read_statement(raw, SCOPE, case["kind"])
@@ -148,8 +152,8 @@ def test_statements_both_ways(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", [each for each in cases("statements", "good") if each.values[0]["kind"] != "goodbye"])
 def test_the_code_reads_the_fields_of_a_statement(case: dict[str, Any]) -> None:
-    parsed = PARSERS[Kind(case["kind"])](open_envelope(case["envelope"], OURS))
-    body = vars(parsed.body) if isinstance(parsed, statements.Link) else vars(parsed)
+    parsed = PARSERS[EnvelopeKind(case["kind"])](open_envelope(case["envelope"], OURS))
+    body = vars(parsed.body) if isinstance(parsed, statements.UpdateHeader) else vars(parsed)
     body = {**body, "state": body.get("state") or b""}
     for name, value in case["body"].items():
         assert (list(body[name]) if isinstance(value, list) else body[name]) == value, name
@@ -165,7 +169,7 @@ def test_what_was_signed_is_never_encoded_again(case: dict[str, Any]) -> None:
 
 def as_a_link(raw: bytes) -> None:
     """As a broadcast is judged."""
-    link = statements.parse_link(open_envelope(raw, OURS))
+    link = statements.parse_update_header(open_envelope(raw, OURS))
     if link.body.genesis not in (None, SCOPE["genesis"]):
         raise RemoteError(Reason.WRONG_MODEL)
 
@@ -215,7 +219,7 @@ MEMBER_ANSWERS = {
 def parse_answer(raw: bytes, request: str) -> list[Any]:
     match request:
         case "links":
-            return [list(messages.parse_links_answer(raw))]
+            return [list(messages.parse_headers_answer(raw))]
         case "manifest":
             return list(messages.parse_manifest_answer(raw))
         case "find":
@@ -266,9 +270,9 @@ def test_refusals_and_bad_answers(case: dict[str, Any]) -> None:
 
 
 def test_a_chain_link_by_link_with_a_fork() -> None:
-    chain, told = Chain(), {}
+    chain, told = HashChain(), {}
     for case in map(meant, of("chains")["steps"]):
-        link = statements.parse_link(open_envelope(case["envelope"], OURS))
+        link = statements.parse_update_header(open_envelope(case["envelope"], OURS))
         assert link.place == (case["epoch"], case["seq"])
         if case["verdict"] == "equivocation":
             with pytest.raises(EquivocationError) as caught:
@@ -287,12 +291,12 @@ def test_which_pairs_prove_a_lie() -> None:
 
 
 def _code_sees_a_lie(first: bytes, second: bytes) -> bool:
-    one, two = (statements.parse_link(open_envelope(raw, OURS)) for raw in (first, second))
+    one, two = (statements.parse_update_header(open_envelope(raw, OURS)) for raw in (first, second))
     if one.peer != two.peer:  # each has a chain of its own
         return False
-    chain = Chain()
+    chain = HashChain()
     chain.learn(one)
-    chain.apply(Place(epoch=one.epoch, seq=one.seq, digest=one.digest, round=one.body.round, raw=one.raw))
+    chain.apply(ChainPosition(epoch=one.epoch, seq=one.seq, digest=one.digest, round=one.body.round, raw=one.raw))
     return refusal(chain.learn, two) == Reason.EQUIVOCATION.value
 
 

@@ -12,8 +12,8 @@ import pytest
 from test_vectors import SCOPE, as_a_link, greet, parse_answer, refusal
 from vector_files import meant, of
 
-from gossip.identity import Identity
-from gossip.protocol import messages
+from gossip.core import messages
+from gossip.core.identity import Identity
 
 TRIES = 1500
 """Of each form: a second. Thirty thousand showed the same."""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from gossip_samples import SCOPE
 
-from gossip.ids import PeerId
-from gossip.protocol.topology import Rings
+from gossip.core.ids import PeerId
+from gossip.updates.topology import Rings
 
 Graph = Mapping[PeerId, Collection[PeerId]]
 

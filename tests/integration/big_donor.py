@@ -16,14 +16,14 @@ from pathlib import Path
 
 import trio
 
-from gossip.api import Head, RunInfo, Tracked, Update
-from gossip.config import GossipConfig
-from gossip.identity import Identity
-from gossip.ids import Digest, PeerId, RunId
-from gossip.protocol.blobs import manifest_of
-from gossip.protocol.limits import MARK_EVERY, MIB
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.api import Head, RunInfo, Tracked, Update
+from gossip.core.config import GossipConfig
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, PeerId, RunId
+from gossip.core.limits import MARK_EVERY, MIB
 from gossip.service import GossipService
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
 DONORS = range(1, 7)
 SIZE = 4 * 25_000_000
@@ -58,7 +58,7 @@ class Bodies:
 
     def marked(self, number: int) -> Digest:
         """The address of a donor's state that newcomers are offered."""
-        return manifest_of(self.state(identity(number).peer_id, MARK_EVERY)).address
+        return blob_manifest_of(self.state(identity(number).peer_id, MARK_EVERY)).address
 
 
 class Member:
@@ -127,7 +127,7 @@ class Member:
         self.applied[update.peer] = update.seq
         if update.kind == "snapshot":
             assert update.payload is not None
-            self.taken[update.peer] = manifest_of(update.payload).address
+            self.taken[update.peer] = blob_manifest_of(update.payload).address
 
 
 async def until(condition: Callable[[], bool], within_s: float = LIFE_S) -> None:

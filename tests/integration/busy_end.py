@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 import trio
 
-from node.bench.network.member import Member, joined
-from node.collector import SWITCH_INTERVAL_S
+from node.bench.network.bench_member import BenchMember, joined
+from node.system.gc_tuning import SWITCH_INTERVAL_S
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer
@@ -52,7 +52,7 @@ async def measure(lags: list[float]) -> None:
         lags.append(trio.current_time() - due)
 
 
-async def exchange(member: Member, payload: bytes, number: int, training: Training) -> None:
+async def exchange(member: BenchMember, payload: bytes, number: int, training: Training) -> None:
     """Both ends publish at once; each waits for the other's."""
     lags: list[float] = []
     steps, began = training.steps, time.perf_counter()

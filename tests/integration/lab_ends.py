@@ -12,7 +12,7 @@ import time
 
 import trio
 
-from node.bench.network.member import Member, joined
+from node.bench.network.bench_member import BenchMember, joined
 
 MIB = 1 << 20
 UNDER_WAY_S = 3.0
@@ -43,7 +43,7 @@ async def main(listen: str, announce: str, mib: int, publishes: int, join: list[
             tell("arrived", round=arrival.update.round, size=size)
 
 
-async def publish(member: Member, mib: int, publishes: int) -> None:
+async def publish(member: BenchMember, mib: int, publishes: int) -> None:
     """Blobs of random bytes, one after another."""
     rng = random.Random(mib)
     for number in range(1, publishes + 1):

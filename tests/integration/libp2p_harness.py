@@ -18,11 +18,11 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr
 
-from gossip.errors import RemoteError
-from gossip.ids import PeerId
+from gossip.core.errors import RemoteError
+from gossip.core.ids import PeerId
 from gossip.transport.base import Admission, Stream
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
-from gossip.transport.preshared import PresharedKey
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
+from gossip.transport.pnet import PresharedKey
 
 ECHO = "/p2ptrain/1/echo"
 BOOM = "/p2ptrain/1/boom"

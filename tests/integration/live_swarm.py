@@ -14,30 +14,30 @@ import trio
 from libp2p_harness import until
 from members_harness import RUN
 
-from gossip.api import GossipEvent, Head, RoundView, Update
-from gossip.config import GossipConfig
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.api import GossipEvent, Head, RoundView, Update
+from gossip.core.config import GossipConfig
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
 from gossip.membership import (
     Authority,
     Certificate,
     Invite,
+    ManifestBody,
     ManifestChain,
     Role,
-    Terms,
     appoint,
     appointed,
-    found,
+    create_manifest,
     make_invite,
     psk_fingerprint,
     redeem,
 )
-from gossip.running.membership import Private
-from gossip.running.membership_files import MembershipFiles
+from gossip.membership.membership_files import MembershipFiles
+from gossip.membership.private_swarm import PrivateSwarm
 from gossip.service import GossipService
 from gossip.transport.base import Stream
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
-from gossip.transport.preshared import PresharedKey
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
+from gossip.transport.pnet import PresharedKey
 
 PACE_S: Final = 0.4
 """Of a round: many times what its messages take, so that what is measured is the pace and not the machine."""
@@ -52,8 +52,8 @@ NOBODY: Final = Authority(b"\x72" * 32)
 
 def swarm_of(admin: Authority, name: str, psk: bytes | None = None) -> ManifestChain:
     """A founding manifest, signed."""
-    terms = Terms(name=name, admins=(admin.public_key,), psk_fingerprint=psk)
-    return ManifestChain(found(terms, b"n" * 16).signed_by(admin))
+    terms = ManifestBody(name=name, admins=(admin.public_key,), psk_fingerprint=psk)
+    return ManifestChain(create_manifest(terms, b"n" * 16).signed_by(admin))
 
 
 def invited(
@@ -107,7 +107,7 @@ class Resident:
         """`folder`: of its membership, which was kept there (`join`)."""
         identity = key_of(number)
         self.peer = identity.peer_id
-        private = Private.load(MembershipFiles(folder), self.peer)
+        private = PrivateSwarm.load(MembershipFiles(folder), self.peer)
         self.gate = private.gate
         psk = private.files.load_psk()
         self.transport = Libp2pTransport(Libp2pConfig(), identity.seed, admission=self.gate, psk=psk)

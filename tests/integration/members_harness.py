@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from gossip.api import GossipEvent, Head, RunInfo, Update
-from gossip.config import GossipConfig
-from gossip.identity import Identity
-from gossip.ids import Digest, RunId
-from gossip.running.membership import Private
+from gossip.core.api import GossipEvent, Head, RunInfo, Update
+from gossip.core.config import GossipConfig
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, RunId
+from gossip.membership.private_swarm import PrivateSwarm
 from gossip.service import GossipService
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
 NOWHERE = ("/ip4/127.0.0.1/tcp/1",)
 """What a node announces that nobody can dial: connections there are refused."""
@@ -23,7 +23,9 @@ RUN = RunInfo(run_id=RunId(b"r" * 16), genesis=Digest(b"g" * 32))
 class Member:
     """A service over real libp2p, and the updates that it was given."""
 
-    def __init__(self, number: int, *, hidden: bool = False, private: Private | None = None, **config: object) -> None:
+    def __init__(
+        self, number: int, *, hidden: bool = False, private: PrivateSwarm | None = None, **config: object
+    ) -> None:
         identity = Identity(number.to_bytes(32, "big"))
         announce = NOWHERE if hidden else ()
         self.transport = Libp2pTransport(

@@ -12,12 +12,12 @@ from libp2p.peer.id import ID
 from libp2p_harness import Node, noise, running, until, upgrader_with
 from multiaddr import Multiaddr
 
-from gossip.errors import Reason, RemoteError
-from gossip.ids import PeerId
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import PeerId
 from gossip.transport.base import TransportError
-from gossip.transport.libp2p_member import MEMBER_ID
-from gossip.transport.libp2p_tcp import BufferedTcpStream
-from gossip.transport.preshared import NONCE_BYTES, PresharedKey
+from gossip.transport.libp2p.member_security import MEMBER_ID
+from gossip.transport.libp2p.tcp import BufferedTcpStream
+from gossip.transport.pnet import NONCE_BYTES, PresharedKey
 
 GREETING: Final = b"\x13/multistream/1.0.0\n"
 NO: Final = b"\x03na\n"

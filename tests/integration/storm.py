@@ -19,7 +19,7 @@ from libp2p.utils.varint import encode_varint_prefixed
 from libp2p_harness import Attacker, attacking, delimited
 from multiaddr import Multiaddr
 
-from gossip.protocol.limits import STREAM_PROTOCOL
+from gossip.core.limits import STREAM_PROTOCOL
 
 HANDS = 6
 PATIENCE_S = 5.0

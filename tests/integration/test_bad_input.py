@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from processes_harness import DIGITS, PACED, Ran, node, ran
 
-from node.run_dir import locked
+from node.system.run_dir import locked
 
 pytestmark = pytest.mark.paired
 

@@ -16,8 +16,8 @@ import trio
 from big_donor import DONORS, SIZE, Bodies, Member, identity, make_bodies, until
 from processes_harness import Program
 
-from gossip.errors import Reason
-from gossip.protocol.limits import MARK_EVERY
+from gossip.core.errors import Reason
+from gossip.core.limits import MARK_EVERY
 
 LIAR, DYING, LEFT = 1, (2, 3), (4, 5, 6)
 NEEDED = 3

@@ -11,12 +11,12 @@ import pytest
 import trio
 from members_harness import RUN, Member, living
 
-from gossip.api import RunInfo
-from gossip.identity import Identity
-from gossip.ids import Digest, RunId
+from gossip.core.api import RunInfo
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, RunId
+from node.config.sections import NetworkConfig, NodeConfig
 from node.doctor.finding import Finding, Subject
-from node.doctor.peers import peers
-from node.sections import NetworkConfig, NodeConfig
+from node.doctor.peer_checks import peers
 
 HERE = "/ip4/127.0.0.1/tcp/0"
 

@@ -24,10 +24,10 @@ from libp2p_harness import (
 )
 from members_harness import Member, living
 
-from gossip.errors import Reason
-from gossip.identity import Identity
-from gossip.transport.libp2p_budget import MAX_TOTAL_PER_SECOND, SHARE_PER_SECOND
-from gossip.transport.libp2p_pubsub import MAX_UNSIGNED
+from gossip.core.errors import Reason
+from gossip.core.identity import Identity
+from gossip.transport.libp2p.pubsub import MAX_UNSIGNED
+from gossip.transport.libp2p.pubsub_limit import MAX_TOTAL_PER_SECOND, SHARE_PER_SECOND
 
 TOPIC = "/p2ptrain/1/p2ptrain"
 FORGERIES = 3

@@ -22,8 +22,8 @@ from libp2p_harness import (
     upgrader_with,
 )
 
-from gossip.transport.libp2p_frames import LIGHT_PER_SECOND
-from gossip.transport.places import Bounds
+from gossip.transport.connection_limits import ConnectionBounds
+from gossip.transport.libp2p.frame_meter import LIGHT_PER_SECOND
 
 # -- before anybody has proved who he is
 
@@ -46,7 +46,7 @@ async def test_silent_sockets_shut_nobody_out() -> None:
     """64 sockets that said nothing were all it took, and six new ones a second, to keep every newcomer out for good."""
     victim = Node()
     async with running(victim):
-        silent = [await tcp(victim.address) for _ in range(Bounds().handshakes + 20)]
+        silent = [await tcp(victim.address) for _ in range(ConnectionBounds().handshakes + 20)]
         await until(lambda: victim.transport.faults.get("handshake_cut_short", 0) >= 20)
         await assert_serves(victim, topic_too=False)
         for stream in silent:
@@ -58,7 +58,7 @@ async def test_silent_sockets_shut_nobody_out() -> None:
 
 async def test_idle_strangers_shut_nobody_out_and_push_no_neighbour_out() -> None:
     """Connections that did nothing held their places for ever; when all were taken we could not even dial."""
-    victim, friend, other = Choosy(bounds=Bounds(inbound=8)), Node(), Node()
+    victim, friend, other = Choosy(bounds=ConnectionBounds(inbound=8)), Node(), Node()
     async with running(victim, friend, other):
         victim.kept = frozenset({friend.peer_id})
         await friend.transport.dial(victim.address)
@@ -74,7 +74,7 @@ async def test_idle_strangers_shut_nobody_out_and_push_no_neighbour_out() -> Non
 
 
 async def test_bare_sockets_cost_nobody_a_place() -> None:
-    victim = Choosy(bounds=Bounds(inbound=4))
+    victim = Choosy(bounds=ConnectionBounds(inbound=4))
     async with running(victim):
         idle = [(await upgraded(victim.address, upgrader_with()))[1] for _ in range(4)]
         await until(lambda: len(victim.transport.peers) == 4)

@@ -18,20 +18,20 @@ from libp2p_harness import (
     until,
 )
 
-from gossip.api import GossipEvent, Head, RunInfo
-from gossip.config import MIN_HEARTBEAT_S, GossipConfig
-from gossip.identity import Identity
-from gossip.ids import PeerId, RunId
-from gossip.protocol.digests import NO_DIGEST, digest_of, swarm_id_of
-from gossip.protocol.engine import HELLO_BURST
-from gossip.protocol.envelope import Scope, seal
-from gossip.protocol.limits import MAX_HELLO_BYTES
-from gossip.protocol.messages import Hello, HelloRequest, parse_bytes_answer, parse_hello
-from gossip.protocol.statements import LinkBody, link_statement, record_statement
-from gossip.running.session import ask_once
+from gossip.core.api import GossipEvent, Head, RunInfo
+from gossip.core.config import MIN_HEARTBEAT_S, GossipConfig
+from gossip.core.digests import NO_DIGEST, digest_of, swarm_id_of
+from gossip.core.envelope import Scope, seal
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId, RunId
+from gossip.core.limits import MAX_HELLO_BYTES
+from gossip.core.messages import Hello, HelloRequest, parse_bytes_answer, parse_hello
+from gossip.core.statements import UpdateHeaderBody, record_statement, update_header_statement
+from gossip.engine import HELLO_BURST
 from gossip.service import GossipService
+from gossip.session import ask_once
 from gossip.transport.base import Stream
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
 RUN = RunInfo(run_id=RunId(b"r" * 16), genesis=digest_of(b"the initial model"))
 
@@ -85,8 +85,8 @@ class Sybil:
         self.records: tuple[bytes, ...] = ()
 
     def hello(self) -> bytes:
-        body = LinkBody(round=0, kind="genesis", genesis=RUN.genesis)
-        base = link_statement(epoch=1, seq=0, prev=NO_DIGEST, address=NO_DIGEST, body=body)
+        body = UpdateHeaderBody(round=0, kind="genesis", genesis=RUN.genesis)
+        base = update_header_statement(epoch=1, seq=0, prev=NO_DIGEST, address=NO_DIGEST, body=body)
         link = seal(self.key, SCOPE, base).raw
         hello = Hello(scope=SCOPE, genesis=RUN.genesis, neighbours=0, admitted=True, link=link, records=self.records)
         return hello.encode()
@@ -127,8 +127,8 @@ async def swarm_of(*members: Member | Sybil) -> AsyncIterator[None]:
 
 async def test_lonely_sybils_take_half_of_the_places_and_never_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """They pushed out one honest neighbour every 30 s, until a node had none: here the clock is helped along."""
-    monkeypatch.setattr("gossip.protocol.members.SWAP_EVERY_S", 0.05)
-    monkeypatch.setattr("gossip.protocol.engine.HELLO_PER_S", 10.0)  # heartbeats come thirty times as often
+    monkeypatch.setattr("gossip.updates.mesh.SWAP_EVERY_S", 0.05)
+    monkeypatch.setattr("gossip.engine.HELLO_PER_S", 10.0)  # heartbeats come thirty times as often
     friend = Member(heartbeat_s=MIN_HEARTBEAT_S)
     async with swarm_of(friend):
         honest = [friend, *(Member(friend.address, heartbeat_s=MIN_HEARTBEAT_S) for _ in range(3))]

@@ -12,12 +12,12 @@ import trio
 from js_harness import Peer, missing
 from libp2p_harness import Node, running, until
 
-from gossip.errors import RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.protocol.circuit import HOP_PROTOCOL
-from gossip.protocol.relaying import LEAST_RESERVATION_S, Circuits, circuit_address
-from gossip.running.relay import Relay
+from gossip.core.errors import RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.reachability.circuit import HOP_PROTOCOL
+from gossip.reachability.relay import LEAST_RESERVATION_S, Circuits, circuit_address
+from gossip.reachability.relay_task import Relay
 from gossip.transport.base import Stream
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())

@@ -20,15 +20,15 @@ from libp2p_harness import HOLD, Node, receive_exactly, running, stock, until
 from multiaddr import Multiaddr
 from trio.testing import memory_stream_pair
 
-from gossip.errors import LocalError
+from gossip.core.errors import LocalError
 from gossip.transport.base import TransportError
-from gossip.transport.libp2p import Libp2pConfig
-from gossip.transport.libp2p_address import parse_dial
-from gossip.transport.libp2p_errors import translated
-from gossip.transport.libp2p_outbox import DATA_FRAMES, RECORD_BYTES
-from gossip.transport.libp2p_pubsub import DEGREE, DEGREE_HIGH, DEGREE_LOW, HEARTBEAT_S
-from gossip.transport.libp2p_tcp import BufferedTcpStream
-from gossip.transport.libp2p_yamux import SteadyYamux
+from gossip.transport.libp2p.libp2p_errors import translated
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig
+from gossip.transport.libp2p.multiaddrs import parse_dial
+from gossip.transport.libp2p.outbox import DATA_FRAMES, RECORD_BYTES
+from gossip.transport.libp2p.pubsub import DEGREE, DEGREE_HIGH, DEGREE_LOW, HEARTBEAT_S
+from gossip.transport.libp2p.tcp import BufferedTcpStream
+from gossip.transport.libp2p.yamux import SteadyYamux
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "decisions" / "0015-every-trap-of-libp2p-has-a-test.md"

@@ -9,13 +9,21 @@ import pytest
 import trio
 from libp2p_harness import BOOM, ECHO, HOLD, Choosy, Node, assert_serves, receive_exactly, running, until
 
-from gossip.transport import libp2p_channels
 from gossip.transport.base import Stream, TransportError
-from gossip.transport.libp2p_channels import DIAL_ME, EXPECT_ME, MAX_OF_PEER, REFUSED
-from gossip.transport.libp2p_data import MAGIC, SECRET_BYTES, TOKEN_BYTES, DataLink, DataStream, Kind, keys_of
-from gossip.transport.libp2p_records import Records
-from gossip.transport.libp2p_stream import Libp2pStream
-from gossip.transport.places import Bounds
+from gossip.transport.connection_limits import ConnectionBounds
+from gossip.transport.libp2p import data_channels
+from gossip.transport.libp2p.data_channels import DIAL_ME, EXPECT_ME, MAX_OF_PEER, REFUSED
+from gossip.transport.libp2p.data_link import (
+    MAGIC,
+    SECRET_BYTES,
+    TOKEN_BYTES,
+    DataLink,
+    DataStream,
+    RecordKind,
+    keys_of,
+)
+from gossip.transport.libp2p.libp2p_stream import Libp2pStream
+from gossip.transport.libp2p.noise_records import Records
 
 
 class Strict(Node):
@@ -83,7 +91,7 @@ async def test_who_has_none_is_served_over_libp2p_and_not_asked_again(turned: bo
 
 async def test_who_does_not_know_the_protocol_is_served_over_libp2p(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = Node(), Node()
-    monkeypatch.setattr(libp2p_channels, "PROTOCOL", "/elsewhere/1/data")
+    monkeypatch.setattr(data_channels, "PROTOCOL", "/elsewhere/1/data")
     async with met(a, b):
         assert isinstance(await echoed(a, b), Libp2pStream)
         assert a.transport.drops["data_open"] == 1
@@ -175,7 +183,7 @@ async def test_one_that_the_far_end_let_go_of_is_not_used_again(monkeypatch: pyt
         await until(lambda: not link.quiet)
         assert isinstance(await echoed(a, b), DataStream)
         await until(lambda: idle(a) == 1)
-        monkeypatch.setattr(libp2p_channels, "IDLE_S", 0.0)
+        monkeypatch.setattr(data_channels, "IDLE_S", 0.0)
         old = set(a.transport._channels._links)
         assert isinstance(await echoed(a, b), DataStream)
         assert old.isdisjoint(a.transport._channels._links)
@@ -187,7 +195,7 @@ async def test_nobody_is_made_to_dial_what_it_has_not_dialled(ask: bytes, turned
     a, b = Node(), Node()
     async with met(a, b):
         one, other = (b, a) if turned else (a, b)
-        stream = await one.transport.open_stream(other.peer_id, libp2p_channels.PROTOCOL)
+        stream = await one.transport.open_stream(other.peer_id, data_channels.PROTOCOL)
         await stream.send_all(ask + bytes(TOKEN_BYTES + SECRET_BYTES))
         granted = await stream.receive_some(1) != REFUSED
         assert granted == (ask == bytes([DIAL_ME if turned else EXPECT_ME]))
@@ -196,8 +204,8 @@ async def test_nobody_is_made_to_dial_what_it_has_not_dialled(ask: bytes, turned
 
 
 async def test_strangers_at_the_port_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_channels, "OPEN_S", 0.3)
-    victim = Node(bounds=Bounds(handshake_s=0.3))
+    monkeypatch.setattr(data_channels, "OPEN_S", 0.3)
+    victim = Node(bounds=ConnectionBounds(handshake_s=0.3))
     async with running(victim):
         port = int(victim.address.split("/")[4])
         for said in (
@@ -220,13 +228,13 @@ async def test_strangers_at_the_port_are_turned_away(monkeypatch: pytest.MonkeyP
 
 
 async def test_whoever_took_a_token_and_not_the_secret_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_channels, "OPEN_S", 1.0)
+    monkeypatch.setattr(data_channels, "OPEN_S", 1.0)
     a, b = Node(), Node()
     async with met(a, b):
-        stream = await a.transport.open_stream(b.peer_id, libp2p_channels.PROTOCOL)
+        stream = await a.transport.open_stream(b.peer_id, data_channels.PROTOCOL)
         token = os.urandom(TOKEN_BYTES)
         await stream.send_all(bytes([EXPECT_ME]) + token + os.urandom(SECRET_BYTES))
-        assert await stream.receive_some(1) == libp2p_channels.GRANTED
+        assert await stream.receive_some(1) == data_channels.GRANTED
         async with await trio.open_tcp_stream("127.0.0.1", int(b.address.split("/")[4])) as thief:
             await thief.send_all(MAGIC + token + bytes(20))
             with trio.fail_after(5):
@@ -239,28 +247,28 @@ async def test_whoever_took_a_token_and_not_the_secret_gets_nothing(monkeypatch:
         assert isinstance(await echoed(a, b), DataStream)
 
 
-@pytest.mark.parametrize("kind", [Kind.OPEN, Kind.DATA, Kind.END])
-async def test_nothing_comes_before_the_greeting(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [RecordKind.OPEN, RecordKind.DATA, RecordKind.END])
+async def test_nothing_comes_before_the_greeting(kind: RecordKind) -> None:
     a, b = Node(), Node()
     async with met(a, b):
-        stream = await a.transport.open_stream(b.peer_id, libp2p_channels.PROTOCOL)
+        stream = await a.transport.open_stream(b.peer_id, data_channels.PROTOCOL)
         token, secret = os.urandom(TOKEN_BYTES), os.urandom(SECRET_BYTES)
         await stream.send_all(bytes([EXPECT_ME]) + token + secret)
-        assert await stream.receive_some(1) == libp2p_channels.GRANTED
+        assert await stream.receive_some(1) == data_channels.GRANTED
         async with await trio.open_tcp_stream("127.0.0.1", int(b.address.split("/")[4])) as socket:
             await socket.send_all(MAGIC + token)
             send_key, receive_key = keys_of(secret, a.peer_id, b.peer_id)
             link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key)
-            await link.send(kind, b"" if kind is Kind.END else ECHO.encode())
+            await link.send(kind, b"" if kind is RecordKind.END else ECHO.encode())
             await until(lambda: b.transport.drops["handshake"] == 1)
             assert held(b) == 0
 
 
 async def test_one_that_asks_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_channels, "OPEN_S", 0.2)
+    monkeypatch.setattr(data_channels, "OPEN_S", 0.2)
     a, b = Node(), Node()
     async with met(a, b):
-        stream = await a.transport.open_stream(b.peer_id, libp2p_channels.PROTOCOL)
+        stream = await a.transport.open_stream(b.peer_id, data_channels.PROTOCOL)
         await stream.send_all(bytes([EXPECT_ME]))
         with trio.fail_after(5), pytest.raises(TransportError):
             await stream.receive_some(1)
@@ -270,7 +278,7 @@ async def test_one_that_asks_and_says_nothing_is_not_waited_for(monkeypatch: pyt
 @pytest.mark.parametrize("late", [False, True])
 async def test_one_that_comes_without_an_answer_is_closed(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked to dial, and does, and never says so; its greeting is in time, or after we have given up."""
-    monkeypatch.setattr(libp2p_channels, "OPEN_S", 0.5)
+    monkeypatch.setattr(data_channels, "OPEN_S", 0.5)
     a, b = Node(), Node()
     given_up, ended = trio.Event(), trio.Event()
 
@@ -282,9 +290,9 @@ async def test_one_that_comes_without_an_answer_is_closed(late: bool, monkeypatc
             send_key, receive_key = keys_of(secret, a.peer_id, b.peer_id)
             link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key)
             if late:
-                assert await link.receive() == (Kind.HELLO, b"")
+                assert await link.receive() == (RecordKind.HELLO, b"")
                 await given_up.wait()
-            await link.send(Kind.HELLO)
+            await link.send(RecordKind.HELLO)
             try:
                 while await link.receive() is not None:
                     pass

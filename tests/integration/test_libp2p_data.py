@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.ids import PeerId
-from gossip.transport import libp2p_data
+from gossip.core.ids import PeerId
 from gossip.transport.base import TransportError
-from gossip.transport.libp2p_data import MAX_RECORD_BYTES, MOST, DataLink, DataStream, Kind, keys_of
+from gossip.transport.libp2p import data_link
+from gossip.transport.libp2p.data_link import MAX_RECORD_BYTES, MOST, DataLink, DataStream, RecordKind, keys_of
 
 ONE, OTHER = PeerId("one"), PeerId("other")
 SECRET = bytes(range(32))
@@ -47,7 +47,7 @@ def sealed(*records: tuple[int, bytes], key: bytes | None = None, first: int = 0
     return wire
 
 
-async def fed(wire: bytes) -> list[tuple[Kind, bytes]]:
+async def fed(wire: bytes) -> list[tuple[RecordKind, bytes]]:
     """All that a link makes of these bytes and the end of the connection behind them. Raises TransportError."""
     with linked(left=wire) as (sender, receiver):
         sender.abandon()
@@ -59,9 +59,14 @@ async def fed(wire: bytes) -> list[tuple[Kind, bytes]]:
 
 async def test_records_are_as_the_page_has_them() -> None:
     wire = sealed((0, b""), (1, b"/a/b"), (2, b"data"), (3, b""))
-    assert await fed(wire) == [(Kind.HELLO, b""), (Kind.OPEN, b"/a/b"), (Kind.DATA, b"data"), (Kind.END, b"")]
+    assert await fed(wire) == [
+        (RecordKind.HELLO, b""),
+        (RecordKind.OPEN, b"/a/b"),
+        (RecordKind.DATA, b"data"),
+        (RecordKind.END, b""),
+    ]
     with linked() as (sender, receiver):
-        await sender.send(Kind.DATA, b"data")
+        await sender.send(RecordKind.DATA, b"data")
         assert await receiver._socket.receive_some(99) == sealed((2, b"data"))
 
 
@@ -97,8 +102,8 @@ async def test_what_was_read_with_the_preamble_comes_first() -> None:
         with linked(left=wire[:cut]) as (sender, receiver):
             await sender._socket.send_all(wire[cut:])
             assert [await receiver.receive(), await receiver.receive()] == [
-                (Kind.DATA, b"first"),
-                (Kind.DATA, b"second"),
+                (RecordKind.DATA, b"first"),
+                (RecordKind.DATA, b"second"),
             ]
 
 
@@ -107,7 +112,7 @@ async def test_every_truncation_but_between_records_is_a_fault() -> None:
     whole = len(sealed((2, b"first")))
     for cut in range(1, len(wire)):
         if cut == whole:
-            assert await fed(wire[:cut]) == [(Kind.DATA, b"first")]
+            assert await fed(wire[:cut]) == [(RecordKind.DATA, b"first")]
             continue
         with pytest.raises(TransportError):
             await fed(wire[:cut])
@@ -157,17 +162,17 @@ async def test_a_head_beyond_its_bounds_is_refused_before_there_is_room_made(kin
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
-    assert set(MOST) == set(Kind)
+    assert set(MOST) == set(RecordKind)
 
 
 async def test_no_nonce_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_data, "MAX_RECORDS", 3)
+    monkeypatch.setattr(data_link, "MAX_RECORDS", 3)
     with linked() as (sender, receiver):
         for _ in range(3):
-            await sender.send(Kind.DATA, b"x")
+            await sender.send(RecordKind.DATA, b"x")
             await receiver.receive()
         with pytest.raises(TransportError, match="carried enough"):
-            await sender.send(Kind.DATA, b"x")
+            await sender.send(RecordKind.DATA, b"x")
         assert sender.closed.is_set()
 
 
@@ -182,10 +187,10 @@ async def test_a_cancelled_reader_loses_nothing_and_a_cancelled_writer_ends_the_
                 assert DataStream(receiver, ONE).pending == 9
                 scope.cancel()
         await sender._socket.send_all(wire[9:])
-        assert await receiver.receive() == (Kind.DATA, b"whole")
+        assert await receiver.receive() == (RecordKind.DATA, b"whole")
         with trio.CancelScope() as scope:
             scope.cancel()
-            await sender.send(Kind.DATA, b"half of it")
+            await sender.send(RecordKind.DATA, b"half of it")
         assert sender.closed.is_set()
 
 
@@ -214,7 +219,7 @@ async def test_what_does_not_belong_into_a_stream_ends_the_link(wrong: tuple[int
 
 async def test_a_lost_connection_is_no_end_of_a_stream() -> None:
     with linked() as (sender, receiver):
-        await sender.send(Kind.DATA, b"some")
+        await sender.send(RecordKind.DATA, b"some")
         sender.abandon()
         stream = DataStream(receiver, ONE)
         assert await stream.receive_some(99) == b"some"

@@ -4,9 +4,9 @@ import pytest
 import trio
 from libp2p_harness import ECHO, Node, delivered, running, until
 
-from gossip.errors import LocalError
+from gossip.core.errors import LocalError
 from gossip.transport.base import TransportError
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
 
 async def test_disconnecting_and_reconnecting() -> None:

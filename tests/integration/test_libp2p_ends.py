@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 CHILD = """
 import os, sys, trio
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
 class Handlers:
     async def handle_stream(self, protocol, stream):

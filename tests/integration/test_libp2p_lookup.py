@@ -6,12 +6,12 @@ import trio
 from libp2p_harness import until
 from members_harness import Member, living
 
-from gossip.running import lookup
+from gossip.discovery import lookup_task
 
 
 async def test_one_of_five_members_is_found_by_its_id_by_one_that_has_not_heard_of_it(monkeypatch):
     """In a line: each knows the next one alone, and has no place for more; nobody tells of anybody in a hello."""
-    monkeypatch.setattr(lookup, "LOOK_TABLE_S", 0.2)
+    monkeypatch.setattr(lookup_task, "LOOK_TABLE_S", 0.2)
     members = [Member(number, degree=2) for number in range(1, 6)]
     async with living(*members):
         for member in members:

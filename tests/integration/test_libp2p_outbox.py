@@ -8,7 +8,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.transport.libp2p_outbox import (
+from gossip.transport.libp2p.outbox import (
     CONTROL_BYTES,
     DATA_FRAMES,
     RECORD_BYTES,

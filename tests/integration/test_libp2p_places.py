@@ -17,7 +17,7 @@ from libp2p.transport.exceptions import SecurityUpgradeFailure
 from libp2p_harness import ECHO, Choosy, Node, assert_serves, attacking, running, until, upgraded, upgrader_with
 from multiaddr import Multiaddr
 
-from gossip.transport.places import Bounds
+from gossip.transport.connection_limits import ConnectionBounds
 
 QUICK = 1e6
 """Handshakes a second: no pace."""
@@ -59,7 +59,7 @@ async def open_sockets() -> AsyncIterator[list[Any]]:
 @pytest.mark.parametrize("count", COUNTS)
 async def test_of_so_many_connections_that_stay_the_last_is_served(count: int) -> None:
     """Trap 3: a stock host refuses the 251st for good. Here each stays open at the caller's end as long as it can."""
-    victim, friend = Choosy(bounds=Bounds(handshakes_per_s=QUICK)), Node()
+    victim, friend = Choosy(bounds=ConnectionBounds(handshakes_per_s=QUICK)), Node()
     async with running(victim, friend), open_sockets() as sockets:
         victim.kept = frozenset({friend.peer_id})
         await friend.transport.dial(victim.address)
@@ -69,17 +69,17 @@ async def test_of_so_many_connections_that_stay_the_last_is_served(count: int) -
             sockets.append(raw)
             if number >= 300:  # by then it has been let go; only our end of it would be left
                 await sockets.pop(0).close()
-        await until(lambda: len(victim.transport.peers) <= Bounds().inbound)
+        await until(lambda: len(victim.transport.peers) <= ConnectionBounds().inbound)
         assert await friend.echo(victim.peer_id) == b"hello"
-        assert victim.transport.faults["made_room"] >= count - Bounds().inbound
-        assert psutil.Process().num_fds() - descriptors <= 300 + Bounds().inbound + 40
+        assert victim.transport.faults["made_room"] >= count - ConnectionBounds().inbound
+        assert psutil.Process().num_fds() - descriptors <= 300 + ConnectionBounds().inbound + 40
         await assert_serves(victim, topic_too=False)
     assert victim.log[0] == ("up", friend.peer_id)
     assert ("lost", friend.peer_id) not in victim.log
 
 
 async def test_a_network_is_bounded_and_others_keep_their_places() -> None:
-    bounds = Bounds(of_network=3, unbounded_networks=())
+    bounds = ConnectionBounds(of_network=3, unbounded_networks=())
     victim, friend = Choosy(bounds=bounds), Node()
     async with running(victim, friend), open_sockets() as sockets:
         quiet, raw = await called_from("127.0.1.1", victim.address)
@@ -94,7 +94,7 @@ async def test_a_network_is_bounded_and_others_keep_their_places() -> None:
 
 
 async def test_a_network_full_of_neighbours_takes_nobody_else_and_another_does() -> None:
-    victim = Node(bounds=Bounds(of_network=2, unbounded_networks=()))  # a Node keeps everybody
+    victim = Node(bounds=ConnectionBounds(of_network=2, unbounded_networks=()))  # a Node keeps everybody
     async with running(victim), open_sockets() as sockets:
         for _ in range(2):
             sockets.append((await called_from("127.0.2.1", victim.address))[1])
@@ -107,7 +107,7 @@ async def test_a_network_full_of_neighbours_takes_nobody_else_and_another_does()
 
 
 async def test_who_uses_its_connection_stays_and_the_idler_goes() -> None:
-    victim = Choosy(bounds=Bounds(inbound=3))
+    victim = Choosy(bounds=ConnectionBounds(inbound=3))
     async with running(victim), attacking(victim.address) as user, open_sockets() as sockets:
         await until(lambda: len(victim.transport.peers) == 1)
         (first,) = victim.transport.peers
@@ -130,7 +130,7 @@ async def trickle(stream: trio.SocketStream, data: bytes) -> None:
 
 async def test_a_handshake_that_trickles_is_ended() -> None:
     """One byte now and then was no timeout of any single read."""
-    victim = Node(bounds=Bounds(handshake_s=0.5))
+    victim = Node(bounds=ConnectionBounds(handshake_s=0.5))
     async with running(victim):
         stream = await trio.open_tcp_stream("127.0.0.1", port_of(victim.address))
         began = trio.current_time()
@@ -143,7 +143,7 @@ async def test_a_handshake_that_trickles_is_ended() -> None:
 
 
 async def test_half_open_sockets_of_one_network_cut_short_nobody_elses_handshake() -> None:
-    bounds = Bounds(handshakes=64, handshakes_of_network=4, handshake_s=5.0, unbounded_networks=())
+    bounds = ConnectionBounds(handshakes=64, handshakes_of_network=4, handshake_s=5.0, unbounded_networks=())
     victim = Node(bounds=bounds)
     async with running(victim):
         slow = await trio.open_tcp_stream("127.0.0.1", port_of(victim.address), local_address="127.0.1.1")
@@ -161,7 +161,7 @@ async def test_half_open_sockets_of_one_network_cut_short_nobody_elses_handshake
 
 async def test_handshakes_begin_at_a_pace() -> None:
     """Each costs 6 ms, and the caller no more: a flood of whole handshakes took all of a core."""
-    victim = Choosy(bounds=Bounds(handshakes_per_s=20.0))
+    victim = Choosy(bounds=ConnectionBounds(handshakes_per_s=20.0))
     async with running(victim), open_sockets() as sockets:
         began, done = trio.current_time(), 0
 
@@ -181,7 +181,7 @@ async def test_handshakes_begin_at_a_pace() -> None:
 
 async def test_dialled_peers_that_stay_silent_leave_room_for_more_dials() -> None:
     """Thirty-two of them, as anybody can announce, and a node could dial nobody any more."""
-    victim = Choosy(bounds=Bounds(dialled=2))
+    victim = Choosy(bounds=ConnectionBounds(dialled=2))
     nodes = [Node() for _ in range(4)]
     async with running(victim, *nodes):
         victim.kept = frozenset({nodes[0].peer_id})

@@ -15,9 +15,9 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.security.noise.io import NoiseTransportReadWriter
 from noise.connection import Keypair, NoiseConnection
 
-from gossip.transport.libp2p_outbox import RECORD_BYTES
-from gossip.transport.libp2p_records import Records
-from gossip.transport.libp2p_tcp import BufferedTcpStream
+from gossip.transport.libp2p.noise_records import Records
+from gossip.transport.libp2p.outbox import RECORD_BYTES
+from gossip.transport.libp2p.tcp import BufferedTcpStream
 
 SIZES = st.integers(1, RECORD_BYTES) | st.integers(1, 20)
 

@@ -10,9 +10,9 @@ import pytest
 from libp2p_harness import until
 from members_harness import Member, living
 
-from gossip.errors import Reason
-from gossip.ids import PeerId
-from gossip.protocol.limits import CHUNK_BYTES
+from gossip.core.errors import Reason
+from gossip.core.ids import PeerId
+from gossip.core.limits import CHUNK_BYTES
 
 pytestmark = pytest.mark.alone  # who helps is chosen by measured speed
 

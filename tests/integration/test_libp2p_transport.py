@@ -13,9 +13,9 @@ from libp2p.tools.anyio_service import background_trio_service
 from libp2p_harness import ECHO, HOLD, Node, delivered, receive_exactly, running, stock, until
 from multiaddr import Multiaddr
 
-from gossip.identity import Identity
+from gossip.core.identity import Identity
 from gossip.transport.base import TransportError
-from gossip.transport.libp2p import Libp2pConfig, Libp2pTransport
+from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
 
 async def test_the_peer_id_is_that_of_the_identity() -> None:

@@ -44,9 +44,9 @@ from libp2p_harness import (
 )
 from multiaddr import Multiaddr
 
-from gossip.errors import LocalError
+from gossip.core.errors import LocalError
 from gossip.transport.base import TransportError
-from gossip.transport.places import Bounds
+from gossip.transport.connection_limits import ConnectionBounds
 
 TOPIC = "/p2ptrain/1/p2ptrain"
 MESHSUB = str(PROTOCOL_ID_V11)
@@ -214,7 +214,7 @@ async def test_trap_3_three_hundred_connections_one_after_another_are_served() -
 
 
 async def test_connections_are_bounded_in_all_and_a_peer() -> None:
-    victim = Node(bounds=Bounds(inbound=3, of_peer=2))
+    victim = Node(bounds=ConnectionBounds(inbound=3, of_peer=2))
     async with running(victim):
         same = upgrader_with()
         raws = [(await upgraded(victim.address, same))[1] for _ in range(2)]

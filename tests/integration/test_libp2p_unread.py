@@ -10,8 +10,8 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p_harness import HOLD, Attacker, Choosy, Node, assert_serves, attacking, running, until
 
-from gossip.transport import libp2p_unread
-from gossip.transport.libp2p_unread import too_much, unread
+from gossip.transport.libp2p import unread_bytes
+from gossip.transport.libp2p.unread_bytes import too_much, unread
 
 STRANGERS = 5
 STREAMS = 4
@@ -51,7 +51,7 @@ async def pin(attacker: Attacker, size: int) -> None:
 
 
 async def test_strangers_pin_no_more_together_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_unread, "MAX_UNREAD_BYTES", MOST)
+    monkeypatch.setattr(unread_bytes, "MAX_UNREAD_BYTES", MOST)
     victim, neighbour = Choosy(), Node()
     async with running(victim, neighbour):
         victim.kept = frozenset({neighbour.peer_id})

@@ -9,8 +9,8 @@ from libp2p.peer.peerinfo import info_from_p2p_addr
 from libp2p_harness import ECHO, HOLD, Node, running, stock, until
 from multiaddr import Multiaddr
 
-from gossip.transport.libp2p_stream import Libp2pStream
-from gossip.transport.libp2p_yamux_stream import STREAM_WINDOW, SteadyStream
+from gossip.transport.libp2p.libp2p_stream import Libp2pStream
+from gossip.transport.libp2p.yamux_stream import STREAM_WINDOW, SteadyStream
 
 MIB = 1 << 20
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from gossip.identity import Identity
-from gossip.ids import RunId
-from gossip.protocol.digests import swarm_id_of
-from gossip.protocol.envelope import Scope
-from gossip.running.mdns import LOOK_S, Mdns
+from gossip.core.digests import swarm_id_of
+from gossip.core.envelope import Scope
+from gossip.core.identity import Identity
+from gossip.core.ids import RunId
+from gossip.discovery.mdns_task import LOOK_S, Mdns
 
 GROUP, LOOPBACK = "224.0.0.251", "127.0.0.1"
 PATIENCE_S = 20.0

@@ -9,8 +9,8 @@ from processes_harness import Program
 
 from gossip.membership import Role
 from node.cli import main
+from node.swarm.create import CreateRequest, create
 from node.swarm.folder import SwarmFolder
-from node.swarm.founding import Founding, create
 from node.swarm.inviting import Wish, give
 
 pytestmark = pytest.mark.paired
@@ -20,7 +20,7 @@ RAW = {"task": {"name": TASK}, "train": {"rounds": 400, "inner_steps": 20, "eval
 
 
 def test_an_observer_by_its_invite_then_its_folder_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    create(tmp_path / "lab", RAW, Founding(name="lab", psk=True, first=Wish()), None)
+    create(tmp_path / "lab", RAW, CreateRequest(name="lab", psk=True, first=Wish()), None)
     folder, line = SwarmFolder(tmp_path / "lab"), tmp_path / "watch.txt"
     line.write_text(give(folder, folder.authority(None), Wish(role=Role.OBSERVER)))
     own = ("--json", "--set", "train.threads=1")

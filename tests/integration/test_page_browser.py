@@ -9,10 +9,10 @@ import trio
 from browser_harness import CHROMIUM, Browser
 from processes_harness import PACED, up
 
-from node.metrics import Metrics
-from node.page.feed import Feed, Moment
-from node.progress import NodeProgress
-from node.status_server import StatusServer
+from node.events.progress import NodeProgress
+from node.metrics.node_metrics import Metrics
+from node.page.feed import Feed, LiveSnapshot
+from node.page.status_server import StatusServer
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)"), pytest.mark.paired]
 
@@ -100,7 +100,7 @@ def by_keyboard(browser: Browser) -> None:
 
 
 async def shown(
-    folder: Path, look: Callable[[Browser, str], None], *, progress: NodeProgress, moment: Moment, port: int = 0
+    folder: Path, look: Callable[[Browser, str], None], *, progress: NodeProgress, moment: LiveSnapshot, port: int = 0
 ) -> str:
     """Serve a page, and let `look` look at it in a browser."""
     feed = Feed(progress, moment=lambda: moment)
@@ -146,7 +146,7 @@ async def test_what_peers_write_stays_text(tmp_path: Path) -> None:
         assert browser.evaluate("document.getElementById('peers').rows.length") == len(peers)
         assert HOSTILE in browser.evaluate("document.getElementById('peers').rows[1].cells[0].title")
 
-    await shown(tmp_path, look, progress=progress, moment=Moment(peers=peers))
+    await shown(tmp_path, look, progress=progress, moment=LiveSnapshot(peers=peers))
 
 
 async def test_a_thousand_members_are_drawn(tmp_path: Path) -> None:
@@ -164,13 +164,13 @@ async def test_a_thousand_members_are_drawn(tmp_path: Path) -> None:
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
         )
 
-    moment = Moment(peers={name: peer(0) for name in near}, graph=graph, tags={"me": tags[0]} | near)
+    moment = LiveSnapshot(peers={name: peer(0) for name in near}, graph=graph, tags={"me": tags[0]} | near)
     await shown(tmp_path, look, progress=NodeProgress("node", peer_id="me"), moment=moment)
 
 
 async def test_a_page_finds_its_node_again(tmp_path: Path) -> None:
     """The node is stopped under the page, and another one started at its place."""
-    moment, first = Moment(peers={"one": peer(0)}), Feed(NodeProgress("first"))
+    moment, first = LiveSnapshot(peers={"one": peer(0)}), Feed(NodeProgress("first"))
     first.watch(lambda: moment)
     second = Feed(NodeProgress("second"), moment=lambda: moment)
     with Browser(tmp_path) as browser:

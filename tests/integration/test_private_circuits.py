@@ -9,10 +9,10 @@ import trio
 from libp2p_harness import Node, running, until
 from private_harness import Roster, member
 
-from gossip.errors import Reason
-from gossip.running.delimited import receive_message
+from gossip.core.errors import Reason
+from gossip.reachability.delimited_task import receive_message
 from gossip.transport.base import TransportError
-from gossip.transport.preshared import PresharedKey
+from gossip.transport.pnet import PresharedKey
 
 KEY, OTHER = PresharedKey(b"k" * 32), PresharedKey(b"K" * 32)
 PIPE = "/p2ptrain/1/pipe"

@@ -8,11 +8,11 @@ import trio
 from libp2p_harness import ECHO, HOLD, Node, receive_exactly, running, until
 from private_harness import Roster, member
 
-from gossip.errors import Reason
-from gossip.transport import libp2p_channels
+from gossip.core.errors import Reason
 from gossip.transport.base import Stream, TransportError
-from gossip.transport.libp2p_data import DataStream, Kind
-from gossip.transport.libp2p_yamux import SteadyYamux
+from gossip.transport.libp2p import data_channels
+from gossip.transport.libp2p.data_link import DataStream, RecordKind
+from gossip.transport.libp2p.yamux import SteadyYamux
 
 
 async def pair(roster: Roster, one: Node, other: Node) -> None:
@@ -88,7 +88,7 @@ async def test_one_that_is_being_made_comes_to_nothing(asks: bool, monkeypatch: 
             stream = await node.transport.open_stream(to.peer_id, ECHO, bulk=True)
             await stream.reset()
 
-    monkeypatch.setattr(libp2p_channels.Channels, "_dialled", never)
+    monkeypatch.setattr(data_channels.Channels, "_dialled", never)
     async with running(here, gone):
         await pair(roster, gone, here)  # so `gone` is to dial the second one too
         async with trio.open_nursery() as nursery:
@@ -119,7 +119,7 @@ async def test_a_bulk_stream_of_one_that_was_sent_away_is_not_served(monkeypatch
         idle = gone.transport._channels._idle[here.peer_id][0]
         await here.transport.disconnect(gone.peer_id)
         with suppress(TransportError):
-            await idle.send(Kind.OPEN, ECHO.encode())
+            await idle.send(RecordKind.OPEN, ECHO.encode())
         with trio.fail_after(1), suppress(TransportError):
             assert await idle.receive() is None
         assert not served

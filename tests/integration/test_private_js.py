@@ -15,7 +15,7 @@ from private_harness import Roster, besieged, member
 from test_js_peer import FOLDER, missing
 
 from gossip.transport.base import TransportError
-from gossip.transport.preshared import PresharedKey
+from gossip.transport.pnet import PresharedKey
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.alone]
 

@@ -9,28 +9,28 @@ import trio
 from libp2p_harness import until
 from members_harness import Member, living
 
-from gossip.errors import LocalError, Reason
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.errors import LocalError, Reason
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
 from gossip.membership import (
     Authority,
+    ManifestBody,
     ManifestChain,
     Role,
-    Terms,
     appoint,
     appointed,
-    found,
+    create_manifest,
+    next_version,
     pack_item,
     pack_manifests,
     revoke_peer,
-    succeed,
 )
-from gossip.running.membership import Private
-from gossip.running.membership_files import MembershipFiles
+from gossip.membership.membership_files import MembershipFiles
+from gossip.membership.private_swarm import PrivateSwarm
 from gossip.transport.base import TransportError
 
 ADMIN = Authority(b"\x64" * 32)
-FOUNDING = found(Terms(name="lab", admins=(ADMIN.public_key,)), b"n" * 16).signed_by(ADMIN)
+FOUNDING = create_manifest(ManifestBody(name="lab", admins=(ADMIN.public_key,)), b"n" * 16).signed_by(ADMIN)
 SWARM = FOUNDING.swarm
 
 
@@ -38,14 +38,14 @@ def peer(number: int) -> PeerId:
     return Identity(number.to_bytes(32, "big")).peer_id
 
 
-def private(folder: Path, number: int, role: Role = Role.TRAINER) -> Private:
+def private(folder: Path, number: int, role: Role = Role.TRAINER) -> PrivateSwarm:
     """A node's membership, as it stands in its folder; appointed by the admin the first time."""
     files = MembershipFiles(folder / str(number))
     if not files.joined:
         grant = appoint(ADMIN, SWARM, peer(number), role=role, issued_at=int(time.time()) - 60)
         files.save_certificate(appointed(grant))
         files.save_manifests(ManifestChain(FOUNDING))
-    return Private.load(files, peer(number))
+    return PrivateSwarm.load(files, peer(number))
 
 
 def members(folder: Path, count: int) -> list[Member]:
@@ -100,8 +100,8 @@ async def test_a_manifest_reaches_all_and_observers_hear_and_say_nothing(tmp_pat
         await nodes[0].service.publish(round=1, codec="none", payload=b"an update", steps=1, tokens=1)
         await until(lambda: any(update.payload == b"an update" for update in watcher.updates), 20)
         assert not any(node.follows(watcher) for node in nodes)
-        terms = Terms(name="lab", admins=(ADMIN.public_key,), run="second")
-        newer = succeed(FOUNDING, terms, applies_at=3).signed_by(ADMIN)
+        terms = ManifestBody(name="lab", admins=(ADMIN.public_key,), run="second")
+        newer = next_version(FOUNDING, terms, applies_at=3).signed_by(ADMIN)
         nodes[1].service.submit([pack_manifests((newer,))])
         every = [*nodes, watcher]
         await until(lambda: all(node.service._registrar.spread.known().version == 2 for node in every), 10)

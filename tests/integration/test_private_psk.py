@@ -18,9 +18,9 @@ from private_harness import (
 )
 
 from gossip.transport.base import TransportError
-from gossip.transport.libp2p_data import MAGIC, TAG_BYTES, DataLink, DataStream, Kind, masks_of
-from gossip.transport.places import Bounds
-from gossip.transport.preshared import NONCE_BYTES, PresharedKey
+from gossip.transport.connection_limits import ConnectionBounds
+from gossip.transport.libp2p.data_link import MAGIC, TAG_BYTES, DataLink, DataStream, RecordKind, masks_of
+from gossip.transport.pnet import NONCE_BYTES, PresharedKey
 
 KEY, OTHER = PresharedKey(b"k" * 32), PresharedKey(b"K" * 32)
 
@@ -57,7 +57,7 @@ async def test_a_record_shows_neither_its_kind_nor_its_length() -> None:
     secret, key = bytes(32), bytes(32)
     (out, _), (back, _) = (masks_of(KEY, secret, "one", "other") for _ in range(2))
     link = DataLink(sender, b"", send_key=key, receive_key=key, masks=(out, out))
-    for kind, head in ((Kind.HELLO, bytes(4)), (Kind.END, b"\x03\x00\x00\x00")):
+    for kind, head in ((RecordKind.HELLO, bytes(4)), (RecordKind.END, b"\x03\x00\x00\x00")):
         await link.send(kind)
         sent = await receiver.receive_some(100)
         assert len(sent) == 4 + TAG_BYTES
@@ -101,7 +101,7 @@ async def test_a_node_with_another_key_connects_neither_way(psk: PresharedKey | 
 async def test_a_stranger_hears_at_most_a_nonce(says: bytes, waited_for: bool) -> None:
     """24 random bytes, and those only who has said as many and waits: js and rust callers do."""
     roster = Roster()
-    victim = member(roster, KEY, bounds=Bounds(handshake_s=2.0 if waited_for else 10.0))
+    victim = member(roster, KEY, bounds=ConnectionBounds(handshake_s=2.0 if waited_for else 10.0))
     async with besieged(victim, roster, KEY), wired(victim.address) as wire:
         await wire.write(says)
         assert len(await wire.rest()) == (NONCE_BYTES if len(says) == NONCE_BYTES else 0)
@@ -140,7 +140,7 @@ async def test_whoever_has_the_key_may_join_an_open_swarm_behind_it() -> None:
 async def test_callers_without_the_key_take_no_turn_of_a_member() -> None:
     """Handshakes are paced; a flood of strangers must not use up the pace, which is here three in a minute."""
     roster = Roster()
-    victim = member(roster, KEY, bounds=Bounds(handshakes_per_s=0.75))
+    victim = member(roster, KEY, bounds=ConnectionBounds(handshakes_per_s=0.75))
     async with besieged(victim, roster, KEY):
         for _ in range(20):
             async with wired(victim.address, OTHER) as wire:

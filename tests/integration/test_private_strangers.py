@@ -22,12 +22,12 @@ from private_harness import (
     wired,
 )
 
-from gossip.errors import Reason
+from gossip.core.errors import Reason
 from gossip.transport.base import MAX_CREDENTIALS, TransportError
-from gossip.transport.door import LINES_OF_HOST
-from gossip.transport.libp2p_member import MEMBER_ID
-from gossip.transport.libp2p_yamux import SteadyYamux
-from gossip.transport.places import Bounds
+from gossip.transport.connection_limits import ConnectionBounds
+from gossip.transport.handshake_admission import LINES_OF_HOST
+from gossip.transport.libp2p.member_security import MEMBER_ID
+from gossip.transport.libp2p.yamux import SteadyYamux
 
 REASONS = {
     Reason.NO_MEMBER: "refused_no_member",
@@ -80,7 +80,7 @@ async def test_what_is_no_membership_of_that_key_opens_nothing(shown: bytes, kin
 @pytest.mark.parametrize("says", [b"", b"\x00", framed(card_of("x"))[:7]], ids=["nothing", "half a length", "half"])
 async def test_one_that_stops_half_way_is_not_waited_for(says: bytes) -> None:
     roster = Roster()
-    victim = member(roster, bounds=Bounds(handshake_s=2.0))
+    victim = member(roster, bounds=ConnectionBounds(handshake_s=2.0))
     async with besieged(victim, roster), wired(victim.address) as wire:
         session = await proved(wire, victim.address)
         if says:
@@ -184,7 +184,7 @@ async def test_credentials_are_shown_to_the_key_that_was_dialled_alone() -> None
 
 async def test_a_flood_of_strangers_fills_no_log_and_keeps_no_member_out() -> None:
     roster = Roster()
-    victim = member(roster, bounds=Bounds(handshakes=32))
+    victim = member(roster, bounds=ConnectionBounds(handshakes=32))
     count = 60
 
     async def storm() -> None:

@@ -9,32 +9,32 @@ import trio
 from libp2p_harness import Node, running, until
 from members_harness import Member, living
 
-from gossip.errors import GossipError, LocalError
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.protocol.circuit import (
+from gossip.core.errors import GossipError, LocalError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.reachability import reachability_task
+from gossip.reachability.circuit import (
     STOP_PROTOCOL,
-    Kind,
-    Message,
+    CircuitKind,
+    CircuitMessage,
+    CircuitStatus,
     Reservation,
-    Status,
     encode_hop,
     encode_stop,
     parse_hop,
     parse_stop,
 )
-from gossip.protocol.relaying import MAX_CIRCUITS, MAX_CIRCUITS_OF_PEER, RESERVATION_S, circuit_address
-from gossip.protocol.vouchers import seal_voucher
-from gossip.running import reacher
-from gossip.running.delimited import receive_message, send_message
+from gossip.reachability.delimited_task import receive_message, send_message
+from gossip.reachability.relay import MAX_CIRCUITS, MAX_CIRCUITS_OF_PEER, RESERVATION_S, circuit_address
+from gossip.reachability.vouchers import seal_voucher
 from gossip.transport.base import Stream, TransportError
-from gossip.transport.libp2p_guard import Faults
-from gossip.transport.libp2p_relay import CircuitEnds
+from gossip.transport.libp2p.circuit_ends import CircuitEnds
+from gossip.transport.libp2p.fault_guard import Faults
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reacher, "LOOK_REACH_S", 0.1)
+    monkeypatch.setattr(reachability_task, "LOOK_REACH_S", 0.1)
 
 
 @asynccontextmanager
@@ -111,7 +111,7 @@ async def connected(
 async def offered(relay: Node, node: Node, asker: PeerId) -> tuple[Stream, int | None]:
     """A circuit of `asker` is offered to the node: the stream, and the node's answer."""
     stream = await relay.transport.open_stream(node.peer_id, STOP_PROTOCOL)
-    await send_message(stream, encode_stop(Message(kind=Kind.CONNECT, peer=asker)), 5)
+    await send_message(stream, encode_stop(CircuitMessage(kind=CircuitKind.CONNECT, peer=asker)), 5)
     return stream, parse_stop(await receive_message(stream, 5) or b"").status
 
 
@@ -119,20 +119,20 @@ async def offered(relay: Node, node: Node, asker: PeerId) -> tuple[Stream, int |
 async def test_a_circuit_that_was_not_asked_for_is_not_taken(granted_for_s: float | None) -> None:
     async with connected(granted_for_s) as (stranger, node):
         _, status = await offered(stranger, node, stranger.peer_id)
-        assert status == Status.PERMISSION_DENIED
+        assert status == CircuitStatus.PERMISSION_DENIED
         assert node.transport.drops["circuit_unasked"] == 1
 
 
 @pytest.mark.parametrize(
     ("raw", "status"),
     [
-        (b"hello", Status.MALFORMED_MESSAGE),
-        (b"\x08\x00", Status.MALFORMED_MESSAGE),  # a circuit of nobody
-        (encode_stop(Message(kind=Kind.STATUS, status=100)), Status.UNEXPECTED_MESSAGE),
-        (b"\x08\x09", Status.UNEXPECTED_MESSAGE),
+        (b"hello", CircuitStatus.MALFORMED_MESSAGE),
+        (b"\x08\x00", CircuitStatus.MALFORMED_MESSAGE),  # a circuit of nobody
+        (encode_stop(CircuitMessage(kind=CircuitKind.STATUS, status=100)), CircuitStatus.UNEXPECTED_MESSAGE),
+        (b"\x08\x09", CircuitStatus.UNEXPECTED_MESSAGE),
     ],
 )
-async def test_what_is_no_circuit_is_told_so_and_counted(raw: bytes, status: Status) -> None:
+async def test_what_is_no_circuit_is_told_so_and_counted(raw: bytes, status: CircuitStatus) -> None:
     async with connected() as (relay, node):
         stream = await relay.transport.open_stream(node.peer_id, STOP_PROTOCOL)
         await send_message(stream, raw, 5)
@@ -144,26 +144,28 @@ async def test_no_more_circuits_are_taken_than_may_be_however_many_come_at_once(
     async with connected() as (relay, node):
         # None of them begins its handshake.
         came = [await offered(relay, node, relay.peer_id) for _ in range(MAX_CIRCUITS + 2)]
-        assert [status for _, status in came] == [Status.OK] * MAX_CIRCUITS + [Status.RESOURCE_LIMIT_EXCEEDED] * 2
+        assert [status for _, status in came] == [CircuitStatus.OK] * MAX_CIRCUITS + [
+            CircuitStatus.RESOURCE_LIMIT_EXCEEDED
+        ] * 2
         for stream, _ in came:
             await stream.reset()
         await until(lambda: not node.transport._circuits._coming)
         stream, status = await offered(relay, node, relay.peer_id)
-        assert status == Status.OK
+        assert status == CircuitStatus.OK
         await stream.reset()
 
 
 async def test_a_source_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossip.transport.libp2p_relay.RELAY_S", 0.2)
+    monkeypatch.setattr("gossip.transport.libp2p.circuit_ends.RELAY_S", 0.2)
     async with connected() as (relay, node):
         _, status = await offered(relay, node, relay.peer_id)
-        assert status == Status.OK
+        assert status == CircuitStatus.OK
         assert node.transport._circuits._coming == 1
         await until(lambda: not node.transport._circuits._coming and node.transport.drops["circuit"] == 1)
 
 
 async def test_a_relay_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossip.transport.libp2p_relay.RELAY_S", 0.1)
+    monkeypatch.setattr("gossip.transport.libp2p.circuit_ends.RELAY_S", 0.1)
     async with connected() as (relay, node):
         monkeypatch.setattr(relay, "handle_stream", _silent)
         with pytest.raises(TransportError, match="timeout"):
@@ -191,8 +193,8 @@ async def test_a_voucher_that_the_relay_has_not_signed_is_no_reservation(signs: 
         reservation = Reservation(expire=expire, voucher=voucher)
 
         async def grant(protocol: str, stream: Stream) -> None:
-            assert parse_hop(await receive_message(stream, 5) or b"").kind is Kind.RESERVE
-            answer = Message(kind=Kind.STATUS, status=Status.OK, reservation=reservation)
+            assert parse_hop(await receive_message(stream, 5) or b"").kind is CircuitKind.RESERVE
+            answer = CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK, reservation=reservation)
             await send_message(stream, encode_hop(answer), 5)
 
         relay.handle_stream = grant  # type: ignore[method-assign]
@@ -255,7 +257,7 @@ async def test_a_relay_cannot_say_that_another_is_there() -> None:
     """It tells the far end of one peer, and sends another: the far end looks whose key it is."""
     async with connected() as (liar, node):
         stream, status = await offered(liar, node, Node().peer_id)
-        assert status == Status.OK
+        assert status == CircuitStatus.OK
         with suppress(TransportError):  # the liar's end of the handshake may be over before the other looks
             await liar.transport._circuits._upgraded(stream, node.peer_id, dials=True)
         await until(lambda: node.transport.faults.get("circuit"))
@@ -269,7 +271,7 @@ async def test_a_relay_cannot_pass_itself_off_as_the_peer() -> None:
 
     async def answers_itself(protocol: str, stream: Stream) -> None:
         await receive_message(stream, 5)
-        await send_message(stream, encode_hop(Message(kind=Kind.STATUS, status=Status.OK)), 5)
+        await send_message(stream, encode_hop(CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK)), 5)
         with pytest.raises(GossipError):
             await liar.transport._circuits._upgraded(stream, node.peer_id, dials=False)
 

@@ -5,10 +5,10 @@ import signal
 import trio
 import trio.testing
 
-from node import runtime
-from node.config import load
-from node.errors import EXIT_INTERRUPTED
-from node.events import EventLog
+from node.config.schema import load
+from node.events.log import EventLog
+from node.roles import trainer
+from node.system.errors import EXIT_INTERRUPTED
 
 PATIENCE_S = 10.0
 
@@ -33,14 +33,14 @@ async def test_the_router_is_told_beside_the_goodbye(tmp_path, monkeypatch):
             await stop.wait()
             await told_at_stop.wait()  # while the node is still busy ending
 
-    monkeypatch.setattr(runtime, "live", live)
-    monkeypatch.setattr(runtime, "mapper_for", lambda *_, **__: Mapper())
-    monkeypatch.setattr(runtime, "_announce_start", lambda *_: None)
-    monkeypatch.setattr(runtime, "finish", lambda *_, **__: None)
-    monkeypatch.setattr(runtime.collector, "running", lambda: None)
+    monkeypatch.setattr(trainer, "live", live)
+    monkeypatch.setattr(trainer, "mapper_for", lambda *_, **__: Mapper())
+    monkeypatch.setattr(trainer, "_announce_start", lambda *_: None)
+    monkeypatch.setattr(trainer, "finish", lambda *_, **__: None)
+    monkeypatch.setattr(trainer.collector, "running", lambda: None)
     config = load(sets=["task.name=digits", "node.metrics_port=-1"])
     emit = EventLog(tmp_path / "events.jsonl")
     try:
-        assert await runtime._run(config, tmp_path, emit, lambda: None, None) == EXIT_INTERRUPTED
+        assert await trainer._run(config, tmp_path, emit, lambda: None, None) == EXIT_INTERRUPTED
     finally:
         emit.close()

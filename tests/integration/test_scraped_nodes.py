@@ -7,7 +7,7 @@ import pytest
 from processes_harness import PACED, Program, node
 from scraped import Scraped, parsed, reachability_in
 
-from node.live_metrics import QUEUES
+from node.metrics.live_metrics import QUEUES
 
 pytestmark = pytest.mark.paired
 

@@ -10,11 +10,11 @@ from browser_harness import CHROMIUM, Browser
 from js_harness import FOLDER as JS
 from swarm_folders import make_run, member_events, member_round
 
-from node.metrics import Metrics
-from node.page.feed import Feed, Moment
+from node.events.progress import NodeProgress
+from node.metrics.node_metrics import Metrics
+from node.page.feed import Feed, LiveSnapshot
+from node.page.status_server import Listening, StatusServer, SwarmServer
 from node.page.swarm_feed import SwarmFeed
-from node.progress import NodeProgress
-from node.status_server import Listening, StatusServer, SwarmServer
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)")
 
@@ -109,7 +109,7 @@ async def test_a_chart_of_ten_thousand_rounds_answers_mouse_and_keys(tmp_path: P
     progress = NodeProgress("node-0", run_dir="/runs/x/node-0", join_command="p2ptrain node --peer x")
     feed = Feed(
         progress,
-        moment=lambda: Moment(peers={"p": {"here": True, "score": 0, "accepted": 1}}),
+        moment=lambda: LiveSnapshot(peers={"p": {"here": True, "score": 0, "accepted": 1}}),
         settings={"train": {"rounds": 10_000}},
         names=lambda: {"p": "node-1"},
     )

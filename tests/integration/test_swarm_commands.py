@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from processes_harness import Program, ran, read_log
 
-from gossip.identity import Identity
+from gossip.core.identity import Identity
 from gossip.membership import parse_any
-from node.run_dir import IDENTITY
+from node.system.run_dir import IDENTITY
 
 pytestmark = pytest.mark.paired
 

@@ -8,9 +8,9 @@ import trio
 from libp2p_harness import until
 from live_swarm import ADMIN, PATIENCE_S, LiveSwarm, Resident, living_swarm
 
-from gossip.errors import Reason
+from gossip.core.errors import Reason
 from gossip.membership import Role, pack_item, revoke_peer
-from gossip.protocol.roles import everybody_trains
+from gossip.updates.roles import everybody_trains
 
 pytestmark = pytest.mark.alone  # rounds on the real clock
 

@@ -7,10 +7,10 @@ import pytest
 from processes_harness import Program, ran
 
 from gossip.membership import Role
+from node.swarm.accept_invite import membership, read_invite
+from node.swarm.create import CreateRequest, create
 from node.swarm.folder import SwarmFolder
-from node.swarm.founding import Founding, create
 from node.swarm.inviting import Wish, give
-from node.swarm.joining import membership, read_invite
 
 pytestmark = pytest.mark.paired
 
@@ -18,7 +18,7 @@ RAW = {"task": {"name": "paced_digits:create"}, "train": {"rounds": 400, "inner_
 
 
 def test_a_bootstrap_node_by_its_invite_and_a_doctor_that_members_speak_with(tmp_path: Path) -> None:
-    made = create(tmp_path / "lab", RAW, Founding(name="lab", psk=True, first=Wish(uses=None, full=True)), None)
+    made = create(tmp_path / "lab", RAW, CreateRequest(name="lab", psk=True, first=Wish(uses=None, full=True)), None)
     folder = SwarmFolder(tmp_path / "lab")
 
     line = tmp_path / "post.txt"

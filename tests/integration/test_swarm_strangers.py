@@ -15,13 +15,13 @@ from members_harness import Member
 from multiaddr import Multiaddr
 from private_harness import GREETING, NO, framed, proved, wired
 
-from gossip.errors import LocalError, Reason
-from gossip.identity import Identity
-from gossip.ids import PeerId
-from gossip.membership import Invitation, Plain, encode_line, parse_line, revoke_peer
+from gossip.core.errors import LocalError, Reason
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.membership import InviteBundle, SwarmClaim, encode_invite_code, parse_invite_code, revoke_peer
 from gossip.membership.refusal import Refusal
-from gossip.transport.libp2p_member import MEMBER_ID
-from gossip.transport.preshared import PresharedKey
+from gossip.transport.libp2p.member_security import MEMBER_ID
+from gossip.transport.pnet import PresharedKey
 
 pytestmark = pytest.mark.alone  # rounds on the real clock
 
@@ -55,7 +55,7 @@ def nothing(swarm: LiveSwarm, peer: PeerId) -> bytes:
 
 
 def the_name(swarm: LiveSwarm, peer: PeerId) -> bytes:
-    return Plain(swarm=swarm.chain.swarm).raw
+    return SwarmClaim(swarm=swarm.chain.swarm).raw
 
 
 def expired(swarm: LiveSwarm, peer: PeerId) -> bytes:
@@ -152,10 +152,10 @@ def test_a_stranger_at_every_door(live: LiveSwarm, shown: Shown) -> None:
 
 
 def test_a_line_that_was_cut_says_so_before_anybody_is_dialled(live: LiveSwarm) -> None:
-    line = encode_line(Invitation(invite=live.used_invite, secret=live.used, chain=live.chain))
+    line = encode_invite_code(InviteBundle(invite=live.used_invite, secret=live.used, chain=live.chain))
     for length in range(len(line)):
         with pytest.raises(LocalError, match=r"cut short|not an invite"):
-            parse_line(line[:length])
+            parse_invite_code(line[:length])
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from processes_harness import P2PTRAIN, PATIENCE_S
 
-from node.events import EventLog
-from node.run_dir import EVENTS
+from node.events.log import EventLog
+from node.system.run_dir import EVENTS
 
 SECOND_SCREEN, FIRST_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 

@@ -8,13 +8,12 @@ import trio
 from gateway import Gateway, gateway
 from libp2p_harness import until
 
-from gossip.running import mapper
-from gossip.running.mapper import LEASE_S, Mapper
-from gossip.transport import upnp
-from gossip.transport.upnp import OTHER_PORTS, RouterError, UpnpRouter
+from gossip.reachability import port_mapping_task, upnp
+from gossip.reachability.port_mapping_task import LEASE_S, PortMapper
+from gossip.reachability.upnp import OTHER_PORTS, RouterError, UpnpRouter
+from node.config.sections import NetworkConfig, NodeConfig
 from node.doctor.finding import Subject
 from node.doctor.router import TRY_PORT, router
-from node.sections import NetworkConfig, NodeConfig
 
 LOOPBACK = "127.0.0.1"
 SUBJECT = Subject(network=NetworkConfig(), node=NodeConfig(), learning=None, run_dir=Path("nowhere"))
@@ -31,7 +30,7 @@ class Kept:
     def __init__(self, *ports: int) -> None:
         self.addresses: list[tuple[str, ...]] = []
         self.words: list[str] = []
-        self.mapper = Mapper(UpnpRouter(LOOPBACK), ports, mapped=self.addresses.append, tell=self.words.append)
+        self.mapper = PortMapper(UpnpRouter(LOOPBACK), ports, mapped=self.addresses.append, tell=self.words.append)
 
 
 def test_a_port_is_mapped_and_taken_back() -> None:
@@ -64,7 +63,7 @@ def test_a_router_that_refuses_everything_is_none() -> None:
 
 
 async def test_a_mapping_is_renewed_and_removed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapper, "RENEW_S", 0.2)
+    monkeypatch.setattr(port_mapping_task, "RENEW_S", 0.2)
     kept = Kept(4001)
     with gateway() as it:
         async with trio.open_nursery() as nursery:
@@ -77,7 +76,7 @@ async def test_a_mapping_is_renewed_and_removed_at_the_end(monkeypatch: pytest.M
 
 
 async def test_a_router_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapper, "FIND_S", 1.5)
+    monkeypatch.setattr(port_mapping_task, "FIND_S", 1.5)
     kept = Kept(4001)
     gaps: list[float] = []
 
@@ -101,7 +100,7 @@ async def test_a_router_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_router_that_goes_away_takes_its_address_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapper, "RENEW_S", 0.2)
+    monkeypatch.setattr(port_mapping_task, "RENEW_S", 0.2)
     kept = Kept(4001)
     with gateway() as it:
         async with trio.open_nursery() as nursery:

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("node.cli.app", "node.runtime", "gossip.transport.libp2p", "sklearn.datasets")
+LIBRARIES = ("node.cli.app", "node.roles.trainer", "gossip.transport.libp2p.libp2p_transport", "sklearn.datasets")
 """Imported before the first fork: what a node and `up` import."""
 
 PADDING = "-" * 8192

@@ -24,21 +24,22 @@ from swarms import (
     peer,
 )
 
-from gossip.errors import LocalError, Reason, RemoteError
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.keyfile import Cost, seal, unseal
 from gossip.membership import (
-    Plain,
     Policy,
     Revocation,
     Roster,
+    SwarmClaim,
     dump_roster,
-    encode_line,
+    encode_invite_code,
     encode_short,
     load_roster,
     pack_item,
     pages,
     parse_any,
+    parse_invite_code,
     parse_item,
-    parse_line,
     parse_manifest,
     parse_page,
     psk_fingerprint,
@@ -49,12 +50,11 @@ from gossip.membership import (
     shorten,
 )
 from gossip.membership.certificate import parse_credentials
-from gossip.membership.chain import load_chain
+from gossip.membership.manifest_chain import load_chain
 from gossip.membership.refusal import Refusal, parse_refusal
 from gossip.membership.settings import pack_settings, parse_settings
 from gossip.membership.short_invite import pack_short, parse_short
 from gossip.membership.visit import Visitor, answer_visit, make_visit, parse_visit
-from gossip.sealed import Cost, seal, unseal
 
 CHEAP: Final = Cost(operations=1, memory_bytes=8192)
 
@@ -108,7 +108,11 @@ def formats() -> tuple[Format, ...]:
         Format("manifest", parse_manifest, (board.newest.raw, long.newest.raw), (lean.newest.raw,)),
         Format("chain", load_chain, (long.dump(), board.dump()), (lean.dump(),)),
         Format("settings", parse_settings, (pack_settings({"a": [1, {"b": 0.5}], "c": bootstrap(1)[0]}),)),
-        Format("line", lambda data: parse_line(data.decode("latin-1")), tuple(encode_line(p).encode() for p in lines)),
+        Format(
+            "line",
+            lambda data: parse_invite_code(data.decode("latin-1")),
+            tuple(encode_invite_code(p).encode() for p in lines),
+        ),
         Format("short line", lambda data: parse_any(data.decode("latin-1")), (encode_short(short).encode(),)),
         Format("short invite", parse_short, (pack_short(short),)),
         Format("visit", parse_visit, (asks,)),
@@ -116,8 +120,8 @@ def formats() -> tuple[Format, ...]:
         Format(
             "certificate",
             parse_credentials,
-            (invited.raw, second.raw, items[2].raw, Plain(swarm=SWARM).raw),
-            (items[0].raw, items[2].raw, Plain(swarm=SWARM).raw),
+            (invited.raw, second.raw, items[2].raw, SwarmClaim(swarm=SWARM).raw),
+            (items[0].raw, items[2].raw, SwarmClaim(swarm=SWARM).raw),
         ),
         Format("item", parse_item, tuple(map(pack_item, items)), tuple(map(pack_item, items[1::2]))),
         Format("refusal", parse_refusal, refusals, refusals[:1]),

@@ -2,28 +2,28 @@
 
 from collections.abc import Sequence
 
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
 from gossip.membership import (
     Authority,
     Certificate,
-    Gate,
-    Invitation,
     Invite,
+    InviteBundle,
     Manifest,
+    ManifestBody,
     ManifestChain,
+    MembershipAdmission,
     Policy,
     Role,
     Roster,
-    Terms,
     appoint,
     appointed,
-    found,
+    create_manifest,
     make_invite,
+    next_version,
     pack_item,
     redeem,
-    succeed,
 )
 
 NOW = 1_800_000_000
@@ -53,15 +53,15 @@ def bootstrap(*numbers: int) -> tuple[str, ...]:
     return tuple(f"/ip4/198.51.100.{each}/tcp/4001/p2p/{peer(each).peer_id}" for each in numbers)
 
 
-def terms(admins: Sequence[Authority] = (ADMIN,), **changed: object) -> Terms:
+def terms(admins: Sequence[Authority] = (ADMIN,), **changed: object) -> ManifestBody:
     """What an ordinary swarm decides, or something else."""
     usual: dict[str, object] = {"name": "lab", "run": "first", "bootstrap": bootstrap(1, 2), "settings": TYPICAL}
-    return Terms(admins=tuple(sorted(each.public_key for each in admins)), **{**usual, **changed})  # type: ignore[arg-type]
+    return ManifestBody(admins=tuple(sorted(each.public_key for each in admins)), **{**usual, **changed})  # type: ignore[arg-type]
 
 
 def founding(admins: Sequence[Authority] = (ADMIN,), nonce: bytes = b"n" * 16, **changed: object) -> Manifest:
     """A signed first version."""
-    return found(terms(admins, **changed), nonce).signed_by(*admins)
+    return create_manifest(terms(admins, **changed), nonce).signed_by(*admins)
 
 
 def chain_of(admins: Sequence[Authority] = (ADMIN,), **changed: object) -> ManifestChain:
@@ -76,7 +76,7 @@ SWARM = CHAIN.swarm
 def after(chain: ManifestChain, *signers: Authority, applies_at: int = 10, **changed: object) -> Manifest:
     """The next version, signed by these."""
     admins = changed.pop("admins", (ADMIN,))
-    return succeed(chain.newest, terms(admins, **changed), applies_at=applies_at).signed_by(*signers)  # type: ignore[arg-type]
+    return next_version(chain.newest, terms(admins, **changed), applies_at=applies_at).signed_by(*signers)  # type: ignore[arg-type]
 
 
 def secret(number: int = 0) -> Identity:
@@ -111,9 +111,9 @@ def appointment(node: Identity, admin: Authority = ADMIN, chain: ManifestChain =
     return appointed(appoint(admin, chain.swarm, node.peer_id, role=Role.TRAINER, issued_at=NOW - 100, name="home"))
 
 
-def line_parts(chain: ManifestChain = CHAIN, psk: bytes | None = None) -> Invitation:
+def line_parts(chain: ManifestChain = CHAIN, psk: bytes | None = None) -> InviteBundle:
     """What a line holds."""
-    return Invitation(invite=invite(chain=chain), secret=secret(), chain=chain, psk=psk)
+    return InviteBundle(invite=invite(chain=chain), secret=secret(), chain=chain, psk=psk)
 
 
 class Door:
@@ -127,7 +127,7 @@ class Door:
         self.chain = ManifestChain(next(iter(chain)))
         self.roster = Roster(chain.swarm, chain.newest.terms.admins)
         own = appointment(node, chain=chain) if shows is None else shows
-        self.gate = Gate(
+        self.gate = MembershipAdmission(
             peer=node.peer_id,
             certificate=own,
             chain=self.chain,

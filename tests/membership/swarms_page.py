@@ -4,18 +4,18 @@ from types import ModuleType
 
 from swarms import ADMIN, NOW, peer, secret
 
-from gossip import sealed
+from gossip.core import keyfile
 from gossip.membership import (
-    Invitation,
+    InviteBundle,
+    ManifestBody,
     ManifestChain,
     Role,
     ShortInvite,
-    Terms,
-    encode_line,
+    create_manifest,
+    encode_invite_code,
     encode_short,
-    found,
-    limits,
     make_invite,
+    membership_limits,
     redeem,
     revoke_peer,
     rotate,
@@ -23,17 +23,19 @@ from gossip.membership import (
 )
 
 
-def invitation() -> Invitation:
+def invitation() -> InviteBundle:
     """The page's line."""
-    chain = ManifestChain(found(Terms(name="lab", admins=(ADMIN.public_key,)), b"n" * 16).signed_by(ADMIN))
+    chain = ManifestChain(
+        create_manifest(ManifestBody(name="lab", admins=(ADMIN.public_key,)), b"n" * 16).signed_by(ADMIN)
+    )
     granted = make_invite(ADMIN, chain.swarm, secret(), role=Role.TRAINER, issued_at=NOW, name="a guest", uses=1)
-    return Invitation(invite=granted, secret=secret(), chain=chain)
+    return InviteBundle(invite=granted, secret=secret(), chain=chain)
 
 
 def short_invite() -> ShortInvite:
     """The page's short line: the same invite, with the manifests at peer 1."""
     made = invitation()
-    named = made.chain.newest.digest[: limits.NAMED_BYTES]
+    named = made.chain.newest.digest[: membership_limits.NAMED_BYTES]
     address = f"/ip4/198.51.100.1/tcp/4001/p2p/{peer(1).peer_id}"
     return ShortInvite(invite=made.invite, secret=made.secret, named=named, addresses=(address,))
 
@@ -49,14 +51,14 @@ def examples() -> dict[str, bytes | str]:
         "certificate": member.raw,
         "rotation": successor.rotations[0].raw,
         "revocation": revoke_peer(ADMIN, made.chain.swarm, peer(2).peer_id, issued_at=NOW, reason="left").raw,
-        "line": encode_line(made),
+        "line": encode_invite_code(made),
         "short line": encode_short(short_invite()),
     }
 
 
 def bounds() -> dict[str, int]:
     """Every bound of the formats."""
-    return {**_of(limits, "KIB"), **_of(sealed, "")}
+    return {**_of(membership_limits, "KIB"), **_of(keyfile, "")}
 
 
 def _of(module: ModuleType, but: str) -> dict[str, int]:

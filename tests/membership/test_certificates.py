@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swarms import ADMIN, ADMINS, NOW, SWARM, appointment, certificate, invite, peer, secret
 
-from gossip.errors import LocalError, Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_COUNTER
+from gossip.core.wire import pack
 from gossip.membership import (
-    Plain,
     Role,
+    SwarmClaim,
     appoint,
     appointed,
     make_invite,
@@ -28,11 +30,9 @@ from gossip.membership import (
 )
 from gossip.membership.certificate import Certificate, parse_credentials
 from gossip.membership.invite import parse_invite
-from gossip.membership.limits import MAX_CERTIFICATE_BYTES, MAX_ITEM_BYTES, MAX_ROTATIONS
+from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ITEM_BYTES, MAX_ROTATIONS
 from gossip.membership.revocation import What
-from gossip.membership.signed import Kind, sign
-from gossip.protocol.limits import MAX_COUNTER
-from gossip.protocol.wire import pack
+from gossip.membership.signed import SignedKind, sign
 
 KEYS = st.binary(min_size=32, max_size=32).map(Identity)
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=200)
@@ -143,7 +143,7 @@ def test_only_the_old_key_names_its_successor():
     signed = rotate(peer(1), peer(2).peer_id, issued_at=NOW)
     for forged in (
         signed.raw.replace(peer(1).public_key, peer(3).public_key),
-        sign(Kind.ROTATION, (peer(1).public_key, peer(3).public_key, NOW), peer(3)),
+        sign(SignedKind.ROTATION, (peer(1).public_key, peer(3).public_key, NOW), peer(3)),
     ):
         with pytest.raises(RemoteError) as caught:
             parse_rotation(forged)
@@ -159,7 +159,7 @@ def test_an_admins_signature_for_one_thing_is_not_for_another():
 
 
 def test_a_name_is_no_certificate():
-    plain = Plain(swarm=SWARM)
+    plain = SwarmClaim(swarm=SWARM)
     assert parse_credentials(plain.raw) == plain
     with pytest.raises(RemoteError):
         parse_certificate(plain.raw)

@@ -5,12 +5,12 @@ import random
 import pytest
 from swarms import ADMINS, CHAIN, HOME, NOW, SWARM, Door, appointment, certificate, chain_of, invite, peer
 
-from gossip.errors import Reason, RemoteError
+from gossip.core.errors import Reason, RemoteError
 from gossip.membership import Certificate, Roster, pack_item, revoke_peer, rotate, rotated
-from gossip.membership.census import Census
-from gossip.membership.gate import DISPLACING_BURST, Gate
+from gossip.membership.admission import DISPLACING_BURST, MembershipAdmission
+from gossip.membership.anti_entropy import AntiEntropy
 from gossip.membership.roster import Item
-from gossip.membership.spread import Spread
+from gossip.membership.roster_index import RosterIndex
 
 A, B, VICTIM = peer(11), peer(12), peer(13)
 
@@ -26,11 +26,11 @@ def items(count: int) -> list[Item]:
 def test_a_census_that_is_added_to_is_one_that_is_made_anew() -> None:
     roster, added = Roster(SWARM, CHAIN.newest.terms.admins), items(40)
     random.Random(1).shuffle(added)
-    census = Census(roster)
+    census = RosterIndex(roster)
     for item in added:
         roster.put(item)
         census.add(pack_item(item))
-        whole = Census(roster)
+        whole = RosterIndex(roster)
         assert (census.digest, census.buckets, len(census)) == (whole.digest, whole.buckets, len(whole))
     parts = range(256)
     assert census.page(parts, 0) == whole.page(parts, 0)
@@ -39,15 +39,17 @@ def test_a_census_that_is_added_to_is_one_that_is_made_anew() -> None:
     assert all(census.certificates_of(peer(100 + at).peer_id) for at in range(40))
 
 
-def small_gate(most: int) -> tuple[Gate, Roster, list[float]]:
+def small_gate(most: int) -> tuple[MembershipAdmission, Roster, list[float]]:
     """A gate whose roster has so many places, and its clock."""
     roster, clock = Roster(SWARM, CHAIN.newest.terms.admins, most=most), [float(NOW)]
     own = appointment(HOME)
-    gate = Gate(peer=HOME.peer_id, certificate=own, chain=chain_of(), roster=roster, now=lambda: clock[0])
+    gate = MembershipAdmission(
+        peer=HOME.peer_id, certificate=own, chain=chain_of(), roster=roster, now=lambda: clock[0]
+    )
     return gate, roster, clock
 
 
-def refusal(gate: Gate, shown: Certificate) -> Reason | None:
+def refusal(gate: MembershipAdmission, shown: Certificate) -> Reason | None:
     try:
         gate.admit(shown.peer, shown.raw)
     except RemoteError as error:
@@ -57,13 +59,13 @@ def refusal(gate: Gate, shown: Certificate) -> Reason | None:
 
 def test_newcomers_are_added_and_those_that_put_another_out_are_counted_anew() -> None:
     gate, roster, _ = small_gate(most=3)
-    spread, shared = Spread(gate), invite(uses=None)
+    spread, shared = AntiEntropy(gate), invite(uses=None)
     gate.learned = lambda item: spread.changed((item,))
     before = spread.census
     for at in range(4):
         gate.admit(peer(100 + at).peer_id, certificate(peer(100 + at), shared, at=NOW - at).raw)
         assert (spread.census is before) == (at < 2)  # with our own the roster is full then
-        assert spread.census.digest == Census(roster).digest
+        assert spread.census.digest == RosterIndex(roster).digest
 
 
 def test_those_who_put_others_out_come_at_a_pace() -> None:
@@ -89,6 +91,6 @@ def test_nobody_is_made_an_heir_by_others(told: bool) -> None:
 
 
 def test_who_shows_its_former_key_is_its_heir() -> None:
-    gate: Gate = Door().gate
+    gate: MembershipAdmission = Door().gate
     gate.admit(B.peer_id, rotated(certificate(A), rotate(A, B.peer_id, issued_at=NOW)).raw)
     assert gate.predecessors(B.peer_id) == (A.peer_id,)

@@ -19,12 +19,12 @@ from swarms import (
     policy_chain,
 )
 
-from gossip.errors import LocalError, Reason, RemoteError
+from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.membership import (
     Authority,
-    Plain,
     Policy,
     Role,
+    SwarmClaim,
     appoint,
     appointed,
     pack_item,
@@ -34,7 +34,7 @@ from gossip.membership import (
     rotate,
     rotated,
 )
-from gossip.membership.limits import MAX_CERTIFICATE_BYTES, TOLERANCE_S
+from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, TOLERANCE_S
 from gossip.transport.base import MAX_CREDENTIALS, Admission
 
 A, B, C = peer(11), peer(12), peer(13)
@@ -63,7 +63,7 @@ def test_an_invited_peer_comes_in_with_its_role_and_is_recorded():
     assert caught.value.reason is Reason.NO_MEMBER
 
 
-@pytest.mark.parametrize("shown", [b"", Plain(swarm=SWARM).raw])
+@pytest.mark.parametrize("shown", [b"", SwarmClaim(swarm=SWARM).raw])
 def test_a_stranger_without_an_invite(shown):
     assert Door().refusal(A.peer_id, shown) is Reason.NO_MEMBER
 
@@ -81,7 +81,7 @@ def test_a_member_of_another_swarm():
     other = chain_of(nonce=b"m" * 16)
     shown = certificate(A, invite(chain=other))
     assert Door().refusal(A.peer_id, shown) is Reason.WRONG_SWARM
-    assert Door().refusal(A.peer_id, Plain(swarm=other.swarm).raw) is Reason.WRONG_SWARM
+    assert Door().refusal(A.peer_id, SwarmClaim(swarm=other.swarm).raw) is Reason.WRONG_SWARM
 
 
 def test_an_invite_that_no_admin_signed():
@@ -203,7 +203,7 @@ def test_an_open_swarm_lets_everybody_in_but_the_revoked():
     door = Door(policy_chain(Policy.OPEN))
     assert door.refusal(A.peer_id, b"") is None
     assert door.gate.role_of(A.peer_id) is Role.TRAINER
-    assert door.refusal(B.peer_id, Plain(swarm=door.chain.swarm).raw) is None
+    assert door.refusal(B.peer_id, SwarmClaim(swarm=door.chain.swarm).raw) is None
     out = revoke_peer(ADMIN, door.chain.swarm, A.peer_id, issued_at=NOW)
     assert door.gate.apply([pack_item(out)]).cut == {A.peer_id}
     assert door.refusal(A.peer_id, b"") is Reason.REVOKED
@@ -274,7 +274,7 @@ def test_a_node_whose_own_membership_does_not_hold_is_told_at_the_start():
 
 
 def test_those_who_came_first_are_forgotten_first(monkeypatch):
-    monkeypatch.setattr("gossip.membership.gate.MAX_REMEMBERED", 2)
+    monkeypatch.setattr("gossip.membership.admission.MAX_REMEMBERED", 2)
     door = Door()
     for number in range(3):
         assert door.refusal(peer(number).peer_id, certificate(peer(number), invite(number), number)) is None

@@ -23,25 +23,25 @@ from swarms import (
     terms,
 )
 
-from gossip.errors import LocalError
+from gossip.core.errors import LocalError
+from gossip.core.wire import pack
 from gossip.membership import (
-    Invitation,
+    InviteBundle,
     ManifestChain,
     Policy,
     Role,
     appoint,
-    encode_line,
-    found,
+    create_manifest,
+    encode_invite_code,
     make_invite,
-    parse_line,
+    parse_invite_code,
     psk_fingerprint,
 )
-from gossip.membership import line as lines
+from gossip.membership import invite_code as lines
 from gossip.membership.invite import parse_appointment, parse_invite
-from gossip.membership.limits import MAX_LINE_BYTES, MAX_LINE_CHARS, MAX_USES
-from gossip.protocol.wire import pack
+from gossip.membership.membership_limits import MAX_LINE_BYTES, MAX_LINE_CHARS, MAX_USES
 
-LINE = encode_line(line_parts())
+LINE = encode_invite_code(line_parts())
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=64)
 
 
@@ -56,7 +56,7 @@ def packed(value: object) -> str:
     return of_body(packer.compress(pack(value)) + packer.flush())
 
 
-def same(one: Invitation, other: Invitation) -> bool:
+def same(one: InviteBundle, other: InviteBundle) -> bool:
     return (one.invite, one.secret.seed, list(one.chain), one.psk) == (
         other.invite,
         other.secret.seed,
@@ -107,7 +107,7 @@ def test_a_line_holds_all_that_a_newcomer_needs(psk, versions):
     for _ in range(versions - 1):
         chain.accept(after(chain, ADMIN, psk_fingerprint=fingerprint))
     parts = line_parts(chain, psk)
-    read = parse_line(encode_line(parts))
+    read = parse_invite_code(encode_invite_code(parts))
     assert read.chain.newest == chain.newest
     assert list(read.chain) == list(chain.spine())
     assert (read.invite, read.secret.seed, read.psk) == (parts.invite, parts.secret.seed, psk)
@@ -115,7 +115,7 @@ def test_a_line_holds_all_that_a_newcomer_needs(psk, versions):
 
 def test_a_line_is_redeemed_and_opens_the_door():
     guest = peer(5)
-    read = parse_line(f"\n  {LINE}\t\r\n")
+    read = parse_invite_code(f"\n  {LINE}\t\r\n")
     shown = read.redeem(guest.peer_id, issued_at=NOW, nonce=b"n" * 16)
     assert read.secret.seed not in shown.raw
     assert Door().refusal(guest.peer_id, shown) is None
@@ -123,13 +123,13 @@ def test_a_line_is_redeemed_and_opens_the_door():
 
 def test_a_typical_line_is_short():
     chain = chain_of(policy=Policy.INVITE_ONLY)
-    assert len(encode_line(line_parts(chain))) < 900
+    assert len(encode_invite_code(line_parts(chain))) < 900
     chain.accept(after(chain, ADMIN))
-    assert len(encode_line(line_parts(chain))) < 1100
+    assert len(encode_invite_code(line_parts(chain))) < 1100
 
 
 def test_the_secret_does_not_show():
-    read = parse_line(LINE)
+    read = parse_invite_code(LINE)
     assert repr(read.secret) not in repr(read)
     assert read.secret.seed.hex() not in repr(read)
 
@@ -137,7 +137,7 @@ def test_the_secret_does_not_show():
 def test_every_truncation_is_named():
     for size in range(len(LINE)):
         with pytest.raises(LocalError, match="cut short" if size >= 4 else "not an invite"):
-            parse_line(LINE[:size])
+            parse_invite_code(LINE[:size])
 
 
 def test_every_mistyped_letter_is_refused():
@@ -145,18 +145,18 @@ def test_every_mistyped_letter_is_refused():
         for letter in ("A" if LINE[at] != "A" else "B", "-", " ", "\u00e9"):
             if letter != LINE[at]:
                 with pytest.raises(LocalError):
-                    parse_line(LINE[:at] + letter + LINE[at + 1 :])
+                    parse_invite_code(LINE[:at] + letter + LINE[at + 1 :])
 
 
 def test_the_last_letter_has_one_spelling_too():
     """Where the bytes do not fill it, some of its bits mean nothing."""
-    made = [Invitation(invite=invite(name="n" * size), secret=secret(), chain=CHAIN) for size in range(8)]
-    texts = [encode_line(each) for each in made]
+    made = [InviteBundle(invite=invite(name="n" * size), secret=secret(), chain=CHAIN) for size in range(8)]
+    texts = [encode_invite_code(each) for each in made]
     assert {len(text) % 4 for text in texts} & {2, 3}
     for text in texts:
         for letter in set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") - {text[-1]}:
             with pytest.raises(LocalError):
-                parse_line(text[:-1] + letter)
+                parse_invite_code(text[:-1] + letter)
 
 
 def test_every_single_bit_of_a_line_counts():
@@ -165,12 +165,12 @@ def test_every_single_bit_of_a_line_counts():
         hurt = bytearray(whole)
         hurt[bit // 8] ^= 1 << bit % 8
         with pytest.raises(LocalError):
-            parse_line(lines.PREFIX + base64.urlsafe_b64encode(hurt).decode().rstrip("="))
+            parse_invite_code(lines.PREFIX + base64.urlsafe_b64encode(hurt).decode().rstrip("="))
 
 
 def line_of_another() -> str:
     other = chain_of(nonce=b"m" * 16)
-    return encode_line(line_parts(other))
+    return encode_invite_code(line_parts(other))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def line_of_another() -> str:
 )
 def test_what_is_wrong_is_said(text, said):
     with pytest.raises(LocalError, match=said):
-        parse_line(text)
+        parse_invite_code(text)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_what_is_wrong_is_said(text, said):
     ids=range(14),
 )
 def test_what_mails_make_of_a_line_is_the_line(text):
-    assert encode_line(parse_line(text)) == LINE
+    assert encode_invite_code(parse_invite_code(text)) == LINE
 
 
 def test_a_line_cannot_blow_up():
@@ -230,7 +230,7 @@ def test_a_line_cannot_blow_up():
     bomb = packer.compress(bytes(60 * 2**20)) + packer.flush()
     assert len(bomb) < MAX_LINE_CHARS
     with pytest.raises(LocalError, match="more than one may hold"):
-        parse_line(of_body(bomb))
+        parse_invite_code(of_body(bomb))
     assert MAX_LINE_BYTES < 60 * 2**20
 
 
@@ -239,29 +239,29 @@ def test_bytes_behind_the_body_or_an_unfinished_one():
     body = packer.compress(pack(())) + packer.flush()
     for hurt in (body + b"\x00", body[:-1]):
         with pytest.raises(LocalError, match="does not unpack"):
-            parse_line(of_body(hurt))
+            parse_invite_code(of_body(hurt))
 
 
 def test_parts_must_belong_together():
     chain = chain_of(nonce=b"m" * 16)
-    keyed = ManifestChain(found(terms(psk_fingerprint=psk_fingerprint(PSK)), bytes(16)).signed_by(ADMIN))
+    keyed = ManifestChain(create_manifest(terms(psk_fingerprint=psk_fingerprint(PSK)), bytes(16)).signed_by(ADMIN))
     for wrong in (
-        Invitation(invite=invite(), secret=secret(), chain=chain),
-        Invitation(invite=invite(), secret=secret(1), chain=CHAIN),
-        Invitation(invite=invite(admin=ADMINS[1]), secret=secret(), chain=CHAIN),
-        Invitation(invite=invite(), secret=secret(), chain=CHAIN, psk=PSK),
-        Invitation(invite=invite(chain=keyed), secret=secret(), chain=keyed),
-        Invitation(invite=invite(chain=keyed), secret=secret(), chain=keyed, psk=b"\x01" * 32),
+        InviteBundle(invite=invite(), secret=secret(), chain=chain),
+        InviteBundle(invite=invite(), secret=secret(1), chain=CHAIN),
+        InviteBundle(invite=invite(admin=ADMINS[1]), secret=secret(), chain=CHAIN),
+        InviteBundle(invite=invite(), secret=secret(), chain=CHAIN, psk=PSK),
+        InviteBundle(invite=invite(chain=keyed), secret=secret(), chain=keyed),
+        InviteBundle(invite=invite(chain=keyed), secret=secret(), chain=keyed, psk=b"\x01" * 32),
     ):
         with pytest.raises(LocalError, match="contradicts"):
-            encode_line(wrong)
+            encode_invite_code(wrong)
 
 
 def test_a_manifest_that_is_too_large_is_named():
     noise = {str(at): "".join(peer(at * 100 + each).peer_id for each in range(60)) for at in range(5)}
     peers = frozenset(peer(each).peer_id for each in range(1024))
     chain = chain_of(policy=Policy.ALLOW, allow=peers, settings=noise)
-    encode_line(line_parts(chain))
+    encode_invite_code(line_parts(chain))
     for version in range(4):
         changed = {**noise, "0": "".join(peer(1000 * version + each).peer_id for each in range(70))}
         admins = (ADMINS[version % 2],)
@@ -269,13 +269,13 @@ def test_a_manifest_that_is_too_large_is_named():
         others = frozenset(peer(9000 * version + each).peer_id for each in range(1024))
         chain.accept(after(chain, signer, admins=admins, policy=Policy.ALLOW, allow=others, settings=changed))
     with pytest.raises(LocalError, match="too large for a line"):
-        encode_line(Invitation(invite=invite(admin=ADMINS[1], chain=chain), secret=secret(), chain=chain))
+        encode_invite_code(InviteBundle(invite=invite(admin=ADMINS[1], chain=chain), secret=secret(), chain=chain))
 
 
 @given(st.text(max_size=300))
 @settings(max_examples=300)
 def test_any_text_is_refused(text):
     with pytest.raises(LocalError):
-        parse_line(text)
+        parse_invite_code(text)
     with pytest.raises(LocalError):
-        parse_line("p2p1" + text)
+        parse_invite_code("p2p1" + text)

@@ -6,26 +6,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from swarms import ADMIN, ADMINS, CHAIN, HOME, PSK, TYPICAL, after, bootstrap, chain_of, founding, peer, terms
 
-from gossip.errors import LocalError, Reason, RemoteError
-from gossip.identity import Identity
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.limits import MAX_BLOB_BYTES, MAX_COUNTER
+from gossip.core.wire import pack
 from gossip.membership import (
+    ManifestBody,
     ManifestChain,
     Policy,
-    Terms,
-    found,
+    create_manifest,
     load_own_chain,
+    next_version,
     pack_manifests,
     parse_manifest,
     psk_fingerprint,
-    succeed,
 )
-from gossip.membership import limits as bounds
-from gossip.membership.chain import load_chain
+from gossip.membership import membership_limits as bounds
 from gossip.membership.manifest import swarm_id_of
+from gossip.membership.manifest_chain import load_chain
 from gossip.membership.settings import pack_settings, parse_settings
-from gossip.membership.signed import Kind, domain, keys_of
-from gossip.protocol.limits import MAX_BLOB_BYTES, MAX_COUNTER
-from gossip.protocol.wire import pack
+from gossip.membership.signed import SignedKind, domain, keys_of
 
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=64)
 SCALARS = (
@@ -40,7 +40,7 @@ TABLES = st.dictionaries(
 ).filter(lambda table: depth_of(table) <= bounds.MAX_SETTINGS_DEPTH)
 PEERS = st.frozensets(st.integers(0, 10**6).map(lambda number: peer(number).peer_id), max_size=4)
 TERMS = st.builds(
-    Terms,
+    ManifestBody,
     name=ASCII.filter(bool),
     admins=st.just(tuple(sorted(each.public_key for each in ADMINS))),
     threshold=st.integers(1, 4),
@@ -71,10 +71,10 @@ def refused(chain: ManifestChain, manifest) -> Reason:
 @given(TERMS, st.binary(min_size=16, max_size=16), st.integers(0, MAX_COUNTER))
 @settings(max_examples=60)
 def test_manifests_come_back(said, nonce, applies_at):
-    first = found(said, nonce).signed_by(*ADMINS)
+    first = create_manifest(said, nonce).signed_by(*ADMINS)
     assert parse_manifest(first.raw) == first
     assert first.terms == said
-    second = succeed(first, said, applies_at=applies_at).signed_by(ADMIN)
+    second = next_version(first, said, applies_at=applies_at).signed_by(ADMIN)
     assert parse_manifest(second.raw) == second
     assert (second.version, second.previous, second.swarm) == (2, first.digest, first.swarm)
 
@@ -107,14 +107,16 @@ def test_settings_come_back_whatever_their_order(table):
 )
 def test_settings_out_of_bounds(table):
     with pytest.raises(LocalError):
-        found(terms(settings=table), bytes(16))
+        create_manifest(terms(settings=table), bytes(16))
 
 
 def test_settings_at_their_bounds():
     table = {"x": [[[1]]], **{f"{number:064}": number for number in range(252)}}
     with pytest.raises(LocalError):  # 252 + 4 + x's own is one too many
-        found(terms(settings={**table, "one": 1}), bytes(16))
-    assert found(terms(settings={key: table[key] for key in list(table)[:200]}), bytes(16)).terms.settings["x"]
+        create_manifest(terms(settings={**table, "one": 1}), bytes(16))
+    assert create_manifest(terms(settings={key: table[key] for key in list(table)[:200]}), bytes(16)).terms.settings[
+        "x"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_settings_have_one_spelling(raw):
 )
 def test_terms_out_of_bounds(changed):
     with pytest.raises(LocalError):
-        found(terms(**changed), bytes(16))
+        create_manifest(terms(**changed), bytes(16))
 
 
 @pytest.mark.parametrize("keys", ["ba", "aa", "abc", "a?"])
@@ -162,8 +164,8 @@ def test_a_list_of_keys_rises_names_none_twice_and_keeps_to_its_bound(keys):
 
 def test_the_largest_manifest_fits():
     many = tuple(Identity(bytes([number]) * 32) for number in range(1, bounds.MAX_ADMINS + 1))
-    large = found(
-        Terms(
+    large = create_manifest(
+        ManifestBody(
             name="n" * 64,
             run="r" * 64,
             admins=tuple(each.public_key for each in many),
@@ -220,7 +222,7 @@ def test_a_versions_number_and_what_is_before_it_agree(version, place, value):
 def test_k_of_n_admins_must_sign():
     three = ADMINS[:3]
     chain = chain_of(three, threshold=2)
-    wanted = succeed(chain.newest, terms(three, threshold=2), applies_at=5)
+    wanted = next_version(chain.newest, terms(three, threshold=2), applies_at=5)
     stranger = Identity(b"\x09" * 32)
     assert refused(chain, wanted) is Reason.FORGED
     assert refused(chain, wanted.signed_by(three[0])) is Reason.FORGED
@@ -234,14 +236,14 @@ def test_k_of_n_admins_must_sign():
 
 def test_a_signature_that_stands_twice_is_malformed():
     manifest = after(CHAIN, ADMIN)
-    pair = (ADMIN.public_key, ADMIN.sign(domain(Kind.MANIFEST) + manifest.fields))
+    pair = (ADMIN.public_key, ADMIN.sign(domain(SignedKind.MANIFEST) + manifest.fields))
     with pytest.raises(RemoteError) as caught:
         parse_manifest(pack((manifest.fields, (pair, pair))))
     assert caught.value.reason is Reason.MALFORMED
 
 
 def test_a_chain_begins_with_a_signed_first_version():
-    for first in (found(terms(), bytes(16)), after(CHAIN, ADMIN)):
+    for first in (create_manifest(terms(), bytes(16)), after(CHAIN, ADMIN)):
         with pytest.raises(RemoteError):
             ManifestChain(first)
 
@@ -279,7 +281,7 @@ def test_a_fork_is_reported_the_first_stays_and_a_later_version_heals_it():
     assert here.conflicts == {2: other}
     assert refused(there, after(here, ADMIN)) is Reason.EQUIVOCATION  # follows a version not ours
     assert (here.newest, there.newest) == (one, other)
-    healing = succeed(here.newest, terms(run="whole"), applies_at=9, version=4).signed_by(ADMIN)
+    healing = next_version(here.newest, terms(run="whole"), applies_at=9, version=4).signed_by(ADMIN)
     here.accept(healing)
     with pytest.raises(RemoteError) as caught:
         there.extend(here.dump())
@@ -290,7 +292,9 @@ def test_a_fork_is_reported_the_first_stays_and_a_later_version_heals_it():
 def test_a_forged_fork_is_no_conflict():
     chain = chain_of()
     chain.accept(after(chain, ADMIN, run="one"))
-    assert refused(chain, succeed(founding(), terms(run="other"), applies_at=1).signed_by(ADMINS[1])) is Reason.FORGED
+    assert (
+        refused(chain, next_version(founding(), terms(run="other"), applies_at=1).signed_by(ADMINS[1])) is Reason.FORGED
+    )
     assert not chain.conflicts
 
 
@@ -314,7 +318,7 @@ def test_a_chain_comes_back_and_keeps_what_is_needed():
 
 
 def test_a_chain_of_nothing_but_new_admins_ends(monkeypatch):
-    monkeypatch.setattr("gossip.membership.chain.MAX_CHAIN", 3)
+    monkeypatch.setattr("gossip.membership.manifest_chain.MAX_CHAIN", 3)
     chain = chain_of()
     for at in (1, 2):
         chain.accept(after(chain, ADMINS[at - 1], admins=(ADMINS[at],)))

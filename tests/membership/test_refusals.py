@@ -3,8 +3,16 @@
 import pytest
 from swarms import ADMIN, ADMINS, CHAIN, NOW, SWARM, Door, certificate, chain_of, invite, peer
 
-from gossip.errors import Reason, RemoteError
-from gossip.membership import Authority, Gate, ManifestChain, Roster, pack_item, revoke_grant, revoke_peer
+from gossip.core.errors import Reason, RemoteError
+from gossip.membership import (
+    Authority,
+    ManifestChain,
+    MembershipAdmission,
+    Roster,
+    pack_item,
+    revoke_grant,
+    revoke_peer,
+)
 from gossip.membership.refusal import MAX_REFUSAL_BYTES, TOLD, Refusal, parse_refusal
 
 A, B, C = peer(11), peer(12), peer(13)
@@ -17,9 +25,9 @@ def told(door: Door, one: object, shown: bytes) -> bytes:
     return door.gate.explain(one.peer_id, shown, caught.value)  # type: ignore[attr-defined]
 
 
-def member(shown: object, chain: ManifestChain = CHAIN, at: float = NOW) -> Gate:
+def member(shown: object, chain: ManifestChain = CHAIN, at: float = NOW) -> MembershipAdmission:
     """A member's own gate: what it believes."""
-    return Gate(
+    return MembershipAdmission(
         peer=A.peer_id,
         certificate=shown,  # type: ignore[arg-type]
         chain=chain,
@@ -28,7 +36,7 @@ def member(shown: object, chain: ManifestChain = CHAIN, at: float = NOW) -> Gate
     )
 
 
-def heard_by(gate: Gate) -> list[tuple[str, Reason, bool]]:
+def heard_by(gate: MembershipAdmission) -> list[tuple[str, Reason, bool]]:
     """What the gate passes on of refusals."""
     heard: list[tuple[str, Reason, bool]] = []
     gate.refused = lambda by, refusal, signed: heard.append((by, refusal.reason, signed))

@@ -20,7 +20,8 @@ from swarms import (
     peer,
 )
 
-from gossip.errors import LocalError, Reason, RemoteError
+from gossip.core.digests import DIGEST_BYTES, digest_of
+from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.membership import (
     Roster,
     buckets,
@@ -37,9 +38,8 @@ from gossip.membership import (
     rotate,
     rotated,
 )
-from gossip.membership.limits import MAX_ITEM_BYTES, MAX_PAGE_BYTES
+from gossip.membership.membership_limits import MAX_ITEM_BYTES, MAX_PAGE_BYTES
 from gossip.membership.roster import Item
-from gossip.protocol.digests import DIGEST_BYTES, digest_of
 
 BOARD = ADMINS[:2]
 KEYS = [each.public_key for each in BOARD]

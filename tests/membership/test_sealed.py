@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.pwhash import argon2id
 
-from gossip import sealed
-from gossip.errors import LocalError
+from gossip.core import keyfile
+from gossip.core.errors import LocalError
+from gossip.core.keyfile import Cost, is_sealed, seal, unseal
+from gossip.core.wire import pack
 from gossip.membership import Authority
-from gossip.protocol.wire import pack
-from gossip.sealed import Cost, is_sealed, seal, unseal
 
 CHEAP = Cost(operations=argon2id.OPSLIMIT_MIN, memory_bytes=argon2id.MEMLIMIT_MIN)
 SALT, NONCE = b"s" * 16, b"n" * 24
@@ -22,12 +22,12 @@ def opened(data: bytes, passphrase: bytes = b"words", purpose: str = "authority"
     return unseal(data, passphrase, purpose=purpose)
 
 
-@given(st.binary(max_size=sealed.MAX_SECRET_BYTES), st.binary(min_size=1, max_size=60))
+@given(st.binary(max_size=keyfile.MAX_SECRET_BYTES), st.binary(min_size=1, max_size=60))
 def test_secrets_come_back(secret, passphrase):
     data = seal(secret, passphrase, purpose="identity", salt=SALT, nonce=NONCE, cost=CHEAP)
     assert opened(data, passphrase, "identity") == secret
     assert is_sealed(data)
-    assert len(data) <= len(sealed.HEADER) + sealed.MAX_SEALED_BYTES
+    assert len(data) <= len(keyfile.HEADER) + keyfile.MAX_SEALED_BYTES
     with pytest.raises(LocalError, match="passphrase is wrong"):
         opened(data, passphrase + b"!", "identity")
 
@@ -42,7 +42,7 @@ def test_every_bit_and_every_truncation_counts():
         hurt = bytearray(SEALED)
         hurt[bit // 8] ^= 1 << bit % 8
         # Where the flip makes the file dearer than the test has time for, it is the bounds' turn (below).
-        if bit // 8 in range(len(sealed.HEADER) + 1, len(sealed.HEADER) + 6):
+        if bit // 8 in range(len(keyfile.HEADER) + 1, len(keyfile.HEADER) + 6):
             continue
         with pytest.raises(LocalError):
             opened(bytes(hurt))
@@ -58,7 +58,7 @@ def test_a_hostile_file_gets_no_memory(cost, monkeypatch):
 
     monkeypatch.setattr(argon2id, "kdf", never)
     with pytest.raises(LocalError):
-        opened(sealed.HEADER + pack((*cost, SALT, NONCE, bytes(60))))
+        opened(keyfile.HEADER + pack((*cost, SALT, NONCE, bytes(60))))
 
 
 def test_the_default_is_libsodiums_moderate(tmp_path, monkeypatch):

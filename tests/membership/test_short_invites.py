@@ -28,31 +28,33 @@ from swarms import (
     secret,
 )
 
-from gossip.errors import AnsweredError, LocalError, Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.digests import digest_of
+from gossip.core.errors import AnsweredError, LocalError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.wire import pack
 from gossip.membership import (
     Authority,
-    Invitation,
+    InviteBundle,
     ManifestChain,
     Policy,
     Role,
     ShortInvite,
-    encode_line,
+    encode_invite_code,
     encode_short,
     make_invite,
+    next_version,
     pack_item,
     pack_manifests,
     parse_any,
-    parse_line,
+    parse_invite_code,
     psk_fingerprint,
     revoke_grant,
     shorten,
-    succeed,
 )
-from gossip.membership import line as lines
-from gossip.membership.gate import PIECES_BURST
-from gossip.membership.limits import (
+from gossip.membership import invite_code as lines
+from gossip.membership.admission import PIECES_BURST
+from gossip.membership.membership_limits import (
     MAX_LINE_ADDRESSES,
     MAX_LINE_BYTES,
     MAX_PIECE_BYTES,
@@ -62,12 +64,10 @@ from gossip.membership.limits import (
 )
 from gossip.membership.refusal import TOLD, Refusal
 from gossip.membership.visit import Visitor, make_visit, parse_visit
-from gossip.protocol.digests import digest_of
-from gossip.protocol.wire import pack
-from gossip.running.visiting import EACH_S, KNOCK_S, FetchError, Nobody, fetch
+from gossip.membership.visit_task import EACH_S, KNOCK_S, FetchError, Nobody, fetch
 from gossip.transport.base import MAX_CREDENTIALS, Admission
-from gossip.transport.memory import MemoryNetwork, MemoryTransport
-from gossip.transport.memory_links import LinkQuality
+from gossip.transport.memory.link_quality import LinkQuality
+from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
 
 ASKER = peer(77)
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=64)
@@ -126,7 +126,7 @@ def test_a_short_line_has_less_than_half_the_letters():
     """Of one admin, two bootstrap nodes and the settings of an ordinary run. It does not grow with the manifests."""
     line = encode_short(short_of())
     assert len(line) == 371
-    assert len(encode_line(line_parts())) > 2 * len(line)
+    assert len(encode_invite_code(line_parts())) > 2 * len(line)
     chain = chain_of()
     chain.accept(after(chain, ADMIN))
     assert len(encode_short(short_of(chain))) == len(line)
@@ -155,14 +155,14 @@ def test_whatever_happens_to_a_short_line_is_said():
     assert isinstance(read, ShortInvite)
     assert same(read, short_of())
     with pytest.raises(LocalError, match="more than one invite"):
-        parse_any(f"{line}\n{encode_line(line_parts())}")
+        parse_any(f"{line}\n{encode_invite_code(line_parts())}")
     with pytest.raises(LocalError, match="a short one"):
-        parse_line(line)
+        parse_invite_code(line)
 
 
 def test_a_full_line_is_read_as_ever():
-    read = parse_any(encode_line(line_parts()))
-    assert isinstance(read, Invitation)
+    read = parse_any(encode_invite_code(line_parts()))
+    assert isinstance(read, InviteBundle)
     assert read.chain.newest == CHAIN.newest
 
 
@@ -380,7 +380,7 @@ class Town:
         short: ShortInvite | None = None,
         within_s: float = 60.0,
         once: bool = False,
-    ) -> Invitation:
+    ) -> InviteBundle:
         addresses = [each if isinstance(each, str) else each.addresses[0] for each in nodes]
         visitor = Visitor(short or short_of(), self.asker)
         transport = self.network.attach(self.asker.peer_id, visitor)
@@ -438,7 +438,7 @@ def whole(data: bytes, size: int | None = None, check: bytes | None = None) -> C
 def without_the_named() -> ManifestChain:
     """By an admin that the named version put out: one that goes round it."""
     chain = chain_of(ADMINS[:2])
-    chain.accept(succeed(chain.newest, chain.newest.terms, applies_at=0, version=9).signed_by(ADMIN))
+    chain.accept(next_version(chain.newest, chain.newest.terms, applies_at=0, version=9).signed_by(ADMIN))
     return chain
 
 
@@ -450,12 +450,12 @@ def put_out() -> ManifestChain:
 
 
 NAMED = put_out()
-BY_SECOND = Invitation(invite=invite(admin=ADMINS[1], chain=NAMED), secret=secret(), chain=NAMED)
+BY_SECOND = InviteBundle(invite=invite(admin=ADMINS[1], chain=NAMED), secret=secret(), chain=NAMED)
 
 
 def forked() -> bytes:
     """The named version, and one after it by the admin that it put out."""
-    late = succeed(NAMED.newest, chain_of(ADMINS[:2]).newest.terms, applies_at=0).signed_by(ADMIN)
+    late = next_version(NAMED.newest, chain_of(ADMINS[:2]).newest.terms, applies_at=0).signed_by(ADMIN)
     return pack_manifests((*NAMED, late))
 
 

@@ -10,14 +10,14 @@ from gossip.membership import (
     ShortInvite,
     parse_any,
     parse_certificate,
-    parse_line,
+    parse_invite_code,
     parse_manifest,
     parse_revocation,
     parse_rotation,
 )
 from gossip.membership.invite import parse_invite
 from gossip.membership.manifest import Policy
-from gossip.membership.signed import Kind
+from gossip.membership.signed import SignedKind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "private-swarms.md").read_text(encoding="utf-8")
 
@@ -44,7 +44,7 @@ def test_the_examples_are_what_the_code_makes():
 
 def test_the_examples_are_what_the_code_reads():
     blocks = shown()
-    read = parse_line(shown_line())
+    read = parse_invite_code(shown_line())
     assert read.chain.newest == parse_manifest(blocks["manifest"])
     assert read.invite == parse_invite(blocks["invite"])
     short = parse_any(shown_line("p2p2"))
@@ -56,5 +56,5 @@ def test_the_examples_are_what_the_code_reads():
 
 
 def test_every_name_stands_in_the_page():
-    for name in (*Kind, *Role, *Policy):
+    for name in (*SignedKind, *Role, *Policy):
         assert f"`{name.value}`" in PAGE, name

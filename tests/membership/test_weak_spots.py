@@ -16,7 +16,7 @@ from swarms import (
     secret,
 )
 
-from gossip.errors import LocalError, Reason
+from gossip.core.errors import LocalError, Reason
 from gossip.membership import make_invite, redeem, revoke_peer, rotate, rotated
 from gossip.membership.invite import Role
 

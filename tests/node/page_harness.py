@@ -11,11 +11,11 @@ import httpx
 import trio
 from swarm_story import node_events
 
-from node.events import Event
-from node.metrics import Metrics
-from node.page.feed import Feed, Moment
-from node.progress import NodeProgress
-from node.status_server import StatusServer
+from node.events.log import Event
+from node.events.progress import NodeProgress
+from node.metrics.node_metrics import Metrics
+from node.page.feed import Feed, LiveSnapshot
+from node.page.status_server import StatusServer
 
 ROUNDS_TOLD = 3
 
@@ -41,9 +41,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(*, token: str = "", moment: Moment | None = None) -> AsyncIterator[Served]:
+async def served(*, token: str = "", moment: LiveSnapshot | None = None) -> AsyncIterator[Served]:
     progress = NodeProgress("node-0")
-    feed = Feed(progress, moment=lambda: moment or Moment())
+    feed = Feed(progress, moment=lambda: moment or LiveSnapshot())
     async with trio.open_nursery() as nursery:
         url = await nursery.start(StatusServer(Metrics(), feed, token=token).run)
         page = Served(url, feed, progress)

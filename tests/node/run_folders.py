@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from node.checkpoint import Checkpoint, CheckpointStore
-from node.config import Config, load
+from node.config.schema import Config, load
+from node.training.checkpoint import Checkpoint, CheckpointStore
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer

@@ -4,14 +4,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gossip.core.keyfile import Cost, seal
 from gossip.membership import Role
-from gossip.sealed import Cost, seal
 from node.cli import main
-from node.config_source import Raw
+from node.config.toml_source import Raw
+from node.swarm.accept_invite import Membership, membership, read_invite
+from node.swarm.create import CreatedSwarm, CreateRequest, create
 from node.swarm.folder import SwarmFolder
-from node.swarm.founding import Founded, Founding, create
 from node.swarm.inviting import Wish, give
-from node.swarm.joining import Membership, membership, read_invite
 
 DIGITS: Raw = {"task": {"name": "digits"}, "train": {"rounds": 3, "inner_steps": 2}}
 CHEAP = Cost(operations=1, memory_bytes=1 << 20)
@@ -19,10 +19,10 @@ AT = ("127.0.0.1", 4001)
 """Where the founder's node says it is; no test listens there."""
 
 
-def founded(out: Path, raw: Raw | None = None, **wish: Any) -> Founded:
+def founded(out: Path, raw: Raw | None = None, **wish: Any) -> CreatedSwarm:
     """A swarm in `out`."""
     wanted = {"name": "lab", "at": AT, "first": Wish(uses=10, full=True), **wish}
-    return create(out, DIGITS if raw is None else raw, Founding(**wanted), None)
+    return create(out, DIGITS if raw is None else raw, CreateRequest(**wanted), None)
 
 
 def line_of(folder: SwarmFolder, **wish: Any) -> str:
@@ -45,7 +45,7 @@ def appointed_role(folder: SwarmFolder, node_dir: Path, role: Role) -> Membershi
 
 def seal_cheaply(monkeypatch: Any) -> None:
     """Passphrases that take a millisecond, not half a second."""
-    for module in ("gossip.identity", "gossip.membership.authority"):
+    for module in ("gossip.core.identity", "gossip.membership.authority"):
         monkeypatch.setattr(f"{module}.seal", lambda *given, **how: seal(*given, **{**how, "cost": CHEAP}))
 
 

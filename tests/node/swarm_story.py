@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from node.events import Event
+from node.events.log import Event
 
 ROUNDS = 10
 PEER = "12D3KooWBqR1mAqEDv1Gd8S1bMbM1iV9pJ2YzPCf7oY8Zf7M8cV"

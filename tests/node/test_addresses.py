@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from node.addresses import best_address, default_sources
+from node.system.addresses import best_address, default_sources
 
 BRIDGE, LAN, LOOPBACK = ("/ip4/172.17.0.1/tcp/4001", "/ip4/192.168.1.4/tcp/4001", "/ip4/127.0.0.1/tcp/4001")
 LONG_V6 = "/ip6/2001:db8:0:0:0:0:0:4/tcp/4001"

@@ -14,9 +14,9 @@ from bench_words import TINY, rows, run
 from node.bench import plot, strategies
 from node.bench.aggregators import scratch_bytes
 from node.bench.base import Benchmark
+from node.bench.benchmarks import BENCHMARKS
 from node.bench.codecs import VARIANTS
-from node.bench.menu import BENCHMARKS
-from node.errors import UsageError
+from node.system.errors import UsageError
 from p2ptrain import aggregate, compress
 from p2ptrain.sync import SYNC_STRATEGIES
 

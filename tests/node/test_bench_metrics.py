@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from bench_words import rows, run
 
-from gossip.errors import Reason
+from gossip.core.errors import Reason
 from node.bench import plot
-from node.bench.metrics import LAG_PERIOD_S, SCRAPES_S, MetricsCost
+from node.bench.metrics_cost import LAG_PERIOD_S, SCRAPES_S, MetricsCost
 
 SMALL = ("metrics", "--peers", "70", "--size", "pico", "--repetitions", "2")
 

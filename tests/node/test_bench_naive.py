@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from node.bench import bounds, naive, peers, timing
+from node.bench import baseline, bounds, rivals, timing
 from p2ptrain import aggregate, compress
 
-RULES = [name for name in (*aggregate.names(), "nnm+trimmed_mean", "nnm+mean") if naive.aggregator(name, 0)]
-CODECS = [name for name in compress.names() if naive.codec(name)]
+RULES = [name for name in (*aggregate.names(), "nnm+trimmed_mean", "nnm+mean") if baseline.aggregator(name, 0)]
+CODECS = [name for name in compress.names() if baseline.codec(name)]
 
 
 def vectors(n: int, d: int) -> torch.Tensor:
@@ -17,14 +17,14 @@ def vectors(n: int, d: int) -> torch.Tensor:
 def test_there_are_plain_versions():
     assert {"mean", "trimmed_mean", "median", "krum", "nnm+trimmed_mean"} <= set(RULES)
     assert {"none", "fp16", "int8", "q2", "sign1", "topk"} <= set(CODECS)
-    assert naive.codec("powersgd") is None
-    assert naive.aggregator("cs_plus", 1) is None
+    assert baseline.codec("powersgd") is None
+    assert baseline.aggregator("cs_plus", 1) is None
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_plain_rule_gives_what_ours_gives(name):
     x_nd = vectors(9, 700)
-    plain = naive.aggregator(name, 2)
+    plain = baseline.aggregator(name, 2)
     assert plain is not None
     loose = 1e-2 if name == "geometric_median" else 1e-5  # a few steps, where ours go on until nothing moves
     torch.testing.assert_close(plain(x_nd), aggregate.get(name, f=2)(x_nd), rtol=loose, atol=loose)
@@ -34,7 +34,7 @@ def test_a_plain_rule_gives_what_ours_gives(name):
 @pytest.mark.parametrize("numel", [4096, 5003])
 def test_a_plain_codec_loses_what_ours_loses(name, numel):
     x_d, codec = vectors(1, numel)[0], compress.get(name)
-    encode, decode = naive.codec(name)
+    encode, decode = baseline.codec(name)
     plain_d, ours_d = decode(encode(x_d), numel), codec.decode(codec.encode(x_d), numel)
 
     def lost(seen_d: torch.Tensor) -> float:
@@ -89,8 +89,8 @@ def test_the_bound_is_a_mean_and_the_compare_exchanges():
 
 
 def test_absent_rivals_are_named_and_not_needed():
-    for name, found in (("byzfl", peers.byzfl_rule("krum", 1)), ("hivemind", peers.hivemind_codec("fp16"))):
-        notes = peers.absent(name)
+    for name, found in (("byzfl", rivals.byzfl_rule("krum", 1)), ("hivemind", rivals.hivemind_codec("fp16"))):
+        notes = rivals.absent(name)
         assert (found is None) == any("not installed" in note for note in notes)
-    assert peers.byzfl_rule("cs_plus", 1) is None
-    assert peers.hivemind_codec("q2") is None
+    assert rivals.byzfl_rule("cs_plus", 1) is None
+    assert rivals.hivemind_codec("q2") is None

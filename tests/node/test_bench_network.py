@@ -13,13 +13,13 @@ import pytest
 import torch
 from bench_words import run
 
-from gossip.protocol.exchange import ReducedPart
-from node.bench import plot, report
+from gossip.allreduce.allreduce import ReducedPart
+from node.bench import output, plot
 from node.bench.average import Average
 from node.bench.blob import Blob
 from node.bench.network import averager, averaging
-from node.bench.network.crew import Child, Crew
-from node.errors import RunError
+from node.bench.network.workers import Worker, Workers
+from node.system.errors import RunError
 from p2ptrain import compress
 
 PATIENCE_S = 60.0
@@ -47,12 +47,12 @@ time.sleep(600)
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    with Crew(PATIENCE_S) as crew:
+def crew() -> Iterator[Workers]:
+    with Workers(PATIENCE_S) as crew:
         yield crew
 
 
-def hired(crew: Crew, script: str, name: str = "a child") -> Child:
+def hired(crew: Workers, script: str, name: str = "a child") -> Worker:
     return crew.hire_command(name, [sys.executable, "-c", script])
 
 
@@ -60,7 +60,7 @@ def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_orders_are_answered_one_by_one(crew: Crew):
+def test_orders_are_answered_one_by_one(crew: Workers):
     child = hired(crew, ECHO)
     for number in range(3):
         crew.tell(child, "double", number=number)
@@ -71,13 +71,13 @@ def test_orders_are_answered_one_by_one(crew: Crew):
 
 
 def test_a_message_may_come_in_pieces():
-    child = Child("a child", None, io.BytesIO())  # type: ignore[arg-type]
+    child = Worker("a child", None, io.BytesIO())  # type: ignore[arg-type]
     for piece in (b'chatter\n{"said": ', b'"one"}\n{"said": "two"}', b'\n[1]\n{"x": 1}\n{"said": "thr'):
         child.take(piece)
     assert [message["said"] for message in child.said] == ["one", "two"]
 
 
-def test_a_death_ends_the_wait_for_anyone(crew: Crew):
+def test_a_death_ends_the_wait_for_anyone(crew: Workers):
     dying, silent = hired(crew, DIES, "the first"), hired(crew, NOTES, "the second")
     crew.tell(dying, "go")
     with pytest.raises(RunError) as caught:
@@ -85,7 +85,7 @@ def test_a_death_ends_the_wait_for_anyone(crew: Crew):
     assert caught.value.line() == "the first has died: exit code 3; a reason"
 
 
-def test_a_killed_child_is_named(crew: Crew):
+def test_a_killed_child_is_named(crew: Workers):
     child = hired(crew, ECHO)
     child.process.send_signal(signal.SIGKILL)
     with pytest.raises(RunError, match="a child has died: killed by SIGKILL"):
@@ -94,7 +94,7 @@ def test_a_killed_child_is_named(crew: Crew):
         crew.tell(child, "double", number=1)
 
 
-def test_a_failure_is_told_in_the_childs_words(crew: Crew):
+def test_a_failure_is_told_in_the_childs_words(crew: Workers):
     child = hired(crew, FAILS)
     crew.tell(child, "go")
     with pytest.raises(RunError, match="a child failed: no room"):
@@ -102,14 +102,14 @@ def test_a_failure_is_told_in_the_childs_words(crew: Crew):
 
 
 def test_silence_has_an_end_and_says_what_was_noted():
-    with Crew(1.0) as crew:
+    with Workers(1.0) as crew:
         child = hired(crew, NOTES)
         with pytest.raises(RunError, match=r"has not said 'met' within 1 s \(a neighbour is gone\)|has not said 'met'"):
             crew.hear(child, "met")
 
 
 def test_what_a_child_started_goes_with_it():
-    with Crew(PATIENCE_S) as crew:
+    with Workers(PATIENCE_S) as crew:
         child = hired(crew, PARENT)
         grandchild = crew.hear(child, "started")["pid"]
         assert alive(grandchild)
@@ -123,10 +123,10 @@ def test_what_a_child_started_goes_with_it():
 
 
 def test_children_are_gone_whatever_ends_the_block():
-    children: list[Child] = []
+    children: list[Worker] = []
 
     def interrupted() -> None:
-        with Crew(PATIENCE_S) as crew:
+        with Workers(PATIENCE_S) as crew:
             children.append(hired(crew, NOTES))
             raise KeyboardInterrupt
 
@@ -221,7 +221,7 @@ def test_tables_end_with_medians():
     (summary,) = Blob(mib=4, repetitions=3).summaries(BLOB_ROWS)
     assert summary.rows[-1]["repetition"] == "median"
     assert summary.rows[-1]["of_bare"] == 0.4
-    console = report.table(summary)
+    console = output.table(summary)
     assert console.row_count == 4
     average = Average(peers=4, mib=1, codec="q2", repetitions=3, notes=["hivemind is not installed"])
     (summary,) = average.summaries(AVERAGE_ROWS)

@@ -9,17 +9,17 @@ from bench_words import TINY, rows, run
 
 from node.bench.swarm import jobs, study
 from node.bench.swarm.presets import asked
-from node.bench.swarm.recipe import Recipe
 from node.bench.swarm.results import Results
+from node.bench.swarm.run_spec import RunSpec
 from node.cli import main
-from node.errors import UsageError
+from node.system.errors import UsageError
 from p2ptrain.sync import SYNC_STRATEGIES
 
 DIGITS = {"task": "digits", "rounds": 2, "inner_steps": 2, "strategy": "tracked_gossip"}
 WORDS = ("strategies", *TINY, "--strategy", "tracked_gossip", "--json")
 
 
-def recipes(benchmark: str = "strategies", **given: object) -> list[Recipe]:
+def recipes(benchmark: str = "strategies", **given: object) -> list[RunSpec]:
     return asked(benchmark, {**DIGITS, **given}, quick=False).recipes({})
 
 
@@ -161,7 +161,7 @@ def test_a_finished_run_is_not_made_again(capsys, tmp_path, monkeypatch):
 def test_after_an_interruption_it_goes_on(capsys, tmp_path, monkeypatch):
     path, measure = tmp_path / "results.jsonl", jobs.measure
 
-    def interrupted(recipe: Recipe) -> dict:
+    def interrupted(recipe: RunSpec) -> dict:
         if recipe.kind == "swarm":
             raise KeyboardInterrupt
         return measure(recipe)

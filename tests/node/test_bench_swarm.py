@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from node.bench.robust import verdict
-from node.bench.swarm import baselines, liars
+from node.bench.swarm import baselines, byzantine_nodes
 from node.bench.swarm.gradients import GradientSwarm
 from node.bench.swarm.measure import measure
 from node.bench.swarm.presets import asked
-from node.bench.swarm.recipe import Recipe
+from node.bench.swarm.run_spec import RunSpec
 from node.bench.swarm.simulation import Swarm
-from node.errors import UsageError
+from node.system.errors import UsageError
 from p2ptrain import attacks, tasks
-from p2ptrain.sync import SYNC_STRATEGIES, averages_gradients, meets
+from p2ptrain.sync import SYNC_STRATEGIES, averages_gradients, is_allreduce
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
 
@@ -24,7 +24,7 @@ def digits() -> Task:
     return tasks.get("digits")
 
 
-def recipe(*sets: str, **given: object) -> Recipe:
+def recipe(*sets: str, **given: object) -> RunSpec:
     """One run: by default four nodes that all hear each other, and average exactly."""
     words = {"task": "digits", "nodes": 4, "rounds": 3, "inner_steps": 2, "strategy": "tracked_gossip"}
     words |= {"compressor": "none", "aggregator": "mean", "set_": ["train.warmup_steps=1", *sets]}
@@ -97,7 +97,9 @@ def test_every_strategy_learns(name):
     row = measure(recipe("train.epsilon=1e-8", strategy=name, **quick))
     assert not row["diverged"]
     assert row["eval_loss"] < 0.8 * row["eval_loss_first"]
-    if meets(name):  # pairs send a vector; groups of four send 3/2 of one, by turns with pairs where there are more
+    if is_allreduce(
+        name
+    ):  # pairs send a vector; groups of four send 3/2 of one, by turns with pairs where there are more
         each = {"noloco": 1.0, "moshpit": 1.5}[name]
         assert row["sent_bits"] == pytest.approx(each * row["published_bits"], rel=1e-4)
     else:
@@ -136,7 +138,7 @@ def test_what_cannot_be_a_model_is_refused_once_by_everybody():
     assert not row["diverged"]
 
 
-@pytest.mark.parametrize("name", liars.simulated())
+@pytest.mark.parametrize("name", byzantine_nodes.simulated())
 def test_every_attack_can_be_simulated(name):
     row = measure(recipe(attack=name, byzantine="1", aggregator="trimmed_mean"))
     assert row["attack"] == name
@@ -144,7 +146,7 @@ def test_every_attack_can_be_simulated(name):
 
 
 def test_attacks_on_the_network_are_refused():
-    assert 0 < len(liars.simulated()) < len(attacks.names())
+    assert 0 < len(byzantine_nodes.simulated()) < len(attacks.names())
     with pytest.raises(UsageError, match="there is no 'flood'"):
         recipe(attack="flood", byzantine="1")
 
@@ -178,16 +180,16 @@ def test_each_victim_is_told_something_else(digits):
 
 
 def test_the_honest_graph_weighs_liars_apart():
-    found = liars.honest_graph([frozenset({1, 2}), frozenset({0, 2}), frozenset({0, 1})], honest=2)
+    found = byzantine_nodes.honest_graph([frozenset({1, 2}), frozenset({0, 2}), frozenset({0, 1})], honest=2)
     assert found.weight_hh.tolist() == [[0, pytest.approx(1 / 3)], [pytest.approx(1 / 3), 0]]
     assert found.liar_weight_h.tolist() == [pytest.approx(1 / 3), pytest.approx(1 / 3)]
 
 
 def test_the_liar_knows_the_defence():
-    plan = liars.Conspiracy(recipe(attack="searched_alie", byzantine="1", aggregator="median"))
+    plan = byzantine_nodes.Conspiracy(recipe(attack="searched_alie", byzantine="1", aggregator="median"))
     assert plan._find().defence == "median"
     told = recipe("attack.name=searched_alie", "attack.defence=krum", attack="searched_alie", byzantine="1")
-    assert liars.Conspiracy(told)._find().defence == "krum"
+    assert byzantine_nodes.Conspiracy(told)._find().defence == "krum"
 
 
 @pytest.mark.parametrize(

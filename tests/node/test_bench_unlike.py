@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.bench.swarm.heterogeneous import STRETCHES, HalvedDigits, SmallText
 from node.bench.swarm.presets import asked
-from node.bench.swarm.unlike import STRETCHES, HalvedDigits, SmallText
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard, TaskError
 
-NAME = "node.bench.swarm.unlike:small_text"
+NAME = "node.bench.swarm.heterogeneous:small_text"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.checkpoint import Checkpoint, CheckpointError, CheckpointStore, read
+from node.training.checkpoint import Checkpoint, CheckpointError, CheckpointStore, read
 
 
 def make(number: int) -> Checkpoint:
@@ -73,7 +73,7 @@ def test_a_disk_that_fails_leaves_the_old_ones(store: CheckpointStore, monkeypat
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("node.checkpoint.save_file", full)
+    monkeypatch.setattr("node.training.checkpoint.save_file", full)
     with pytest.raises(OSError, match="No space"):
         store.save(make(2))
     newest = store.newest()

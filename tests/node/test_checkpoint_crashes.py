@@ -8,10 +8,10 @@ import pytest
 import torch
 from disk_crashes import failing_disk
 
-from node.checkpoint import Checkpoint, CheckpointStore
+from node.training.checkpoint import Checkpoint, CheckpointStore
 
 MOST_CALLS = 200
-WRITERS = ("node.checkpoint.save_file",)
+WRITERS = ("node.training.checkpoint.save_file",)
 
 
 @pytest.fixture(autouse=True)

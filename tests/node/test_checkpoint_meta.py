@@ -14,12 +14,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from gossip.protocol.limits import MAX_COUNTER
-from node.checkpoint import Checkpoint, CheckpointError, CheckpointStore, read
-from node.checkpoint_meta import MAX_MEASURES, MAX_META_BYTES, MAX_NAME_CHARS, MAX_SECONDS, dump, parse, totals_of
-from node.epochs import MAX_EPOCH
-from node.errors import RunError
-from node.evaluation import load
+from gossip.core.limits import MAX_COUNTER
+from node.system.errors import RunError
+from node.training.checkpoint import Checkpoint, CheckpointError, CheckpointStore, read
+from node.training.checkpoint_meta import (
+    MAX_MEASURES,
+    MAX_META_BYTES,
+    MAX_NAME_CHARS,
+    MAX_SECONDS,
+    dump,
+    parse,
+    totals_of,
+)
+from node.training.epochs import MAX_EPOCH
+from node.training.evaluation import load
 
 FIELDS: dict[str, Any] = {
     "config": {"task": {"name": "digits"}, "train": {"rounds": 60, "learning_rate": 1e-3}, "list": [1, 2.5, None]},

@@ -14,12 +14,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from node import checkpoint as checkpoints
-from node import logs, room
-from node.checkpoint import Checkpoint, CheckpointStore
 from node.cli import main
-from node.errors import RunError
-from node.redaction import Redactor
+from node.events import library_logs
+from node.events.redaction import Redactor
+from node.system.errors import RunError
+from node.training import checkpoint as checkpoints
+from node.training import checkpoint_room
+from node.training.checkpoint import Checkpoint, CheckpointStore
 
 PARAMETERS = 1 << 18
 """A checkpoint of 1 MiB: what a small file system tells of."""
@@ -87,8 +88,8 @@ def test_a_newer_one_that_is_damaged_is_not_what_stays(tmp_path: Path, monkeypat
 def test_room_is_asked_for_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(tmp_path / "checkpoint")
     store.save(make(1))
-    needed = room.bytes_of(make(2).tensors)
-    monkeypatch.setattr(room, "disk_free", lambda _: needed - 1)
+    needed = checkpoint_room.bytes_of(make(2).tensors)
+    monkeypatch.setattr(checkpoint_room, "disk_free", lambda _: needed - 1)
 
     def never(*_: object) -> None:
         raise AssertionError("a file cut short would take what room others have")
@@ -100,15 +101,15 @@ def test_room_is_asked_for_before_anything_is_written(tmp_path: Path, monkeypatc
 
 
 def test_a_start_counts_on_what_older_checkpoints_would_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = room.expected_bytes(PARAMETERS)
-    monkeypatch.setattr(room, "disk_free", lambda _: needed // 2)
-    room.check(tmp_path, PARAMETERS, spare=needed)
+    needed = checkpoint_room.expected_bytes(PARAMETERS)
+    monkeypatch.setattr(checkpoint_room, "disk_free", lambda _: needed // 2)
+    checkpoint_room.check(tmp_path, PARAMETERS, spare=needed)
     with pytest.raises(RunError, match="no room for a checkpoint"):
-        room.check(tmp_path, PARAMETERS)
+        checkpoint_room.check(tmp_path, PARAMETERS)
     with pytest.raises(RunError, match="of each of 3 nodes"):
-        room.check(tmp_path, PARAMETERS, spare=needed, nodes=3)
-    monkeypatch.setattr(room, "disk_free", lambda _: -1)
-    room.check(tmp_path, PARAMETERS)
+        checkpoint_room.check(tmp_path, PARAMETERS, spare=needed, nodes=3)
+    monkeypatch.setattr(checkpoint_room, "disk_free", lambda _: -1)
+    checkpoint_room.check(tmp_path, PARAMETERS)
 
 
 def test_a_checkpoint_that_is_not_finite_is_passed_over_and_never_taken_home(
@@ -140,7 +141,7 @@ def test_a_log_on_a_full_disk_prints_no_traceback_of_its_own(capsys: pytest.Capt
     before, level = list(root.handlers), root.level
     root.handlers.clear()  # `configure` closes those that it finds
     try:
-        logs.configure(Path("/dev/full"), Redactor())
+        library_logs.configure(Path("/dev/full"), Redactor())
         logging.getLogger("somebody").error("in vain")
         assert capsys.readouterr() == ("", "")
     finally:
@@ -156,7 +157,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of room for two checkpoints and the margin, and not for three."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    size = 2 * 4 * PARAMETERS + room.MARGIN_BYTES + (1 << 18)
+    size = 2 * 4 * PARAMETERS + checkpoint_room.MARGIN_BYTES + (1 << 18)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")

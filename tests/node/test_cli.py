@@ -9,10 +9,10 @@ import tomllib
 import pytest
 from swarm_story import node_events
 
-from gossip.errors import LocalError
+from gossip.core.errors import LocalError
 from node.cli import main
-from node.errors import RunError, UsageError, is_interrupt, translate
-from node.events import to_line
+from node.events.log import to_line
+from node.system.errors import RunError, UsageError, is_interrupt, translate
 from p2ptrain.registry import UnknownMemberError
 from p2ptrain.tasks.base import TaskError
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from node.metrics import Metrics
-from node.peer_metrics import MAX_PEERS
+from node.metrics.node_metrics import Metrics
+from node.metrics.peer_metrics import MAX_PEERS
 from p2ptrain import aggregate
 from p2ptrain.aggregate.base import Clips
 from p2ptrain.sync import SyncConfig, build

@@ -11,13 +11,13 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from gossip.api import RunInfo
-from gossip.ids import Digest, RunId
+from gossip.core.api import RunInfo
+from gossip.core.ids import Digest, RunId
 from node.cli.app import main
-from node.config import load
-from node.doctor import examine, machine, network, peers, router
+from node.config.schema import load
+from node.doctor import examine, machine, network, peer_checks, router
 from node.doctor.finding import Finding, Model, Subject, unless_one_is_fine
-from node.run_dir import EPOCH
+from node.system.run_dir import EPOCH
 
 MODEL = Model(parameters=10_000_000, device="cpu", run=RunInfo(run_id=RunId(b"r" * 16), genesis=Digest(b"g" * 32)))
 
@@ -175,7 +175,7 @@ def test_what_does_not_answer_in_time_is_said_to_be_unknown(subject, offline, mo
     async def never(*_):
         await trio.sleep_forever()
 
-    monkeypatch.setattr(peers, "peers", never)
+    monkeypatch.setattr(peer_checks, "peers", never)
     monkeypatch.setattr(examine, "ALL_S", 0.5)
     found = {it.check: it for it in examine.examine(subject)}
     assert (found["peers"].level, "not done within" in found["peers"].seen) == ("unknown", True)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from node import energy
-from node.energy import SOURCES, Meter, SystemTimes, meter_for
-from node.metrics import Metrics
+from node.metrics import energy
+from node.metrics.energy import SOURCES, Meter, SystemTimes, meter_for
+from node.metrics.node_metrics import Metrics
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:1")
 

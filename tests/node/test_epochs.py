@@ -9,9 +9,9 @@ from disk_crashes import failing_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.protocol.limits import MAX_COUNTER
-from node.epochs import MAX_EPOCH, EpochCounter
-from node.errors import RunError
+from gossip.core.limits import MAX_COUNTER
+from node.system.errors import RunError
+from node.training.epochs import MAX_EPOCH, EpochCounter
 
 NOW = 1_785_000_000.0
 """Unix seconds, in 2026."""

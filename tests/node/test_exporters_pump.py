@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from node.events import EventLog, read_events
+from node.events.log import EventLog, read_events
 from node.exporters import exporting
 from node.exporters.pump import Pump, close_all
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.api import Head, RunInfo
-from gossip.errors import Reason, RemoteError
-from gossip.identity import Identity
-from gossip.ids import RunId
-from gossip.protocol.digests import digest_of, swarm_id_of
-from gossip.protocol.envelope import Scope, open_envelope
-from gossip.protocol.statements import LinkBody, parse_link
+from gossip.core.api import Head, RunInfo
+from gossip.core.digests import digest_of, swarm_id_of
+from gossip.core.envelope import Scope, open_envelope
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import RunId
+from gossip.core.statements import UpdateHeaderBody, parse_update_header
 from gossip.service import GossipService
-from node.config import from_raw, load
-from node.errors import UsageError
-from node.hostile import Forger, HostileService, attack_of, lying, poisoned, service_type
+from node.config.schema import from_raw, load
+from node.roles.byzantine import ByzantineService, Forger, attack_of, lying, poisoned, service_type
+from node.system.errors import UsageError
 from node.up.plan import make_plan
 from p2ptrain import attacks, tasks
 from p2ptrain.attacks import EdgeAttack, Misdeeds, WireAttack
@@ -70,7 +70,7 @@ KEY = Identity(bytes(31) + b"\x01")
 RUN = RunInfo(run_id=RunId(b"r" * 16), genesis=digest_of(b"the initial model"))
 SCOPE = Scope(swarm=swarm_id_of("p2ptrain"), run=RUN.run_id)
 BEFORE = Head(epoch=1000, seq=3, digest=digest_of(b"before"))
-BODY = LinkBody(round=4, kind="delta", codec="q2", size=100, steps=5, tokens=80)
+BODY = UpdateHeaderBody(round=4, kind="delta", codec="q2", size=100, steps=5, tokens=80)
 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
@@ -78,7 +78,7 @@ def test_every_broadcast_is_another_one_and_what_it_was_to_be(twins: int, epochs
     misdeeds = Misdeeds(twins=twins, epochs=epochs, forgeries=forgeries)
     raws = list(Forger(KEY, SCOPE, RUN.genesis).broadcasts(misdeeds, BEFORE, BODY))
     assert len(set(raws)) == len(raws) == twins + epochs + forgeries
-    signed = [parse_link(open_envelope(raw, SCOPE)) for raw in raws[: twins + epochs]]
+    signed = [parse_update_header(open_envelope(raw, SCOPE)) for raw in raws[: twins + epochs]]
     assert {link.peer for link in signed} <= {KEY.peer_id}
     for link in signed[:twins]:
         assert (link.place, link.prev, link.body) == ((1000, 4), BEFORE.digest, BODY)
@@ -100,4 +100,4 @@ def test_rounds_repeat_nothing() -> None:
 def test_a_hostile_service_is_one_of_the_kind_that_is_asked_for() -> None:
     attack = attacks.find("flood")
     made = service_type(attack)
-    assert getattr(made, "func", None) is HostileService
+    assert getattr(made, "func", None) is ByzantineService

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from swarm_harness import founded, joined, mistake, said, seal_cheaply
 
-from gossip.errors import LocalError
-from gossip.identity import Identity
-from node import credentials
-from node.run_dir import IDENTITY
-from node.swarm import successor
+from gossip.core.errors import LocalError
+from gossip.core.identity import Identity
+from node.swarm import key_rotation
 from node.swarm.folder import membership_of
+from node.system import credentials
+from node.system.run_dir import IDENTITY
 
 
 @pytest.fixture(autouse=True)
@@ -92,10 +92,10 @@ def test_a_rotation_that_died_half_way_is_finished_by_the_next(tmp_path: Path, m
     with monkeypatch.context() as died:
         died.setattr(Path, "replace", _power_cut(Path.replace))
         with pytest.raises(KeyboardInterrupt):
-            successor.replace_key(node / IDENTITY, None)
+            key_rotation.replace_key(node / IDENTITY, None)
     certificate = membership_of(node).load_certificate()
     assert certificate is not None
-    assert successor.replace_key(node / IDENTITY, None).peer_id == certificate.peer
+    assert key_rotation.replace_key(node / IDENTITY, None).peer_id == certificate.peer
     assert credentials.load(node, None).private is not None
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gossip.api import Arrivals
-from node.in_time import LEAST_ROUNDS, WINDOW, InTime, Lengthened, Lengths, late_words, lengthened_words
+from gossip.core.api import Arrivals
+from node.training.in_time import LEAST_ROUNDS, WINDOW, InTime, Lengthened, Lengths, late_words, lengthened_words
 from node.up.view import NoteTaker
 
 LENGTHS = Lengths(inner_steps=20, step_seconds=0.005, exchange_s=0.4, longest_s=30.0)

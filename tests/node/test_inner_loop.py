@@ -5,7 +5,7 @@ from typing import TypeVar
 import pytest
 import torch
 
-from node.inner_loop import InnerLoop, Phase
+from node.training.inner_loop import InnerLoop, Phase
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer

@@ -8,11 +8,11 @@ import torch
 from prometheus_client import CollectorRegistry, generate_latest
 from scraped import Scraped, parsed
 
-from gossip.api import Durations, Relaying
-from gossip.transport.drops import DROPS, counted
-from node.gpu_metrics import register_gpu
-from node.live_metrics import QUEUES, REACHABILITY, REFUSALS, Readings, disk_free
-from node.metrics import Metrics
+from gossip.core.api import Durations, Relaying
+from gossip.transport.drop_reasons import DROPS, counted
+from node.metrics.gpu_metrics import register_gpu
+from node.metrics.live_metrics import QUEUES, REACHABILITY, REFUSALS, Readings, disk_free
+from node.metrics.node_metrics import Metrics
 
 
 def scrape(metrics: Metrics) -> Scraped:

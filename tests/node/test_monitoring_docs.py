@@ -10,12 +10,12 @@ from typing import get_args
 
 import pytest
 
-from gossip.api import EventName
-from gossip.transport.drops import DROPS
-from node import run_dir
+from gossip.core.api import EventName
+from gossip.transport.drop_reasons import DROPS
 from node.cli.node_cmd import LOG
-from node.config import Config
-from node.metrics import Metrics
+from node.config.schema import Config
+from node.metrics.node_metrics import Metrics
+from node.system import run_dir
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from node.metrics import Metrics
+from node.metrics.node_metrics import Metrics
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer

@@ -14,25 +14,19 @@ from sim_swarm import swarm
 from torch import nn
 
 from node.bench.swarm.baselines import AllShards
-from node.cli.lines import describe
-from node.events import to_line
+from node.events.lines import describe
+from node.events.log import to_line
+from node.events.progress import MAX_OWN, NodeProgress
 from node.exporters.base import numbers
-from node.metrics import Metrics
-from node.page.feed import Feed, Place
+from node.metrics.node_metrics import Metrics
+from node.page.feed import Feed, FeedPosition
 from node.page.replay import earlier_rounds
-from node.progress import MAX_OWN, NodeProgress
 from node.top.screen import screen
 from node.top.source import Watched
 from p2ptrain.attacks.label_flip import Mislabelled
 from p2ptrain.tasks import Batch, Shard, TaskFaultError
 from p2ptrain.tasks.digits import Digits
-from p2ptrain.tasks.metrics import (
-    MAX_METRICS,
-    MAX_NAME_CHARS,
-    checked_metrics,
-    metric_units,
-    own_metrics,
-)
+from p2ptrain.tasks.metrics import MAX_METRICS, MAX_NAME_CHARS, checked_metrics, metric_units, own_metrics
 from p2ptrain.training import TrainConfig, Trainer
 from p2ptrain.training.preflight import preflight
 
@@ -121,7 +115,7 @@ async def test_a_node_tells_them_and_trains_on_where_they_fail(
 
 def test_the_page_has_them_by_name_with_each_point_and_their_units() -> None:
     progress = NodeProgress("n")
-    feed, place = Feed(progress), Place()
+    feed, place = Feed(progress), FeedPosition()
     for event in (STARTED, evaluated(0), evaluated(2, accuracy=50.0), evaluated(4, accuracy=60.0, f1=0.5)):
         progress.observe(event)
         feed.observe(event)
@@ -140,7 +134,7 @@ async def test_the_page_has_those_of_earlier_processes(tmp_path: Path) -> None:
     feed = Feed(NodeProgress("n"), log=log)
     feed.observe(evaluated(4, f1=0.5, accuracy=60.0))
     await feed.replay()
-    own = json.loads(feed.news(Place()))["own"]
+    own = json.loads(feed.news(FeedPosition()))["own"]
     assert own["accuracy"]["rows"] == [[2, 55], [4, 60]]
 
 
@@ -153,7 +147,7 @@ def test_whatever_is_told_their_number_is_bounded() -> None:
         progress.observe(event)
         feed.observe(event)
     assert len(progress.own) == MAX_OWN
-    assert len(json.loads(feed.news(Place()))["own"]) == MAX_OWN
+    assert len(json.loads(feed.news(FeedPosition()))["own"]) == MAX_OWN
 
 
 def test_prometheus_has_one_family_by_name() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.pace import LEAST_SHARE, STRIDE, WINDOW, Link, Pace, Pulse
+from node.training.pace import LEAST_SHARE, STRIDE, WINDOW, Link, Pace, Pulse
 
 NO_LINK = Link(bytes_per_s=None, payload_bytes=0, overlap_steps=None)
 

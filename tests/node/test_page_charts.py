@@ -9,15 +9,15 @@ import pytest
 import torch
 from swarm_story import PEER, round_event
 
-from node.events import EventLog
-from node.gpu_metrics import GpuUse, gpu_use
+from node.events.log import EventLog
+from node.events.progress import NodeProgress
+from node.metrics.gpu_metrics import GpuUse, gpu_use
 from node.page.columns import COLUMNS, MAX_NAME, MAX_OWN, Columns, own_of
-from node.page.feed import Feed, Place, export_command
+from node.page.feed import Feed, FeedPosition, export_command
 from node.page.names import MAX_FOLDERS, Names
 from node.page.replay import earlier_rounds
-from node.progress import NodeProgress
-from node.run_dir import EVENTS
-from node.status_server import FOLDER
+from node.page.status_server import FOLDER
+from node.system.run_dir import EVENTS
 
 VERSION = "1.6.32"
 DIGESTS = {
@@ -108,13 +108,13 @@ async def test_own_metrics_of_earlier_rounds_are_read_back(tmp_path):
     assert earlier_rounds(path, path.stat().st_size).own == {"accuracy": [(1, 0.1), (2, 0.2)]}
     feed = Feed(NodeProgress("node"), log=path)
     await feed.replay()
-    assert json.loads(feed.news(Place()))["own"]["accuracy"]["rows"] == [[1, 0.1], [2, 0.2]]
+    assert json.loads(feed.news(FeedPosition()))["own"]["accuracy"]["rows"] == [[1, 0.1], [2, 0.2]]
 
 
 def test_a_page_is_told_settings_commands_and_the_names_of_columns():
     progress = NodeProgress("node", run_dir="/runs/my run/node")
     feed = Feed(progress, settings={"train": {"rounds": 60}})
-    told = json.loads(feed.news(Place()))
+    told = json.loads(feed.news(FeedPosition()))
     assert told["columns"] == list(COLUMNS)
     assert told["settings"] == {"train": {"rounds": 60}}
     assert told["state"]["export_command"] == "p2ptrain export '/runs/my run/node' --out model.safetensors"

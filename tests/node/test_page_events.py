@@ -9,14 +9,14 @@ import trio
 from page_harness import PATIENCE_S, ROUNDS_TOLD, Served, ask, listening, served
 from swarm_story import PEER, round_event
 
-from node.events import EventLog
+from node.events.log import EventLog
+from node.events.progress import NodeProgress
 from node.page import feed as feeds
 from node.page import http1, serving
-from node.page.feed import MAX_CHARACTERS, MAX_DRAWN, MAX_LINES, Feed, Moment, Place
+from node.page.feed import MAX_CHARACTERS, MAX_DRAWN, MAX_LINES, Feed, FeedPosition, LiveSnapshot
 from node.page.stream import MAX_PAGES
-from node.progress import NodeProgress
 
-MOMENT = Moment(
+MOMENT = LiveSnapshot(
     peers={f"{PEER}1": {"here": True, "score": 7, "accepted": 3}},
     graph={b"me": frozenset({b"one"}), b"one": frozenset({b"me", b"two"}), b"two": frozenset({b"one"})},
     tags={f"{PEER}0": b"me", f"{PEER}1": b"one"},
@@ -141,7 +141,7 @@ async def test_connections_are_bounded_and_the_oldest_makes_room(monkeypatch):
 
 
 def test_lines_are_bounded_and_hold_nothing_that_acts():
-    feed, place = Feed(NodeProgress("node")), Place()
+    feed, place = Feed(NodeProgress("node")), FeedPosition()
     hostile = "<img src=x onerror=alert(1)>\x1b[31m\u202e\n" + "y" * 1000
     for number in range(MAX_LINES + 50):
         feed.observe({"ts": 1.0, "event": "warning", "message": f"{number} {hostile}"})
@@ -158,8 +158,8 @@ def test_lines_are_bounded_and_hold_nothing_that_acts():
 def test_a_great_swarm_is_drawn_in_part_and_counted_whole():
     tags = [number.to_bytes(8, "big") for number in range(MAX_DRAWN + 200)]
     graph = {tag: frozenset({tags[0]} - {tag}) for tag in tags} | {tags[0]: frozenset(tags[1:])}
-    feed = Feed(NodeProgress("node"), moment=lambda: Moment(graph=graph, tags={"me": tags[0]}))
-    told = json.loads(feed.news(Place()))["graph"]
+    feed = Feed(NodeProgress("node"), moment=lambda: LiveSnapshot(graph=graph, tags={"me": tags[0]}))
+    told = json.loads(feed.news(FeedPosition()))["graph"]
     assert (len(told["members"]), told["left_out"]) == (MAX_DRAWN, 200)
     assert told["members"][0] == "me"
     assert told["edges"] == [[0, number] for number in range(1, MAX_DRAWN)]
@@ -170,10 +170,10 @@ def test_what_is_told_whole_is_made_once_for_all_pages(monkeypatch):
     feed = Feed(NodeProgress("node"), moment=lambda: asked.append(1) or MOMENT)
     monkeypatch.setattr(feeds, "FRESH_S", 1e9)
     for _ in range(MAX_PAGES):
-        assert feed.news(Place())
+        assert feed.news(FeedPosition())
     assert len(asked) == 1
     feed.observe(round_event(1, ts=1.0))
-    feed.news(Place())
+    feed.news(FeedPosition())
     assert len(asked) == 2
 
 
@@ -191,7 +191,7 @@ async def test_a_restarted_node_shows_the_rounds_before(tmp_path):
         log("round", **{key: value for key, value in round_event(6, ts=1.0).items() if key not in {"ts", "event"}})
     await feed.replay()
     await feed.replay()
-    rows = json.loads(feed.news(Place()))["train"]["rows"]
+    rows = json.loads(feed.news(FeedPosition()))["train"]["rows"]
     assert [row[0] for row in rows] == [1, 2, 3, 4, 5, 6]
 
 
@@ -199,4 +199,4 @@ async def test_a_restarted_node_shows_the_rounds_before(tmp_path):
 def test_an_event_with_fields_missing_is_no_end_of_it(event):
     feed = Feed(NodeProgress("node"))
     feed.observe({"ts": 1.0, "event": event, "round": 1})
-    assert feed.news(Place())
+    assert feed.news(FeedPosition())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from swarm_story import round_event
 
-from node.events import older, to_line
+from node.events.log import older, to_line
 from node.page.history import MAX_POINTS, Cursor, Curve
 from node.page.replay import READ_BYTES, Earlier, earlier_rounds
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from page_harness import ask, served
 
 from node.page.guard import HEADERS, is_loopback_name
-from node.status_server import FOLDER, STATIC, SWARM_STATIC
+from node.page.status_server import FOLDER, STATIC, SWARM_STATIC
 
 TOKEN = "a-token-of-the-test"
 HOSTILE_HOSTS = (

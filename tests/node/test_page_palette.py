@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from node.status_server import FOLDER
+from node.page.status_server import FOLDER
 
 CSS = (FOLDER / "page.css").read_text(encoding="utf-8")
 TEXT = ("text", "muted", "accent", "good", "warn", "bad")

@@ -21,13 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node.page import http1
 from node.page.http1 import ANSWER_S, CHUNK_BYTES, HEAD_S, LINGER_S, MAX_HEAD_BYTES, STALL_S, Http1Connection
-from node.page.serving import (
-    MAX_CONNECTIONS,
-    MAX_STRANGERS,
-    MAX_STRANGERS_OF_ADDRESS,
-    Connections,
-    network_of,
-)
+from node.page.serving import MAX_CONNECTIONS, MAX_STRANGERS, MAX_STRANGERS_OF_ADDRESS, Connections, network_of
 
 TOKEN = "a-token-of-the-test"
 CROWD = 64

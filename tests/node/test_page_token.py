@@ -2,15 +2,15 @@
 
 import pytest
 
-from node.bootstrap import from_raw as bootstrap_from_raw
-from node.config import from_raw
-from node.errors import RunError, UsageError
-from node.metrics import Metrics
+from node.config.schema import from_raw
+from node.config.sections import NodeConfig
+from node.events.progress import NodeProgress
+from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
+from node.page.status_server import StatusServer, server_of
 from node.page.token import check_exposure, cookie_of, is_loopback, load_or_create, matches
-from node.progress import NodeProgress
-from node.sections import NodeConfig
-from node.status_server import StatusServer, server_of
+from node.roles.bootstrap import from_raw as bootstrap_from_raw
+from node.system.errors import RunError, UsageError
 
 TOKEN = "a token of the test"
 

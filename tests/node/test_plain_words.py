@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gossip.protocol.limits import PROTOCOL_VERSION
-from node.cli.lines import LineSink, describe
+from gossip.core.limits import PROTOCOL_VERSION
 from node.cli.telling import Telling
-from node.progress import NodeProgress
+from node.events.lines import LineSink, describe
+from node.events.progress import NodeProgress
 from node.top.screen import screen
 from node.top.source import Watched
 

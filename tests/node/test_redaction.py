@@ -12,12 +12,12 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.identity import Identity
-from gossip.transport.preshared import PresharedKey
-from node import logs
-from node.events import EventLog, read_events
+from gossip.core.identity import Identity
+from gossip.transport.pnet import PresharedKey
+from node.events import library_logs
+from node.events.log import EventLog, read_events
+from node.events.redaction import HIDDEN, Redactor
 from node.page.token import cookie_of
-from node.redaction import HIDDEN, Redactor
 
 SEED = bytes(range(100, 132))
 PASSPHRASE = "correct horse"
@@ -128,14 +128,14 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def logging_to(tmp_path):
-    import gossip.transport.libp2p  # noqa: F401  # as in a node: libp2p sets its loggers apart when it is imported
+    import gossip.transport.libp2p.libp2p_transport  # noqa: F401  # as in a node: libp2p sets its loggers apart when it is imported
 
     root, network = logging.getLogger(), logging.getLogger("libp2p")
     before, networks = (root.handlers[:], root.level), (network.propagate, network.level)
     network.propagate, network.level = False, logging.WARNING
 
     def to(stream=None, *, debug=True):
-        logs.configure(tmp_path / "node.log", Redactor([PASSPHRASE]), debug=debug, stream=stream)
+        library_logs.configure(tmp_path / "node.log", Redactor([PASSPHRASE]), debug=debug, stream=stream)
         return tmp_path / "node.log"
 
     yield to
@@ -197,7 +197,7 @@ def test_without_debug_nothing_is_shown_and_little_is_written(logging_to):
 
 
 def test_a_full_log_is_set_aside(logging_to, monkeypatch):
-    monkeypatch.setattr(logs, "LOG_BYTES", 500)
+    monkeypatch.setattr(library_logs, "LOG_BYTES", 500)
     file = logging_to(debug=False)
     for number in range(30):
         logging.getLogger("noise").warning("number %d", number)
@@ -206,14 +206,14 @@ def test_a_full_log_is_set_aside(logging_to, monkeypatch):
 
 
 def test_what_a_node_holds_is_what_it_hides():
-    from node.credentials import Credentials, News
-    from node.metrics import Metrics
+    from node.events.progress import NodeProgress
+    from node.metrics.node_metrics import Metrics
     from node.page.feed import Feed
-    from node.progress import NodeProgress
-    from node.status_server import StatusServer
+    from node.page.status_server import StatusServer
+    from node.system.credentials import Credentials, ManifestListeners
 
     seed, psk = secrets.token_bytes(32), PresharedKey.generate()
-    held = Credentials(identity=Identity(seed), private=None, psk=psk, news=News())
+    held = Credentials(identity=Identity(seed), private=None, psk=psk, news=ManifestListeners())
     assert held.secrets() == (seed, bytes.fromhex(psk.text().split()[-1].decode()))
     server = StatusServer(Metrics(), Feed(NodeProgress("x")), token=TOKEN)
     assert server.secrets() == (TOKEN, cookie_of(TOKEN))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from disk_crashes import failing_disk
 
-from node import run_dir
-from node.errors import RunError, UsageError
-from node.run_dir import fresh_run_dir, locked, make_dir, make_node_dir, node_dirs, write_atomic
+from node.system import run_dir
+from node.system.errors import RunError, UsageError
+from node.system.run_dir import fresh_run_dir, locked, make_dir, make_node_dir, node_dirs, write_atomic
 
 
 def test_every_name_of_a_run_folder_is_given_once():

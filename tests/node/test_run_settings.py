@@ -7,9 +7,9 @@ import pytest
 from run_folders import digits, node_folder, tree
 
 from node.cli import main
-from node.config import from_raw, known_keys
-from node.errors import RunError, UsageError
-from node.run_settings import kept_in, laid_over, may_change, node_name, of_node, refuse_changes, with_defaults
+from node.config.run_settings import kept_in, laid_over, may_change, node_name, of_node, refuse_changes, with_defaults
+from node.config.schema import from_raw, known_keys
+from node.system.errors import RunError, UsageError
 
 DECIDED = {
     *(f"sync.{key}" for key in known_keys()["sync"] or ()),
@@ -162,7 +162,7 @@ def test_settings_are_kept_at_once_or_when_the_checkpoint_fits(tmp_path: Path, m
             fits()
         raise RunError("killed")
 
-    monkeypatch.setattr("node.runtime.main", main_of_node)
+    monkeypatch.setattr("node.roles.trainer.main", main_of_node)
     words = ["node", "--task", "digits", "--seed", "3", "--rounds", "200", "--run-dir"]
     for run in ("new", "old"):
         assert main([*words, str(tmp_path / run)]) == 1

@@ -6,14 +6,14 @@ import pytest
 import trio
 from swarm_harness import founded, line_of, now, said
 
-from gossip.membership import Invitation, ShortInvite
-from gossip.running.visiting import FetchError
-from node.errors import RunError, UsageError
-from node.swarm import changing, fetching
+from gossip.membership import InviteBundle, ShortInvite
+from gossip.membership.visit_task import FetchError
+from node.swarm import admin_actions, fetch_manifests
+from node.swarm.accept_invite import Membership, membership, read_invite
 from node.swarm.folder import SwarmFolder, membership_of
 from node.swarm.inviting import Wish, give
-from node.swarm.joining import Membership, membership, read_invite
-from node.swarm.words import place_in
+from node.swarm.parsing import place_in
+from node.system.errors import RunError, UsageError
 
 
 class Asked:
@@ -23,7 +23,7 @@ class Asked:
         self.folder = folder
         self.times = 0
 
-    def __call__(self, short: ShortInvite) -> Invitation:
+    def __call__(self, short: ShortInvite) -> InviteBundle:
         self.times += 1
         return short.complete(self.folder.chain())
 
@@ -36,8 +36,8 @@ def join(node_dir: Path, line: str, asked: Asked) -> Membership:
 
 
 def rotated(folder: SwarmFolder) -> None:
-    change = changing.Change(settings={}, max_members=7)
-    changing.rotate(folder, folder.authority(None), change, None, None, (folder.node_dir,))
+    change = admin_actions.Change(settings={}, max_members=7)
+    admin_actions.rotate(folder, folder.authority(None), change, None, None, (folder.node_dir,))
 
 
 def test_a_folder_that_has_joined_asks_nothing_again(tmp_path: Path) -> None:
@@ -80,14 +80,16 @@ def test_what_can_be_said_by_the_line_alone_asks_nobody(tmp_path: Path) -> None:
         membership(node_dir, {}, read_invite(line_of(other.folder, full=False)), asked)
     assert asked.times == 1
     named = read_invite(line_of(one.folder, full=False, name="carol")).invite.id
-    assert changing._meant(line_of(one.folder, full=False), one.folder, membership_of(node_dir).load_roster(one.chain))
-    assert changing._meant("carol", one.folder, membership_of(node_dir).load_roster(one.chain)) == named
+    assert admin_actions._meant(
+        line_of(one.folder, full=False), one.folder, membership_of(node_dir).load_roster(one.chain)
+    )
+    assert admin_actions._meant("carol", one.folder, membership_of(node_dir).load_roster(one.chain)) == named
 
 
 def test_a_swarm_without_an_address_has_full_lines(tmp_path: Path) -> None:
     made = founded(tmp_path / "lab")
-    change = changing.Change(settings={}, bootstrap=())
-    changing.rotate(made.folder, made.folder.authority(None), change, None, None, (made.folder.node_dir,))
+    change = admin_actions.Change(settings={}, bootstrap=())
+    admin_actions.rotate(made.folder, made.folder.authority(None), change, None, None, (made.folder.node_dir,))
     assert line_of(made.folder, full=False).startswith("p2p1")
 
 
@@ -113,14 +115,16 @@ def test_show_of_a_line_that_nobody_answers_tells_what_the_line_says(
 
 def test_what_could_not_be_fetched_is_one_line_that_helps() -> None:
     here, there = (f"/{kind}/tcp/4001/p2p/12D3KooWBqR1" for kind in ("ip4/192.0.2.7", "ip6/2001:db8::1"))
-    dead = fetching._failed(FetchError({here: "nothing answers", there: "no answer"}))
+    dead = fetch_manifests._failed(FetchError({here: "nothing answers", there: "no answer"}))
     assert (dead.exit_code, isinstance(dead, RunError)) == (1, True)
     assert "(192.0.2.7:4001: nothing answers; [2001:db8::1]:4001: no answer)" in dead.line()
     assert "a newer invite, or one made with --full" in dead.line()
-    used = fetching._failed(FetchError({here: "it says that all uses of the invite are taken"}, turned_away=True))
+    used = fetch_manifests._failed(
+        FetchError({here: "it says that all uses of the invite are taken"}, turned_away=True)
+    )
     assert used.line().endswith("all uses of the invite are taken); ask an admin for a new invite")
     words = "the invite was revoked by admin 00ff on 2027-01-15 08:00 UTC (lost)"
-    out = fetching._failed(FetchError({here: words, there: "it was not its turn"}, final=words))
+    out = fetch_manifests._failed(FetchError({here: words, there: "it was not its turn"}, final=words))
     assert out.message == words
 
 
@@ -133,7 +137,7 @@ async def test_who_waits_is_told_after_two_seconds(
     autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fetching._tell, ("/ip4/192.0.2.7/tcp/4001/p2p/12D3KooWBqR1",), 60.0)
+        nursery.start_soon(fetch_manifests._tell, ("/ip4/192.0.2.7/tcp/4001/p2p/12D3KooWBqR1",), 60.0)
         await trio.sleep(1.9)
         assert not capsys.readouterr().err
         await trio.sleep(0.2)

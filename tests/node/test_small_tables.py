@@ -2,8 +2,8 @@
 
 import torch
 
-from node import peers_seen
-from node.peers_seen import MAX_PEERS
+from node.events import peers_seen
+from node.events.peers_seen import MAX_PEERS
 from p2ptrain import compress
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.sync import decoding

@@ -8,11 +8,11 @@ import pytest
 import trio
 from swarm_story import node_events
 
-from node.errors import RunError, UsageError
-from node.metrics import Metrics
+from node.events.progress import NodeProgress
+from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
-from node.progress import NodeProgress
-from node.status_server import StatusServer
+from node.page.status_server import StatusServer
+from node.system.errors import RunError, UsageError
 
 
 async def get(url: str) -> httpx.Response:

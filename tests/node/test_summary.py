@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from node.errors import UsageError
-from node.summary import (
+from node.events.summary import (
     NodeSummary,
     SwarmSummary,
     SwarmTotals,
@@ -13,6 +12,7 @@ from node.summary import (
     to_json,
     write_atomic,
 )
+from node.system.errors import UsageError
 
 KEYS = [
     "peer_id", "rounds", "steps", "tokens", "wall_s", "compute_s", "utilization",

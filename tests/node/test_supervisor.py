@@ -12,8 +12,8 @@ import pytest
 import trio
 from streams_harness import gone
 
-from node.config import load
-from node.errors import describe_code
+from node.config.schema import load
+from node.system.errors import describe_code
 from node.up.plan import NodePlan, Plan, make_plan
 from node.up.supervisor import Outcome, Supervisor, node_command
 from node.up.view import JsonView

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gossip.membership import Authority, ManifestChain, Terms, found, succeed
-from node.config import Config
-from node.node import Node
-from node.swarm import recipe
-from node.swarm.applying import follow_manifests
-from node.swarm.holding import holding, rounds_of
+from gossip.membership import Authority, ManifestBody, ManifestChain, create_manifest, next_version
+from node.config.schema import Config
+from node.swarm import agreed_settings
+from node.swarm.effective_manifest import holding, rounds_of
+from node.swarm.manifest_updates import follow_manifests
+from node.training.node import Node
 
 ADMIN = Authority(b"\x07" * 32)
 
@@ -37,8 +37,8 @@ class Parts:
 
 def chain(*versions: tuple[int, dict[str, Any]]) -> ManifestChain:
     """A first version with the defaults, and these: (applies_at, changes)."""
-    terms = Terms(name="lab", admins=(ADMIN.public_key,), settings=recipe.settings_of(Config()))
-    made = ManifestChain(found(terms, b"n" * 16).signed_by(ADMIN))
+    terms = ManifestBody(name="lab", admins=(ADMIN.public_key,), settings=agreed_settings.settings_of(Config()))
+    made = ManifestChain(create_manifest(terms, b"n" * 16).signed_by(ADMIN))
     for at, changes in versions:
         extend(made, at, changes)
     return made
@@ -48,8 +48,8 @@ def extend(made: ManifestChain, at: int, changes: dict[str, Any]) -> None:
     from dataclasses import replace
 
     terms = made.newest.terms
-    after = replace(terms, settings=recipe.changed(terms.settings, changes))
-    made.accept(succeed(made.newest, after, applies_at=at).signed_by(ADMIN))
+    after = replace(terms, settings=agreed_settings.changed(terms.settings, changes))
+    made.accept(next_version(made.newest, after, applies_at=at).signed_by(ADMIN))
 
 
 def follow(node: Parts, made: ManifestChain) -> tuple[Any, list[tuple[str, dict[str, Any]]]]:

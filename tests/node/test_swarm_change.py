@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from swarm_harness import DIGITS, founded, joined, line_of, mistake, said
 
-from gossip.identity import Identity
+from gossip.core.identity import Identity
 from gossip.membership import ManifestChain, parse_item
-from gossip.running.membership_files import SUFFIX
-from node.run_dir import EVENTS, IDENTITY
+from gossip.membership.membership_files import SUFFIX
 from node.swarm.folder import SwarmFolder, membership_of
 from node.swarm.pending import known
+from node.system.run_dir import EVENTS, IDENTITY
 
 
 def events(node_dir: Path, round_: int) -> None:

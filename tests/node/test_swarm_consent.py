@@ -7,9 +7,9 @@ import pytest
 from swarm_harness import founded, joined, line_of
 
 from gossip.membership import Role
-from node.errors import UsageError
-from node.swarm import recipe
-from node.swarm.joining import membership, read_invite
+from node.swarm import agreed_settings
+from node.swarm.accept_invite import membership, read_invite
+from node.system.errors import UsageError
 
 CODE = "os:system"
 TASK: dict[str, Any] = {"name": CODE, "options": {"command": "true"}}
@@ -17,13 +17,13 @@ RECIPE: dict[str, Any] = {"task": TASK, "train": {"rounds": 3}}
 
 
 def of_strange_settings(monkeypatch: pytest.MonkeyPatch, section: str, key: str, value: object) -> None:
-    real = recipe.settings_of
+    real = agreed_settings.settings_of
 
-    def settings(*given: Any) -> recipe.Table:
+    def settings(*given: Any) -> agreed_settings.Table:
         table = real(*given)
         return {**table, section: {**table.get(section, {}), key: value}}  # type: ignore[dict-item]
 
-    monkeypatch.setattr("node.swarm.recipe.settings_of", settings)
+    monkeypatch.setattr("node.swarm.agreed_settings.settings_of", settings)
 
 
 def test_a_line_runs_no_code_that_the_newcomer_has_not_named(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from swarm_harness import DIGITS, founded, line_of, mistake, said, seal_cheaply
 
-from gossip.identity import Identity
-from gossip.membership import Authority, Policy, Role, parse_line
-from node.config import Config, from_raw
-from node.errors import UsageError
-from node.run_dir import IDENTITY
-from node.swarm import data, recipe, words
+from gossip.core.identity import Identity
+from gossip.membership import Authority, Policy, Role, parse_invite_code
+from node.config.schema import Config, from_raw
+from node.swarm import agreed_settings, data, parsing
+from node.swarm.accept_invite import LOCAL
 from node.swarm.folder import SwarmFolder
-from node.swarm.joining import LOCAL
+from node.system.errors import UsageError
+from node.system.run_dir import IDENTITY
 
 QUICK = ("--task", "digits", "--no-passphrase", "--at", "127.0.0.1:4001")
 
@@ -41,7 +41,7 @@ def test_what_lies_in_the_folder_and_who_may_read_it(tmp_path: Path) -> None:
     certificate = folder.files.load_certificate()
     assert certificate is not None
     assert (certificate.role, certificate.peer) == (Role.TRAINER, Identity.load(folder.node_dir / IDENTITY).peer_id)
-    invitation = parse_line((tmp_path / "lab" / "invite.txt").read_text())
+    invitation = parse_invite_code((tmp_path / "lab" / "invite.txt").read_text())
     assert invitation.chain.newest.digest == made.chain.newest.digest
     assert invitation.psk == folder.psk() is not None
     own = tomllib.loads((folder.node_dir / LOCAL).read_text())
@@ -52,8 +52,8 @@ def test_what_lies_in_the_folder_and_who_may_read_it(tmp_path: Path) -> None:
 def test_the_manifest_says_every_agreed_setting_and_no_machine_s_own(tmp_path: Path) -> None:
     chain = founded(tmp_path / "lab", raw=DIGITS | {"node": {"pace": "dylu"}}).chain
     settings = chain.newest.terms.settings
-    again = from_raw(recipe.raw_of(settings))
-    assert recipe.settings_of(again) == settings
+    again = from_raw(agreed_settings.raw_of(settings))
+    assert agreed_settings.settings_of(again) == settings
     every = Config().model_dump(mode="json", exclude_none=True)
     said_of = {section: set(keys) for section, keys in settings.items()}
     assert said_of["train"] == set(every["train"]) - {"device", "threads", "precision"}
@@ -68,7 +68,7 @@ def test_an_interrupted_creation_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"node.swarm.founding.{step}", interrupted)
+    monkeypatch.setattr(f"node.swarm.create.{step}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         founded(tmp_path / "lab")
     assert list(tmp_path.iterdir()) == []
@@ -149,7 +149,7 @@ def test_it_is_asked_for_twice_on_a_terminal(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError, match="too easy to guess") as weak:
         passphrases.new_passphrase(None, none=False, what="the key")
     assert "at least 12 characters" in weak.value.hint
-    assert passphrases.new_passphrase(None, none=False, what="the key") == words.encode()
+    assert passphrases.new_passphrase(None, none=False, what="the key") == parsing.encode()
 
 
 @pytest.mark.parametrize("weak", ["pw", "correcthors", "aaaaaaaaaaaaaaaa", "abababababababab", "\u00e9" * 6])
@@ -203,7 +203,7 @@ def test_several_admins_from_the_second_version_on(tmp_path: Path) -> None:
     other = Authority.generate().public_key
     chain = founded(tmp_path / "lab", others=(other,), threshold=2).chain
     assert (chain.newest.version, chain.newest.terms.threshold, len(chain.newest.terms.admins)) == (2, 2, 2)
-    assert parse_line(line_of(SwarmFolder(tmp_path / "lab"))).chain.newest.digest == chain.newest.digest
+    assert parse_invite_code(line_of(SwarmFolder(tmp_path / "lab"))).chain.newest.digest == chain.newest.digest
 
 
 def test_the_digest_of_data_is_of_names_and_bytes(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_digest_of_data_is_of_names_and_bytes(tmp_path: Path) -> None:
 
 
 def test_lifetimes() -> None:
-    assert words.expiry("7d", 1000) == 1000 + 7 * 86400
-    assert words.expiry("never", 1000) is None
-    assert words.expiry("1970-01-02", 1000) == 86400
-    assert words.moment(86400) == "1970-01-02 00:00 UTC"
+    assert parsing.expiry("7d", 1000) == 1000 + 7 * 86400
+    assert parsing.expiry("never", 1000) is None
+    assert parsing.expiry("1970-01-02", 1000) == 86400
+    assert parsing.moment(86400) == "1970-01-02 00:00 UTC"

@@ -12,14 +12,14 @@ from swarm_folders import MEMBER, make_run, member_round, tell
 
 from node.cli import up_cmd
 from node.cli.app import main
-from node.config import from_raw
-from node.events import EventLog, older
+from node.config.schema import from_raw
+from node.events.log import EventLog, older
 from node.page import members as logs
 from node.page.guard import HEADERS
-from node.page.members import Member, find, points_for
+from node.page.members import NodeLog, find, points_for
+from node.page.status_server import Listening, SwarmServer
 from node.page.swarm_feed import SwarmFeed, SwarmPlace
-from node.run_dir import EVENTS, LOCK
-from node.status_server import Listening, SwarmServer
+from node.system.run_dir import EVENTS, LOCK
 from node.up.plan import make_plan
 from node.up.supervisor import Outcome
 
@@ -153,14 +153,14 @@ async def test_members_are_bounded_and_counted(tmp_path, monkeypatch):
     ],
 )
 def test_an_event_that_makes_no_sense_is_no_end_of_it(event):
-    member = Member(Path("/runs/a/node"), Path("/runs/a"))
+    member = NodeLog(Path("/runs/a/node"), Path("/runs/a"))
     member.take(event)
     assert member.exchanges == {}
     assert member.as_dict()["state"] == "dead"
 
 
 def test_what_a_log_names_is_bounded():
-    member = Member(Path("/runs/a/node"), Path("/runs/a"))
+    member = NodeLog(Path("/runs/a/node"), Path("/runs/a"))
     member.take(member_round(1) | {"staleness": {f"{MEMBER}{n}": n for n in range(1000)}})
     assert len(member.exchanges) == logs.MAX_EXCHANGES
 

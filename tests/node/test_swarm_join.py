@@ -10,21 +10,22 @@ import torch
 import trio
 from swarm_harness import DIGITS, appointed_role, founded, joined, line_of, mistake, now, said, seal_cheaply
 
-from gossip.identity import Identity
+from gossip.core.identity import Identity
 from gossip.membership import Policy, Role, revoke_peer
-from gossip.running.membership import Private
-from node import bootstrap, credentials
-from node.assembly import run_info
+from gossip.membership.private_swarm import PrivateSwarm
 from node.cli.doctor_cmd import _as_member, _subject
-from node.cli.member import settings_in
-from node.config import from_raw
-from node.doctor import peers
-from node.errors import RunError, UsageError
-from node.run_dir import IDENTITY, locked
-from node.swarm import recipe, version
+from node.cli.membership_options import settings_in
+from node.config.schema import from_raw
+from node.doctor import peer_checks
+from node.roles import bootstrap
+from node.swarm import agreed_settings, version
+from node.swarm.accept_invite import check_usable, membership, read_invite
 from node.swarm.folder import SwarmFolder, membership_of
 from node.swarm.inviting import Wish, give
-from node.swarm.joining import check_usable, membership, read_invite
+from node.system import credentials
+from node.system.errors import RunError, UsageError
+from node.system.run_dir import IDENTITY, locked
+from node.training.assembly import run_info
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer
@@ -87,7 +88,7 @@ def test_two_nodes_of_a_swarm_cannot_disagree(tmp_path: Path) -> None:
     ):
         member = joined(tmp_path / name / "node", made.line, own)
         config = from_raw(member.raw)
-        assert recipe.settings_of(config) == made.chain.newest.terms.settings
+        assert agreed_settings.settings_of(config) == made.chain.newest.terms.settings
         trainer = Trainer(tasks.get(config.task.name, **config.task.options), config.train, Shard())
         info = run_info(config, trainer.fingerprint, trainer.vector())
         runs.add((info.run_id, info.genesis, config.network.swarm))
@@ -288,7 +289,7 @@ def test_a_sealed_node_key_wants_its_passphrase(tmp_path: Path, monkeypatch: pyt
     assert member is not None
     member.settle(b"correct horse")
     assert Identity.is_sealed(tmp_path / "a" / "node" / IDENTITY)
-    assert isinstance(credentials.load(tmp_path / "a" / "node", b"correct horse").private, Private)
+    assert isinstance(credentials.load(tmp_path / "a" / "node", b"correct horse").private, PrivateSwarm)
 
 
 def test_the_defaults_of_another_version_do_not_change_a_swarm(tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ def test_a_doctor_asks_nobody_before_the_invite_is_redeemed(tmp_path: Path) -> N
     assert member is not None
     subject = _as_member(_subject(member.raw, tmp_path / "a"), member, None)
     assert subject.network.peers
-    found = trio.run(peers.peers, subject, None, 5.0)
+    found = trio.run(peer_checks.peers, subject, None, 5.0)
     assert [(each.level, "not asked" in each.seen) for each in found] == [("unknown", True)]
     member.settle(None)
     again = membership(tmp_path / "a" / "node", {}, None)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from node.cli.swarm_text import listed, out
-from node.swarm.words import day
+from node.swarm.parsing import day
 
 JOINED, ENDS = 1_790_000_000, 1_830_000_000
 

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from sim_swarm import swarm
 
 import p2ptrain
-from node.checkpoint import Checkpoint, CheckpointStore
 from node.cli import main
+from node.training.checkpoint import Checkpoint, CheckpointStore
 from p2ptrain import tasks
 from p2ptrain.saved import models
 from p2ptrain.tasks import Task

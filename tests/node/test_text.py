@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.cli import text
+from node.system import text
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from rich.console import Console
 from swarm_story import PEER, node_events, round_event
 
 from node.cli.app import main
-from node.errors import RunError, UsageError
-from node.events import EventLog
-from node.progress import NodeProgress
-from node.run_dir import CONFIG, EVENTS
+from node.events.log import EventLog
+from node.events.progress import NodeProgress
+from node.system.errors import RunError, UsageError
+from node.system.run_dir import CONFIG, EVENTS
 from node.top import source as sources
 from node.top.remote import fetch, token_of
 from node.top.screen import BARS, screen, sparkline

@@ -9,11 +9,11 @@ from run_folders import node_folder, tree
 
 from node.cli import main
 from node.cli.up_cmd import _again
-from node.config import from_raw, load
-from node.config_source import Raw
-from node.errors import UsageError
-from node.up.kept import check_fits, start_in, swarm_in
+from node.config.schema import from_raw, load
+from node.config.toml_source import Raw
+from node.system.errors import UsageError
 from node.up.plan import Plan, make_plan
+from node.up.resume import check_fits, start_in, swarm_in
 
 QUICK = ["task.name=digits", "train.rounds=150"]
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config import load
-from node.errors import UsageError
+from node.config.schema import load
+from node.system.errors import UsageError
 from node.up.plan import make_plan
 
 RUN = Path("/runs/x")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain import aggregate, jit
-from p2ptrain.aggregate.compiled import BLOCK
+from p2ptrain.aggregate.compiled_network import BLOCK
 
 pytest.importorskip("numba", reason="the extra 'fast' is not installed")
 SHAPES = [(3, 1), (5, 2), (8, 2), (17, 1)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from p2ptrain import aggregate
 from p2ptrain.aggregate import Rows, columns
-from p2ptrain.aggregate.networks import Program, middle, ordered
+from p2ptrain.aggregate.sorting_networks import Program, middle, ordered
 from p2ptrain.aggregate.topology import algebraic_connectivity, honest_connectivity, known_connectivity, robust_margin
 from p2ptrain.registry import BadOptionError, UnknownMemberError
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2ptrain.compress.largest import largest
+from p2ptrain.compress.topk_select import largest_places
 
 WIDTHS = [1, 2, 255, 511, 512, 513, 1000, 4095, 4096]
 
@@ -20,7 +20,7 @@ def plainly(row: np.ndarray, kept: int) -> list[int]:
 def assert_largest(x_rw: np.ndarray, kept: int) -> None:
     x_rw = np.ascontiguousarray(x_rw, dtype=np.float32)
     width = x_rw.shape[1]
-    found = largest(x_rw, kept)
+    found = largest_places(x_rw, kept)
     assert [list(row - width * number) for number, row in enumerate(found)] == [plainly(row, kept) for row in x_rw]
 
 

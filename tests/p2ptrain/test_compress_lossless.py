@@ -13,7 +13,7 @@ from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
-from p2ptrain.compress.gaps import from_plain, to_plain
+from p2ptrain.compress.topk_deltas import from_plain, to_plain
 
 INNER = ["none", "fp16", "bf16", "int8", "int4", "q2", "sign1", "topk", "randomk", "rotated+int8", "demo", "powersgd"]
 

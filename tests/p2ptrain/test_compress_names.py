@@ -11,7 +11,7 @@ from vectors import vector
 
 from p2ptrain import compress
 from p2ptrain.compress import Compressor, PayloadError, Stateful
-from p2ptrain.compress.compose import MAX_NAME, MAX_PARTS
+from p2ptrain.compress.compose_codecs import MAX_NAME, MAX_PARTS
 from p2ptrain.compress.dense import Dense
 from p2ptrain.compress.stage import Stage
 from p2ptrain.registry import BadOptionError, UnknownMemberError

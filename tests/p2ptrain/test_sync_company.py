@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sync_reference import grid_groups, matching
 
-from p2ptrain.sync.company import EVERYONE, Alternating, Groups, Pairs, shared_seed
+from p2ptrain.sync.peer_selection import EVERYONE, Alternating, GridGroups, RandomMatching, shared_seed
 
 SEED = shared_seed(torch.arange(5.0))
 
@@ -18,7 +18,7 @@ rounds = st.integers(0, 10_000)
 
 
 def partners(members: list[str], round: int) -> dict[str, list[str]]:
-    return {own: Pairs(own, SEED).chosen(sorted(set(members) - {own}), round) for own in members}
+    return {own: RandomMatching(own, SEED).chosen(sorted(set(members) - {own}), round) for own in members}
 
 
 @given(members=swarms, round=rounds)
@@ -42,7 +42,9 @@ def test_everybody_meets_everybody() -> None:
 def test_the_seed_is_the_models_own() -> None:
     other = shared_seed(torch.arange(6.0))
     assert other != SEED == shared_seed(torch.arange(5.0))
-    draws = [[Pairs("a", seed).chosen(["b", "c", "d"], round) for round in range(20)] for seed in (SEED, other)]
+    draws = [
+        [RandomMatching("a", seed).chosen(["b", "c", "d"], round) for round in range(20)] for seed in (SEED, other)
+    ]
     assert draws[0] != draws[1]
 
 
@@ -61,7 +63,7 @@ def test_a_member_that_only_some_know_disturbs_few() -> None:
 def test_groups_are_the_same_seen_from_every_member(members: list[str], round: int, size: int) -> None:
     expected = {name: group for group in grid_groups(members, SEED, round, size) for name in group}
     for own in members:
-        chosen = Groups(own, SEED, size).chosen(sorted(set(members) - {own}), round)
+        chosen = GridGroups(own, SEED, size).chosen(sorted(set(members) - {own}), round)
         assert {own, *chosen} == expected[own]
         assert len(chosen) < size
 
@@ -78,7 +80,7 @@ def test_a_pass_over_the_axes_is_the_exact_mean(members: int, size: int, exact_a
         now = dict(value)
         for round in range(first, first + exact_after):
             assert not np.allclose(list(now.values()), mean)
-            chosen = {own: Groups(own, SEED, size).chosen(sorted(set(names) - {own}), round) for own in names}
+            chosen = {own: GridGroups(own, SEED, size).chosen(sorted(set(names) - {own}), round) for own in names}
             now = {own: float(np.mean([now[name] for name in (own, *chosen[own])])) for own in names}
         assert np.allclose(list(now.values()), mean)
 
@@ -88,7 +90,7 @@ def test_an_incomplete_grid_comes_near() -> None:
     now = dict(zip(names, np.random.default_rng(0).standard_normal(7), strict=True))
     before = np.ptp(list(now.values()))
     for round in range(12):
-        chosen = {own: Groups(own, SEED, 3).chosen(sorted(set(names) - {own}), round) for own in names}
+        chosen = {own: GridGroups(own, SEED, 3).chosen(sorted(set(names) - {own}), round) for own in names}
         now = {own: float(np.mean([now[name] for name in (own, *chosen[own])])) for own in names}
     assert np.ptp(list(now.values())) < 0.05 * before
 
@@ -100,6 +102,6 @@ def test_groups_change_from_pass_to_pass() -> None:
 
 
 def test_alternating_takes_turns() -> None:
-    company = Alternating(Pairs("a", SEED), EVERYONE, lambda round: round == 3)
+    company = Alternating(RandomMatching("a", SEED), EVERYONE, lambda round: round == 3)
     peers = ["b", "c", "d"]
     assert [len(company.chosen(peers, round)) for round in range(5)] == [1, 1, 1, 3, 1]

@@ -6,11 +6,11 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from gossip.protocol.limits import MAX_GROUP
+from gossip.core.limits import MAX_GROUP
 from p2ptrain import compress
 from p2ptrain.compress.int4 import FORMATS
 from p2ptrain.registry import build as call
-from p2ptrain.sync import SYNC_STRATEGIES, Assembled, Method, SyncConfig, averages_gradients, build
+from p2ptrain.sync import SYNC_STRATEGIES, ModelAveraging, StrategySpec, SyncConfig, averages_gradients, build
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,14 @@ def test_a_model_smaller_than_its_fragments_is_refused() -> None:
 
 
 def test_a_plug_in_is_a_function_that_returns_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mine() -> Method:
-        return Method(name="mine", models=SYNC_STRATEGIES.get("diloco").models, compressor="int8", f=0)
+    def mine() -> StrategySpec:
+        return StrategySpec(name="mine", models=SYNC_STRATEGIES.get("diloco").models, compressor="int8", f=0)
 
     monkeypatch.setitem(SYNC_STRATEGIES._factories, "mine", mine)
     config = SyncConfig(strategy="mine")
     assert config.compressor == "int8"
     strategy = build(config, torch.zeros(10), "own")
-    assert isinstance(strategy, Assembled)
+    assert isinstance(strategy, ModelAveraging)
     assert strategy.name == "mine"
     assert call(mine, "strategy", {}).name == "mine"
 

@@ -5,41 +5,51 @@ import itertools
 import pytest
 import torch
 
-from p2ptrain.sync import Assembled, SyncConfig, build
-from p2ptrain.sync.council import Council
+from p2ptrain.sync import ModelAveraging, SyncConfig, build
+from p2ptrain.sync.fault_tolerance import FaultTolerance
 
 D = 50
 GENESIS = torch.zeros(D)
 
 
-def levels(council: Council, members: list[int]) -> list[int | None]:
+def levels(council: FaultTolerance, members: list[int]) -> list[int | None]:
     """The f of each round; None where nothing is aggregated."""
     return [None if (rule := council.rule(count)[0]) is None else rule.f for count in members]
 
 
 def test_few_members_from_the_start_are_averaged_with_what_they_allow() -> None:
-    assert levels(Council("trimmed_mean", 2), [1, 2, 3, 4, 5, 9]) == [0, 0, 1, 1, 2, 2]
+    assert levels(FaultTolerance("trimmed_mean", 2), [1, 2, 3, 4, 5, 9]) == [0, 0, 1, 1, 2, 2]
 
 
 def test_an_f_once_held_does_not_fall() -> None:
-    assert levels(Council("trimmed_mean", 2), [2, 3, 2, 1, 4, 5, 4, 3, 6]) == [0, 1, None, None, 1, 2, None, None, 2]
+    assert levels(FaultTolerance("trimmed_mean", 2), [2, 3, 2, 1, 4, 5, 4, 3, 6]) == [
+        0,
+        1,
+        None,
+        None,
+        1,
+        2,
+        None,
+        None,
+        2,
+    ]
 
 
 def test_it_says_when_the_promise_holds() -> None:
-    council = Council("trimmed_mean", 1)
+    council = FaultTolerance("trimmed_mean", 1)
     assert [council.rule(members)[1] for members in (2, 3, 2, 4)] == [False, True, False, True]
 
 
 @pytest.mark.parametrize("f", [0, 1])
 def test_the_mean_holds_nothing_and_never_stops(f: int) -> None:
-    council = Council("mean", f)
+    council = FaultTolerance("mean", f)
     assert levels(council, [3, 2, 1, 5, 2]) == [0, 0, 0, 0, 0]
     assert council.rule(9)[1] == (f == 0)
 
 
-def tracking(models: dict[str, float], **options: object) -> Assembled:
+def tracking(models: dict[str, float], **options: object) -> ModelAveraging:
     node = build(SyncConfig(**options), GENESIS, "own")  # type: ignore[arg-type]
-    assert isinstance(node, Assembled)
+    assert isinstance(node, ModelAveraging)
     for peer, value in models.items():
         node.track(peer, torch.full((D,), value).numpy().tobytes())
     return node
@@ -139,7 +149,7 @@ def test_any_aggregator_holds_a_liar(strategy: str, aggregator: str) -> None:
 
 
 def test_lots_are_drawn_anew_in_every_round() -> None:
-    council = Council("bucketing+trimmed_mean", 1)
+    council = FaultTolerance("bucketing+trimmed_mean", 1)
     rows_nd = torch.randn(9, 20, generator=torch.Generator().manual_seed(0))
     drawn = [council.rule(9)[0](rows_nd) for _ in range(3)]  # type: ignore[misc]
     assert not torch.equal(drawn[0], drawn[1])

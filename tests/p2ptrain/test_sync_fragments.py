@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sync_reference import fragment
 
-from p2ptrain.sync.fragments import MAX_FRAGMENTS, RUN, Part, parse
+from p2ptrain.sync.fragments import MAX_FRAGMENTS, RUN, Fragment, parse
 
 
 @given(total=st.integers(1, 60_000), count=st.integers(1, 9))
 def test_parts_share_the_model_out(total: int, count: int) -> None:
     if count > total:
         with pytest.raises(ValueError, match="no part"):
-            Part(total, 0, count)
+            Fragment(total, 0, count)
         return
-    parts = [Part(total, index, count) for index in range(count)]
+    parts = [Fragment(total, index, count) for index in range(count)]
     places = torch.arange(total, dtype=torch.float64)
     taken = torch.cat([part.of(places) for part in parts])
     assert torch.equal(taken.sort().values, places)
@@ -29,30 +29,30 @@ def test_parts_share_the_model_out(total: int, count: int) -> None:
 def test_places_are_those_of_the_reference(total: int, count: int) -> None:
     places = torch.arange(total)
     for index in range(count):
-        assert Part(total, index, count).of(places).tolist() == fragment(total, index, count)
+        assert Fragment(total, index, count).of(places).tolist() == fragment(total, index, count)
 
 
 def test_putting_replaces_a_part_and_nothing_else() -> None:
     x_d = torch.arange(10.0)
-    part = Part(10, 1, 3)
+    part = Fragment(10, 1, 3)
     put_d = part.put(x_d, -part.of(x_d) - 1)
     assert torch.equal(x_d, torch.arange(10.0)), "not in place"
     assert torch.equal(part.of(put_d), -part.of(x_d) - 1)
-    for other in (Part(10, 0, 3), Part(10, 2, 3)):
+    for other in (Fragment(10, 0, 3), Fragment(10, 2, 3)):
         assert torch.equal(other.of(put_d), other.of(x_d))
 
 
 def test_the_whole_is_no_copy() -> None:
     x_d, y_d = torch.arange(3.0), torch.ones(3)
-    assert Part(3).of(x_d) is x_d
-    assert Part(3).put(x_d, y_d) is y_d
-    assert Part(3).prefix == ""
+    assert Fragment(3).of(x_d) is x_d
+    assert Fragment(3).put(x_d, y_d) is y_d
+    assert Fragment(3).prefix == ""
 
 
 @given(count=st.integers(2, MAX_FRAGMENTS), data=st.data())
 def test_names_come_back(count: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, count - 1))
-    part = Part(10_000, index, count)
+    part = Fragment(10_000, index, count)
     assert parse(part.prefix + "rotated+q2", 10_000) == (part, "rotated+q2")
 
 

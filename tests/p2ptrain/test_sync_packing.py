@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.protocol.limits import CHUNK_BYTES
+from gossip.core.limits import CHUNK_BYTES
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
 from p2ptrain.sync.packing import PACKERS, PART_BYTES, Packing

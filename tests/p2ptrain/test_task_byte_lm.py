@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.byte_lm import SIZES, ByteGPT, ByteLM, corpus
 from p2ptrain.tasks.byte_lm.corpus import CACHED_CORPORA, cache_folder, open_corpus
-from p2ptrain.tasks.byte_lm.model import Turns, rotate
+from p2ptrain.tasks.byte_lm.gpt import Turns, rotate
 from p2ptrain.tasks.byte_lm.split import BLOCK, HELD_OUT_EVERY, Split
 
 COUNTED = {"nano": 467_808, "micro": 3_213_568, "small": 25_305_600, "base": 125_492_864}

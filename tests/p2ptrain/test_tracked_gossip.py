@@ -8,7 +8,7 @@ import torch
 from p2ptrain import attacks, compress
 from p2ptrain.compress import PayloadError
 from p2ptrain.compress.dense import Dense
-from p2ptrain.sync import Assembled, Byzantine, SyncConfig, build
+from p2ptrain.sync import Byzantine, ModelAveraging, SyncConfig, build
 
 D = 2500
 LIES = attacks.names(attacks.VectorAttack)
@@ -22,13 +22,13 @@ def near(seed: int, size: float = 0.1) -> torch.Tensor:
     return genesis() + size * torch.randn(D, generator=torch.Generator().manual_seed(seed))
 
 
-def make(**options: object) -> Assembled:
+def make(**options: object) -> ModelAveraging:
     strategy = build(SyncConfig(**options), genesis())  # type: ignore[arg-type]
-    assert isinstance(strategy, Assembled)
+    assert isinstance(strategy, ModelAveraging)
     return strategy
 
 
-def hearing(models: dict[str, torch.Tensor], **options: object) -> Assembled:
+def hearing(models: dict[str, torch.Tensor], **options: object) -> ModelAveraging:
     """A node at genesis that tracks these models exactly."""
     node = make(**options)
     for peer, model_d in models.items():

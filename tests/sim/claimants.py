@@ -7,9 +7,9 @@ import torch
 import trio
 from sim_swarm import Member, Swarm
 
-from gossip.api import Head, Tracked
-from gossip.identity import Identity
-from gossip.ids import PeerId
+from gossip.core.api import Head, Tracked
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
 from gossip.service import GossipService
 from p2ptrain import compress
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import trio
 from sim_swarm import Member, Swarm
 
-from gossip.api import Head
-from gossip.config import GossipConfig
-from gossip.identity import Identity
+from gossip.core.api import Head
+from gossip.core.config import GossipConfig
+from gossip.core.identity import Identity
 from gossip.service import GossipService
 
 

@@ -23,7 +23,7 @@ import trio.testing
 from sim_swarm import Member, swarm
 
 from p2ptrain.tasks.byte_lm import ByteLM
-from p2ptrain.tasks.byte_lm.model import GPTSize
+from p2ptrain.tasks.byte_lm.gpt import GPTSize
 
 NODES = 6
 ROUNDS = 12

@@ -14,7 +14,7 @@ import trio.testing
 from claimants import Claimant, claim
 from sim_swarm import STEP_SECONDS, Member, Swarm, swarm
 
-from node.entry import ALONE_S, WAITED_OUT_S
+from node.training.joining import ALONE_S, WAITED_OUT_S
 
 ROUNDS = 30
 SETTINGS: dict[str, Any] = {"train": {"rounds": ROUNDS, "eval_every": ROUNDS}, "sync": {"f": 1}}

@@ -15,11 +15,11 @@ import trio
 from sim_strangers import stranger
 from sim_swarm import Member, swarm
 
-from gossip.api import NeighbourStatus
-from gossip.protocol.work_budget import PEER_BURST_S, PEER_SHARE, ROUND_UPDATES, ROUNDS_SAVED
-from node.lanes import InlineLane
-from node.lanes.base import Spent, not_asked
-from node.node import Node
+from gossip.core.api import NeighbourStatus
+from gossip.core.work_limit import PEER_BURST_S, PEER_SHARE, ROUND_UPDATES, ROUNDS_SAVED
+from node.training.executors import InlineExecutor
+from node.training.executors.base import Spent, not_asked
+from node.training.node import Node
 from p2ptrain import compress
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ WRITE_S = 0.010
 """By q2."""
 
 
-class PricedLane(InlineLane):
+class PricedLane(InlineExecutor):
     """Reading takes virtual time, by codec, and so does writing; all else none."""
 
     def __init__(self) -> None:

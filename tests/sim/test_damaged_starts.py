@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 from sim_swarm import swarm
 
-from node.checkpoint import CheckpointStore
+from node.training.checkpoint import CheckpointStore
 
 Fields = dict[str, Any]
 

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 from sim_swarm import swarm
 
-from gossip.errors import Reason
+from gossip.core.errors import Reason
 
 NODES, ROUNDS, ROUND_S = 5, 16, 0.25
 

@@ -7,8 +7,8 @@ import pytest
 import trio
 from sim_swarm import Member, swarm
 
-from node.runtime import GOODBYE_S
-from node.signals import until_signal
+from node.roles.trainer import GOODBYE_S
+from node.system.signals import until_signal
 
 
 async def test_who_is_stopped_says_goodbye_and_keeps_what_it_learned(tmp_path: Path, autojump_clock: object) -> None:

@@ -17,10 +17,10 @@ import trio
 import trio.testing
 from sim_swarm import Member, Swarm, swarm
 
-from gossip.errors import Reason
-from gossip.protocol.envelope import open_envelope
-from gossip.protocol.statements import parse_link
-from node.node import Node
+from gossip.core.envelope import open_envelope
+from gossip.core.errors import Reason
+from gossip.core.statements import parse_update_header
+from node.training.node import Node
 
 NODES = 5
 ROUNDS = 8
@@ -192,7 +192,7 @@ def test_an_equivocator_is_banned_by_its_own_two_signatures(clean: Outcome) -> N
     for member in outcome.honest:
         service = member.node.service
         ((_, (one, other)),) = [(whom, proof) for whom, proof in service.proofs().items() if whom == peer]
-        first, second = (parse_link(open_envelope(raw, service._engine.scope)) for raw in (one, other))
+        first, second = (parse_update_header(open_envelope(raw, service._engine.scope)) for raw in (one, other))
         assert first.peer == second.peer == peer, "anybody can check it"
         assert first.digest != second.digest
         assert (first.place, first.prev) == (second.place, second.prev)

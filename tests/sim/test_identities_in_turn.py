@@ -11,7 +11,7 @@ from sim_strangers import stranger, until
 from sim_swarm import Member, swarm
 
 from gossip.service import GossipService
-from node.estimates import MAX_DEPARTED, HeldEstimates
+from node.training.estimates import MAX_DEPARTED, HeldEstimates
 from p2ptrain import compress
 from p2ptrain.tasks import digits
 
@@ -48,7 +48,7 @@ async def test_forty_identities_in_turn_hold_no_more_models_than_a_node_has_plac
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: object, role: str
 ) -> None:
     monkeypatch.setattr(digits, "HIDDEN", WIDE)
-    monkeypatch.setattr("gossip.protocol.members.DEPARTED_S", 0.0)
+    monkeypatch.setattr("gossip.updates.mesh.DEPARTED_S", 0.0)
     async with swarm(tmp_path) as members:
         # One phase outlasts the test: no round is closed meanwhile.
         train = {"rounds": 9, "inner_steps": 5, "batch_size": 1}

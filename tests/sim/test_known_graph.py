@@ -7,7 +7,7 @@ import pytest
 import trio.testing
 from sim_swarm import STEP_SECONDS, swarm
 
-from node.node import Node
+from node.training.node import Node
 from p2ptrain.aggregate.topology import known_connectivity
 
 

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Member, swarm
 
-from node.entry import NEWCOMERS_S, WAITED_OUT_S
+from node.training.joining import NEWCOMERS_S, WAITED_OUT_S
 
 SETTINGS: dict[str, Any] = {"train": {"rounds": 600, "eval_every": 600}, "sync": {"f": 1}}
 PHASE_S = 5 * STEP_SECONDS

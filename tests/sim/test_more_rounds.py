@@ -9,9 +9,9 @@ import trio.testing
 from sim_swarm import Member, Swarm, swarm
 from swarm_founding import found_private
 
-from gossip.membership import succeed
-from node.swarm import recipe
-from node.swarm.changing import Change, rotate
+from gossip.membership import next_version
+from node.swarm import agreed_settings
+from node.swarm.admin_actions import Change, rotate
 from node.swarm.folder import SwarmFolder, membership_of
 
 ROUNDS, MORE = 4, 7
@@ -61,8 +61,8 @@ async def test_a_round_behind_the_end_that_an_older_release_signed_is_not_waited
             await members.finished()
             files = membership_of(tmp_path / "a")
             chain, terms = files.load_manifests(), files.load_manifests().newest.terms
-            settings = recipe.changed(terms.settings, {"train.rounds": MORE})
-            later = succeed(chain.newest, replace(terms, settings=settings), applies_at=ROUNDS + 10)
+            settings = agreed_settings.changed(terms.settings, {"train.rounds": MORE})
+            later = next_version(chain.newest, replace(terms, settings=settings), applies_at=ROUNDS + 10)
             chain.accept(later.signed_by(lab.authority(None)))
             files.hand_over(chain.dump())
             again = await members.start("a", follows=True, **KEPT)

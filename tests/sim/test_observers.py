@@ -11,15 +11,15 @@ import trio
 import trio.testing
 from sim_swarm import Member, Swarm, swarm
 
-from gossip.ids import PeerId
+from gossip.core.ids import PeerId
 from gossip.membership import Role, pack_item, revoke_peer
-from node.checkpoint import CheckpointStore
-from node.errors import RunError
+from node.swarm.accept_invite import membership, read_invite
+from node.swarm.create import CreateRequest, create
 from node.swarm.folder import SwarmFolder
-from node.swarm.founding import Founding, create
 from node.swarm.inviting import Wish, give
-from node.swarm.joining import membership, read_invite
-from p2ptrain.sync.assembled import Assembled
+from node.system.errors import RunError
+from node.training.checkpoint import CheckpointStore
+from p2ptrain.sync.model_averaging import ModelAveraging
 
 ROUNDS, EVERY = 8, 4
 LEARNING: dict[str, Any] = {"train": {"rounds": ROUNDS, "eval_every": EVERY}, "sync": {"f": 1}}
@@ -40,8 +40,8 @@ def all_publics(trainers: list[Member]) -> torch.Tensor:
     return torch.stack([assembled(it).public_d for it in trainers])
 
 
-def assembled(member: Member) -> Assembled:
-    assert isinstance(member.node.strategy, Assembled)
+def assembled(member: Member) -> ModelAveraging:
+    assert isinstance(member.node.strategy, ModelAveraging)
     return member.node.strategy
 
 
@@ -55,7 +55,7 @@ def model(member: Member) -> torch.Tensor:
 
 def found_private(folder: Path, *observers: str) -> SwarmFolder:
     """A private swarm of the trainers and these observers, whose folders are members'."""
-    wish = Founding(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(TRAINERS), full=True))
+    wish = CreateRequest(name="lab", at=("127.0.0.1", 4001), first=Wish(uses=len(TRAINERS), full=True))
     made = create(folder / "lab", {"task": {"name": "digits"}, **LEARNING}, wish, None)
     for name in TRAINERS + observers:
         line = made.line if name in TRAINERS else give(made.folder, made.folder.authority(None), WATCH)

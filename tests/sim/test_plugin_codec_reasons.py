@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from sim_swarm import swarm
 
-from gossip.errors import Reason
+from gossip.core.errors import Reason
 from p2ptrain import compress
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.compress.dense import Dense

@@ -9,14 +9,14 @@ import trio.testing
 from sim_swarm import Member, Swarm, swarm
 from swarm_founding import found_private
 
-from gossip.errors import Reason, RemoteError
-from gossip.ids import PeerId
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import PeerId
 from gossip.membership import pack_item, revoke_peer
 from gossip.membership.refusal import Refusal
-from node.errors import RunError
+from node.swarm.accept_invite import membership, read_invite
 from node.swarm.folder import SwarmFolder, membership_of
 from node.swarm.inviting import Wish, give
-from node.swarm.joining import membership, read_invite
+from node.system.errors import RunError
 
 ROUNDS = 40
 LEARNING: dict[str, Any] = {"train": {"rounds": ROUNDS, "eval_every": 20}, "sync": {"f": 1}}

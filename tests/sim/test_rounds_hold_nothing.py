@@ -11,11 +11,11 @@ from census import census
 from sim_strangers import until
 from sim_swarm import Member, swarm
 
-from node.metrics import Metrics
-from node.node import Node
-from node.page.feed import Feed, Moment, Place
-from node.progress import NodeProgress
-from node.record import moment, readings
+from node.events.progress import NodeProgress
+from node.events.round_report import moment, readings
+from node.metrics.node_metrics import Metrics
+from node.page.feed import Feed, FeedPosition, LiveSnapshot
+from node.training.node import Node
 
 ROOT = Path(__file__).parents[2]
 OURS = [tracemalloc.Filter(True, str(ROOT / package / "*")) for package in ("gossip", "node", "p2ptrain")]
@@ -26,9 +26,9 @@ ROUNDS = 60
 
 LOW = 8
 BOUNDS = (
-    "gossip.protocol.engine.MAX_SEEN",
-    "gossip.transport.memory.MAX_SEEN",
-    "gossip.protocol.chain.RECENT_LINKS",
+    "gossip.engine.MAX_SEEN",
+    "gossip.transport.memory.network.MAX_SEEN",
+    "gossip.updates.hash_chain.RECENT_LINKS",
     "node.page.feed.MAX_LINES",
     "trio._core._run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD",
 )
@@ -45,7 +45,7 @@ class Watched:
     def __init__(self) -> None:
         self.metrics, self.progress = Metrics(), NodeProgress("watched")
         self.feed = Feed(self.progress)
-        self.place = Place()
+        self.place = FeedPosition()
 
     def put_into(self, node: Node) -> None:
         self.metrics.live.watch(lambda: readings(node))
@@ -107,4 +107,4 @@ async def test_three_times_the_rounds_hold_as_many_bytes(
             after = census((member.node, each))
             longer = {name: size for name, size in after.items() if size > before.get(name, 0) + LOW}
             assert longer == {}
-        assert isinstance(watched[0].feed._moment(), Moment)
+        assert isinstance(watched[0].feed._moment(), LiveSnapshot)

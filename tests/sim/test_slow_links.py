@@ -7,8 +7,8 @@ import trio
 import trio.testing
 from sim_swarm import Member, Swarm, swarm
 
-from gossip.transport.memory import LinkQuality
-from node.links import CLOSING_SHARE
+from gossip.transport.memory.network import LinkQuality
+from node.training.bandwidth import CLOSING_SHARE
 from p2ptrain.compress.adaptive import LADDER
 
 STEP_SECONDS = 0.1

@@ -10,9 +10,9 @@ import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Swarm, swarm
 
-from node.checkpoint import CheckpointStore
-from node.entry import TELL_S
-from node.node import SETTLED_ROUNDS, Node
+from node.training.checkpoint import CheckpointStore
+from node.training.joining import TELL_S
+from node.training.node import SETTLED_ROUNDS, Node
 
 
 def spread(members: Swarm) -> float:
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_models(tmp_path: Path) -> None:
 
 
 def _identity(folder: Path, number: int) -> None:
-    from gossip.identity import Identity
+    from gossip.core.identity import Identity
 
     Identity(bytes([number + 1]) * 32).save(folder / "identity.key")
 
@@ -182,7 +182,7 @@ async def test_a_checkpoint_cut_in_half_is_passed_over(tmp_path: Path, autojump_
 async def test_lost_announcements_cost_time_not_members(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, loss: float
 ) -> None:
-    from gossip.transport.memory_links import LinkQuality
+    from gossip.transport.memory.link_quality import LinkQuality
 
     async with swarm(tmp_path) as members:
         members.network._default = LinkQuality(loss=loss, latency_s=0.02)

@@ -9,9 +9,9 @@ import torch
 import trio.testing
 from sim_swarm import swarm
 
-from node.config import from_raw
-from node.errors import UsageError
-from p2ptrain.sync import SYNC_STRATEGIES, Assembled, averages_gradients, meets
+from node.config.schema import from_raw
+from node.system.errors import UsageError
+from p2ptrain.sync import SYNC_STRATEGIES, ModelAveraging, averages_gradients, is_allreduce
 
 ROUNDS = 3
 NAMES = [name for name in SYNC_STRATEGIES.names() if not averages_gradients(name)]
@@ -35,12 +35,12 @@ async def test_four_nodes_run_it(strategy: str, tmp_path: Path, autojump_clock: 
             assert [fields["round"] for fields in rounds] == list(range(1, ROUNDS + 1))
             assert not member.told("rejected")
             assert member.eval_loss < member.node.journal.first["eval_loss"]
-            assert (member.node.service.stats.updates_accepted > 0) != meets(strategy)
+            assert (member.node.service.stats.updates_accepted > 0) != is_allreduce(strategy)
             if strategy == "noloco":
                 assert {fields["members"] for fields in rounds} == {2}
         for node, other in itertools.permutations(nodes, 2):  # what each holds of the others is what they said
-            assert isinstance(node.strategy, Assembled)
-            assert not (meets(strategy) and node.strategy.estimates), "who meets tracks nobody"
+            assert isinstance(node.strategy, ModelAveraging)
+            assert not (is_allreduce(strategy) and node.strategy.estimates), "who meets tracks nobody"
             if other.peer_id in node.strategy.estimates:
                 held_d = node.strategy.estimates[other.peer_id]
                 assert held_d.numpy().tobytes() == other.strategy.snapshot()

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from sim_swarm import Member, swarm
 
-from gossip.transport.memory import LinkQuality
+from gossip.transport.memory.network import LinkQuality
 
 
 def play(

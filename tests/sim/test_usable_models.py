@@ -11,11 +11,11 @@ import pytest
 import torch
 from sim_swarm import Member, swarm
 
-from node import runtime
-from node.checkpoint import Checkpoint, CheckpointStore
-from node.errors import RunError
-from node.node import Node
-from node.record import LAST_WAITS_S
+from node.events.round_report import LAST_WAITS_S
+from node.roles import trainer
+from node.system.errors import RunError
+from node.training.checkpoint import Checkpoint, CheckpointStore
+from node.training.node import Node
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.training.evaluator import Measures
 
@@ -103,7 +103,7 @@ async def test_a_model_that_jumped_in_its_last_step_is_never_saved(tmp_path, aut
             "a", train=train(rounds=99, eval_every=every), node={"checkpoint_every": 2}, change=jumps
         )
         if where == "interruption":
-            await runtime.trio.sleep(0.4)
+            await trainer.trio.sleep(0.4)
             stopped.append(True)
             member.stop.set()
         await members.finished()
@@ -181,10 +181,10 @@ async def test_a_checkpoint_that_failed_is_told_of_and_tried_after_every_round(t
     async with swarm(tmp_path) as members:
         member = await members.start("a", train=train(), node={"checkpoint_every": 2}, change=on(store))
         while len(member.told("round")) < 4:
-            await runtime.trio.sleep(0.01)
+            await trainer.trio.sleep(0.01)
         store.full = False
         await members.finished()
-        runtime.finish(member.node, member.folder, None)
+        trainer.finish(member.node, member.folder, None)
     failed = [fields["round"] for fields in member.told("checkpoint_failed")]
     assert failed[:2] == [2, 3], "at the next round, and not at the next one that is due"
     warnings = [fields for fields in member.told("warning") if fields.get("about") == "checkpoint"]
@@ -203,7 +203,7 @@ async def test_who_could_not_save_the_last_model_has_failed(tmp_path, autojump_c
         assert store.tried == 1 + len(LAST_WAITS_S), "somebody may make room meanwhile"
         assert began
         with pytest.raises(RunError, match="trained 2 rounds, but the model was not saved: No space left") as caught:
-            runtime.finish(member.node, member.folder, None)
+            trainer.finish(member.node, member.folder, None)
     assert "node --run-dir" in caught.value.hint
     assert not (member.folder / "summary.json").exists()
     assert not member.told("finished")
@@ -214,10 +214,10 @@ async def test_room_made_while_the_last_one_waits_saves_the_run(tmp_path, autoju
     async with swarm(tmp_path) as members:
         member = await members.start("a", train=train(rounds=2), change=on(store))
         while store.tried < 3:
-            await runtime.trio.sleep(0.1)
+            await trainer.trio.sleep(0.1)
         store.full = False
         await members.finished()
-        runtime.finish(member.node, member.folder, None)
+        trainer.finish(member.node, member.folder, None)
     assert rounds_of(member) == [2]
     assert member.told("finished")
 
@@ -227,13 +227,13 @@ async def test_an_interrupted_node_on_a_full_disk_does_not_say_that_it_is_saved(
     async with swarm(tmp_path) as members:
         member = await members.start("a", train=train(rounds=99), change=on(store))
         while len(member.told("round")) < 3:
-            await runtime.trio.sleep(0.1)
+            await trainer.trio.sleep(0.1)
         member.stop.set()
-        began = runtime.trio.current_time()
+        began = trainer.trio.current_time()
         await members.finished()
-        assert runtime.trio.current_time() - began < 5.0
+        assert trainer.trio.current_time() - began < 5.0
         with pytest.raises(RunError, match="the model was not saved"):
-            runtime.finish(member.node, member.folder, None, event="interrupted")
+            trainer.finish(member.node, member.folder, None, event="interrupted")
 
 
 def deaf_to(*names: str) -> Any:
@@ -260,10 +260,10 @@ async def test_who_could_take_no_update_says_so_at_once_and_at_the_end(tmp_path,
         assert sum("learns alone" in message for message in messages) == 1
         if fails:
             with pytest.raises(RunError, match="but alone: none of"):
-                runtime.finish(first.node, first.folder, None)
+                trainer.finish(first.node, first.folder, None)
             assert not first.told("finished")
         else:
-            runtime.finish(first.node, first.folder, None)
+            trainer.finish(first.node, first.folder, None)
             assert any("but alone: none of" in fields["message"] for fields in first.told("warning"))
             assert first.told("finished")
     assert rounds_of(first) == [ROUNDS], "the model is there"

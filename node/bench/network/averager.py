@@ -11,9 +11,9 @@ from typing import Final
 import torch
 
 from node.bench.network.averaging import FP32_BYTES, Averaged, by_mesh, by_parts, in_thread
+from node.bench.network.bench_member import BenchMember, joined
 from node.bench.network.child import Order, Orders, say
-from node.bench.network.member import Member, joined
-from node.errors import RunError
+from node.system.errors import RunError
 from p2ptrain import compress
 from p2ptrain.compress import Compressor
 from p2ptrain.training.flat import vector_bytes
@@ -57,7 +57,7 @@ async def averager(orders: Orders) -> None:
             del own_d, done
 
 
-async def _average(member: Member, start: Order, codec: Compressor, own_d: torch.Tensor, round_: int) -> Averaged:
+async def _average(member: BenchMember, start: Order, codec: Compressor, own_d: torch.Tensor, round_: int) -> Averaged:
     if start["way"] == "parts":
         return await by_parts(member, codec, own_d, round_)
     return await by_mesh(member, codec, own_d, round_, start["peers"] - 1)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 import trio
 
-from gossip.ids import PeerId
-from gossip.protocol.exchange import Group, ReducedPart
-from gossip.protocol.limits import CHUNK_BYTES
+from gossip.allreduce.allreduce import Group, ReducedPart
+from gossip.core.ids import PeerId
+from gossip.core.limits import CHUNK_BYTES
+from node.bench.network.bench_member import BenchMember
 from node.bench.network.child import now
-from node.bench.network.member import Member
-from node.errors import RunError
+from node.system.errors import RunError
 from p2ptrain import aggregate
 from p2ptrain.aggregate.base import Rows
 from p2ptrain.compress import Compressor
@@ -51,7 +51,7 @@ def way_for(codec: str, size: int, peers: int) -> Way:
     return "parts" if codec == "none" and peers > 2 and size >= peers * CHUNK_BYTES else "mesh"
 
 
-async def by_mesh(member: Member, codec: Compressor, own_d: torch.Tensor, round_: int, others: int) -> Averaged:
+async def by_mesh(member: BenchMember, codec: Compressor, own_d: torch.Tensor, round_: int, others: int) -> Averaged:
     """Publish the tensor, take everybody's, average. The own one counts as the others see it, as in training."""
     numel = own_d.numel()
     began = now()
@@ -68,7 +68,7 @@ async def by_mesh(member: Member, codec: Compressor, own_d: torch.Tensor, round_
     return Averaged(mean_d=mean_d, began=began, published=published, ended=now(), payload_bytes=len(payload))
 
 
-async def by_parts(member: Member, codec: Compressor, own_d: torch.Tensor, round_: int) -> Averaged:
+async def by_parts(member: BenchMember, codec: Compressor, own_d: torch.Tensor, round_: int) -> Averaged:
     """Exchange parts with all neighbours. Raises RunError when one is missing: a bench does not make do."""
     began = now()
     payload = await in_thread(codec.encode, own_d)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import trio
 
-from node import collector
-from node.errors import translate
+from node.system import gc_tuning
+from node.system.errors import translate
 
 Order = Mapping[str, Any]
 
@@ -58,11 +58,11 @@ def now() -> float:
 
 def main(role: str) -> None:
     """Be what `role` names until the parent closes stdin. What goes wrong is told to it."""
-    collector.starting()
-    sys.setswitchinterval(collector.SWITCH_INTERVAL_S)
+    gc_tuning.starting()
+    sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
     module, name = ROLES[role]
     run: Role = getattr(importlib.import_module(module), name)
-    collector.running()
+    gc_tuning.running()
     try:
         trio.run(_obey, run)
     except Exception as error:  # all of them end in one line of the parent's

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from node.bench.network.bench_member import joined
 from node.bench.network.child import Orders, now, say
-from node.bench.network.member import joined
 from node.bench.network.pipes import fetching, serving
 
 MIB: Final = 1 << 20

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import trio
 
-from gossip.transport.libp2p_bare import PIECE_BYTES, BareHost, bare_host
-from node.errors import RunError
+from gossip.transport.libp2p.bare_host import PIECE_BYTES, BareHost, bare_host
+from node.system.errors import RunError
 
 TCP_PIECE_BYTES: Final = 1 << 20
 READ_BYTES: Final = 1 << 18

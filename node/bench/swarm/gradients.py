@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from node.bench.swarm.recipe import Recipe
+from node.bench.swarm.run_spec import RunSpec
 from node.bench.swarm.traffic import Traffic
 from p2ptrain.sync import GradientStrategy, build_gradient
 from p2ptrain.tasks import Shard, Task
@@ -18,7 +18,7 @@ from p2ptrain.training import Trainer
 class GradientSwarm:
     """See the module. ValueError with liars: nobody is there whose gradient is not told."""
 
-    def __init__(self, recipe: Recipe, task: Task) -> None:
+    def __init__(self, recipe: RunSpec, task: Task) -> None:
         if recipe.shape.byzantine:
             raise ValueError(f"{recipe.config.sync.strategy} is simulated with honest nodes only")
         count = recipe.shape.nodes

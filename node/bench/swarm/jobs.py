@@ -10,11 +10,11 @@ from concurrent.futures.process import BrokenProcessPool
 import torch
 
 from node.bench.swarm.measure import measure
-from node.bench.swarm.recipe import Document, Recipe
-from node.errors import RunError
+from node.bench.swarm.run_spec import Document, RunSpec
+from node.system.errors import RunError
 
 
-def run_all(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Document | ValueError]]:
+def run_all(recipes: Sequence[RunSpec], jobs: int) -> Iterator[tuple[RunSpec, Document | ValueError]]:
     """Each recipe with its row, as they finish; with the ValueError of one whose settings do not go together.
 
     One job runs here, in the recipes' order. RunError when a process dies.
@@ -26,7 +26,7 @@ def run_all(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Docu
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(recipes)), mp_context=context, initializer=_prepare)
     try:
-        running: dict[Future[Document | ValueError], Recipe] = {pool.submit(_attempt, each): each for each in recipes}
+        running: dict[Future[Document | ValueError], RunSpec] = {pool.submit(_attempt, each): each for each in recipes}
         for future in as_completed(running):
             yield running[future], future.result()
     except BrokenProcessPool as error:
@@ -39,7 +39,7 @@ def run_all(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Docu
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _attempt(recipe: Recipe) -> Document | ValueError:
+def _attempt(recipe: RunSpec) -> Document | ValueError:
     gc.freeze()  # what is there already needs no look: a collection of all that torch brings takes a third of a second
     try:
         return measure(recipe)

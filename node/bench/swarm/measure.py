@@ -10,7 +10,7 @@ from torch import nn
 
 from node.bench.swarm import baselines
 from node.bench.swarm.gradients import GradientSwarm
-from node.bench.swarm.recipe import Document, Recipe
+from node.bench.swarm.run_spec import Document, RunSpec
 from node.bench.swarm.simulation import Swarm
 from node.bench.swarm.traffic import Traffic
 from p2ptrain import tasks
@@ -32,7 +32,7 @@ class Classifies(Protocol):
         """Share of the held-out examples."""
 
 
-def measure(recipe: Recipe) -> Document:
+def measure(recipe: RunSpec) -> Document:
     """Run it. ValueError on settings that do not go together; a run that diverges is a result."""
     torch.set_num_threads(max(1, recipe.config.train.threads))
     section = recipe.config.task
@@ -43,13 +43,13 @@ def measure(recipe: Recipe) -> Document:
     return {**labels(recipe), **result, **took, "recipe": recipe.document()}
 
 
-def _way(recipe: Recipe) -> Callable[[Recipe, Task], Document]:
+def _way(recipe: RunSpec) -> Callable[[RunSpec, Task], Document]:
     if recipe.kind == "swarm":
         return _gradients if averages_gradients(recipe.config.sync.strategy) else _rounds
     return _alone if recipe.kind == "alone" else _synchronous
 
 
-def labels(recipe: Recipe) -> Document:
+def labels(recipe: RunSpec) -> Document:
     """What a row is called by."""
     config, swarm = recipe.config, recipe.kind == "swarm"
     return {
@@ -63,7 +63,7 @@ def labels(recipe: Recipe) -> Document:
     }
 
 
-def _rounds(recipe: Recipe, task: Task) -> Document:
+def _rounds(recipe: RunSpec, task: Task) -> Document:
     """Nodes that average models, round by round."""
     swarm = Swarm(recipe, task)
     train, judge = recipe.config.train, swarm.nodes[0].trainer
@@ -89,7 +89,7 @@ def _rounds(recipe: Recipe, task: Task) -> Document:
     }
 
 
-def _gradients(recipe: Recipe, task: Task) -> Document:
+def _gradients(recipe: RunSpec, task: Task) -> Document:
     """Nodes that average gradients, step by step."""
     swarm, train = GradientSwarm(recipe, task), recipe.config.train
     judge, nodes = swarm.trainers[0], len(swarm.trainers)
@@ -105,12 +105,12 @@ def _gradients(recipe: Recipe, task: Task) -> Document:
     }
 
 
-def _alone(recipe: Recipe, task: Task) -> Document:
+def _alone(recipe: RunSpec, task: Task) -> Document:
     trainer = baselines.alone(task, recipe.config.train)
     return _baseline(recipe, task, trainer, Traffic())
 
 
-def _synchronous(recipe: Recipe, task: Task) -> Document:
+def _synchronous(recipe: RunSpec, task: Task) -> Document:
     nodes, steps = recipe.shape.nodes, recipe.config.train.total_steps
     trainer = baselines.synchronous(task, recipe.config.train, nodes)
     dense = baselines.FP32_BYTES * trainer.numel
@@ -118,7 +118,7 @@ def _synchronous(recipe: Recipe, task: Task) -> Document:
     return _baseline(recipe, task, trainer, Traffic(published=dense * steps, sent=sent, peak=dense))
 
 
-def _baseline(recipe: Recipe, task: Task, trainer: Trainer, traffic: Traffic) -> Document:
+def _baseline(recipe: RunSpec, task: Task, trainer: Trainer, traffic: Traffic) -> Document:
     """One trainer's whole run; `traffic` is one node's of all of it."""
     train, first, curve = recipe.config.train, trainer.evaluate(), Curve()
     for step in range(1, train.total_steps + 1):  # a baseline's rounds are single steps

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from node.bench.lists import names_in, numbers_in
-from node.bench.swarm.liars import simulated
-from node.bench.swarm.plan import OWN, Asked
-from node.bench.swarm.recipe import NO_ATTACK
-from node.config_source import Raw
+from node.bench.swarm.byzantine_nodes import simulated
+from node.bench.swarm.run_spec import NO_ATTACK
+from node.bench.swarm.study_plan import OWN, Asked
+from node.config.toml_source import Raw
 from p2ptrain import aggregate, compress
 from p2ptrain.sync import SYNC_STRATEGIES
 

@@ -7,8 +7,8 @@ import json
 import os
 from pathlib import Path
 
-from node.bench.swarm.recipe import Document, reread
-from node.errors import UsageError
+from node.bench.swarm.run_spec import Document, reread
+from node.system.errors import UsageError
 
 
 class Results:

@@ -1,7 +1,7 @@
 """A swarm in one process: real trainers and real sync strategies, round by round, with nothing between them.
 
 There is no network: every payload arrives, in order, at every neighbour, and no update is stale; who meets
-(meetings.py) is there in time. A refused payload ends
+(simulated_allreduce.py) is there in time. A refused payload ends
 the tracking of its sender, as in a real node. Liars speak last in a round, knowing what the honest sent: an attack is
 as strong as it can be.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from node.bench.swarm import liars, meetings
-from node.bench.swarm.recipe import Recipe
+from node.bench.swarm import byzantine_nodes, simulated_allreduce
+from node.bench.swarm.run_spec import RunSpec
 from node.bench.swarm.traffic import Traffic
 from p2ptrain import compress
 from p2ptrain.sync import SyncStrategy, build
@@ -22,7 +22,7 @@ from p2ptrain.training import Trainer
 
 
 @dataclass(eq=False)
-class Node:
+class SimulatedNode:
     """One simulated node: its trainer, its learning rule, and whom it still tracks."""
 
     name: str
@@ -36,12 +36,12 @@ class Node:
 class Swarm:
     """Nodes that take their rounds in step. The liars are the last ones."""
 
-    def __init__(self, recipe: Recipe, task: Task) -> None:
+    def __init__(self, recipe: RunSpec, task: Task) -> None:
         self.recipe = recipe
         self.traffic = Traffic()
         self.rounds = 0
         self.robust_rounds = 0
-        self._conspiracy = liars.Conspiracy(recipe)
+        self._conspiracy = byzantine_nodes.Conspiracy(recipe)
         self.nodes = [self._node(index, task) for index in range(recipe.shape.nodes)]
         self.honest = self.nodes[: recipe.shape.nodes - recipe.shape.byzantine]
         self.liars = self.nodes[len(self.honest) :]
@@ -53,7 +53,7 @@ class Swarm:
             for peer in sorted(self.nodes[index].name for index in peers):
                 node.tracked.add(peer)
                 node.sync.track(peer, None)
-        self._members = meetings.members({node.name: (node.sync, node.tracked) for node in self.nodes})
+        self._members = simulated_allreduce.members({node.name: (node.sync, node.tracked) for node in self.nodes})
 
     @property
     def numel(self) -> int:
@@ -97,10 +97,10 @@ class Swarm:
         )
 
     def _met(
-        self, members: dict[str, meetings.Member], thetas: dict[str, torch.Tensor]
+        self, members: dict[str, simulated_allreduce.SimulatedMember], thetas: dict[str, torch.Tensor]
     ) -> Callable[[], Iterator[RoundResult]]:
         """The same for those who meet."""
-        round_ = meetings.exchange(members, thetas, self.rounds)
+        round_ = simulated_allreduce.exchange(members, thetas, self.rounds)
         for node in self.honest:
             self.traffic.exchange(len(round_.packed[node.name]), round_.sent[node.name])
         return lambda: (
@@ -117,20 +117,20 @@ class Swarm:
             mean_d += (node.anchor_d - mean_d) / count
         return mean_d
 
-    def _node(self, index: int, task: Task) -> Node:
+    def _node(self, index: int, task: Task) -> SimulatedNode:
         shape, name = self.recipe.shape, f"node{index:02d}"
         lies = index >= shape.nodes - shape.byzantine
         shard = Shard(index=index, count=shape.nodes)
         trainer = Trainer(self._conspiracy.task(task) if lies else task, self.recipe.config.train, shard)
         sync = build(self.recipe.config.sync, trainer.vector(), own=name, judge=trainer.judge)
-        return Node(name, trainer, self._conspiracy.member(sync, index) if lies else sync, trainer.vector())
+        return SimulatedNode(name, trainer, self._conspiracy.member(sync, index) if lies else sync, trainer.vector())
 
     def _steps(self, count: int) -> None:
         for node in self.nodes:
             for _ in range(count):
                 node.trainer.step()
 
-    def _exchange(self, speakers: Sequence[Node], thetas: dict[str, torch.Tensor]) -> None:
+    def _exchange(self, speakers: Sequence[SimulatedNode], thetas: dict[str, torch.Tensor]) -> None:
         said = {node.name: node.sync.encode(thetas[node.name], round=self.rounds) for node in speakers}
         for speaker in speakers:
             hearers = [node for node in self.nodes if speaker.name in node.tracked]
@@ -139,14 +139,14 @@ class Swarm:
             if speaker in self.honest:
                 self.traffic.count(len(said[speaker.name].payload), len(hearers))
 
-    def _whisper(self, whispers: liars.Whispers, thetas: dict[str, torch.Tensor]) -> None:
+    def _whisper(self, whispers: byzantine_nodes.Whispers, thetas: dict[str, torch.Tensor]) -> None:
         """Liars, who tell each victim something else, tell each other nothing."""
         models_hd = torch.stack([thetas[node.name] for node in self.honest])
         for (liar, victim), message in whispers.messages(models_hd, self.rounds).items():
             if self.nodes[liar].name in self.nodes[victim].tracked:
                 self._deliver(self.nodes[victim], self.nodes[liar].name, message)
 
-    def _deliver(self, node: Node, peer: str, message: Message) -> None:
+    def _deliver(self, node: SimulatedNode, peer: str, message: Message) -> None:
         try:
             node.sync.apply(peer, message.codec, message.payload)
         except compress.PayloadError as refusal:

@@ -9,9 +9,9 @@ from typing import Any
 
 from node.bench.base import Row
 from node.bench.swarm.jobs import run_all
-from node.bench.swarm.recipe import Document, Kind, Recipe, baseline
 from node.bench.swarm.results import Results
-from node.errors import UsageError
+from node.bench.swarm.run_spec import Document, Kind, RunSpec, baseline
+from node.system.errors import UsageError
 
 Say = Callable[[int, int, str], None]
 """Told of each finished run: how many are done, of how many, and what came of it."""
@@ -22,7 +22,7 @@ class Study:
     """Runs of one benchmark."""
 
     benchmark: str
-    recipes: Sequence[Recipe]
+    recipes: Sequence[RunSpec]
     out: Path | None = None
     jobs: int = 1
     say: Say = lambda done, total, line: None
@@ -32,7 +32,7 @@ class Study:
     def rows(self) -> Iterator[Row]:
         """The runs' rows: first those found in the file. UsageError when not one of the combinations can be."""
         results = Results(self.out, self.benchmark)
-        open_recipes: list[Recipe] = []
+        open_recipes: list[RunSpec] = []
         told = 0
         for recipe in distinct(self.recipes):
             found = results.find(recipe.document())
@@ -53,18 +53,18 @@ class Study:
         if not told and self.refused:
             raise UsageError(next(iter(self.refused.values())), "no combination that was asked for can be run")
 
-    def _refuse(self, recipe: Recipe, error: ValueError) -> None:
+    def _refuse(self, recipe: RunSpec, error: ValueError) -> None:
         config = recipe.config
         what = [config.sync.strategy, config.sync.compressor, config.sync.aggregator, config.attack.name]
         self.refused.setdefault(" ".join(what), str(error))
 
 
-def distinct(recipes: Iterable[Recipe]) -> list[Recipe]:
+def distinct(recipes: Iterable[RunSpec]) -> list[RunSpec]:
     """Each run once, in order."""
     return list({json.dumps(recipe.document(), sort_keys=True): recipe for recipe in recipes}.values())
 
 
-def with_baselines(recipes: Sequence[Recipe]) -> list[Recipe]:
+def with_baselines(recipes: Sequence[RunSpec]) -> list[RunSpec]:
     """The runs, after one node alone and all as one with the same training."""
     kinds: tuple[Kind, ...] = ("alone", "synchronous")
     return [*distinct(baseline(recipe, kind) for recipe in recipes for kind in kinds), *recipes]

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from p2ptrain.tasks.base import Batch, Shard, TaskError
 from p2ptrain.tasks.byte_lm.corpus import open_corpus
-from p2ptrain.tasks.byte_lm.model import SIZES, VOCABULARY, ByteGPT
+from p2ptrain.tasks.byte_lm.gpt import SIZES, VOCABULARY, ByteGPT
 from p2ptrain.tasks.byte_lm.split import Split, Starts
 
 EVAL_BATCH = 64

@@ -1,0 +1,234 @@
+"""Performs exchanges (gossip/allreduce/allreduce.py): tells the group of our blobs, pulls theirs, reduces in a thread.
+
+One at a time. What others may still be pulling when ours is over is held until the one after it is. A pull that fails
+by the network's fault is tried again while there is time; one that fails by the peer's is charged and given up.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Container, Mapping
+from functools import partial
+from typing import Final, assert_never
+
+import trio
+
+from gossip.allreduce.allreduce import AllReduce, EarlyMessages, Group, Pull, Reduce, ReducedPart
+from gossip.blobs.blob import BlobStore
+from gossip.blobs.blob_fetch_task import BULK_BYTES, fetch_blob
+from gossip.context import Notifier, ServiceContext
+from gossip.core.envelope import EnvelopeKind, open_from, seal
+from gossip.core.errors import GossipError, LocalError, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import KIB
+from gossip.core.messages import PartRequest, Refused, parse_empty_answer
+from gossip.core.statements import Stage, parse_part, part_statement
+from gossip.session import ask_once, open_session
+from gossip.transport.base import TransportError
+from gossip.updates.publisher import Payload
+
+KEPT: Final = 2
+"""Exchanges whose blobs are held: this one, and the last, which a slower member may still be pulling."""
+
+BLOBS_EACH: Final = 2
+"""Of an exchange: our vector, and our part of the reduced one, which is no larger."""
+
+MAX_PULLS: Final = 8
+"""Pulls under way at once, as many as a node has neighbours by default: 32 MiB unverified at most."""
+
+PAUSE_S: Final = 0.2
+"""Before something that failed is tried again (telling: doubling): a lost connection is dialled within seconds."""
+
+ReduceFunction = Callable[[Mapping[PeerId, bytes | memoryview]], bytes]
+"""Reduces parts of several members, in the group's order, to as many bytes. Runs where large things are
+hashed: in a thread."""
+
+
+class AllReducer:
+    """All exchanges of one service."""
+
+    def __init__(self, context: ServiceContext, identity: Identity) -> None:
+        self._context = context
+        self._identity = identity
+        self._scope = context.engine.scope
+        self.blobs = BlobStore(KEPT * BLOBS_EACH * context.config.max_payload_bytes)
+        """What the members of a group may pull from us."""
+        self._held: deque[list[Digest]] = deque()
+        self._early = EarlyMessages()
+        self._exchange: AllReduce | None = None
+        self._changed = Notifier()
+        self._begun: Digest | None = None
+        self._reduced: Digest | None = None
+        self._untaken: set[PeerId] = set()
+
+    def on_part(self, peer: PeerId, raw: bytes) -> None:
+        """A member says what it serves. Raises RemoteError."""
+        part = parse_part(open_from(raw, self._scope, peer, EnvelopeKind.PART))
+        exchange = self._exchange
+        if exchange is None or part.exchange != exchange.name:
+            self._early.keep(part)
+            return
+        try:
+            exchange.learn(part)
+        finally:
+            self._changed.beat()
+
+    def owes(self, neighbours: Container[PeerId]) -> bool:
+        """Whether one of the neighbours has yet to take the newest part that we reduced."""
+        return any(peer in neighbours for peer in self._untaken)
+
+    def sent(self, peer: PeerId, address: Digest, index: int) -> None:
+        """A chunk of ours goes out to a peer."""
+        if address == self._reduced and index == len(self.blobs.manifest(address).chunks) - 1:
+            self._untaken.discard(peer)
+
+    async def run(
+        self, group: Group, data: bytes, reduce: ReduceFunction, *, gather_s: float, timeout_s: float
+    ) -> list[ReducedPart]:
+        """See GossipService.exchange."""
+        if self._exchange is not None:
+            raise LocalError("an exchange is under way already")
+        if len(data) != group.size:
+            raise LocalError(f"a vector of {len(data)} bytes in an exchange of {group.size}")
+        now = trio.current_time()
+        exchange = AllReduce(group, self._context.engine.me, gather_until=now + gather_s, ends_at=now + timeout_s)
+        if exchange.name == self._begun:
+            raise LocalError("this exchange was begun before: a round is exchanged once")
+        self._exchange, self._begun = exchange, exchange.name
+        self._reduced, self._untaken = None, set()
+        try:
+            return await self._run(exchange, data, reduce)
+        finally:
+            self._exchange = None
+
+    async def _run(self, exchange: AllReduce, data: bytes, reduce: ReduceFunction) -> list[ReducedPart]:
+        self._make_room()
+        me = self._context.engine.me
+        exchange.take_own(memoryview(data)[exchange.group.part(me)])
+        payload = await self._context.hasher.payload(data)
+        for part in self._early.take(exchange.name):
+            try:
+                exchange.learn(part)
+            except RemoteError as error:
+                self._context.offence(part.peer, error)
+        async with trio.open_nursery() as nursery:
+            perform = _Performer(self._context, exchange, self._changed, nursery)
+            perform.tell_all(self._serve(exchange, Stage.WHOLE, payload))
+            while not exchange.done(trio.current_time()) or perform.telling:
+                for work in exchange.work(trio.current_time()):
+                    match work:
+                        case Pull():
+                            nursery.start_soon(perform.pull, work)
+                        case Reduce():
+                            nursery.start_soon(self._reduce, exchange, work, reduce, perform)
+                        case _:
+                            assert_never(work)
+                deadline = exchange.deadline(trio.current_time())
+                if trio.current_time() >= deadline:
+                    break
+                with trio.move_on_at(deadline):
+                    await self._changed.wait()
+            nursery.cancel_scope.cancel()
+        return exchange.result()
+
+    async def _reduce(self, exchange: AllReduce, work: Reduce, reduce: ReduceFunction, perform: "_Performer") -> None:
+        size = sum(map(len, work.vectors.values()))
+        data = await self._context.hasher.run(size, partial(reduce, work.vectors))
+        payload = await self._context.hasher.payload(data)
+        # Nothing may be awaited between these two: an exchange that has our part is over once the others' have come,
+        # and one that is over tells nobody any more.
+        exchange.own_reduced(data)
+        perform.tell_all(self._serve(exchange, Stage.REDUCED, payload))
+        self._changed.beat()
+
+    def _serve(self, exchange: AllReduce, stage: Stage, payload: Payload) -> bytes:
+        """Hold a blob for the others, and the signed statement that names it."""
+        address = self.blobs.put(payload.manifest, payload.data)
+        self._held[-1].append(address)
+        if stage is Stage.REDUCED:
+            self._reduced, self._untaken = address, set(exchange.group.members) - {self._context.engine.me}
+        statement = part_statement(
+            exchange=exchange.name,
+            round=exchange.group.round,
+            stage=stage,
+            address=address,
+            size=payload.manifest.size,
+        )
+        return seal(self._identity, self._scope, statement).raw
+
+    def _make_room(self) -> None:
+        while len(self._held) >= KEPT:
+            for address in self._held.popleft():
+                self.blobs.drop(address)
+        self._held.append([])
+
+
+class _Performer:
+    """The tasks of one exchange."""
+
+    def __init__(self, context: ServiceContext, exchange: AllReduce, changed: Notifier, nursery: trio.Nursery) -> None:
+        self._context = context
+        self._exchange = exchange
+        self._changed = changed
+        self._nursery = nursery
+        self._room = trio.Semaphore(MAX_PULLS)
+        self._untold: Counter[PeerId] = Counter()
+
+    @property
+    def telling(self) -> bool:
+        """Whether somebody who can be reached does not know yet what we serve."""
+        return any(member in self._context.engine.neighbours for member in self._untold)
+
+    def tell_all(self, statement: bytes) -> None:
+        """Tell every other member of a blob of ours; who cannot be reached is told when it can."""
+        for member in self._exchange.group.members:
+            if member != self._context.engine.me:
+                self._untold[member] += 1
+                self._nursery.start_soon(self._tell, member, PartRequest(envelope=statement))
+
+    async def pull(self, work: Pull) -> None:
+        """Pull once; what failed by the network's fault may be asked for again."""
+        try:
+            async with self._room:
+                self._exchange.pulled(work, await self._pull(work))
+        except Refused:
+            self._exchange.failed(work, again=False)  # it does not hold it any more: it is further than we are
+        except RemoteError as error:
+            self._exchange.failed(work, again=False)
+            self._context.offence(work.part.peer, error)
+        except TransportError:
+            await trio.sleep(PAUSE_S)
+            self._exchange.failed(work, again=True)
+        self._changed.beat()
+
+    async def _pull(self, work: Pull) -> bytes:
+        context, part = self._context, work.part
+        patience_s = context.config.request_timeout_s
+        async with open_session(context.transport, part.peer, patience_s, bulk=part.size >= BULK_BYTES) as session:
+            meter = context.engine.traffic.received(snapshot=False)
+            return await fetch_blob(session, part.address, part.size, context.hasher, meter, work.span)
+
+    async def _tell(self, member: PeerId, request: PartRequest) -> None:
+        pause_s = PAUSE_S
+        while not await self._told(member, request):
+            self._changed.beat()
+            await trio.sleep(pause_s)
+            pause_s *= 2
+        self._untold[member] -= 1
+        self._untold += Counter()  # drops the zeros
+        self._changed.beat()
+
+    async def _told(self, member: PeerId, request: PartRequest) -> bool:
+        context = self._context
+        if member not in context.engine.neighbours:
+            return False
+        try:
+            patience_s = context.config.request_timeout_s
+            parse_empty_answer(await ask_once(context.transport, member, request, patience_s, KIB))
+        except Refused:
+            return False  # it may not know yet that we are neighbours
+        except RemoteError as error:
+            context.offence(member, error)
+            return False
+        except GossipError:
+            return False
+        return True

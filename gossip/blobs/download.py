@@ -1,0 +1,331 @@
+"""What is here of a blob, what is under way from whom, and what to ask next: of its author, and of those who help.
+
+Everybody who pulls a blob begins with a share of its chunks that is its own, asks the author for that, and asks the
+others for theirs: an author with a slow uplink then sends each chunk about once, instead of once to everybody. Shares
+are classes of `index % shares`, by the rank of a puller among those that it knows to pull; where two views of that
+differ, chunks come twice or later, never wrong. Who is through with its share takes others' from their ends.
+
+A source is asked ahead for as much as it sends in PLAN_S, and for AHEAD chunks at most. What one has been at for too
+long is asked of another as well, TWICE chunks at a time. A source that fails gives back what it was asked for; what
+was verified stays for the next pull.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gossip.blobs.blob import Assembler, BlobManifest, parse_blob_manifest
+from gossip.core.digests import digest_of
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import Digest, PeerId
+
+AHEAD: Final = 4
+"""Chunks asked for and not yet verified: 4 MiB, one stream's largest window (335 Mbit/s at a round trip of 100 ms)."""
+
+PLAN_S: Final = 2.0
+"""Asked of a source ahead: what was asked of one cannot be had of another without paying for it twice, and a round trip
+of 0.1 s is a twentieth of this."""
+
+SLOW_S: Final = 0.25
+"""An author that takes longer for a chunk (less than 34 Mbit/s) is helped, as is one that has sent none for so long as
+the puller waits (blobs/multi_source_task.py)."""
+
+LATE_S: Final = 10.0
+"""A chunk that was asked for so long ago, and longer than twice what either takes for one, is asked of another: as long
+as one is borne that sends nothing at all (network.request_timeout_s)."""
+
+TWICE: Final = 2
+"""Chunks of a blob that are asked of two at once: all that can hold an end up when one source has died."""
+
+LACKS_S: Final = 1.0
+"""A chunk that a source did not have is not asked of it again for so long, and of a slow author, if it is another's
+share, not for twice that: whose share it is may ask for it meanwhile."""
+
+PAUSE_MIN_S: Final = 0.1
+PAUSE_MAX_S: Final = 1.0
+"""After a refusal of a chunk the source is left alone, doubling: asking takes 200 bytes, of a few sources each."""
+
+MAX_PACES: Final = 32
+"""Sources whose pace is remembered after they were left: four times the default degree. A blob of 1 GiB may take hours,
+and any number of peers may come and go meanwhile."""
+
+GIVE_UP: Final = 8
+"""Refusals in a row after which a source has nothing for us now: five seconds of them."""
+
+
+@dataclass(eq=False)
+class _Asked:
+    first: float
+    last: float
+    """When the source last said, by waiting with its refusal, that it is about to have it."""
+
+
+@dataclass(eq=False)
+class _Refusals:
+    first: float
+    last: float
+
+
+@dataclass(eq=False)
+class _Source:
+    left: list[int]
+    """What it may be asked for, in order; chunks that are here drop out."""
+
+    own: range
+    window: int
+    chunk_s: float | None
+    under_way: dict[int, _Asked] = field(default_factory=dict)
+    lacks: dict[int, float] = field(default_factory=dict)
+    heard_at: float = -math.inf
+    resumes_at: float = -math.inf
+    refusals: int = 0
+    carried: int = 0
+
+
+class AuthorLiedError(RemoteError):
+    """The address and the size of a signed link contradict each other: whoever serves that blob is not to blame."""
+
+
+class Download:
+    """One blob on its way. Only `keep`, `chunk` and `finish` may be called by other threads."""
+
+    def __init__(self, address: Digest, size: int, *, author: PeerId, began: float, span: range | None = None) -> None:
+        self.address = address
+        self.size = size
+        self.author = author
+        self.began = began
+        self._span = span
+        self._pullers: Sequence[PeerId] = ()
+        self._assembler: Assembler | None = None
+        self._here: set[int] = set()
+        self._sources: dict[PeerId, _Source] = {}
+        self._paces: dict[PeerId, float | None] = {}
+        self._refused_at: dict[int, _Refusals] = {}
+        self._rank, self._shares = 0, 1
+
+    # -- what it is
+
+    @property
+    def manifest(self) -> BlobManifest | None:
+        """None until a source has given it."""
+        return self._assembler.manifest if self._assembler else None
+
+    def learn(self, raw: bytes) -> BlobManifest:
+        """A source's manifest. Raises RemoteError when it is not the one announced."""
+        try:
+            manifest = parse_blob_manifest(raw, self.address, self.size)
+            if manifest.size != self.size:
+                raise RemoteError(Reason.PROTOCOL, f"a blob of {manifest.size} bytes where {self.size} were announced")
+        except RemoteError as error:
+            if digest_of(raw) == self.address:  # the source gave what was asked for
+                raise AuthorLiedError(error.reason, error.detail) from error
+            raise
+        if self._assembler is None:
+            self._assembler = Assembler(manifest, self._span)
+        return self._assembler.manifest
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is here, verified."""
+        return self._assembler is not None and len(self._here) == len(self._assembler.span)
+
+    @property
+    def bytes_missing(self) -> int:
+        """What has yet to come."""
+        if self._assembler is None:
+            return self.size
+        manifest = self._assembler.manifest
+        return sum(manifest.chunk_size(index) for index in self._assembler.span if index not in self._here)
+
+    @property
+    def bytes_here(self) -> int:
+        """What has come and was verified: what is held in memory."""
+        return 0 if self._assembler is None else self._assembler.bytes_here
+
+    def keep(self, index: int, chunk: bytes | memoryview) -> None:
+        """Verify and keep; `arrived` must follow. Raises RemoteError(DIGEST_MISMATCH)."""
+        self._known().take(chunk, index)
+
+    def has(self, index: int) -> bool:
+        """Whether this chunk is here."""
+        return index in self._here
+
+    def chunk(self, index: int) -> bytes | None:
+        """A copy of a chunk that is here."""
+        return self._known().chunk(index) if index in self._here else None
+
+    def coming(self, index: int) -> bool:
+        """Whether the author itself is about to send this chunk."""
+        source = self._sources.get(self.author)
+        return source is not None and index in source.under_way
+
+    def finish(self) -> bytes:
+        """All of it, once `done`."""
+        return self._known().finish()
+
+    # -- whom to ask for what
+
+    def join(self, peer: PeerId, pullers: Sequence[PeerId], me: PeerId) -> None:
+        """`peer` is asked from now on, of which the manifest must be known; `pullers`: who else pulls, and ourselves,
+        in an order that all know."""
+        span = self._known().span
+        shares = max(1, min(len(pullers), len(span)))
+        self._rank, self._shares = (pullers.index(me) if me in pullers else 0) % shares, shares
+        whose = me if peer == self.author else peer
+        rank = (pullers.index(whose) if whose in pullers else 0) % shares
+        own = span[rank::shares]
+        order = [*own, *(index for by in range(1, shares) for index in reversed(span[(rank + by) % shares :: shares]))]
+        pace = self._paces.get(peer)
+        first = min(AHEAD, len(own)) if peer == self.author else 1
+        self._sources[peer] = _Source(order, own, max(1, first) if pace is None else _window(pace), pace)
+
+    def leave(self, peer: PeerId) -> None:
+        """This source is asked no more; what it was asked for is free for others."""
+        source = self._sources.pop(peer, None)
+        if source is not None:
+            self._paces.pop(peer, None)
+            self._paces[peer] = source.chunk_s
+            if len(self._paces) > MAX_PACES:
+                del self._paces[next(iter(self._paces))]
+
+    def idle(self, peer: PeerId) -> bool:
+        """Whether this source has joined and owes no answer."""
+        source = self._sources.get(peer)
+        return source is not None and not source.under_way
+
+    def ask(self, peer: PeerId, now: float) -> int | None:
+        """The next chunk to ask of this source, which is under way from now on; None when there is none now."""
+        source = self._sources[peer]
+        if len(source.under_way) >= source.window or now < source.resumes_at:
+            return None
+        index = self._free(source, now)
+        if index is None:
+            index = self._late(source, now)
+        if index is not None:
+            source.under_way[index] = _Asked(now, now)
+        return index
+
+    @property
+    def idle_chunks(self) -> bool:
+        """Whether there is something that nobody was asked for."""
+        return self._assembler is None or len(self._here) + len(self._askers()) < len(self._assembler.span)
+
+    def author_wanted(self, now: float) -> bool:
+        """Whether there is something to ask of an author that was left."""
+        askers = self._askers() if self._assembler else {}
+        return self._assembler is None or any(
+            index not in self._here and index not in askers and self._settled(index, now)
+            for index in self._assembler.span
+        )
+
+    def ask_again_at(self, peer: PeerId, now: float) -> float:
+        """When to look again whether there is something to ask of this source, if nothing happens before."""
+        source = self._sources[peer]
+        return source.resumes_at if source.resumes_at > now else now + PAUSE_MAX_S
+
+    def arrived(self, peer: PeerId, index: int, now: float) -> None:
+        """A chunk came and was kept."""
+        self._here.add(index)
+        source = self._sources.get(peer)
+        if source is None:
+            return
+        asked = source.under_way.pop(index, None)
+        took = now - max(asked.last if asked else now, source.heard_at)
+        usual = took if source.chunk_s is None else source.chunk_s
+        source.chunk_s = min(took, (took + usual) / 2)  # one that had to wait for a chunk itself is quick again at once
+        source.heard_at, source.refusals = now, 0
+        source.carried += self._known().manifest.chunk_size(index)
+        source.window = _window(source.chunk_s)
+
+    def refused(self, peer: PeerId, index: int, now: float) -> None:
+        """The source does not have this chunk now."""
+        source = self._sources[peer]
+        source.under_way.pop(index, None)
+        source.lacks[index] = now + LACKS_S
+        self._refused_at.setdefault(index, _Refusals(now, now)).last = now
+        source.resumes_at = now + min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0**source.refusals)
+        source.heard_at, source.window = now, 1
+        source.refusals += 1
+
+    def waits(self, peer: PeerId, index: int, now: float) -> None:
+        """The source does not have yet what it was asked for, but is about to: it stays under way."""
+        source = self._sources[peer]
+        source.heard_at = source.under_way[index].last = now
+
+    def has_nothing(self, peer: PeerId) -> bool:
+        """Whether this source refused so often that it is not worth asking now."""
+        return self._sources[peer].refusals >= GIVE_UP
+
+    def carried(self, peer: PeerId) -> int:
+        """Bytes of chunks that this source has sent since it joined."""
+        source = self._sources.get(peer)
+        return source.carried if source else 0
+
+    def slow(self, peer: PeerId) -> bool:
+        """Whether this source takes so long for a chunk that others should help, or has not sent any."""
+        source = self._sources.get(peer)
+        return source is None or source.chunk_s is None or source.chunk_s > SLOW_S
+
+    # -- insides
+
+    def _known(self) -> Assembler:
+        assert self._assembler is not None
+        return self._assembler
+
+    def _askers(self) -> dict[int, int]:
+        """Of how many each chunk under way was asked."""
+        found: dict[int, int] = {}
+        for source in self._sources.values():
+            for index in source.under_way:
+                if index not in self._here:
+                    found[index] = found.get(index, 0) + 1
+        return found
+
+    def _free(self, source: _Source, now: float) -> int | None:
+        missing = len(self._known().span) - len(self._here)
+        if len(source.left) > 2 * missing:  # each is looked at a few times in all, however many there are
+            source.left = [index for index in source.left if index not in self._here]
+        askers = self._askers()
+        wary = source is self._sources.get(self.author) and (source.chunk_s or 0.0) > SLOW_S
+        for index in source.left:
+            if index in self._here or index in askers or source.lacks.get(index, now) > now:
+                continue
+            if not wary or index in source.own or self._settled(index, now):
+                return index
+        return None
+
+    def _settled(self, index: int, now: float) -> bool:
+        """Whether a slow author may be asked for another's share: its owner does not help, or said a while ago that it
+        has not asked for this chunk itself. Its owner may be none of those that pull: what nobody has had for long, all
+        who are through with their own shares ask for, in turn."""
+        refused = self._refused_at.get(index)
+        if refused is not None:
+            turn = (self._rank - (index - self._known().span.start)) % self._shares
+            through = self._here.issuperset(self._known().span[self._rank :: self._shares])
+            late = through and now >= refused.first + LATE_S + min(LATE_S, turn * LACKS_S)
+            return late or now >= refused.last + 2 * LACKS_S
+        helpers = (source for peer, source in self._sources.items() if peer != self.author)
+        return not any(index in source.own for source in helpers)
+
+    def _late(self, source: _Source, now: float) -> int | None:
+        """What another source has been at for too long."""
+        askers = self._askers()
+        if source.chunk_s is None or sum(count > 1 for count in askers.values()) >= TWICE:
+            return None  # one that has sent nothing yet is no better than who is at it
+        patience = max(LATE_S, 2.0 * source.chunk_s)
+        strict = source is self._sources.get(self.author)  # who has it for certain: not put off by those who wait
+        late = (
+            (asked.first, index)
+            for other in self._sources.values()
+            for index, asked in other.under_way.items()
+            if other is not source
+            and askers.get(index) == 1
+            and now - (asked.first if strict else asked.last) > max(patience, 2.0 * (other.chunk_s or 0.0))
+        )
+        return next((index for _, index in sorted(late) if source.lacks.get(index, now) <= now), None)
+
+
+def _window(chunk_s: float) -> int:
+    """How many chunks to ask ahead of a source that takes so long for one."""
+    return AHEAD if chunk_s * AHEAD <= PLAN_S else max(1, math.ceil(PLAN_S / chunk_s))

@@ -1,0 +1,36 @@
+"""Where hashing runs: small things where they are, large ones in a worker thread, so that the loop stays quick. So does
+what waits for the disk."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.limits import MAX_BLOB_BYTES
+from gossip.updates.publisher import Payload
+
+T = TypeVar("T")
+
+
+class Hasher:
+    """Runs a pure function over `size` bytes, in a thread when they are more than `in_thread_above`."""
+
+    def __init__(self, in_thread_above: int) -> None:
+        self._in_thread_above = in_thread_above
+
+    async def run(self, size: int, function: Callable[[], T]) -> T:
+        """The function's result; its exceptions pass through."""
+        if size <= self._in_thread_above:
+            return function()
+        return await trio.to_thread.run_sync(function)
+
+    async def wait_for_disk(self, function: Callable[[], T]) -> T:
+        """The result of a function that syncs a file. Counted as the largest blob, since a disk that is busy with a
+        checkpoint may hold a sync of a few bytes up for seconds."""
+        return await self.run(MAX_BLOB_BYTES, function)
+
+    async def payload(self, data: bytes) -> Payload:
+        """`data` with its manifest."""
+        manifest = await self.run(len(data), lambda: blob_manifest_of(data))
+        return Payload(manifest=manifest, data=data)

@@ -1,0 +1,88 @@
+"""What the service's tasks share: the state machine, the network, and the way to get the outbox performed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from gossip.blobs.hashing_task import Hasher
+from gossip.core.api import Tracked
+from gossip.core.config import GossipConfig
+from gossip.core.errors import RemoteError
+from gossip.core.ids import PeerId
+from gossip.engine import Engine
+from gossip.reachability.reachability import ReachabilityTracker
+from gossip.transport.base import Transport
+
+
+class Notifier:
+    """Wakes whoever waits for something to have changed; a waiter looks for itself at what."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def beat(self) -> None:
+        """Wake all waiters."""
+        self._event.set()
+        self._event = trio.Event()
+
+    async def wait(self) -> None:
+        """Until the next beat."""
+        await self._event.wait()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relayed:
+    """Our address through a neighbour, and the times (seconds) at which that is asked for again, and ends."""
+
+    address: str
+    renew_at: float
+    until: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceContext:
+    """Shared by all tasks of one service. `perform` drains the engine's outbox; call it after every engine call."""
+
+    engine: Engine
+    transport: Transport
+    config: GossipConfig
+    hasher: Hasher
+    perform: Callable[[], None]
+    changed: Notifier
+    quiet: Callable[[], bool]
+    """Whether the link belongs to others now: nothing large is begun."""
+    tracked: Tracked | None = None
+    """What the runtime holds of the neighbours; None where nobody says."""
+    reach: ReachabilityTracker = field(default_factory=ReachabilityTracker)
+    relayed: dict[PeerId, Relayed] = field(default_factory=dict)
+    """Our addresses through neighbours that relay for us. One that is lost is to be dropped at once."""
+
+    mapped: list[str] = field(default_factory=list)
+    """Addresses (without `/p2p/`) that a router forwards here, as it says."""
+
+    def addresses(self) -> tuple[str, ...]:
+        """Where others can dial us: through relays, as the transport says, and where they were seen to."""
+        found = self.reach.confirmed(trio.current_time(), self.mapped, self.liars)
+        seen = (f"{address}/p2p/{self.engine.me}" for address in found)
+        return tuple(dict.fromkeys((*(it.address for it in self.relayed.values()), *self.transport.addresses, *seen)))
+
+    @property
+    def liars(self) -> int:
+        """How many may be among the neighbours."""
+        return self.tracked.liars if self.tracked else 1
+
+    def greeted(self, peer: PeerId) -> None:
+        """Hellos were exchanged with `peer`, which is of our run. (A twin with our key is nobody else.)"""
+        if peer != self.engine.me:
+            self.reach.greeted(dialled_us=self.transport.dialled_us(peer), now=trio.current_time())
+
+    def offence(self, peer: PeerId, error: RemoteError) -> None:
+        """Charge `peer`, and perform what follows from it."""
+        self.engine.offence(peer, error, trio.current_time())
+        self.perform()
+
+    def warn(self, message: str) -> None:
+        """Tell the operator of something that is nobody's offence."""
+        self.engine.warn(message)
+        self.perform()

@@ -1,0 +1,1 @@
+"""What all of gossip stands on: identities, errors, bounds, the wire's formats, rate limits. No trio here."""

@@ -1,0 +1,205 @@
+"""The values that pass between the runtime and `GossipService`: no behaviour, no clock, no torch."""
+
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from gossip.core.errors import Reason
+from gossip.core.ids import Digest, PeerId, RunId
+
+UpdateKind = Literal["genesis", "snapshot", "delta"]
+Fetch = Literal["updates", "models", "nothing"]
+"""What is fetched of the neighbours: every update; a snapshot of each, and another when it has become old; or nothing
+but their announcements, by which rounds are then counted."""
+Reachability = Literal["unknown", "outbound", "reached"]
+"""Whether others can dial us. `reached`: a peer of our run did of late. `outbound`: hellos of late, but only over
+connections that we dialled, which says neither yes nor no. `unknown`: no hello of late."""
+QueueName = Literal["updates", "pulls", "serving"]
+"""Where work waits: updates that the runtime has not answered, blobs being pulled, streams of others being served."""
+EventName = Literal[
+    "neighbour_up",
+    "neighbour_lost",
+    "rejected",
+    "banned",
+    "equivocation",
+    "throttled",
+    "dial_failed",
+    "reachability",
+    "warning",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relaying:
+    """What a node relays for others: circuits now, and since the start bytes carried and requests refused, by status
+    (gossip/reachability/circuit.py)."""
+
+    circuits: int = 0
+    carried_bytes: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """What all members of a run agree on: its id, and BLAKE2b-256 of the initial fp32 parameter bytes."""
+
+    run_id: RunId
+    genesis: Digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The newest link of a chain, or the link that a snapshot belongs to."""
+
+    epoch: int
+    seq: int
+    digest: Digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One step of a neighbour's public estimate, verified up to its payload's content.
+
+    `genesis`: the estimate is the seeded initial model (payload None). `snapshot`: it is exactly these fp32 bytes,
+    whether from a base link or from a repaired gap. `delta`: decode with `codec` and add. steps and tokens: what the
+    peer says it trained for this update.
+    """
+
+    peer: PeerId
+    epoch: int
+    seq: int
+    round: int
+    kind: UpdateKind
+    codec: str
+    payload: bytes | None
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundView:
+    """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over, of which `fresh` have
+    reached the round. `arriving`: those that are yet to be heard of, while we have only just begun."""
+
+    round: int
+    staleness: dict[PeerId, int]
+    fresh: int
+    neighbours: int
+    closed_by: Literal["quorum", "deadline", "alone"]
+    seconds: float
+    arriving: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """Of one round: how many neighbours there are, how many of them have announced it (or a later one), and of how many
+    the update has arrived."""
+
+    neighbours: int
+    announced: int
+    arrived: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourStatus:
+    """A neighbour for the eye: newest announced round, staleness and score (100 is a ban), whether it has a model to
+    give (a newcomer has none yet) and is tracked, and how many neighbours it has, as its newest hello says."""
+
+    round: int
+    staleness: int
+    score: float
+    gives: bool
+    tracked: bool
+    address: str
+    neighbours: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSpeed:
+    """Bytes a second that blobs travel at, to a neighbour and from it, as measured of late; None: none has yet."""
+
+    sent: float | None
+    received: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GossipEvent:
+    """Something that an operator may want to know. `reason` is set for `rejected` and `banned`."""
+
+    name: EventName
+    peer: PeerId
+    reason: Reason | None = None
+    detail: str = ""
+
+
+MAX_COUNTED_PEERS: Final = 256
+"""Peers with a counter of their own: 32 times the default degree. The rest share `OTHER_PEERS`."""
+
+OTHER_PEERS: Final = PeerId("other")
+
+
+BLOB_BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 600.0)
+"""From an update of a small model on one machine to a snapshot of 1 GiB at 15 Mbit/s; half a decade each."""
+
+
+@dataclass
+class Durations:
+    """How long something took, how often: `counts[i]` times more than `bounds_s[i - 1]` and at most `bounds_s[i]`
+    seconds; the last count is of those above every bound. `sum_s`: seconds of all."""
+
+    bounds_s: tuple[float, ...] = BLOB_BOUNDS_S
+    counts: list[int] = field(init=False)
+    sum_s: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds_s) + 1)
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(self.bounds_s, seconds)] += 1
+        self.sum_s += seconds
+
+
+@dataclass
+class GossipStats:
+    """Counters since the start. Bytes are those of payloads, without framing and repeats of announcements."""
+
+    payload_bytes_sent: int = 0
+    payload_bytes_received: int = 0
+    snapshot_bytes_sent: int = 0
+    snapshot_bytes_received: int = 0
+    updates_accepted: int = 0
+    snapshots_served: int = 0
+    blob_seconds: Durations = field(default_factory=Durations)
+    """Of each blob that was pulled whole: from the first request to the last verified byte."""
+    rejected: dict[tuple[PeerId, Reason], int] = field(default_factory=dict)
+    rejected_by_reason: dict[Reason, int] = field(default_factory=dict)
+
+    def count_rejection(self, peer: PeerId, reason: Reason) -> None:
+        """Count one refusal, under `OTHER_PEERS` once `MAX_COUNTED_PEERS` peers have been seen."""
+        self.rejected_by_reason[reason] = self.rejected_by_reason.get(reason, 0) + 1
+        counted = {known for known, _ in self.rejected}
+        if peer not in counted and len(counted) >= MAX_COUNTED_PEERS:
+            peer = OTHER_PEERS
+        self.rejected[peer, reason] = self.rejected.get((peer, reason), 0) + 1
+
+
+StateSource = Callable[[], Awaitable[bytes]]
+"""The runtime's: the exact fp32 bytes of our public estimate as it is after the update that is being published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracked:
+    """What the runtime holds of the neighbours. `estimate`: the exact fp32 bytes of one's public estimate, after its
+    newest update that was accepted; None when it holds none. `liars`: how many may be among the neighbours."""
+
+    estimate: Callable[[PeerId], Awaitable[bytes | None]]
+    liars: int = 1
+
+
+SnapshotSource = Callable[[], Awaitable[tuple[Head, bytes]]]
+"""The runtime's: the exact fp32 bytes of our public estimate, and the link they belong to."""
+
+Observer = Callable[[GossipEvent], None]
+"""Told of every event as it happens, synchronously; it must be quick and must not raise."""

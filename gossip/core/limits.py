@@ -1,0 +1,87 @@
+"""Every bound of the wire in one place, each with why it is that number.
+
+A parser checks a size before it decodes, and a store checks a count before it adds. Nothing here can be configured:
+two nodes that disagreed on a bound would charge each other for honest messages.
+"""
+
+from typing import Final
+
+PROTOCOL_VERSION: Final = 3
+"""Goes into every signature; a change of any format below raises it."""
+
+STREAM_PROTOCOL: Final = "/p2ptrain/1/session"
+"""The one stream protocol: requests and responses."""
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+MAX_ENVELOPE_BYTES: Final = 8 * KIB
+"""A gossipsub message that still fits a few packets; a record of 8 addresses of 256 characters needs 2.3 KiB."""
+
+MAX_BODY_BYTES: Final = 6 * KIB
+"""The envelope's own fields and signature take under 400 bytes; this leaves them room to spare."""
+
+MAX_ADDRESSES: Final = 8
+"""TCP and QUIC, IPv4 and IPv6, local and public: eight. More is a way to make others dial strangers."""
+
+MAX_ADDRESS_CHARS: Final = 256
+"""A relay address with two peer ids and a DNS name stays under 220 characters."""
+
+MAX_RECORD_NEIGHBOURS: Final = 64
+"""Neighbours that a record names: eight times the default degree, at 10 bytes each."""
+
+MAX_HELLO_RECORDS: Final = 32
+"""Enough for a newcomer to fill its degree (8) four times over."""
+
+MAX_HELLO_BYTES: Final = 128 * KIB
+"""32 records of at most 2.4 KiB, one announcement and one record of our own, with room to spare."""
+
+MAX_FOUND: Final = 16
+"""Members that an answer to a find request tells of, and members of a bucket: discovery/routing_table.py has the
+reason."""
+
+MAX_FIND_ANSWER_BYTES: Final = (MAX_FOUND + 2) * MAX_ENVELOPE_BYTES
+"""So many records, the teller's own, and what is around them."""
+
+MAX_LINKS: Final = 8
+"""Links in one response: a gap longer than that is cheaper to close by a snapshot."""
+
+MAX_REQUEST_BYTES: Final = MAX_HELLO_BYTES
+"""A hello is the largest request."""
+
+MARK_EVERY: Final = 4
+"""Only every so many-th link may name the state after it: hashing a model for each would cost more than it is worth. A
+newcomer that begins at one has three links to follow at most, of the eight that are held."""
+
+CHUNK_BYTES: Final = MIB
+"""What a puller asks for, holds and verifies at once. 1 MiB keeps the hash list at 0.003% and a resend cheap."""
+
+MAX_BLOB_BYTES: Final = 16 * 1024 * MIB
+"""No blob is larger, whatever a node allows: 4 billion fp32 parameters. Its manifest has 16,384 chunks (544 KiB)."""
+
+MAX_CHUNKS: Final = MAX_BLOB_BYTES // CHUNK_BYTES
+
+MAX_MANIFEST_BYTES: Final = MAX_CHUNKS * 34 + 64
+"""msgpack spends two bytes of header on a digest of 32."""
+
+MAX_RESPONSE_BYTES: Final = 2 * MIB
+"""The largest manifest together with one chunk."""
+
+MAX_GROUP: Final = 64
+"""Members of an exchange of parts: 64 of 1 GiB own 16 MiB each. Their names, of 54 bytes each, are only hashed."""
+
+MIN_RATE: Final = 16 * KIB
+"""Bytes a second below which a transfer is given up: a 1 MiB chunk within a minute; ISDN did half of it."""
+
+MAX_CODEC_CHARS: Final = 32
+"""A registry name such as `q2` or `topk`."""
+
+MAX_DETAIL_CHARS: Final = 200
+"""A refusal's explanation: one line for a log."""
+
+MAX_COUNTER: Final = 2**53 - 1
+"""Epochs (unix ms), sequence numbers, rounds, steps and tokens: exact in a double, so in every language's JSON."""
+
+MAX_STREAMS_PER_PEER: Final = 8
+"""A neighbour needs one stream to pull, one for hellos, one to ask us about others and two to have us help with others'
+blobs; those that end may overlap the next for a while."""

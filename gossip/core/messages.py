@@ -1,0 +1,359 @@
+"""What goes over a stream: hellos, requests and responses. Encoders, and strict bounded parsers for both ends.
+
+A request is a msgpack array that begins with its name; a response begins with True and the answer, or with False, a
+reason and one line of detail. A stream's far end is authenticated by the transport, so these are not signed; what
+must convince third parties (links, offers, records, goodbyes) travels inside as envelopes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gossip.core.digests import RUN_ID_BYTES, SWARM_ID_BYTES
+from gossip.core.envelope import Scope
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import KEY_BYTES
+from gossip.core.ids import Digest, RunId, SwarmId
+from gossip.core.limits import (
+    CHUNK_BYTES,
+    MAX_CHUNKS,
+    MAX_DETAIL_CHARS,
+    MAX_ENVELOPE_BYTES,
+    MAX_FIND_ANSWER_BYTES,
+    MAX_FOUND,
+    MAX_HELLO_BYTES,
+    MAX_HELLO_RECORDS,
+    MAX_LINKS,
+    MAX_MANIFEST_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_RESPONSE_BYTES,
+    PROTOCOL_VERSION,
+)
+from gossip.core.wire import Fields, pack, unpack
+from gossip.membership.member_messages import (
+    BucketsRequest,
+    Known,
+    MemberRequest,
+    MembershipRequest,
+    RosterRequest,
+    TermsRequest,
+    known_fields,
+    parse_known,
+    parse_membership,
+    parse_roster,
+    parse_terms,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """Who we are to each other: the scope, the newest link and record of ours, and records of peers we know.
+
+    `neighbours`: how many we have, so that a full node can make room for a lonely one. `admitted`: in an answer,
+    whether we take the other as a neighbour. The envelopes are raw here; b"" stands for none.
+    """
+
+    scope: Scope
+    genesis: Digest
+    neighbours: int
+    admitted: bool
+    link: bytes = field(default=b"", repr=False)
+    record: bytes = field(default=b"", repr=False)
+    records: tuple[bytes, ...] = field(default=(), repr=False)
+
+    def encode(self) -> bytes:
+        """The wire's bytes."""
+        return pack(
+            (
+                PROTOCOL_VERSION,
+                self.scope.swarm,
+                self.scope.run,
+                self.genesis,
+                self.neighbours,
+                self.admitted,
+                self.link,
+                self.record,
+                self.records,
+            )
+        )
+
+
+def parse_hello(raw: bytes) -> Hello:
+    """Raises RemoteError(PROTOCOL) on another version, MALFORMED or OVERSIZE on nonsense."""
+    fields = unpack(raw, MAX_HELLO_BYTES)
+    version = fields.integer()
+    if version != PROTOCOL_VERSION:
+        raise RemoteError(Reason.PROTOCOL, f"protocol version {version}, ours is {PROTOCOL_VERSION}")
+    swarm, run = fields.exactly(SWARM_ID_BYTES), fields.exactly(RUN_ID_BYTES)
+    genesis, neighbours, admitted = fields.digest(), fields.integer(), fields.boolean()
+    link, record = fields.binary(MAX_ENVELOPE_BYTES), fields.binary(MAX_ENVELOPE_BYTES)
+    items = fields.array(MAX_HELLO_RECORDS)
+    fields.end()
+    return Hello(
+        scope=Scope(swarm=SwarmId(swarm), run=RunId(run)),
+        genesis=genesis,
+        neighbours=neighbours,
+        admitted=admitted,
+        link=link,
+        record=record,
+        records=tuple(items.binary(MAX_ENVELOPE_BYTES) for _ in range(items.left)),
+    )
+
+
+def check_run(asked: "Hello | FindRequest", scope: Scope, genesis: Digest) -> None:
+    """Raises RemoteError(WRONG_SWARM | WRONG_RUN | WRONG_MODEL) on what is for members of another run."""
+    theirs = asked.scope
+    if theirs.swarm != scope.swarm:
+        raise RemoteError(Reason.WRONG_SWARM, "another swarm")
+    if theirs.run != scope.run:
+        raise RemoteError(Reason.WRONG_RUN, "another run: model, task or name differ")
+    if asked.genesis != genesis:
+        raise RemoteError(Reason.WRONG_MODEL, "another initial model: the seed differs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelloRequest:
+    """Answered by a `Hello`."""
+
+    hello: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadersRequest:
+    """`count` links of the chain `epoch` from `first` on; answered by the envelopes of those that are held."""
+
+    epoch: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRequest:
+    """A snapshot at (epoch, seq) or later; answered by an OFFER envelope."""
+
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateRequest:
+    """What the asked holds of the peer with this public key after its link (epoch, seq); `least`: the seq from which on
+    a snapshot was wanted. Answered by an address (updates/neighbour.py: `witness`)."""
+
+    key: bytes
+    epoch: int
+    seq: int
+    least: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestRequest:
+    """Answered by a blob's manifest, together with its chunk when there is only one."""
+
+    address: Digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkRequest:
+    """Answered by the bytes of one chunk."""
+
+    address: Digest
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoodbyeRequest:
+    """A GOODBYE envelope; answered by nothing."""
+
+    envelope: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartRequest:
+    """A PART envelope; answered by nothing."""
+
+    envelope: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindRequest:
+    """The members of a run that stand nearest to a place (discovery/routing_table.py); answered by the answerer's own
+    record and theirs, nearest first. `record`: the asker's own. The envelopes are raw here; b"" stands for none."""
+
+    swarm: SwarmId
+    run: RunId
+    genesis: Digest
+    target: Digest
+    record: bytes = field(default=b"", repr=False)
+
+    @property
+    def scope(self) -> Scope:
+        """The run whose members are looked for."""
+        return Scope(swarm=self.swarm, run=self.run)
+
+
+Request = (
+    HelloRequest
+    | HeadersRequest
+    | SnapshotRequest
+    | StateRequest
+    | ManifestRequest
+    | ChunkRequest
+    | GoodbyeRequest
+    | PartRequest
+    | FindRequest
+    | MemberRequest
+)
+
+
+def encode_request(request: Request) -> bytes:
+    """The wire's bytes."""
+    match request:
+        case HelloRequest(hello=hello):
+            return pack(("hello", hello))
+        case HeadersRequest(epoch=epoch, first=first, count=count):
+            return pack(("links", epoch, first, count))
+        case SnapshotRequest(epoch=epoch, seq=seq):
+            return pack(("snapshot", epoch, seq))
+        case StateRequest(key=key, epoch=epoch, seq=seq, least=least):
+            return pack(("state", key, epoch, seq, least))
+        case ManifestRequest(address=address):
+            return pack(("manifest", address))
+        case ChunkRequest(address=address, index=index):
+            return pack(("chunk", address, index))
+        case GoodbyeRequest(envelope=envelope):
+            return pack(("goodbye", envelope))
+        case PartRequest(envelope=envelope):
+            return pack(("part", envelope))
+        case FindRequest(swarm=swarm, run=run, genesis=genesis, target=target, record=record):
+            return pack(("find", swarm, run, genesis, target, record))
+        case MembershipRequest(page=page):
+            return pack(("membership", *known_fields(request.known), page))
+        case BucketsRequest():
+            return pack(("buckets",))
+        case RosterRequest(parts=parts, page=number):
+            return pack(("roster", parts, number))
+        case TermsRequest(above=above):
+            return pack(("terms", above))
+
+
+_PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
+    "hello": lambda fields: HelloRequest(hello=fields.binary(MAX_HELLO_BYTES)),
+    "links": lambda fields: HeadersRequest(
+        epoch=fields.integer(), first=fields.integer(), count=fields.integer(MAX_LINKS)
+    ),
+    "snapshot": lambda fields: SnapshotRequest(epoch=fields.integer(), seq=fields.integer()),
+    "state": lambda fields: StateRequest(
+        key=fields.exactly(KEY_BYTES), epoch=fields.integer(), seq=fields.integer(), least=fields.integer()
+    ),
+    "manifest": lambda fields: ManifestRequest(address=fields.digest()),
+    "chunk": lambda fields: ChunkRequest(address=fields.digest(), index=fields.integer(MAX_CHUNKS)),
+    "goodbye": lambda fields: GoodbyeRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
+    "part": lambda fields: PartRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
+    "find": lambda fields: FindRequest(
+        swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)),
+        run=RunId(fields.exactly(RUN_ID_BYTES)),
+        genesis=fields.digest(),
+        target=fields.digest(),
+        record=fields.binary(MAX_ENVELOPE_BYTES),
+    ),
+    "membership": parse_membership,
+    "buckets": lambda fields: BucketsRequest(),
+    "roster": parse_roster,
+    "terms": parse_terms,
+}
+
+
+def parse_request(raw: bytes | bytearray) -> Request:
+    """Raises RemoteError(UNKNOWN_KIND) for a name that is not in the list above."""
+    fields = unpack(raw, MAX_REQUEST_BYTES)
+    name = fields.text(16)
+    if name not in _PARSERS:
+        raise RemoteError(Reason.UNKNOWN_KIND, f"a request called {name}")
+    request = _PARSERS[name](fields)
+    fields.end()
+    return request
+
+
+def encode_answer(*values: bytes | memoryview | int | Sequence[bytes]) -> bytes:
+    """A response that grants a request."""
+    return pack((True, *values))
+
+
+def encode_refusal(reason: Reason, detail: str) -> bytes:
+    """A response that refuses one."""
+    line = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in detail)
+    return pack((False, reason.value, line[:MAX_DETAIL_CHARS]))
+
+
+_CHUNK_HEAD: Final = b"\x92\xc3\xc6"
+"""An array of two, true, and bytes whose length stands in four: what msgpack makes of chunks of 64 KiB and more."""
+
+
+class Refused(RemoteError):  # noqa: N818  # mostly a fact ("not held any more"), seldom a fault
+    """The far end answered with a refusal; whether that is an offence is for the asker to say."""
+
+
+def _open_response(raw: bytes | bytearray) -> Fields:
+    fields = unpack(raw, MAX_RESPONSE_BYTES)
+    if fields.boolean():
+        return fields
+    reason, detail = fields.text(MAX_DETAIL_CHARS), fields.text(MAX_DETAIL_CHARS)
+    fields.end()
+    known = reason in Reason.__members__.values()
+    raise Refused(Reason(reason) if known else Reason.PROTOCOL, detail)
+
+
+def parse_bytes_answer(raw: bytes | bytearray, most: int) -> bytes:
+    """The answer to a hello, snapshot or chunk request. Raises Refused or RemoteError."""
+    fields = _open_response(raw)
+    value = fields.binary(most)
+    fields.end()
+    return value
+
+
+def parse_chunk_answer(raw: bytes | bytearray, size: int) -> bytes | memoryview:
+    """The answer to a chunk request: a view of `raw` where that has the usual form. Raises Refused or RemoteError."""
+    head = _CHUNK_HEAD + size.to_bytes(4, "big")
+    if len(raw) == len(head) + size and raw.startswith(head):
+        return memoryview(raw)[len(head) :]
+    return parse_bytes_answer(raw, size)
+
+
+def parse_headers_answer(raw: bytes | bytearray) -> tuple[bytes, ...]:
+    """The envelopes in answer to a links request. Raises Refused or RemoteError."""
+    fields = _open_response(raw)
+    items = fields.array(MAX_LINKS)
+    fields.end()
+    return tuple(items.binary(MAX_ENVELOPE_BYTES) for _ in range(items.left))
+
+
+def parse_manifest_answer(raw: bytes | bytearray) -> tuple[bytes, bytes]:
+    """A manifest, and the only chunk (b"" when there are more). Raises Refused or RemoteError."""
+    fields = _open_response(raw)
+    manifest, chunk = fields.binary(MAX_MANIFEST_BYTES), fields.binary(CHUNK_BYTES)
+    fields.end()
+    return manifest, chunk
+
+
+def parse_find_answer(raw: bytes | bytearray) -> tuple[bytes, tuple[bytes, ...]]:
+    """The teller's own record (b"" when it has none), and those of others. Raises Refused or RemoteError."""
+    if len(raw) > MAX_FIND_ANSWER_BYTES:
+        raise RemoteError(Reason.OVERSIZE, f"{len(raw)} bytes of records")
+    fields = _open_response(raw)
+    own, items = fields.binary(MAX_ENVELOPE_BYTES), fields.array(MAX_FOUND)
+    fields.end()
+    return own, tuple(items.binary(MAX_ENVELOPE_BYTES) for _ in range(items.left))
+
+
+def parse_known_answer(raw: bytes | bytearray) -> Known:
+    """What a member says that it knows. Raises Refused or RemoteError."""
+    fields = _open_response(raw)
+    known = parse_known(fields)
+    fields.end()
+    return known
+
+
+def parse_empty_answer(raw: bytes | bytearray) -> None:
+    """The answer to a goodbye or a part. Raises Refused or RemoteError."""
+    _open_response(raw).end()

@@ -1,0 +1,110 @@
+"""Which network a peer is in, and how much of something limited the members of one network may hold.
+
+Keys are free and addresses are not: what one customer commonly has is a /24 of IPv4 or a /48 of IPv6. So members are
+counted by network, and where others want it too, one network holds a part of what there is, and no more. Where all are
+of one network nobody is bounded. `None` stands for a network that is not known, as behind a relay: all such peers count
+as one network. "" stands for a network of our own (loopback, a LAN): there each machine counts for itself.
+"""
+
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
+
+from gossip.core.ids import PeerId
+
+IPV4_PREFIX: Final = 24
+IPV6_PREFIX: Final = 48
+"""What one customer commonly has: a /24 is the smallest block that is routed, a /48 what RFC 6177 gives a site."""
+
+PARTS: Final = 4
+"""One network may hold a part of so many. Chosen: of the default degree of 8 a part is 2, which f = 2 bears; with eight
+parts, two machines of one lab would be one too many in every swarm."""
+
+UNKNOWN: Final = "?"
+"""The group of all peers whose network is not known."""
+
+
+NOT_SAID: Final = "-"
+"""Where nobody has said in which network a peer is."""
+
+
+def parsed_host(host: str) -> IPv4Address | IPv6Address | None:
+    """An IP address, without its scope, and IPv4 as IPv4 however it is written; None for anything else."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped  # or one host would have two names
+    return address
+
+
+def network_at(address: IPv4Address | IPv6Address) -> str:
+    """The /24 or /48 that an IP address is in."""
+    prefix = IPV4_PREFIX if address.version == 4 else IPV6_PREFIX
+    return str(ip_network(f"{address}/{prefix}", strict=False))
+
+
+def network_of(address: str) -> str | None:
+    """The network that a multiaddr leads to, as far as its text says. "" also where it names no host of the internet;
+    None where it leads to no machine of its own: through a relay, or nowhere."""
+    if "/p2p-circuit/" in address:
+        return None
+    protocol, _, rest = address.removeprefix("/").partition("/")
+    if protocol.startswith("dns"):
+        return "dns"  # one wildcard makes a million names of one machine
+    if protocol not in ("ip4", "ip6"):
+        return ""
+    host = parsed_host(rest.partition("/")[0])
+    if host is None:
+        return None
+    return network_at(host) if host.is_global else ""
+
+
+def group_of(peer: PeerId, network: str | None) -> str:
+    """What a peer is counted under."""
+    if network is None:
+        return UNKNOWN
+    return network or peer
+
+
+def share_of(places: int, groups: int) -> int:
+    """How many of these places one group may hold, rounded up: a quarter, or an equal part of fewer groups; at least
+    one, and all where there is one group."""
+    return max(1, -(-places // max(1, min(PARTS, groups))))
+
+
+def largest_share(sizes: Collection[int], least: int) -> int:
+    """How many members of one group may count at most, so that none is more than its part of all that count; at least
+    `least`. `sizes`: members of each group."""
+    for share in range(max(sizes, default=0), least, -1):
+        if share <= share_of(sum(min(size, share) for size in sizes), len(sizes)):
+            return share
+    return least
+
+
+def bounded(peers: Iterable[PeerId], group: Callable[[PeerId], str], most: int) -> list[PeerId]:
+    """Of these peers, the first `most` of each group, in the order given."""
+    counted: Counter[str] = Counter()
+    chosen = []
+    for peer in peers:
+        if counted[group(peer)] < most:
+            counted[group(peer)] += 1
+            chosen.append(peer)
+    return chosen
+
+
+def in_turn(peers: Iterable[PeerId], group: Callable[[PeerId], str], rng: random.Random) -> list[PeerId]:
+    """These peers in a random order in which groups take turns: however many members one group has, the first few are
+    of as many groups as there are."""
+    of_group: OrderedDict[str, list[PeerId]] = OrderedDict()
+    for peer in peers:
+        of_group.setdefault(group(peer), []).append(peer)
+    for members in of_group.values():
+        rng.shuffle(members)
+    groups = list(of_group.values())
+    rng.shuffle(groups)
+    rounds = max(map(len, groups), default=0)
+    return [members[turn] for turn in range(rounds) for members in groups if turn < len(members)]

@@ -1,0 +1,278 @@
+"""What peers sign: links of a chain, snapshot offers, peer records, goodbyes. Encoders, and strict parsers.
+
+A parser takes an `Envelope`, whose signature and scope hold, and raises RemoteError and nothing else.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, Literal, get_args
+
+from gossip.core.api import UpdateKind
+from gossip.core.digests import DIGEST_BYTES, NO_DIGEST
+from gossip.core.envelope import Envelope, EnvelopeKind, Statement, body_of
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import (
+    MARK_EVERY,
+    MAX_ADDRESS_CHARS,
+    MAX_ADDRESSES,
+    MAX_BLOB_BYTES,
+    MAX_CODEC_CHARS,
+    MAX_RECORD_NEIGHBOURS,
+)
+from gossip.core.wire import malformed, pack
+from gossip.updates.topology import TAG_BYTES
+
+_UPDATE_KINDS: Final = frozenset(get_args(UpdateKind))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateHeaderBody:
+    """What a link says of its update. `size`: payload bytes. `genesis`: the initial model's digest, genesis only.
+    `state`: the address of the estimate after this link, of a marked delta only (limits.MARK_EVERY)."""
+
+    round: int
+    kind: UpdateKind
+    codec: str = ""
+    size: int = 0
+    steps: int = 0
+    tokens: int = 0
+    genesis: Digest | None = None
+    state: Digest | None = None
+
+    def encode(self) -> bytes:
+        """The body of the statement."""
+        fields = (self.round, self.kind, self.codec, self.size, self.steps, self.tokens)
+        if self.genesis is not None:
+            return pack((*fields, self.genesis))
+        return pack((*fields, self.state or b"") if self.kind == "delta" else fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateHeader:
+    """One signed step of a peer's chain. `address` names its payload's blob; equal links have equal digests."""
+
+    peer: PeerId
+    epoch: int
+    seq: int
+    digest: Digest
+    prev: Digest
+    address: Digest
+    body: UpdateHeaderBody
+    raw: bytes = field(repr=False)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(epoch, seq): where in all the peer's chains this link stands."""
+        return self.epoch, self.seq
+
+
+def update_header_statement(
+    *, epoch: int, seq: int, prev: Digest, address: Digest, body: UpdateHeaderBody
+) -> Statement:
+    """The statement of a link."""
+    return Statement(kind=EnvelopeKind.LINK, epoch=epoch, seq=seq, prev=prev, payload=address, body=body.encode())
+
+
+def parse_update_header(envelope: Envelope) -> UpdateHeader:
+    """The link inside a LINK envelope."""
+    stated = envelope.statement
+    if stated.kind is not EnvelopeKind.LINK:
+        raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a link is expected")
+    link = UpdateHeader(
+        peer=envelope.sender,
+        epoch=stated.epoch,
+        seq=stated.seq,
+        digest=envelope.digest,
+        prev=stated.prev,
+        address=stated.payload,
+        body=_parse_link_body(envelope),
+        raw=envelope.raw,
+    )
+    _check_link(link)
+    return link
+
+
+def _parse_link_body(envelope: Envelope) -> UpdateHeaderBody:
+    fields = body_of(envelope)
+    round_ = fields.integer()
+    kind = fields.text(16)
+    if kind not in _UPDATE_KINDS:
+        raise RemoteError(Reason.UNKNOWN_KIND, f"an update of kind {kind}")
+    codec, size = fields.text(MAX_CODEC_CHARS), fields.integer(MAX_BLOB_BYTES)
+    steps, tokens = fields.integer(), fields.integer()
+    genesis = fields.digest() if kind == "genesis" else None
+    state = fields.binary(DIGEST_BYTES) if kind == "delta" else b""
+    fields.end()
+    if len(state) not in (0, DIGEST_BYTES):
+        raise malformed("a state is named by a digest")
+    known: Literal["genesis", "snapshot", "delta"] = kind  # type: ignore[assignment]  # checked above
+    return UpdateHeaderBody(
+        round=round_,
+        kind=known,
+        codec=codec,
+        size=size,
+        steps=steps,
+        tokens=tokens,
+        genesis=genesis,
+        state=Digest(state) if state else None,
+    )
+
+
+def _check_link(link: UpdateHeader) -> None:
+    """What a link may not say of itself: every honest encoder keeps these."""
+    base = link.seq == 0
+    if base == (link.body.kind == "delta"):
+        raise RemoteError(Reason.PROTOCOL, "a chain begins with a base, and nowhere else is one")
+    if base != (link.prev == NO_DIGEST):
+        raise RemoteError(Reason.PROTOCOL, "only a base has no previous link")
+    empty = link.body.kind == "genesis"
+    if empty != (link.address == NO_DIGEST) or empty != (link.body.size == 0):
+        raise RemoteError(Reason.PROTOCOL, "a genesis, and nothing else, has no payload")
+    if link.body.state is not None and link.seq % MARK_EVERY:
+        raise RemoteError(Reason.PROTOCOL, f"only every {MARK_EVERY}th link names a state")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotOffer:
+    """A snapshot of a peer's public estimate: the link it belongs to, and the blob that holds it."""
+
+    peer: PeerId
+    epoch: int
+    seq: int
+    head: Digest
+    address: Digest
+    round: int
+    size: int
+    raw: bytes = field(repr=False)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(epoch, seq) of the link that the snapshot belongs to."""
+        return self.epoch, self.seq
+
+
+def snapshot_offer_statement(
+    *, epoch: int, seq: int, head: Digest, address: Digest, round: int, size: int
+) -> Statement:
+    """The statement of an offer."""
+    return Statement(
+        kind=EnvelopeKind.OFFER, epoch=epoch, seq=seq, prev=head, payload=address, body=pack((round, size))
+    )
+
+
+def parse_snapshot_offer(envelope: Envelope) -> SnapshotOffer:
+    """The offer inside an OFFER envelope."""
+    stated = envelope.statement
+    if stated.kind is not EnvelopeKind.OFFER:
+        raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where an offer is expected")
+    fields = body_of(envelope)
+    round_, size = fields.integer(), fields.integer(MAX_BLOB_BYTES)
+    fields.end()
+    if size == 0:
+        raise malformed("an empty snapshot")
+    return SnapshotOffer(
+        peer=envelope.sender,
+        epoch=stated.epoch,
+        seq=stated.seq,
+        head=stated.prev,
+        address=stated.payload,
+        round=round_,
+        size=size,
+        raw=envelope.raw,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerRecord:
+    """Where a peer says it can be dialled, and beside whom it stands (tags: updates/topology.py). Of two records the
+    one with the larger (epoch, version) holds."""
+
+    peer: PeerId
+    epoch: int
+    version: int
+    addresses: tuple[str, ...]
+    raw: bytes = field(repr=False)
+    beside: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+def record_statement(
+    *, epoch: int, version: int, addresses: tuple[str, ...], beside: tuple[bytes, ...] = ()
+) -> Statement:
+    """The statement of a record; addresses and neighbours beyond the wire's bounds are left out."""
+    kept = [address for address in addresses if len(address) <= MAX_ADDRESS_CHARS][:MAX_ADDRESSES]
+    body = pack((kept, beside[:MAX_RECORD_NEIGHBOURS]))
+    return Statement(kind=EnvelopeKind.RECORD, epoch=epoch, seq=version, prev=NO_DIGEST, payload=NO_DIGEST, body=body)
+
+
+def parse_record(envelope: Envelope) -> PeerRecord:
+    """The record inside a RECORD envelope; every address must name the signer, or it would send us to a stranger."""
+    stated = envelope.statement
+    if stated.kind is not EnvelopeKind.RECORD:
+        raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a record is expected")
+    fields = body_of(envelope)
+    items, tags = fields.array(MAX_ADDRESSES), fields.array(MAX_RECORD_NEIGHBOURS)
+    fields.end()
+    addresses = tuple(items.text(MAX_ADDRESS_CHARS) for _ in range(items.left))
+    beside = tuple(tags.exactly(TAG_BYTES) for _ in range(tags.left))
+    if not all(address.startswith("/") and address.endswith(f"/p2p/{envelope.sender}") for address in addresses):
+        raise malformed("an address that does not name its peer")
+    return PeerRecord(
+        peer=envelope.sender,
+        epoch=stated.epoch,
+        version=stated.seq,
+        addresses=addresses,
+        raw=envelope.raw,
+        beside=beside,
+    )
+
+
+def goodbye_statement(*, epoch: int, seq: int) -> Statement:
+    """The statement of a peer that leaves the run."""
+    return Statement(kind=EnvelopeKind.GOODBYE, epoch=epoch, seq=seq, prev=NO_DIGEST, payload=NO_DIGEST, body=pack(()))
+
+
+class Stage(IntEnum):
+    """What a part is of: a member's own vector, which others take their parts of, or a part that its owner reduced."""
+
+    WHOLE = 0
+    REDUCED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A blob that a member serves in an exchange (allreduce/allreduce.py), which `exchange` names; `size` in bytes."""
+
+    peer: PeerId
+    exchange: Digest
+    round: int
+    stage: Stage
+    address: Digest
+    size: int
+    raw: bytes = field(repr=False)
+
+
+def part_statement(*, exchange: Digest, round: int, stage: Stage, address: Digest, size: int) -> Statement:
+    """The statement of a part."""
+    return Statement(kind=EnvelopeKind.PART, epoch=round, seq=stage, prev=exchange, payload=address, body=pack((size,)))
+
+
+def parse_part(envelope: Envelope) -> Part:
+    """The part inside a PART envelope."""
+    stated = envelope.statement
+    if stated.kind is not EnvelopeKind.PART:
+        raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a part is expected")
+    fields = body_of(envelope)
+    size = fields.integer(MAX_BLOB_BYTES)
+    fields.end()
+    if stated.seq > Stage.REDUCED or size == 0:
+        raise malformed("a part of no stage, or an empty one")
+    return Part(
+        peer=envelope.sender,
+        exchange=stated.prev,
+        round=stated.epoch,
+        stage=Stage(stated.seq),
+        address=stated.payload,
+        size=size,
+        raw=envelope.raw,
+    )

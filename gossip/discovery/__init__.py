@@ -1,0 +1,1 @@
+"""Finding peers: the peer store, a Kademlia DHT, dialling, multicast DNS."""

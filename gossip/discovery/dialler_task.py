@@ -1,0 +1,364 @@
+"""Finds neighbours: dials bootstrap and learned addresses, and greets whoever is connected.
+
+While there are fewer neighbours than we look for, every address that is due is tried: first those of whom the rings put
+beside us, if what we hear is true (updates/topology.py; they are tried also when all places are taken: a dial is how
+they come to have a right to one), then the operator's, those of peers that we have reached before, and what others told
+us, in which networks take turns. All have a back-off with jitter. The operator's are tried for as long as it takes; a
+learned record is dropped when it has failed a few times, but not while nobody at all is connected: then the fault is
+ours, and the book is the way back. A connection is made a neighbour by a hello, which is tried again as well: the far
+end may be full, or not ready yet.
+
+What others told us may be a victim's address, told to a thousand nodes at once. So such addresses are dialled one at a
+time of a host, and a host or a peer that did not answer more and more rarely, whatever is told of it.
+"""
+
+import random
+from collections import Counter, OrderedDict
+from itertools import islice
+from typing import Final
+
+import trio
+
+from gossip.context import Notifier, ServiceContext
+from gossip.core.backoff import Backoff, addresses_in, host_of, peer_in
+from gossip.core.errors import GossipError, LocalError
+from gossip.core.ids import PeerId
+from gossip.core.statements import PeerRecord
+from gossip.discovery.peerstore import RecordTrust
+from gossip.reachability.probe_task import AddressProber
+from gossip.updates.hello_task import say_hello
+
+MAX_DIALS: Final = 4
+"""Dials under way: half the default degree, so that a start overshoots it seldom. Hellos do not count, or a few
+connected peers that never answer them would keep us from dialling anybody."""
+
+MAX_DIALS_ALONE: Final = 16
+"""The same while nobody is connected: after an outage much of the book may be gone, and each takes its time."""
+
+FORGET_AFTER: Final = 6
+"""Failed dials of each address (of all together, where it is hearsay) after which a learned record is dropped: a minute
+of back-off; others may tell us again."""
+
+RUMOUR_MAX_S: Final = 3600.0
+"""Longest back-off of a peer or host that we know by hearsay and that did not answer. With a doubling pause that is
+a dozen dials in the first hour and one in each later one, so that a victim has little of a thousand nodes' dials."""
+
+VISIT_EVERY_S: Final = 30.0
+"""How often a node that looks for no neighbour exchanges hellos with one that it knows only from records. So members
+come to know others than their neighbours' neighbours, and records of who has left are found out. Two dials a minute are
+less than what heartbeats cost, and of 64 members each has met all others in half an hour."""
+
+MAX_HINTS: Final = 64
+"""Addresses that a local network tells of, and that are tried like hearsay; the oldest goes first."""
+
+MAX_LOST: Final = 16
+"""Peers that belong beside us or are the operator's, and answer nowhere, that are remembered to be looked up by id."""
+
+CALL_ADDRESSES: Final = 2
+"""Addresses of one peer that are tried for one question of a lookup: it has others to ask."""
+
+MAX_FILE_PEERS: Final = 256
+"""Lines of the peers file that are used: as many as records are kept."""
+
+
+class Dialler:
+    """One task that ticks, and a short-lived one for each dial or hello."""
+
+    def __init__(self, context: ServiceContext, rng: random.Random) -> None:
+        config = context.config
+        self._context = context
+        self._rng = rng
+        self._configured = {address: peer_in(address) for address in config.peers}
+        self._operators = frozenset(self._configured)
+        self._dials = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
+        self._hellos = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
+        self._rumours = Backoff(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
+        self._hosts = Backoff(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
+        self._refusals = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
+        # Quick at first, then no quicker than heartbeats: neighbours take twice as many hellos, and charge for more.
+        self._asks = Backoff(least=config.redial_min_s, most=max(config.redial_max_s, config.heartbeat_s), rng=rng)
+        self._prober = AddressProber(
+            context, Backoff(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng), self._hosts
+        )
+        self.lost: OrderedDict[PeerId, None] = OrderedDict()
+        """Who belongs beside us, or is the operator's, and answers at none of its addresses."""
+        self._dialling: dict[PeerId, str] = {}
+        self._greeting: set[PeerId] = set()
+        self._complained: set[str] = set()
+        self._hints: OrderedDict[str, PeerId] = OrderedDict()
+        self._woken = Notifier()
+        self._visit_at = 0.0
+
+    def connected(self, peer: PeerId) -> None:
+        """A new connection: greet at once."""
+        self._hellos.succeeded(peer)
+        self._woken.beat()
+
+    def hint(self, address: str) -> None:
+        """An address at which a member may be; nobody has proved it."""
+        self._hints[address] = peer_in(address)
+        self._hints.move_to_end(address)
+        while len(self._hints) > MAX_HINTS:
+            self._hints.popitem(last=False)
+        self._woken.beat()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is being dialled."""
+        return not self._dialling
+
+    def operators(self) -> list[PeerRecord]:
+        """The operator's peers, as a lookup may begin with them: nobody has signed these addresses."""
+        return [PeerRecord(peer=peer, epoch=0, version=0, addresses=(it,), raw=b"") for it, peer in self._bootstrap()]
+
+    def found(self, peer: PeerId) -> None:
+        """It has answered, at an address of a newer record: it is dialled at once if it is wanted."""
+        self.lost.pop(peer, None)
+        self._context.engine.members.present(peer)
+        self._woken.beat()
+
+    async def call(self, record: PeerRecord, within_s: float) -> bool:
+        """Connect to a peer for a question, unless its addresses are not due: they have the same pauses as all others.
+        Whether it is connected."""
+        peer = record.peer
+        if peer in self._context.transport.peers:
+            return True
+        for address in self._callable(record)[:CALL_ADDRESSES]:
+            if peer in self._dialling:
+                break
+            self._dialling[peer] = host_of(address)
+            if await self._dial(address, peer, within_s):
+                return True
+        return False
+
+    def _callable(self, record: PeerRecord) -> list[str]:
+        peer, now, book = record.peer, trio.current_time(), self._context.engine.book
+        if not self._context.engine.members.dialable(peer, now):
+            return []
+        trusted = {*self._operators, *(book.addresses(peer) if self._trusted(peer) else ())}
+        hosts, last = set(self._dialling.values()), book.reached_at(peer)
+        return [
+            address
+            for address in sorted(record.addresses, key=lambda each: each != last)
+            if self._dials.due(address, now) and (address in trusted or self._rumour_due(address, peer, hosts, now))
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._look_round()
+                self._greet_some(nursery)
+                self._dial_some(nursery)
+                self._ask_some(nursery)
+                self._visit_somebody(nursery)
+                self._prober.start_some(nursery)
+                with trio.move_on_after(self._context.config.redial_min_s * self._rng.uniform(0.75, 1.25)):
+                    await self._woken.wait()
+
+    def _look_round(self) -> None:
+        """Who is newly put beside us is tried at once, whatever it said when it was not."""
+        engine = self._context.engine
+        before = self._belonging()
+        engine.look_round(trio.current_time())
+        for peer in self._belonging() - before:
+            self._refusals.succeeded(peer)
+
+    def _belonging(self) -> frozenset[PeerId]:
+        """Whom the rings put beside us."""
+        members = self._context.engine.members
+        return members.rings.wanted | members.sought
+
+    def _greet_some(self, nursery: trio.Nursery) -> None:
+        members, now = self._context.engine.members, trio.current_time()
+        for peer in sorted(self._context.transport.peers):
+            wanted = members.dialable(peer, now) and members.has_room_for(peer, now)
+            greetable = peer not in members.table and wanted
+            if greetable and peer not in self._greeting and self._hellos.due(peer, now):
+                self._greeting.add(peer)
+                nursery.start_soon(self._greet, peer)
+
+    def _dial_some(self, nursery: trio.Nursery) -> None:
+        members, now = self._context.engine.members, trio.current_time()
+        mine = self._bootstrap()
+        due = self._due(mine, None if members.has_places else members.called_for(now))
+        taken = ((address, peer) for address, peer in due if members.would_take(peer, now))
+        most = MAX_DIALS if self._context.transport.peers else MAX_DIALS_ALONE
+        for address, peer in list(islice(taken, max(0, most - len(self._dialling)))):
+            self._dialling[peer] = host_of(address)
+            nursery.start_soon(self._dial, address, peer)
+
+    def _ask_some(self, nursery: trio.Nursery) -> None:
+        """With places left and nobody to dial: ask a neighbour for more addresses, before its next heartbeat does."""
+        members, now = self._context.engine.members, trio.current_time()
+        due = [peer for peer in members.table if self._asks.due(peer, now) and peer not in self._greeting]
+        if due and members.has_places and not self._dialling:
+            peer = self._rng.choice(due)
+            self._asks.failed(peer, now)  # each time more rarely
+            self._greeting.add(peer)
+            nursery.start_soon(self._greet, peer)
+
+    def _visit_somebody(self, nursery: trio.Nursery) -> None:
+        """Beyond a full mesh, once we have the neighbours that we look for: meet another member, and part again."""
+        members, now = self._context.engine.members, trio.current_time()
+        if members.has_places or not members.wide or now < self._visit_at or self._dialling:
+            return
+        self._visit_at = now + VISIT_EVERY_S * self._context.engine.jitter()
+        if due := self._due([], None):
+            address, peer = self._rng.choice(due)
+            self._dialling[peer] = host_of(address)
+            self._greeting.add(peer)
+            nursery.start_soon(self._visit, address, peer)
+
+    async def _visit(self, address: str, peer: PeerId) -> None:
+        try:
+            answered = await self._dial(address, peer)
+            if answered:
+                await say_hello(self._context, peer)
+        finally:
+            self._greeting.discard(peer)
+
+    def _due(self, mine: list[tuple[str, PeerId]], only: frozenset[PeerId] | None) -> list[tuple[str, PeerId]]:
+        """Addresses to try now, one a peer: those of whom the rings put beside us first, then `mine`, then those that
+        we have reached before. `only`: of these peers alone, whatever there are places for."""
+        now, connected = trio.current_time(), self._context.transport.peers
+        chosen: dict[PeerId, str] = {}
+        hosts = set(self._dialling.values())
+        for address, peer in (*mine, *self._learned(only)):
+            free = peer not in connected and peer not in self._dialling and peer not in chosen
+            ripe = self._dials.due(address, now) and self._refusals.due(peer, now)
+            if not free or not ripe or not self._context.engine.members.dialable(peer, now):
+                continue
+            known = self._trusted(peer) and address in self._context.engine.book.addresses(peer)
+            if (address, peer) in mine or known or self._rumour_due(address, peer, hosts, now):
+                chosen[peer] = address
+                hosts.add(host_of(address))
+        belonging, turns = self._belonging(), self._turns(list(chosen))
+        pairs = [(address, peer) for peer, address in chosen.items()]
+        return sorted(pairs, key=lambda pair: (pair[1] not in belonging, turns[pair[1]]))
+
+    def _turns(self, peers: list[PeerId]) -> dict[PeerId, int]:
+        """Which of its network each peer is, after our neighbours: the first of each network is dialled before any
+        second one, or a crowd's many records would stand before everybody else's. The operator's come first."""
+        members = self._context.engine.members
+        counted = Counter(map(members.group_of, members.table))
+        turns = {}
+        for peer in peers:
+            group = members.group_of(peer)
+            turns[peer] = -1 if peer in members.anchors else counted[group]
+            counted[group] += 1
+        return turns
+
+    def _trusted(self, peer: PeerId) -> bool:
+        return self._context.engine.book.standing(peer) >= RecordTrust.KEPT
+
+    def _rumour_due(self, address: str, peer: PeerId, hosts: set[str], now: float) -> bool:
+        host = host_of(address)
+        return host not in hosts and self._hosts.due(host, now) and self._rumours.due(peer, now)
+
+    def _bootstrap(self) -> list[tuple[str, PeerId]]:
+        """The operator's addresses in a random order, so that not all nodes hit the first of the list."""
+        addresses = dict(self._configured)
+        path = self._context.config.peers_file
+        for address in addresses_in(path)[:MAX_FILE_PEERS] if path else []:
+            try:
+                addresses[address] = peer_in(address)
+            except LocalError as error:
+                self._complain(address, str(error))
+        self._operators = frozenset(addresses)
+        self._context.engine.members.anchors = frozenset(addresses.values())
+        return self._shuffled(list(addresses.items()))
+
+    def _learned(self, only: frozenset[PeerId] | None) -> list[tuple[str, PeerId]]:
+        book = self._context.engine.book
+        peers = [record.peer for record in book.known()] if only is None else sorted(only)
+        pairs = self._shuffled([(address, peer) for peer in peers for address in book.addresses(peer)])
+        # Of a peer's addresses the one that failed least: each gets its turn, however many there are.
+        pairs = sorted(pairs, key=lambda pair: (-book.standing(pair[1]), self._dials.failures(pair[0])))
+        return [*pairs, *(pair for pair in self._hints.items() if only is None or pair[1] in only)]
+
+    def _shuffled(self, pairs: list[tuple[str, PeerId]]) -> list[tuple[str, PeerId]]:
+        self._rng.shuffle(pairs)
+        return pairs
+
+    def _complain(self, address: str, why: str) -> None:
+        if address not in self._complained and len(self._complained) < MAX_FILE_PEERS:
+            self._complained.add(address)
+            self._context.warn(why)
+
+    async def _dial(self, address: str, peer: PeerId, within_s: float | None = None) -> bool:
+        """Whether it answered."""
+        within_s = self._context.config.dial_timeout_s if within_s is None else within_s
+        why = f"no answer within {within_s:g} s"
+        try:
+            with trio.move_on_after(within_s) as scope:
+                await self._context.transport.dial(address)
+            if not scope.cancelled_caught:
+                self._note_reached(address, peer)
+                self._dials.succeeded(address)
+                self._rumours.succeeded(peer)
+                self._hosts.succeeded(host_of(address))
+                self.lost.pop(peer, None)
+                self._woken.beat()
+                return True
+        except GossipError as error:
+            why = str(error)
+        finally:
+            del self._dialling[peer]
+        self._failed(address, peer, why)
+        return False
+
+    def _note_reached(self, address: str, peer: PeerId) -> None:
+        """Where the peer has dialled us meanwhile, that connection may be all that there is: a probe shows the rest."""
+        transport = self._context.transport
+        if not transport.dialled_us(peer):
+            self._context.engine.book.reached(peer, address, transport.network_of(peer))
+
+    def _failed(self, address: str, peer: PeerId, why: str) -> None:
+        engine, now = self._context.engine, trio.current_time()
+        self._dials.failed(address, now)
+        if self._dials.failures(address) == 1 and address in self._operators:  # it may be mistyped
+            engine.dial_failed(peer, f"{address}: {why}")
+            self._context.perform()
+        if address in self._hints:
+            self._rumours.failed(peer, now)
+            self._hosts.failed(host_of(address), now)
+            if self._dials.failures(address) >= FORGET_AFTER:
+                del self._hints[address]
+        elif self._context.transport.peers and address in engine.book.addresses(peer):
+            self._missed(address, peer, now)
+        elif self._context.transport.peers and address not in self._operators:  # a lookup's: nobody we know
+            self._rumours.failed(peer, now)
+            self._hosts.failed(host_of(address), now)
+        self._note_lost(peer)
+
+    def _note_lost(self, peer: PeerId) -> None:
+        members, book = self._context.engine.members, self._context.engine.book
+        ours = peer in self._belonging() or peer in members.anchors
+        if ours and self._context.transport.peers and all(self._dials.failures(it) for it in book.addresses(peer)):
+            self.lost[peer] = None
+            self.lost.move_to_end(peer)
+            while len(self.lost) > MAX_LOST:
+                self.lost.popitem(last=False)
+
+    def _missed(self, address: str, peer: PeerId, now: float) -> None:
+        """A learned address does not answer, and it is not we who are cut off."""
+        book = self._context.engine.book
+        if all(self._dials.failures(each) for each in book.addresses(peer)):
+            self._context.engine.members.absent(peer, now)
+        self._rumours.failed(peer, now)
+        self._hosts.failed(host_of(address), now)
+        patience = FORGET_AFTER * (len(book.addresses(peer)) if self._trusted(peer) else 1)
+        if self._rumours.failures(peer) >= patience:
+            book.forget(peer)
+
+    async def _greet(self, peer: PeerId) -> None:
+        try:
+            if await say_hello(self._context, peer):
+                self._hellos.succeeded(peer)
+                self._refusals.succeeded(peer)
+            else:  # not greeted again at once while it is connected, nor dialled again at once when it is not
+                self._hellos.failed(peer, trio.current_time())
+                self._refusals.failed(peer, trio.current_time())
+        finally:
+            self._greeting.discard(peer)

@@ -1,0 +1,231 @@
+"""Members on the same local network, found by multicast DNS (RFC 6762, RFC 6763): no address has to be told.
+
+The service's name is a hash of the swarm and run, so that a network is not told what is trained on it. What is heard
+proves nothing: addresses come to the dialler as hints, which it dials with the care that it has for hearsay, and only
+addresses of local networks are taken, so that nobody on the LAN sends members to somebody outside it.
+
+python-zeroconf keeps the protocol, in a thread of its own and with bounded tables (10,000 records, 512 deferred
+packets). py-libp2p's own wrapper of it is not used: it sleeps in zeroconf's callbacks, writes the peer store from that
+thread, keeps every service that was ever named, and announces on one name for all of libp2p.
+"""
+
+import hashlib
+import ipaddress
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from gossip.context import ServiceContext
+from gossip.core.backoff import peer_in
+from gossip.core.envelope import Scope
+from gossip.core.errors import LocalError
+from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_ADDRESS_CHARS, MAX_ADDRESSES
+from gossip.transport.connection_limits import LOCAL_NETWORKS
+
+if TYPE_CHECKING:
+    from zeroconf import ServiceBrowser, ServiceInfo, Zeroconf
+
+DOMAIN: Final = b"p2ptrain-mdns-v1\x00"
+
+LOOK_S: Final = 2.0
+"""Between two looks at what the thread has heard: nobody waits for a neighbour on a LAN for less."""
+
+LOOK_AGAIN_S: Final = 60.0
+"""A service whose addresses were asked for is not asked again before."""
+
+MAX_NAMES: Final = 64
+"""Services that wait to be asked for their addresses, and eight times as many that were: a LAN has fewer members."""
+
+MAX_LABEL_CHARS: Final = 63
+"""One part of a DNS name (RFC 1035, 2.3.4)."""
+
+MAX_ASKED_AT_ONCE: Final = 8
+ASK_S: Final = 1.0
+"""Services asked in one look, and how long each may take to answer: on a LAN it takes milliseconds."""
+
+CLOSE_S: Final = 2.0
+"""For the goodbye packets: zeroconf sends three, a quarter of a second apart."""
+
+
+def service_type(scope: Scope) -> str:
+    """The name under which members of a run look for each other; 15 characters are the most that DNS-SD allows."""
+    named = hashlib.blake2b(DOMAIN + scope.swarm + scope.run, digest_size=5).hexdigest()
+    return f"_p2t{named}._udp.local."
+
+
+def names_a_member(name: str, service: str) -> bool:
+    """Whether it is a peer id of this service type: anyone on the LAN may name any, and zeroconf raises at some."""
+    peer = name.removesuffix(f".{service}")
+    return peer != name and peer.isascii() and peer.isalnum() and len(peer) <= MAX_LABEL_CHARS
+
+
+def is_local(address: str) -> bool:
+    """Whether a multiaddr leads to a local network, by number."""
+    parts = address.split("/")
+    try:
+        host = ipaddress.ip_address(parts[2]) if parts[1] in ("ip4", "ip6") else None
+    except (ValueError, IndexError):
+        return False
+    networks = (ipaddress.ip_network(each) for each in LOCAL_NETWORKS)
+    return host is not None and any(host.version == each.version and host in each for each in networks)
+
+
+def worth_telling(addresses: Sequence[str]) -> list[str]:
+    """Of our addresses those that a LAN can use: loopback ones where there are no others."""
+    local = [each for each in addresses if is_local(each) and len(each) <= MAX_ADDRESS_CHARS - len("a0=")]
+    beyond = [each for each in local if not each.startswith(("/ip4/127.", "/ip6/::1/"))]
+    return (beyond or local)[:MAX_ADDRESSES]
+
+
+def addresses_of(properties: Mapping[bytes, bytes | None], me: PeerId) -> list[str]:
+    """What a service's TXT record says: local multiaddrs of one peer that is not us; the rest is passed over."""
+    found: list[str] = []
+    for key in sorted(properties)[: 2 * MAX_ADDRESSES]:
+        value = properties[key] or b""
+        try:
+            address = value.decode("ascii")
+            peer = peer_in(address)
+        except (UnicodeDecodeError, LocalError):
+            continue
+        if peer != me and is_local(address) and address.isprintable() and (not found or peer_in(found[0]) == peer):
+            found.append(address)
+    return found[:MAX_ADDRESSES]
+
+
+class _Heard:
+    """Names that zeroconf's thread has heard, and ours has yet to look at: each once, the oldest goes first."""
+
+    def __init__(self) -> None:
+        self._names: deque[str] = deque(maxlen=MAX_NAMES)
+        self._lock = threading.Lock()
+
+    def add_service(self, zc: "Zeroconf", type_: str, name: str) -> None:
+        with self._lock:
+            if name not in self._names:
+                self._names.append(name)
+
+    update_service = add_service
+
+    def remove_service(self, zc: "Zeroconf", type_: str, name: str) -> None:
+        """Whether it is gone shows when it is dialled."""
+
+    def take(self) -> list[str]:
+        with self._lock:
+            return [self._names.popleft() for _ in range(min(len(self._names), MAX_ASKED_AT_ONCE))]
+
+
+class Mdns:
+    """Tells the local network of us, and `hint` of the addresses of others. `interfaces`: addresses of ours to speak
+    on; none: all that there are."""
+
+    def __init__(
+        self,
+        *,
+        scope: Scope,
+        me: PeerId,
+        addresses: Callable[[], Sequence[str]],
+        hint: Callable[[str], None],
+        warn: Callable[[str], None],
+        interfaces: Sequence[str] = (),
+    ) -> None:
+        self._type = service_type(scope)
+        self._me = me
+        self._addresses = addresses
+        self._hint = hint
+        self._warn = warn
+        self._interfaces = list(interfaces)
+        self._heard = _Heard()
+        self._asked: OrderedDict[str, float] = OrderedDict()
+        self._told: list[str] = []
+
+    async def run(self) -> None:
+        """Until cancelled. Where multicast does not work the operator is told, and the node goes on without."""
+        import zeroconf  # a tenth of a second to import: only who uses it pays
+
+        try:
+            zc, browser = await trio.to_thread.run_sync(self._open)
+        except (OSError, zeroconf.Error) as error:
+            self._warn(f"no members are looked for on the local network: multicast DNS does not work here ({error})")
+            return
+        try:
+            while True:
+                await self._tell(zc)
+                await self._look(zc)
+                await trio.sleep(LOOK_S)
+        except (OSError, zeroconf.Error) as error:
+            self._warn(f"members are looked for on the local network no more: {error}")
+        finally:
+            with trio.move_on_after(CLOSE_S) as scope:
+                scope.shield = True
+                await trio.to_thread.run_sync(_close, zc, browser, abandon_on_cancel=True)
+
+    def _open(self) -> "tuple[Zeroconf, ServiceBrowser]":
+        from zeroconf import InterfaceChoice, IPVersion, ServiceBrowser, Zeroconf
+
+        zc = Zeroconf(
+            interfaces=self._interfaces or InterfaceChoice.All, ip_version=IPVersion.V4Only, use_asyncio=False
+        )
+        return zc, ServiceBrowser(zc, self._type, listener=self._heard)  # type: ignore[arg-type]  # duck-typed
+
+    async def _tell(self, zc: "Zeroconf") -> None:
+        addresses = worth_telling(self._addresses())
+        if addresses and addresses != self._told:
+            info, first = self._info(addresses), not self._told
+            self._told = addresses
+            await trio.to_thread.run_sync(_register if first else _update, zc, info)
+
+    def _info(self, addresses: Sequence[str]) -> "ServiceInfo":
+        from zeroconf import ServiceInfo
+
+        parts = [each.split("/") for each in addresses]
+        return ServiceInfo(
+            self._type,
+            f"{self._me}.{self._type}",
+            port=next((int(each[4]) for each in parts if each[3:4] == ["tcp"]), 0),
+            parsed_addresses=sorted({each[2] for each in parts}),  # without one zeroconf takes no answer for whole
+            properties={f"a{number}": address for number, address in enumerate(addresses)},
+            server=f"{self._me}.local.",
+        )
+
+    async def _look(self, zc: "Zeroconf") -> None:
+        now = trio.current_time()
+        for name in self._heard.take():
+            if not names_a_member(name, self._type) or name.startswith(f"{self._me}."):
+                continue
+            if self._asked.get(name, now) > now:
+                continue
+            self._asked[name] = now + LOOK_AGAIN_S
+            self._asked.move_to_end(name)
+            while len(self._asked) > 8 * MAX_NAMES:
+                self._asked.popitem(last=False)
+            info = await trio.to_thread.run_sync(zc.get_service_info, self._type, name, int(ASK_S * 1000))
+            for address in addresses_of(info.properties, self._me) if info is not None else []:
+                self._hint(address)
+
+
+def mdns_for(context: ServiceContext, hint: Callable[[str], None]) -> Mdns:
+    """For a member's service."""
+    return Mdns(
+        scope=context.engine.scope,
+        me=context.engine.me,
+        addresses=lambda: context.transport.addresses,
+        hint=hint,
+        warn=context.warn,
+    )
+
+
+def _register(zc: "Zeroconf", info: "ServiceInfo") -> None:
+    zc.register_service(info, cooperating_responders=True)  # nobody else has our peer id: no probing for it
+
+
+def _update(zc: "Zeroconf", info: "ServiceInfo") -> None:
+    zc.update_service(info)
+
+
+def _close(zc: "Zeroconf", browser: "ServiceBrowser") -> None:
+    browser.cancel()
+    zc.close()

@@ -1,0 +1,261 @@
+"""Who we have heard of: signed peer records, the newest of each peer, at most 256 of them, and how far to trust each.
+
+A record says where its signer can be dialled, and a signer may name any address: that of a victim, for a whole swarm to
+dial. So a record is handed on only when its signer gave it to us over its own connection and has proved its key at one
+of its addresses, to us; and in a random order, so that a stranger cannot fill everybody's books at the price of one
+hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the book is full, what one
+network has beyond its share goes first, then the least trusted: of what others told, that of whoever told most; of the
+verified the newest, so that nobody loses what it has by a crowd that comes later. And in what is told networks take
+turns: a crowd of keys on one host is one of many to a newcomer.
+"""
+
+import base64
+import binascii
+import json
+import random
+from collections import Counter, OrderedDict
+from enum import IntEnum
+from itertools import count
+from typing import Final
+
+from gossip.core.envelope import Scope, open_envelope
+from gossip.core.errors import LocalError, RemoteError
+from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_ENVELOPE_BYTES, MAX_HELLO_RECORDS
+from gossip.core.networks import NOT_SAID, PARTS, bounded, group_of, in_turn, largest_share, network_of, share_of
+from gossip.core.statements import PeerRecord, parse_record
+from gossip.updates.topology import Rings
+
+MAX_RECORDS: Final = 256
+"""32 times the default degree; at 2.4 KiB a record 600 KiB at most."""
+
+MAX_OF_NETWORK: Final = MAX_RECORDS // PARTS
+"""Records of one network that are kept when the book is full, where others would have them."""
+
+MAX_REACHED: Final = 2 * MAX_RECORDS
+"""Peers whose address of the last success is known; more than records, as a peer is reached before its record comes."""
+
+NEAR_DEPTH: Final = 2
+"""Records told of each side of a peer's place on each ring: its neighbour there, and who comes after when that one has
+left. Half of what a hello may tell at most, so that views stay mixed."""
+
+FORMAT: Final = 1
+"""Of `dump`."""
+
+MAX_DUMP_BYTES: Final = 2 * MAX_RECORDS * MAX_ENVELOPE_BYTES
+"""The largest dump that is read: base64 makes four bytes of three."""
+
+
+class RecordTrust(IntEnum):
+    """How far a record is trusted."""
+
+    HEARSAY = 0
+    """Somebody told us of it."""
+    FIRST_HAND = 1
+    """Its signer gave it to us. Anybody may sign any address."""
+    KEPT = 2
+    """It was VERIFIED in an earlier life of this node."""
+    VERIFIED = 3
+    """Its signer gave it to us, and answered at one of its addresses."""
+
+
+class PeerStore:
+    """The newest signed record of each peer that we know. `changed`: since the last dump."""
+
+    def __init__(self) -> None:
+        self.changed = False
+        self._records: OrderedDict[PeerId, PeerRecord] = OrderedDict()
+        self._first_hand: set[PeerId] = set()
+        self._kept: set[PeerId] = set()
+        self._reached: OrderedDict[PeerId, tuple[str, str | None]] = OrderedDict()
+        self._calls_from: dict[PeerId, str | None] = {}
+        self._networks: dict[PeerId, str | None] = {}
+        self._told_by: dict[PeerId, str] = {}
+        self._numbers = count()
+        self._ranks: dict[PeerId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def learn(
+        self, record: PeerRecord, *, first_hand: bool, calls_from: str | None = NOT_SAID, teller: str = ""
+    ) -> bool:
+        """Keep a record unless a newer one of the same peer is known; True when it tells something new. `calls_from`:
+        the network in which its signer was when it gave it, None behind a relay. `teller`: the group of who told it."""
+        known = self._records.get(record.peer)
+        before = self.standing(record.peer)
+        if known is not None and (known.epoch, known.version) > (record.epoch, record.version):
+            return False
+        if first_hand:
+            self._first_hand.add(record.peer)
+            self._told_by.pop(record.peer, None)
+            if calls_from != NOT_SAID:
+                self._calls_from[record.peer] = calls_from
+        if known is not None and (known.epoch, known.version) == (record.epoch, record.version):
+            self._note(record.peer)
+            self.changed = self.changed or self.standing(record.peer) is not before
+            return False
+        if known is None or set(known.addresses) != set(record.addresses):  # else it is as far trusted as it was
+            if not first_hand:
+                self._first_hand.discard(record.peer)
+                self._told_by[record.peer] = teller
+            self._kept.discard(record.peer)
+        self._put(record)
+        self.changed = True
+        return True
+
+    def reached(self, peer: PeerId, address: str, network: str | None = "") -> None:
+        """`peer` has proved its key at this address, in this network (None: through a relay)."""
+        self._reached[peer] = (address, network)
+        self._reached.move_to_end(peer)
+        while len(self._reached) > MAX_REACHED:  # of two there is one without a record at least
+            del self._reached[next(each for each in self._reached if each not in self._records)]
+        self._note(peer)
+        self.changed = True
+
+    def forget(self, peer: PeerId) -> None:
+        """Drop a peer's record: banned, or unreachable for too long."""
+        self.changed = self.changed or peer in self._records
+        self._records.pop(peer, None)
+        self._reached.pop(peer, None)
+        self._first_hand.discard(peer)
+        self._kept.discard(peer)
+        for noted in (self._calls_from, self._told_by, self._networks, self._ranks):
+            noted.pop(peer, None)
+
+    def standing(self, peer: PeerId) -> RecordTrust:
+        """How far the record of a peer is trusted; HEARSAY when there is none."""
+        answered = self.reached_at(peer) in self.addresses(peer)
+        if peer in self._first_hand:
+            return RecordTrust.VERIFIED if answered else RecordTrust.FIRST_HAND
+        if peer in self._kept:
+            return RecordTrust.VERIFIED if answered else RecordTrust.KEPT
+        return RecordTrust.HEARSAY
+
+    def addresses(self, peer: PeerId) -> tuple[str, ...]:
+        """Where the peer says it can be dialled; empty when unknown."""
+        record = self._records.get(peer)
+        return record.addresses if record else ()
+
+    def reached_at(self, peer: PeerId) -> str:
+        """The address at which the peer last proved its key to us; "" when it has not."""
+        return self._reached.get(peer, ("", None))[0]
+
+    def network_of(self, peer: PeerId) -> str | None:
+        """The network that a peer with a record is in: where it proved its key, or called from, or says that it is."""
+        return self._networks.get(peer)
+
+    def group_of(self, peer: PeerId) -> str:
+        """What a peer is counted under, of those in its network (core/networks.py)."""
+        return group_of(peer, self._networks.get(peer))
+
+    def count_of(self, group: str) -> int:
+        """How many records there are of a group."""
+        return sum(group_of(peer, network) == group for peer, network in self._networks.items())
+
+    def established(self) -> list[PeerRecord]:
+        """The records that are VERIFIED, or KEPT from an earlier life; those that became so first come first."""
+        return sorted(self.of_standing(RecordTrust.VERIFIED, RecordTrust.KEPT), key=lambda it: self._ranks[it.peer])
+
+    def known(self) -> tuple[PeerRecord, ...]:
+        """Every record, the one that was refreshed longest ago first."""
+        return tuple(self._records.values())
+
+    def of_standing(self, *standings: RecordTrust) -> list[PeerRecord]:
+        """The records of these standings, the one that was refreshed longest ago first."""
+        return [record for peer, record in self._records.items() if self.standing(peer) in standings]
+
+    def sample(self, rng: random.Random, without: PeerId, rings: Rings | None = None) -> tuple[bytes, ...]:
+        """Signed records to hand on to `without`, verified ones alone: at most MAX_HELLO_RECORDS. Where there are more,
+        those that it belongs beside come first; the others are drawn, network by network."""
+        others = {
+            record.peer: record.raw for record in self.of_standing(RecordTrust.VERIFIED) if record.peer != without
+        }
+        drawn = in_turn(others, self.group_of, rng)
+        if len(others) > MAX_HELLO_RECORDS and rings is not None:
+            half = MAX_HELLO_RECORDS // 2
+            most = share_of(half, len({self.group_of(peer) for peer in others}))
+            near = bounded(rings.beside(without, others, NEAR_DEPTH), self.group_of, most)[:half]
+            drawn = list(dict.fromkeys([*near, *drawn]))
+        return tuple(others[peer] for peer in drawn[:MAX_HELLO_RECORDS])
+
+    def dump(self) -> bytes:
+        """What is worth keeping, for `recall` in a later life; nothing is `changed` any more."""
+        self.changed = False
+        records = [base64.b64encode(record.raw).decode("ascii") for record in self.established()]
+        return json.dumps({"format": FORMAT, "records": records}, indent=0).encode("ascii") + b"\n"
+
+    def recall(self, data: bytes, scope: Scope) -> int:
+        """Take up a dump; how many records of this swarm and run it held. LocalError when it is none: nothing is taken.
+
+        Signatures are checked again: the file may be anybody's.
+        """
+        found = [record for raw in _raws_in(data) if (record := _record_in(raw, scope)) is not None]
+        for record in found[:MAX_RECORDS]:
+            self._put(record)
+            self._kept.add(record.peer)
+            self._note(record.peer)
+        return len(self)
+
+    def _note(self, peer: PeerId) -> None:
+        """What follows from what is known of a peer: its network, and its rank, which whoever was verified first keeps
+        in this life and the next."""
+        if peer not in self._records:
+            return
+        standing = self.standing(peer)
+        if standing is RecordTrust.VERIFIED:
+            self._networks[peer] = self._reached[peer][1]
+        elif peer in self._calls_from:
+            self._networks[peer] = self._calls_from[peer]
+        else:
+            said = map(network_of, self.addresses(peer))
+            self._networks[peer] = next((network for network in said if network is not None), None)
+        if peer not in self._ranks and standing >= RecordTrust.KEPT:
+            self._ranks[peer] = next(self._numbers)
+
+    def _put(self, record: PeerRecord) -> None:
+        self._records[record.peer] = record
+        self._records.move_to_end(record.peer)
+        self._note(record.peer)
+        if len(self._records) > MAX_RECORDS:
+            # Who has come itself is not the first to go: it may be reached yet, and pushes out others like it first.
+            newcomer = record.peer if record.peer in self._first_hand else None
+            self.forget(self._least_worth(newcomer))
+
+    def _least_worth(self, newcomer: PeerId | None) -> PeerId:
+        """Whose record goes for the newcomer's."""
+        groups = {peer: self.group_of(peer) for peer in self._records}
+        most = largest_share(Counter(groups.values()).values(), MAX_OF_NETWORK)
+        ranked = sorted(self._records, key=lambda peer: (-self.standing(peer), self._ranks.get(peer, 0)))
+        within = set(bounded(ranked, groups.__getitem__, most))
+        surplus = [peer for peer in reversed(ranked) if peer not in within and peer != newcomer]
+        if surplus:  # the least trusted, and of those the newest
+            return surplus[0]
+        rest = [peer for peer in ranked if peer != newcomer]
+        lowest = self.standing(rest[-1])
+        if lowest >= RecordTrust.KEPT:
+            return rest[-1]
+        rest = [peer for peer in rest if self.standing(peer) is lowest]
+        tellers = Counter(self._told_by.get(peer, "") for peer in rest)
+        most_told = max(tellers.values())
+        return next(peer for peer in rest if tellers[self._told_by.get(peer, "")] == most_told)
+
+
+def _raws_in(data: bytes) -> list[bytes]:
+    if len(data) > MAX_DUMP_BYTES:
+        raise LocalError(f"it has {len(data)} bytes")
+    try:
+        document = json.loads(data)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise LocalError("it is of another format")
+        return [base64.b64decode(text, validate=True) for text in list(document["records"])]
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
+        raise LocalError("it is damaged") from error
+
+
+def _record_in(raw: bytes, scope: Scope) -> PeerRecord | None:
+    """A record of our swarm and run; None for what is something else: of another run, or of another version."""
+    try:
+        return parse_record(open_envelope(raw, scope))
+    except RemoteError:
+        return None

@@ -1,0 +1,510 @@
+"""The protocol's state machine: everything that a node decides about others, with no clock, RNG or I/O of its own.
+
+Each method takes what happened and `now` (seconds, monotonic), updates the tables, and leaves what is to be performed
+in the outbox, which the service drains: tell the observer, drop a connection, start or stop following a neighbour.
+Methods that judge a peer's bytes raise RemoteError; whoever called passes it to `offence`, the one place where a
+refusal is counted, charged and told. Tables: at most `degree` neighbours, and the bounds named in the modules used.
+"""
+
+import random
+from typing import Final, Protocol
+
+from gossip.actions import ActionQueue, Disconnect, Out, WakeSync
+from gossip.core.api import Fetch, RunInfo
+from gossip.core.config import MIN_HEARTBEAT_S, GossipConfig
+from gossip.core.digests import digest_of
+from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, seal
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.messages import Hello, check_run, parse_hello
+from gossip.core.rate_limit import KeyedTokenBucket
+from gossip.core.statements import (
+    SnapshotOffer,
+    UpdateHeader,
+    goodbye_statement,
+    parse_snapshot_offer,
+    parse_update_header,
+    record_statement,
+)
+from gossip.core.work_limit import WorkLimit
+from gossip.discovery.dht import KademliaNode
+from gossip.discovery.peerstore import PeerStore
+from gossip.discovery.peerstore import RecordTrust as BookStanding
+from gossip.discovery.record_exchange import RecordExchange
+from gossip.updates.broadcast_validator import BroadcastValidator
+from gossip.updates.hash_chain import Verdict
+from gossip.updates.mesh import Mesh, MeshEvidence
+from gossip.updates.neighbour import Neighbour, Work
+from gossip.updates.peer_score import PeerScores
+from gossip.updates.probation import Probation
+from gossip.updates.publisher import Publisher
+from gossip.updates.roles import Roles
+from gossip.updates.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
+from gossip.updates.seen import Seen
+from gossip.updates.topology import agreed_edges, tag_of
+from gossip.updates.traffic import Traffic
+
+MAX_SEEN: Final = 4096
+"""Broadcasts remembered by digest: 20 s of 100 peers that announce twice a second. 128 KiB."""
+
+MODEL_AGE: Final = 2
+"""Links by which a model may be old that a newcomer takes: half of what staleness allows, so that it can wait for the
+others' models, and the neighbour serves all newcomers one snapshot for some rounds (updates/publisher.py)."""
+
+HELLO_BURST: Final = 8
+HELLO_PER_S: Final = 2 / MIN_HEARTBEAT_S
+"""Hellos of a peer that are looked at: twice the shortest heartbeat, since whoever has places left asks in between, and
+ten times the usual one. A hello with 32 new records costs 4 ms."""
+
+
+class Connections(Protocol):
+    """What a transport knows of who is connected (gossip/transport/base.py)."""
+
+    @property
+    def peers(self) -> frozenset[PeerId]:
+        """Peers with a live connection."""
+
+    def network_of(self, peer: PeerId) -> str | None:
+        """The network that a connection to `peer` leads to; see core/networks.py."""
+
+    def dialled_us(self, peer: PeerId) -> bool:
+        """Whether a live connection to `peer` is one that it dialled."""
+
+
+class NoConnections:
+    """See Connections: of an engine without a transport."""
+
+    peers: frozenset[PeerId] = frozenset()
+
+    def network_of(self, peer: PeerId) -> str | None:
+        """Not known."""
+        return None
+
+    def dialled_us(self, peer: PeerId) -> bool:
+        """Nobody did."""
+        return False
+
+
+class Engine:
+    """All that one node knows of its swarm."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        config: GossipConfig,
+        run: RunInfo,
+        rng: random.Random,
+        roles: Roles | None = None,
+        liars: int = 1,
+        connections: Connections = NoConnections(),
+    ) -> None:
+        """`liars`: how many may be among the neighbours."""
+        self.me = identity.peer_id
+        self._connections = connections
+        self.scope = Scope(swarm=config.named, run=run.run_id)
+        self.roles = roles or Roles(self.me)
+        self._outbox = ActionQueue()
+        self.court = PeerScores(self._outbox)
+        self.book = PeerStore()
+        self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
+        self.members = Mesh(
+            me=self.me,
+            scope=self.scope,
+            degree=config.degree,
+            rng=rng,
+            scores=self.court.scores,
+            outbox=self._outbox,
+            roles=self.roles,
+            evidence=MeshEvidence(
+                standing=self._standing_of, network=self._network_of, dialled_us=connections.dialled_us
+            ),
+        )
+        self.neighbours = self.members.table
+        self.probation = Probation(rounds=config.probation_rounds, seats=liars)
+        self.begun_at = float("-inf")
+        """When our newest chain began (seconds, monotonic)."""
+        self.outvoted_liars = False
+        """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
+        self.traffic = Traffic(self.court.stats, self.publisher, self.neighbours)
+        self.work = WorkLimit(self.neighbours.keys())
+        self._identity = identity
+        self._liars = liars
+        self._config = config
+        self._run = run
+        self._rng = rng
+        self._seen = Seen(MAX_SEEN)
+        self._earshot = BroadcastValidator(self.court, self.roles, self.offence)
+        self._hellos = KeyedTokenBucket(burst=HELLO_BURST, per_s=HELLO_PER_S)
+        dialable = self.members.dialable
+        self._hearsay = RecordExchange(self.book, self.scope, dialable, connections.network_of, self.neighbours.keys())
+        self.directory = KademliaNode(
+            me=self.me, scope=self.scope, genesis=run.genesis, book=self.book, dialable=dialable
+        )
+        self._warned_of_twin = False
+        self.fetch: Fetch = "updates"
+        """See GossipService.fetch."""
+        self.met_bootstrap = False
+        """Whether one of the operator's peers is a bootstrap node: a member has a record, and would give it."""
+
+    def drain(self) -> list[Out]:
+        """What is to be performed, in order."""
+        return self._outbox.drain()
+
+    # -- broadcasts
+
+    def on_message(self, forwarder: PeerId, data: bytes, now: float) -> bool:
+        """A broadcast. True: pass it on. False: it is bad, or it was passed on only just now."""
+        if self.court.scores.banned(forwarder, now):
+            return False
+        name = digest_of(data)
+        signer = self._seen.signer(name)
+        if signer is not None:
+            return self._earshot.listens(forwarder, signer, now) and self._seen.passes_again(name, now)
+        try:
+            link = self._check_link(parse_update_header(open_envelope(data, self.scope)))
+        except RemoteError as error:
+            self.offence(forwarder, error, now)
+            return False
+        self._seen.add(name, link.peer, now)
+        return self._earshot.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
+
+    def _on_broadcast_link(self, forwarder: PeerId, link: UpdateHeader, now: float) -> bool:
+        if link.peer == self.me:
+            self._look_for_twin(link)
+        neighbour = self.neighbours.get(link.peer)
+        if neighbour is None:
+            return True
+        try:
+            replayed = self._learn(neighbour, link) is Verdict.REPLAYED
+        except RemoteError as error:  # the signer's offence; others should see it too, so it is passed on
+            self.offence(link.peer, error, now)
+            return True
+        if replayed:  # counted, but not charged: whoever does not follow the signer passes it on in good faith
+            self.court.refuse(forwarder, RemoteError(Reason.REPLAYED, f"an old link of {link.peer}"))
+        return not replayed
+
+    def _check_link(self, link: UpdateHeader) -> UpdateHeader:
+        if link.body.genesis is not None and link.body.genesis != self._run.genesis:
+            raise RemoteError(Reason.WRONG_MODEL, "another initial model")
+        return link
+
+    def _learn(self, neighbour: Neighbour, link: UpdateHeader) -> Verdict:
+        if link.body.size > self._config.max_payload_bytes:
+            raise RemoteError(Reason.OVERSIZE, f"a payload of {link.body.size} bytes is announced")
+        verdict = neighbour.chain.learn(link)
+        if self.fetch == "nothing" and verdict is Verdict.NEWS:
+            self.probation.contributed(link.peer)
+        self._outbox.add(WakeSync(peer=link.peer))
+        return verdict
+
+    def _look_for_twin(self, link: UpdateHeader) -> None:
+        newest = self.publisher.newest
+        if newest is not None and link.place > newest.place and not self._warned_of_twin:
+            self._warned_of_twin = True
+            self._outbox.tell(
+                "warning", self.me, detail="another node runs with our identity; give it a key of its own"
+            )
+
+    # -- hellos
+
+    def set_record(self, addresses: tuple[str, ...], beside: tuple[bytes, ...], *, epoch: int, version: int) -> None:
+        """Sign the record of where we can be dialled, and beside whom we stand. Only trainers have one."""
+        if not self.roles.publishes:
+            return
+        statement = record_statement(epoch=epoch, version=version, addresses=addresses, beside=beside)
+        self.directory.record = seal(self._identity, self.scope, statement).raw
+
+    def hello_for(self, peer: PeerId, now: float) -> bytes:
+        """Our hello to `peer`."""
+        newest, publishes = self.publisher.newest, self.roles.publishes
+        return Hello(
+            scope=self.scope,
+            genesis=self._run.genesis,
+            neighbours=len(self.neighbours),
+            admitted=self._takes(peer, now),
+            link=newest.raw if newest and publishes else b"",
+            record=self.directory.record,
+            records=self.book.sample(self._rng, without=peer, rings=self.members.rings) if publishes else (),
+        ).encode()
+
+    def _takes(self, peer: PeerId, now: float) -> bool:
+        if self.roles.listens(peer):
+            return self.roles.takes(peer, now, self._config.silence_s)
+        return self.members.has_room_for(peer, now)
+
+    def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
+        """A peer's hello; returns ours in answer. Raises RemoteError."""
+        if not self._hellos.take(peer, now):
+            self.offence(peer, RemoteError(Reason.FLOODED, "too many hellos"), now)
+            raise RemoteError(Reason.UNAVAILABLE, "too many hellos")
+        hello = self._parse_hello(peer, raw, now)
+        if not hello.admitted:
+            self.roles.lose(peer)
+            self.members.lose(peer, "it has no room for us")
+        self._learn_records(peer, hello, now)  # before it is admitted: what is known of it decides about its place
+        if hello.admitted and self.roles.listens(peer) and self._takes(peer, now):
+            self.roles.listeners[peer] = now
+        elif hello.admitted:
+            self.members.admit(peer, hello.neighbours, now)
+        self._learn_link(peer, hello, now)
+        return self.hello_for(peer, now)
+
+    def on_hello_answer(self, peer: PeerId, raw: bytes, now: float) -> None:
+        """The answer to our hello: both admit each other, or the connection is of no use. Raises RemoteError."""
+        hello = self._parse_hello(peer, raw, now)
+        if not hello.admitted:
+            self.members.lose(peer, "no room")
+        try:
+            self._learn_records(peer, hello, now)
+            if hello.admitted:
+                self.members.admit(peer, hello.neighbours, now)
+        finally:
+            if peer not in self.neighbours:
+                self._outbox.add(Disconnect(peer=peer, hurried=False))
+        if not hello.admitted and not hello.record and peer in self.members.anchors:
+            self.met_bootstrap = True
+        self._learn_link(peer, hello, now)
+
+    def _parse_hello(self, peer: PeerId, raw: bytes, now: float) -> Hello:
+        if self.court.scores.banned(peer, now):
+            raise RemoteError(Reason.BANNED)
+        hello = parse_hello(raw)
+        check_run(hello, self.scope, self._run.genesis)
+        self.roles.check_hello(peer, hello)
+        return hello
+
+    def _learn_records(self, peer: PeerId, hello: Hello, now: float) -> None:
+        self.members.present(peer)
+        self.members.met(peer)
+        self._hearsay.take(peer, hello, now)
+
+    def _learn_link(self, peer: PeerId, hello: Hello, now: float) -> None:
+        neighbour = self.neighbours.get(peer)
+        if neighbour is not None:
+            neighbour.heard_at = now
+            neighbour.neighbours = hello.neighbours
+            if hello.link:
+                link = parse_update_header(open_from(hello.link, self.scope, peer, EnvelopeKind.LINK))
+                if self._learn(neighbour, self._check_link(link)) is Verdict.REPLAYED:
+                    raise RemoteError(Reason.REPLAYED, "a hello with an old link")
+
+    def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
+        """A peer wants nothing to do with us: counted under its reason, not charged, and left alone."""
+        self.court.refuse(peer, refusal)
+        self.members.drop(peer, f"it refused our hello: {refusal}")
+
+    # -- coming and going
+
+    def heard(self, peer: PeerId, now: float) -> None:
+        """A sign of life that nobody else could have given."""
+        self.roles.heard(peer, now)
+        neighbour = self.neighbours.get(peer)
+        if neighbour is not None:
+            neighbour.heard_at = now
+
+    def fell_silent(self, peer: PeerId, now: float) -> None:
+        """A neighbour has not been heard of for too long."""
+        self.members.vanish(peer, "it fell silent", now)
+        self._outbox.add(Disconnect(peer=peer))
+
+    def look_round(self, now: float) -> None:
+        """Draw the rings of everybody whose record says where it is: those that we have verified, and, to know whom to
+        dial, those as well that others tell of."""
+        known = dict.fromkeys(record.peer for record in (*self.book.established(), *self.book.known()))
+        there = (peer for peer in known if self.roles.trains(peer) and self.book.addresses(peer))
+        self.members.look_round(there, now)
+
+    def _standing_of(self, peer: PeerId) -> BookStanding:
+        """How far a peer's record is trusted where places are given: a circuit shows nobody's address."""
+        standing = self.book.standing(peer)
+        if standing is BookStanding.VERIFIED and self.book.network_of(peer) is None:
+            return BookStanding.FIRST_HAND
+        return standing
+
+    def _network_of(self, peer: PeerId) -> str | None:
+        """The network that a peer is in, as far as it is known; one of our own of whom we know nothing at all."""
+        if self.book.addresses(peer):
+            return self.book.network_of(peer)
+        network = self._connections.network_of(peer)
+        return network if network is not None or peer in self._connections.peers else ""
+
+    @property
+    def beside(self) -> tuple[bytes, ...]:
+        """The tags of our neighbours, in order."""
+        return tuple(sorted(tag_of(peer) for peer in self.neighbours))
+
+    def known_graph(self, now: float) -> dict[bytes, frozenset[bytes]]:
+        """Who is beside whom, as far as both say so in their newest records; ourselves included."""
+        rows = {
+            tag_of(record.peer): record.beside
+            for record in self.book.known()
+            if record.peer in self.neighbours or self.members.is_there(record.peer, now)
+        }
+        return agreed_edges({**rows, tag_of(self.me): self.beside})
+
+    @property
+    def companions(self) -> frozenset[PeerId]:
+        """Who may do us a favour: neighbours, and members whose part it is to relay."""
+        return frozenset(self.neighbours).union(self.roles.relays())
+
+    def dial_failed(self, peer: PeerId, detail: str) -> None:
+        """An address could not be dialled."""
+        self._outbox.tell("dial_failed", peer, detail=detail)
+
+    def warn(self, message: str) -> None:
+        """Tell the operator of something that is nobody's offence."""
+        self._outbox.tell("warning", self.me, detail=message)
+
+    def tell_reachability(self, words: str) -> None:
+        """Tell the operator whether others can dial us."""
+        self._outbox.tell("reachability", self.me, detail=words)
+
+    def jitter(self) -> float:
+        """A factor in 0.75..1.25 for periodic work, so that no two nodes stay in step."""
+        return self._rng.uniform(0.75, 1.25)
+
+    def goodbye(self) -> bytes:
+        """Our own goodbye, signed; from now on nobody is admitted."""
+        self.members.leaving = True
+        newest = self.publisher.newest
+        epoch, seq = newest.place if newest else (0, 0)
+        return seal(self._identity, self.scope, goodbye_statement(epoch=epoch, seq=seq)).raw
+
+    def on_goodbye(self, peer: PeerId, raw: bytes, now: float) -> None:
+        """A peer leaves the run. Raises RemoteError."""
+        open_from(raw, self.scope, peer, EnvelopeKind.GOODBYE)
+        self.book.forget(peer)
+        self.roles.lose(peer)
+        self.members.depart(peer, now)
+
+    # -- catching up
+
+    def next_work(self, peer: PeerId, now: float) -> Work | None:
+        """What to fetch from a neighbour now. Raises EquivocationError."""
+        neighbour = self.neighbours.get(peer)
+        if neighbour is None or self.fetch == "nothing":
+            return None
+        return neighbour.next_work(now) if self.fetch == "updates" else neighbour.next_model(now, behind=MODEL_AGE)
+
+    def set_fetch(self, fetch: Fetch, now: float) -> None:
+        """Fetch this from now on. Who turns from fetching nothing, or turns to it, holds nothing of the neighbours'."""
+        if "nothing" in (fetch, self.fetch) and fetch != self.fetch:
+            for neighbour in self.neighbours.values():
+                neighbour.begin_anew(now)
+        self.fetch = fetch
+        for peer in self.neighbours:
+            self._outbox.add(WakeSync(peer=peer))
+
+    def on_links(self, peer: PeerId, raws: tuple[bytes, ...], now: float) -> None:
+        """The answer to FetchLinks. Raises RemoteError."""
+        neighbour = self.neighbours.get(peer)
+        if neighbour is None:
+            return
+        for raw in raws:
+            link = parse_update_header(open_from(raw, self.scope, peer, EnvelopeKind.LINK))
+            if self._learn(neighbour, self._check_link(link)) is Verdict.REPLAYED:
+                raise RemoteError(Reason.REPLAYED, "old links in answer to a request")
+        neighbour.links_arrived(now)
+
+    def on_offer(self, peer: PeerId, raw: bytes, at_least: tuple[int, int]) -> SnapshotOffer:
+        """The answer to FetchSnapshot. Raises RemoteError."""
+        offer = parse_snapshot_offer(open_from(raw, self.scope, peer, EnvelopeKind.OFFER))
+        if offer.size > self._config.max_payload_bytes:
+            raise RemoteError(Reason.OVERSIZE, f"a snapshot of {offer.size} bytes is offered")
+        neighbour = self.neighbours.get(peer)
+        if neighbour is not None:
+            neighbour.chain.check_offer(offer)
+        if offer.place < at_least:
+            raise RemoteError(Reason.STALE, "a snapshot older than the one asked for")
+        return offer
+
+    def accepted(self, what: UpdateHeader | SnapshotOffer) -> None:
+        """The runtime has applied an update."""
+        self.court.stats.updates_accepted += 1
+        neighbour = self.neighbours.get(what.peer)
+        if neighbour is not None:
+            neighbour.accepted(what)
+            self.probation.contributed(what.peer)
+
+    def rejected(self, what: UpdateHeader | SnapshotOffer, error: RemoteError, now: float) -> None:
+        """The runtime refused an update."""
+        neighbour = self.neighbours.get(what.peer)
+        if neighbour is not None:
+            neighbour.rejected(what, error.reason, now)
+        self.offence(what.peer, error, now)
+
+    def trained(self, encode_s: float) -> None:
+        """A round of ours was trained, and its update written in so many seconds."""
+        self.work.trained(encode_s)
+        for peer in self.neighbours:  # who was held back may go on
+            self._outbox.add(WakeSync(peer=peer))
+
+    def hold_back(self, peer: PeerId, now: float) -> float:
+        """Seconds for which nothing more is fetched of a neighbour, for what reading its updates has taken; 0: none."""
+        pause = self.work.pause(peer, now)
+        if pause > 0 and (complaint := self.work.complaint(peer, now)) is not None:
+            self._outbox.tell("throttled", peer, detail=complaint)
+        return pause
+
+    # -- rounds
+
+    @property
+    def seated(self) -> dict[PeerId, Neighbour]:
+        """The neighbours that count in a round and in the vote on where the swarm is."""
+        return {peer: self.neighbours[peer] for peer in self.probation.seated(self.neighbours)}
+
+    def standing(self, round: int, now: float) -> Standing:
+        """Who belongs to `round`."""
+        return standing(
+            round,
+            {peer: self.round_of(it) for peer, it in self.seated.items()},
+            self._config.max_staleness,
+            swarm=self.swarm_round(),
+            beginning=now < self.begun_at + ARRIVAL_S,
+        )
+
+    def round_of(self, neighbour: Neighbour) -> int | None:
+        """Where a neighbour stands: at its newest update that is here, or, where none is fetched, announced."""
+        return neighbour.announced_round if self.fetch == "nothing" else neighbour.applied_round
+
+    def round_closed(self) -> None:
+        """A round of ours has closed: who has served it."""
+        self.probation.round_closed(self.neighbours)
+
+    def swarm_round(self) -> int | None:
+        """The highest round that more than `liars` and more than half of the seated neighbours have announced; None
+        when too few have announced any.
+
+        Where there never were neighbours enough for that, those that are here are believed as far as LEAD_ROUNDS beyond
+        our own round, once all have served: a swarm of two has nobody else to ask, and promises nothing.
+        """
+        said = {peer: it.announced_round for peer, it in self.seated.items()}
+        found = swarm_round(said, liars=self._liars)
+        if found is None and not self.outvoted_liars and len(said) <= self._liars:
+            found = self._word_of_few(said)
+        return found
+
+    def _word_of_few(self, said: dict[PeerId, int | None]) -> int | None:
+        newest = self.publisher.newest
+        if newest is None or not all(map(self.probation.has_served, said)):
+            return None
+        found = swarm_round(said, liars=0)
+        return found if found is not None and found <= newest.body.round + LEAD_ROUNDS else None
+
+    # -- offences
+
+    def cut(self, peer: PeerId, why: RemoteError) -> None:
+        """A member that is none any more: counted under its reason, and forgotten with all that it had to say."""
+        self.court.refuse(peer, why)
+        self.book.forget(peer)
+        self.directory.table.forget(peer)
+        self.roles.lose(peer)
+        self.members.drop(peer, f"it is no member any more: {why}")
+
+    def offence(self, peer: PeerId, error: RemoteError, now: float) -> None:
+        """Count, tell and charge a refusal; at 100 points the peer is banned."""
+        if self.court.charge(peer, error, now):
+            self.book.forget(peer)
+            self.members.drop(peer, "banned")

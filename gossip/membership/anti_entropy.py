@@ -1,0 +1,183 @@
+"""How what admins signed gets from member to member: what is told, what is asked for, what is believed. No I/O.
+
+Two members that meet, and then at every heartbeat, tell each other by digest what they know; whoever sees a difference
+pulls. What is new is told to all who are connected at once, so that a revocation is everywhere in as many steps as the
+swarm is wide. Whoever tells or answers something that is not as it must be answers for it; what differs because one of
+the two has an older manifest is nobody's fault.
+
+A member can make new items without end: an invite without a number of uses, redeemed by key after key, each earlier
+than the one before. So items that are news are counted, by the member that brings them; revocations, which only admins
+can make, are not.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import Digest, PeerId
+from gossip.core.rate_limit import KeyedTokenBucket
+from gossip.membership.admission import Applied, MembershipAdmission
+from gossip.membership.invite import Role
+from gossip.membership.manifest import parse_manifest
+from gossip.membership.manifest_chain import pack_manifests
+from gossip.membership.member_messages import Known, MembershipRequest
+from gossip.membership.membership_limits import MAX_REDEMPTIONS, MAX_REVOCATIONS
+from gossip.membership.roster import parse_item
+from gossip.membership.roster_index import RosterIndex, role_of, why_out
+from gossip.membership.roster_sync import paged, parse_page
+
+NEWS_BURST: Final = 64
+NEWS_PER_S: Final = 8.0
+"""Certificates that are news to us, of those that a member tells of itself: twice what a member tells. Each costs 0.2
+ms; fifty newcomers at once are within it, and what is beyond it differs by digest and is pulled."""
+
+TOLD_BURST: Final = 32
+TOLD_PER_S: Final = 4.0
+"""Certificates that we tell of ourselves. Below what others take, so that nobody is charged for passing things on."""
+
+PULLED_BURST: Final = MAX_REDEMPTIONS + MAX_REVOCATIONS
+PULLED_PER_S: Final = 32.0
+"""Items that are news in what we ask a member for: a whole roster once, then 6 ms of each second."""
+
+PULLS_BURST: Final = 8
+PULLS_PER_S: Final = 0.2
+"""Times that a member is asked for what differs: it may always say that something does."""
+
+MAX_REFUSED: Final = 64
+"""Newest manifests that were refused, by digest, so that they are not asked for again at every heartbeat."""
+
+
+def is_item(signed: bytes) -> bool:
+    """Whether these bytes are a roster's item, and not manifests."""
+    return signed[:2] in (b"\x92\x00", b"\x92\x01")
+
+
+def _is_revocation(item: bytes) -> bool:
+    return item[:2] == b"\x92\x01"
+
+
+class AntiEntropy:
+    """What one member tells and believes. Methods that judge what a peer sent raise RemoteError, or have it in
+    `Applied.error`."""
+
+    def __init__(self, gate: MembershipAdmission) -> None:
+        self.gate = gate
+        self._census: RosterIndex | None = None
+        self._news = KeyedTokenBucket(burst=NEWS_BURST, per_s=NEWS_PER_S)
+        self._told = KeyedTokenBucket(burst=TOLD_BURST, per_s=TOLD_PER_S)
+        self._pulled = KeyedTokenBucket(burst=PULLED_BURST, per_s=PULLED_PER_S)
+        self._pulls = KeyedTokenBucket(burst=PULLS_BURST, per_s=PULLS_PER_S)
+        self._refused: OrderedDict[Digest, None] = OrderedDict()
+
+    @property
+    def census(self) -> RosterIndex:
+        """The roster as it is now."""
+        if self._census is None:
+            self._census = RosterIndex(self.gate.roster)
+        return self._census
+
+    def changed(self, new: Sequence[bytes] = ()) -> None:
+        """The roster is not what it was. `new`: the items that came, if it is that; others may have gone for them."""
+        if self._census is None or len(self._census) + len(new) != len(self.gate.roster):
+            self._census = None
+            return
+        for item in new:
+            self._census.add(item)
+
+    def known(self) -> Known:
+        """What we tell of what we know."""
+        newest = self.gate.chain.newest
+        return Known(roster=self.census.digest, version=newest.version, manifest=newest.digest)
+
+    def role_of(self, peer: PeerId) -> Role | None:
+        """See census.role_of."""
+        return role_of(self.gate, self.census, peer)
+
+    def why_out(self, peer: PeerId) -> RemoteError | None:
+        """See census.why_out."""
+        return why_out(self.gate, self.census, peer)
+
+    # -- telling
+
+    def news_page(self, items: Iterable[bytes], now: float) -> bytes:
+        """Of what is new as much as goes into one page and our quota, revocations first; b"" for nothing."""
+        chosen = sorted(dict.fromkeys(items), key=_is_revocation, reverse=True)
+        return next(paged(each for each in chosen if _is_revocation(each) or self._told.take("", now)), b"")
+
+    def manifest_above(self, version: int) -> bytes:
+        """The oldest manifest above `version` that a chain needs; b"": none."""
+        return next((each.raw for each in self.gate.chain.spine() if each.version > version), b"")
+
+    # -- told
+
+    def on_told(self, peer: PeerId, told: MembershipRequest, now: float) -> Applied:
+        """A member's news. Raises RemoteError on a page that is none."""
+        items = parse_page(told.page) if told.page else ()
+        fresh = [item for item in items if item not in self.census]
+        counted = [item for item in fresh if _is_revocation(item) or self._news.take(peer, now)]
+        applied = self._take(counted, told.known)
+        if len(counted) == len(fresh) or applied.error is not None:
+            return applied
+        flood = RemoteError(Reason.FLOODED, "more new members than anybody has")
+        return Applied(new=applied.new, cut=applied.cut, error=flood)
+
+    def wants_of(self, peer: PeerId, theirs: Known, now: float) -> bool:
+        """Whether to pull from a member that knows this, now."""
+        ours = self.known()
+        differs = theirs.roster != ours.roster or self.wants_manifest(theirs)
+        return differs and self._pulls.take(peer, now)
+
+    def wants_manifest(self, theirs: Known) -> bool:
+        """Whether a member has a manifest that we should see: a newer one, or another of our number."""
+        newest = self.gate.chain.newest
+        if theirs.manifest in self._refused:
+            return False
+        return theirs.version > newest.version or (
+            theirs.version == newest.version and theirs.manifest != newest.digest
+        )
+
+    def on_page(self, peer: PeerId, page: bytes, theirs: Known, now: float) -> Applied:
+        """A page that we asked for. Raises RemoteError on one that is none, and FLOODED for the rest of this pull when
+        there was more news than rosters have."""
+        fresh = [item for item in parse_page(page) if item not in self.census]
+        counted = [item for item in fresh if _is_revocation(item) or self._pulled.take(peer, now)]
+        applied = self._take(counted, theirs)
+        if len(counted) < len(fresh) and applied.error is None:
+            flood = RemoteError(Reason.FLOODED, "its roster is new again and again")
+            return Applied(new=applied.new, cut=applied.cut, error=flood)
+        return applied
+
+    def on_manifest(self, raw: bytes, theirs: Known) -> Applied:
+        """A manifest that we asked for. Raises RemoteError on one that is none."""
+        return self.submit_manifests(pack_manifests((parse_manifest(raw),)), theirs.manifest)
+
+    def submit_manifests(self, dump: bytes, offered: Digest | None = None) -> Applied:
+        """Manifests of our own admin, or (`offered`: its newest) of a member."""
+        applied = self.gate.apply_manifests(dump)
+        if applied.new:
+            self.changed()
+        if applied.error is not None and offered is not None:
+            self._refused[offered] = None
+            if len(self._refused) > MAX_REFUSED:
+                self._refused.popitem(last=False)
+        return applied
+
+    def submit_items(self, items: Iterable[bytes]) -> Applied:
+        """Items of our own admin."""
+        applied = self.gate.apply(items)
+        if applied.new:
+            self.changed(applied.new)
+        return applied
+
+    def _take(self, items: Iterable[bytes], theirs: Known) -> Applied:
+        """Under another manifest other admins may have signed them: those are left alone until we have it too."""
+        if theirs.manifest != self.gate.chain.newest.digest:
+            items = [item for item in items if self._trusts(item)]
+        return self.submit_items(items)
+
+    def _trusts(self, item: bytes) -> bool:
+        try:
+            return self.gate.roster.trusts(parse_item(item))
+        except RemoteError:
+            return True  # to be refused as what it is

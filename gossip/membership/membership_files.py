@@ -1,0 +1,119 @@
+"""A node's membership on disk: its certificate, the swarm's manifests and roster, the pre-shared key, and an inbox.
+
+    certificate   what is shown at every door: bytes as docs/private-swarms.md has them
+    manifests     the chain of the swarm's manifests
+    roster        who came and who was revoked
+    swarm.key     libp2p's pre-shared key, where the swarm has one
+    inbox/*.item  what an admin on this machine has signed, to be picked up by a running node (inbox_task.py)
+
+Everything is written whole or not at all, with mode 0600. What is damaged is said to be so, with what to do.
+"""
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+from gossip.core.errors import LocalError, RemoteError
+from gossip.core.secret_file import read_private, write_private
+from gossip.membership import (
+    Certificate,
+    ManifestChain,
+    Roster,
+    dump_roster,
+    load_own_chain,
+    load_roster,
+    parse_certificate,
+)
+from gossip.membership.manifest_chain import MAX_CHAIN_BYTES
+from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES
+from gossip.membership.roster_sync import MAX_ROSTER_BYTES
+from gossip.transport.pnet import PresharedKey
+
+SUFFIX: Final = ".item"
+"""Of files in the inbox; whatever else lies there is left alone."""
+
+
+class MembershipFiles:
+    """The files of one node in one swarm. Nothing is read or written before it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inbox = folder / "inbox"
+
+    @property
+    def joined(self) -> bool:
+        """Whether there is a swarm here."""
+        return self._manifests.exists()
+
+    def load_certificate(self) -> Certificate | None:
+        """What this node shows; None where it has none (an open swarm, or one with a list). Raises LocalError."""
+        path = self.folder / "certificate"
+        if not path.exists():
+            return None
+        try:
+            return parse_certificate(read_private(path, MAX_CERTIFICATE_BYTES, "the certificate", refuse_shared=True))
+        except RemoteError as error:
+            raise LocalError(
+                f"the certificate {path} is damaged: {error.detail or error}; take it from a copy, or ask an admin "
+                "for another invite"
+            ) from error
+
+    def save_certificate(self, certificate: Certificate) -> None:
+        """Keep what this node shows. Raises LocalError."""
+        write_private(self.folder / "certificate", certificate.raw, "the certificate")
+
+    def load_manifests(self) -> ManifestChain:
+        """The swarm's manifests. Raises LocalError, also when there are none."""
+        data = read_private(self._manifests, MAX_CHAIN_BYTES, "the swarm's manifests", refuse_shared=False)
+        try:
+            return load_own_chain(data)
+        except LocalError as error:
+            raise LocalError(
+                f"{self._manifests}: {error}; take it from a copy or another node's folder, or join again by an invite"
+            ) from error
+
+    def save_manifests(self, chain: ManifestChain) -> None:
+        """Keep the swarm's manifests. Raises LocalError."""
+        write_private(self._manifests, chain.dump(), "the swarm's manifests")
+
+    def load_roster(self, chain: ManifestChain) -> Roster:
+        """Who is known of the chain's swarm; an empty one where there is no file. 0.2 ms for each member. Raises
+        LocalError: a node that began with an empty one by itself would let in who is revoked until it meets others."""
+        path, admins = self.folder / "roster", chain.newest.terms.admins
+        if not path.exists():
+            return Roster(chain.swarm, admins)
+        data = read_private(path, MAX_ROSTER_BYTES, "the roster", refuse_shared=False)
+        try:
+            return load_roster(data, chain.swarm, admins)
+        except LocalError as error:
+            raise LocalError(
+                f"{path}: {error}; delete it to learn it anew from other members, of which one must be up"
+            ) from error
+
+    def save_roster(self, roster: Roster) -> None:
+        """Keep who is known. Raises LocalError."""
+        self.save_roster_dump(dump_roster(roster))
+
+    def save_roster_dump(self, dump: bytes) -> None:
+        """`save_roster` of what `dump_roster` made, in whatever thread. Raises LocalError."""
+        write_private(self.folder / "roster", dump, "the roster")
+
+    def load_psk(self) -> PresharedKey | None:
+        """The pre-shared key, if the swarm has one. Raises LocalError."""
+        path = self.folder / "swarm.key"
+        return PresharedKey.read(path) if path.exists() else None
+
+    def save_psk(self, key: bytes) -> None:
+        """Keep the 32 bytes of the pre-shared key, in libp2p's format. Raises LocalError, also when there is one."""
+        PresharedKey(key).write(self.folder / "swarm.key")
+
+    def hand_over(self, item: bytes) -> Path:
+        """Leave what an admin has signed for this node, if it runs, or runs next: a roster's item (`pack_item`) or
+        manifests (`pack_manifests`). Raises LocalError. The file is gone once it was taken up."""
+        path = self.inbox / f"{secrets.token_hex(8)}{SUFFIX}"
+        write_private(path, item, "the item")
+        return path
+
+    @property
+    def _manifests(self) -> Path:
+        return self.folder / "manifests"

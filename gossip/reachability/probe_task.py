@@ -1,0 +1,82 @@
+"""Finds out whether peers can be dialled where they say, before anybody else is told of it.
+
+A peer that we dialled has shown it. One that dialled us has not: its record is probed, address by address, until one
+answers. A probe is a dial at a stranger's word, so there are few of them: of a peer, of a host, of a network, and at
+once. Until it has answered a peer has no right to a place (updates/mesh_admission.py), so a crowd must not keep others
+waiting.
+"""
+
+from collections import Counter
+from typing import Final
+
+import trio
+
+from gossip.context import ServiceContext
+from gossip.core.backoff import Backoff, host_of
+from gossip.core.errors import GossipError
+from gossip.core.ids import PeerId
+from gossip.core.networks import network_of
+from gossip.core.rate_limit import KeyedTokenBucket
+from gossip.core.statements import PeerRecord
+from gossip.discovery.peerstore import RecordTrust
+
+MAX_PROBES: Final = 4
+"""Under way at once; at most half of them lead to one network, or its silent hosts would keep all others waiting."""
+
+PROBES_BURST: Final = 8
+PROBES_PER_S: Final = 1 / 30
+"""Of a peer: each address of its record once, and two a minute when it changes them all the time."""
+
+
+class AddressProber:
+    """Starts probes in the dialler's nursery. `hosts`: back-off by host, shared with dials at others' word."""
+
+    def __init__(self, context: ServiceContext, attempts: Backoff, hosts: Backoff) -> None:
+        self._context = context
+        self._attempts = attempts
+        self._hosts = hosts
+        self._quota = KeyedTokenBucket(burst=PROBES_BURST, per_s=PROBES_PER_S)
+        self._probing: dict[PeerId, str] = {}
+
+    def start_some(self, nursery: trio.Nursery) -> None:
+        """Probe whoever is connected, or asked us for somebody of late, and was not reached where its record says."""
+        now = trio.current_time()
+        for record in self._context.engine.book.of_standing(RecordTrust.FIRST_HAND):
+            if len(self._probing) >= MAX_PROBES:
+                return
+            address = self._next(record, now)
+            if address is not None and self._quota.take(record.peer, now):
+                self._probing[record.peer] = address
+                nursery.start_soon(self._probe, record.peer, address)
+
+    def _next(self, record: PeerRecord, now: float) -> str | None:
+        there = record.peer in self._context.transport.peers or self._context.engine.directory.awaits(record.peer, now)
+        if record.peer in self._probing or not there:
+            return None
+        busy = {host_of(address) for address in self._probing.values()}
+        networks = Counter(map(network_of, self._probing.values()))
+        return next(
+            (
+                address
+                for address in record.addresses
+                if self._attempts.due(address, now)
+                and self._hosts.due(host_of(address), now)
+                and host_of(address) not in busy
+                and (not (network := network_of(address)) or networks[network] < MAX_PROBES // 2)
+            ),
+            None,
+        )
+
+    async def _probe(self, peer: PeerId, address: str) -> None:
+        try:
+            with trio.fail_after(self._context.config.dial_timeout_s):
+                network = await self._context.transport.probe(address)
+        except (GossipError, trio.TooSlowError):
+            self._attempts.failed(address, trio.current_time())
+            self._hosts.failed(host_of(address), trio.current_time())
+        else:
+            self._attempts.succeeded(address)
+            self._hosts.succeeded(host_of(address))
+            self._context.engine.book.reached(peer, address, network)
+        finally:
+            del self._probing[peer]

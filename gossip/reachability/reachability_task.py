@@ -1,0 +1,143 @@
+"""Finds out whether others can dial this node, says so, and sees to it that they can.
+
+A few members are asked to dial us back (reachability/dialback.py). Where enough reached us is an address of ours, also
+when nobody told us of it (a forwarded port). Where none did, neighbours are asked to relay (transport), and what they
+grant is an address of ours for as long as they are connected, and is renewed before it ends. All of these stand in our
+signed record.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from gossip.context import Relayed, ServiceContext
+from gossip.core.backoff import host_of
+from gossip.core.digests import digest_of
+from gossip.core.errors import GossipError
+from gossip.core.ids import PeerId
+from gossip.reachability.dialback import Sighting, ports_in
+from gossip.reachability.dialback_task import ask_to_dial_back
+from gossip.reachability.reachability import ASK_PEERS
+from gossip.reachability.relay import RENEW_AGAIN_S, RENEW_SHARE
+
+LOOK_REACH_S: Final = 5.0
+"""Between two looks at whether there is somebody new to ask: a start may take so long without anybody minding."""
+
+ASK_AGAIN_S: Final = 600.0
+"""Before somebody is asked again that did not answer or does not relay: it may have been busy."""
+
+MAX_ASKED: Final = 64
+"""Peers that are remembered to have been asked, eight times the default degree: neighbours that come in turn would fill
+ten minutes' worth of memory otherwise."""
+
+RELAYS: Final = 3
+"""Neighbours that relay for us: one may leave and one be far from those who look for us."""
+
+
+class ReachabilityTask:
+    """One task that asks a peer at a time."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._asked_at: dict[PeerId, float] = {}
+        self._relay_at: dict[PeerId, float] = {}
+        self._addresses: tuple[str, ...] = ()
+        self._told = ""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._ask_some()
+            self._tell()
+            await self._find_relays()
+            await trio.sleep(LOOK_REACH_S)
+
+    async def _ask_some(self) -> None:
+        reach, transport = self._context.reach, self._context.transport
+        addresses = (*transport.addresses, *self._context.mapped)
+        if addresses != self._addresses:
+            self._addresses = addresses
+            reach.forget()
+            self._asked_at.clear()
+        ports = ports_in(self._addresses)
+        while ports and len(reach.asked(trio.current_time())) < ASK_PEERS:
+            peer = self._next(self._asked_at, reach.asked(trio.current_time()))
+            if peer is None:
+                return
+            await self._ask(peer, ports)
+
+    async def _ask(self, peer: PeerId, ports: Sequence[int]) -> None:
+        context = self._context
+        try:
+            patience_s = context.config.request_timeout_s
+            sighting = await ask_to_dial_back(context.transport, peer, ports, patience_s)
+        except GossipError:
+            return  # it may not want to, or be too busy: others are asked
+        if (at := context.transport.address_at(peer, ports[0])) is not None:  # else it has gone meanwhile
+            context.reach.dialled_back(peer, sighting, host_of(at), trio.current_time())
+
+    def _next(self, asked_at: dict[PeerId, float], without: frozenset[PeerId]) -> PeerId | None:
+        """A neighbour that was not asked of late, and is from now on."""
+        now = trio.current_time()
+        for old in [peer for peer, at in asked_at.items() if now >= at + ASK_AGAIN_S]:
+            del asked_at[old]
+        there = self._context.transport.peers.intersection(self._context.engine.companions)
+        free = there - asked_at.keys() - without
+        if not free:
+            return None
+        # In an order of our own: all would ask the same few otherwise, and who grinds a small id would be one of them.
+        peer = min(free, key=lambda each: digest_of(f"{self._context.engine.me} {each}".encode()))
+        asked_at[peer] = now
+        while len(asked_at) > MAX_ASKED:
+            del asked_at[next(iter(asked_at))]
+        return peer
+
+    def _tell(self) -> None:
+        reach, now = self._context.reach, trio.current_time()
+        sightings = reach.sightings(now)
+        if sightings and (words := _in_words(sightings, reach.answering(now))) != self._told:
+            self._told = words
+            self._context.engine.tell_reachability(words)
+            self._context.perform()
+
+    async def _find_relays(self) -> None:
+        context = self._context
+        for peer in list(context.relayed):
+            if peer not in context.engine.companions or not context.reach.unreachable(trio.current_time()):
+                del context.relayed[peer]
+        for peer, held in list(context.relayed.items()):
+            if trio.current_time() >= held.renew_at:
+                await self._reserve(peer)
+        while context.reach.unreachable(trio.current_time()) and len(context.relayed) < RELAYS:
+            asked = self._next(self._relay_at, frozenset(context.relayed))
+            if asked is None:
+                return
+            await self._reserve(asked)
+
+    async def _reserve(self, peer: PeerId) -> None:
+        """Ask a neighbour to relay for us, or to go on with it."""
+        context = self._context
+        grant = await context.transport.relayed_by(peer)
+        now, held = trio.current_time(), context.relayed.get(peer)
+        if grant is not None and peer in context.engine.companions:
+            renew_at = now + RENEW_SHARE * grant.lasts_s
+            context.relayed[peer] = Relayed(address=grant.address, renew_at=renew_at, until=now + grant.lasts_s)
+            self._relay_at.pop(peer, None)  # should it be lost, it is asked again as soon as it is back
+        elif held is not None and now + RENEW_AGAIN_S < held.until:
+            context.relayed[peer] = replace(held, renew_at=now + RENEW_AGAIN_S)
+        elif held is not None:
+            del context.relayed[peer]
+
+
+def _in_words(sightings: Sequence[Sighting], answering: Sequence[str]) -> str:
+    tried = ", ".join(dict.fromkeys(address for it in sightings for address in it.tried))
+    if not answering:
+        asked = "the member that was asked" if len(sightings) == 1 else f"{len(sightings)} members that were asked"
+        ports = " and ".join(map(str, dict.fromkeys(ports_in(tried.split(", ")))))
+        return (
+            f"nobody can dial this node: {asked} got no answer at {tried}; forward TCP port {ports} of the router to "
+            "this machine, and open it in its firewall"
+        )
+    return f"others can dial this node at {', '.join(answering)}"

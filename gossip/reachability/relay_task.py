@@ -1,0 +1,207 @@
+"""The relay's part of relaying (reachability/relay.py): grants reservations, connects two neighbours, and carries bytes
+between them. It knows nothing of a run: whom it serves, and under which addresses, it is told."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import trio
+
+from gossip.context import ServiceContext
+from gossip.core.api import Relaying
+from gossip.core.errors import GossipError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.reachability.circuit import (
+    STOP_PROTOCOL,
+    CircuitKind,
+    CircuitMessage,
+    CircuitStatus,
+    Reservation,
+    binary_address,
+    encode_hop,
+    encode_stop,
+    parse_hop,
+    parse_stop,
+    status_for,
+)
+from gossip.reachability.delimited_task import receive_message, send_message
+from gossip.reachability.relay import CIRCUIT_IDLE_S, CIRCUIT_PIECE_BYTES, RELAY_S, RESERVATION_S, Circuits
+from gossip.reachability.vouchers import seal_voucher
+from gossip.transport.base import Stream, Transport, TransportError
+
+
+class Relay:
+    """`serves`: whether a peer is relayed for, at either end of a circuit. `addresses`: where others reach us, that a
+    reservation is for; none: nobody can. `offence` charges a peer."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        identity: Identity,
+        circuits: Circuits,
+        serves: Callable[[PeerId], bool],
+        addresses: Callable[[], Sequence[str]],
+        offence: Callable[[PeerId, RemoteError], None],
+    ) -> None:
+        self._transport = transport
+        self._identity = identity
+        self._serves = serves
+        self._addresses = addresses
+        self._offence = offence
+        self.circuits = circuits
+
+    async def handle_stream(self, stream: Stream) -> None:
+        """Serve one stream to its end; raises nothing of the peer's or the network's making."""
+        try:
+            raw = await receive_message(stream, RELAY_S)
+            if raw is not None:
+                await self._answer(stream, raw)
+        except RemoteError as error:
+            if error.reason is not Reason.TIMEOUT:
+                self._offence(stream.remote, error)
+            await stream.reset()
+        except TransportError:
+            await stream.reset()
+
+    def reading(self) -> Relaying:
+        """What it relays, for metrics."""
+        refused = {status.label: times for status, times in self.circuits.refused.items()}
+        return Relaying(circuits=len(self.circuits), carried_bytes=self.circuits.carried, refused=refused)
+
+    async def _answer(self, stream: Stream, raw: bytes) -> None:
+        peer, now = stream.remote, trio.current_time()
+        try:
+            asked = parse_hop(raw)
+        except RemoteError as error:
+            self._offence(peer, error)
+            await self._refuse(stream, status_for(error))
+            return
+        if not self.circuits.may_ask(peer, now):
+            self._offence(peer, RemoteError(Reason.FLOODED, "it asks a relay again and again"))
+            await self._refuse(stream, CircuitStatus.RESOURCE_LIMIT_EXCEEDED)
+        elif asked.kind is CircuitKind.RESERVE:
+            await self._reserve(stream, now)
+        elif asked.peer is not None:
+            await self._connect(stream, asked.peer, now)
+        else:
+            self._offence(peer, RemoteError(Reason.PROTOCOL, "a relay is told what it did not ask"))
+            await self._refuse(stream, CircuitStatus.UNEXPECTED_MESSAGE)
+
+    async def _refuse(self, stream: Stream, status: CircuitStatus) -> None:
+        self.circuits.refused[status] += 1
+        await _tell(stream, CircuitMessage(kind=CircuitKind.STATUS, status=status))
+
+    def _welcome(self, peer: PeerId) -> bool:
+        """Who is connected through another relay is none that we relay for: the bytes would go round in circles."""
+        return self._serves(peer) and self._transport.address_at(peer, 1) is not None
+
+    async def _reserve(self, stream: Stream, now: float) -> None:
+        peer, addresses = stream.remote, self._addresses()
+        if not self._welcome(peer):
+            await self._refuse(stream, CircuitStatus.PERMISSION_DENIED)
+        elif not addresses or self.circuits.reserve(peer, now) is not CircuitStatus.OK:
+            await self._refuse(stream, CircuitStatus.RESERVATION_REFUSED)
+        else:
+            expire = int(time.time()) + RESERVATION_S  # of the clock on the wall, as the far end's can know
+            binary = tuple(filter(None, map(binary_address, addresses)))
+            voucher = seal_voucher(self._identity, peer, expire)
+            reservation = Reservation(expire=expire, addresses=binary, voucher=voucher)
+            await _tell(
+                stream, CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK, reservation=reservation)
+            )
+
+    async def _connect(self, near: Stream, target: PeerId, now: float) -> None:
+        asker = near.remote
+        if not self._welcome(asker):
+            await self._refuse(near, CircuitStatus.PERMISSION_DENIED)
+            return
+        if not self._serves(target):  # also one that was, and has its reservation still
+            await self._refuse(near, CircuitStatus.NO_RESERVATION)
+            return
+        status = self.circuits.take(asker, target, now)
+        if status is not CircuitStatus.OK:
+            await self._refuse(near, status)
+            return
+        try:
+            await self._join(near, target)
+        finally:
+            self.circuits.leave(asker, target)
+
+    async def _join(self, near: Stream, target: PeerId) -> None:
+        far = await self._far_end(near.remote, target)
+        if far is None:
+            await self._refuse(near, CircuitStatus.CONNECTION_FAILED)
+            return
+        try:
+            await _tell(near, CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK))
+            await self._carry(near, far)
+        finally:
+            with trio.CancelScope(shield=True):
+                await far.reset()
+                await near.reset()
+
+    async def _far_end(self, asker: PeerId, target: PeerId) -> Stream | None:
+        """A stream to the far end that has taken the circuit; None: it is not the asker's fault."""
+        far: Stream | None = None
+        taken = False
+        try:
+            with suppress(GossipError), trio.move_on_after(RELAY_S):
+                far = await self._transport.open_stream(target, STOP_PROTOCOL)
+                await send_message(far, encode_stop(CircuitMessage(kind=CircuitKind.CONNECT, peer=asker)), RELAY_S)
+                answer = parse_stop(await receive_message(far, RELAY_S) or b"")
+                taken = answer.kind is CircuitKind.STATUS and answer.status == CircuitStatus.OK
+        finally:
+            if far is not None and not taken:
+                with trio.CancelScope(shield=True):
+                    await far.reset()
+        return far if taken else None
+
+    async def _carry(self, one: Stream, other: Stream) -> None:
+        """Both ways, until either end is done with it."""
+        async with trio.open_nursery() as nursery:
+
+            async def carry(source: Stream, sink: Stream) -> None:
+                with suppress(TransportError):
+                    await self._carry_one_way(source, sink)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(carry, one, other)
+            nursery.start_soon(carry, other, one)
+
+    async def _carry_one_way(self, source: Stream, sink: Stream) -> None:
+        while True:
+            piece = b""
+            with trio.move_on_after(CIRCUIT_IDLE_S):
+                piece = await source.receive_some(CIRCUIT_PIECE_BYTES)
+            if not piece:
+                return
+            await trio.sleep(self.circuits.pause(len(piece), trio.current_time()))
+            with trio.move_on_after(CIRCUIT_IDLE_S) as scope:
+                await sink.send_all(piece)
+            if scope.cancelled_caught:
+                return
+            self.circuits.carried += len(piece)
+
+
+async def _tell(stream: Stream, message: CircuitMessage) -> None:
+    await send_message(stream, encode_hop(message), RELAY_S)
+
+
+def relay_of(context: ServiceContext, identity: Identity) -> Relay:
+    """A member's: between neighbours alone, where `network.relay` is set, and nobody is known to dial us in vain."""
+
+    def addresses() -> Sequence[str]:
+        if context.reach.unreachable(trio.current_time()):
+            return ()
+        return [address for address in context.addresses() if "/p2p-circuit/" not in address]
+
+    return Relay(
+        transport=context.transport,
+        identity=identity,
+        circuits=Circuits(context.config.relay_bytes_per_s),
+        serves=lambda peer: context.config.relay and peer in context.engine.neighbours,
+        addresses=addresses,
+        offence=context.offence,
+    )

@@ -1,0 +1,230 @@
+"""Answers neighbours' requests, and strangers' hellos, goodbyes and questions for others.
+
+Every answer that can be given is given from memory at once; only a snapshot may have to be cut first. A request that
+breaks the protocol is charged and ends its stream, one that cannot be granted is refused on the stream. No peer can
+occupy us alone: at most MAX_STREAMS_PER_PEER streams of one are served, and their requests at a steady pace; nor can
+strangers together (core/request_limit.py).
+"""
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import trio
+
+from gossip.allreduce.allreduce_task import AllReducer
+from gossip.blobs.blob_cache import BlobCache
+from gossip.blobs.snapshots_task import Snapshots
+from gossip.context import ServiceContext
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import peer_id_of
+from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import MAX_STREAMS_PER_PEER, STREAM_PROTOCOL
+from gossip.core.messages import (
+    ChunkRequest,
+    FindRequest,
+    GoodbyeRequest,
+    HeadersRequest,
+    HelloRequest,
+    ManifestRequest,
+    PartRequest,
+    Request,
+    SnapshotRequest,
+    StateRequest,
+    encode_answer,
+    encode_refusal,
+    parse_request,
+)
+from gossip.core.request_limit import SMALL_CHUNK_BYTES, RequestLimit
+from gossip.membership.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
+from gossip.membership.membership_sync_task import MembershipSync
+from gossip.session import serve
+from gossip.transport.base import Stream, TransportError
+from gossip.updates.throughput import Transfer
+
+
+@dataclass
+class _Conversation:
+    """A stream that is served, and the blob that goes out over it, if any. It is over when the peer closes the stream:
+    our own end would only know when the network took the bytes from us."""
+
+    peer: PeerId
+    upload: Transfer | None = None
+    address: Digest | None = None
+    sent: dict[int, int] = field(default_factory=dict)
+    """Bytes, by chunk."""
+
+
+class Server:
+    """The answering end of all streams."""
+
+    def __init__(
+        self, context: ServiceContext, snapshots: Snapshots, exchanger: AllReducer, registrar: MembershipSync | None
+    ) -> None:
+        self._context = context
+        self._engine = context.engine
+        self._snapshots = snapshots
+        self._exchanger = exchanger
+        self._registrar = registrar
+        self.shelf = BlobCache(most=context.config.max_payload_bytes, count=context.config.degree)
+        self._streams: Counter[PeerId] = Counter()
+        self._budget = RequestLimit()
+
+    @property
+    def serving(self) -> int:
+        """How many streams are open."""
+        return self._streams.total()
+
+    async def handle_stream(self, protocol: str, stream: Stream) -> None:
+        """Serve one stream to its end; raises nothing of the peer's or the network's making."""
+        peer = stream.remote
+        if protocol != STREAM_PROTOCOL or self._streams[peer] >= MAX_STREAMS_PER_PEER:
+            self._context.offence(peer, RemoteError(Reason.PROTOCOL, "too many streams, or one for nothing we know"))
+            await stream.reset()
+            return
+        self._streams[peer] += 1
+        talk, orderly = _Conversation(peer), False
+        try:
+            await serve(stream, lambda raw: self._answer(talk, raw), self._context.config.request_timeout_s)
+            orderly = True
+        except RemoteError as error:
+            if error.reason is not Reason.TIMEOUT:  # a puller that pauses, or is gone, harms nobody
+                self._context.offence(peer, error)
+            await stream.reset()
+        except TransportError:
+            await stream.reset()
+        finally:
+            self._uploaded(talk, whole=orderly)
+            self._streams[peer] -= 1
+            self._streams += Counter()  # drops the zeros
+            self._context.changed.beat()
+
+    async def _answer(self, talk: _Conversation, raw: bytes | bytearray) -> bytes:
+        request, peer = parse_request(raw), talk.peer
+        now = trio.current_time()
+        self._engine.heard(peer, now)
+        try:
+            if not isinstance(request, ChunkRequest):
+                await trio.sleep(self._budget.reserve(peer, now, known=self._knows(peer)))
+            answer = await self._grant(talk, request)
+        except RemoteError as error:
+            if error.reason is not Reason.UNAVAILABLE:
+                self._context.offence(peer, error)
+            answer = encode_refusal(error.reason, error.detail)
+        finally:
+            self._context.perform()
+        if isinstance(request, ChunkRequest) and len(answer) < SMALL_CHUNK_BYTES:
+            await self._take_time(peer)
+        return answer
+
+    def _knows(self, peer: PeerId) -> bool:
+        """Not a stranger: in a private swarm nobody is one, for a key costs a use of an invite."""
+        here = peer in self._engine.neighbours or peer in self._engine.roles.listeners
+        return here or self._registrar is not None
+
+    async def _take_time(self, peer: PeerId) -> None:
+        """Before an answer that carries nothing to speak of: the link does not pace these."""
+        with suppress(RemoteError):  # it has been answered already
+            await trio.sleep(self._budget.reserve(peer, trio.current_time(), known=self._knows(peer)))
+
+    async def _grant(self, talk: _Conversation, request: Request) -> bytes:
+        peer = talk.peer
+        match request:
+            case HelloRequest(hello=hello):
+                answer = self._engine.on_hello(peer, hello, trio.current_time())
+                self._context.greeted(peer)
+                return encode_answer(answer)
+            case GoodbyeRequest(envelope=envelope):
+                self._engine.on_goodbye(peer, envelope, trio.current_time())
+                return encode_answer()
+            case FindRequest():
+                self._engine.roles.check_find(peer, request)
+                return encode_answer(*self._engine.directory.on_find(peer, request, trio.current_time()))
+            case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest():
+                if self._registrar is None:
+                    raise RemoteError(Reason.UNAVAILABLE, "the swarm is open to all")
+                return self._registrar.answer(peer, request)
+        if peer in self._engine.roles.listeners:
+            self._check_listens(peer, request)
+        elif peer not in self._engine.neighbours:
+            raise RemoteError(Reason.UNAVAILABLE, "neighbours only: say hello first")
+        if isinstance(request, ManifestRequest | SnapshotRequest) and self._context.quiet():
+            raise RemoteError(Reason.UNAVAILABLE, "quiet hours")  # chunks under way may finish
+        match request:
+            case HeadersRequest(epoch=epoch, first=first, count=count):
+                return encode_answer(self._engine.publisher.links(epoch, first, count))
+            case SnapshotRequest(epoch=epoch, seq=seq):
+                return await self._offer(epoch, seq)
+            case StateRequest():
+                return encode_answer(self._witness(request))
+            case ManifestRequest(address=address):
+                return await self._manifest(talk, address)
+            case ChunkRequest(address=address, index=index):
+                return encode_answer(await self._chunk(talk, address, index))
+            case PartRequest(envelope=envelope):
+                self._exchanger.on_part(peer, envelope)
+                return encode_answer()
+            case _:
+                assert_never(request)
+
+    def _check_listens(self, peer: PeerId, request: Request) -> None:
+        if isinstance(request, PartRequest):
+            raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange from who trains nothing")
+
+    async def _offer(self, epoch: int, seq: int) -> bytes:
+        offer = await self._snapshots.offer(epoch, seq)
+        self._engine.court.stats.snapshots_served += 1
+        return encode_answer(offer.raw)
+
+    def _witness(self, asked: StateRequest) -> Digest:
+        neighbour = self._engine.neighbours.get(peer_id_of(asked.key))
+        held = neighbour.witness(asked.epoch, asked.seq, asked.least) if neighbour else None
+        if held is None:
+            raise RemoteError(Reason.UNAVAILABLE, "we cannot tell what that must be")
+        return held
+
+    async def _manifest(self, talk: _Conversation, address: Digest) -> bytes:
+        self._uploaded(talk, whole=False)
+        if address in self._exchanger.blobs:  # of which a part may be taken: its size says nothing of the link's speed
+            manifest = self._exchanger.blobs.manifest(address)
+        elif address in self._engine.publisher.blobs:
+            manifest = self._engine.publisher.blobs.manifest(address)
+            talk.upload = self._engine.traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
+            talk.address = address
+        else:  # of which the others take what they lack
+            manifest = self.shelf.manifest(address)
+        first = await self._chunk(talk, address, 0) if len(manifest.chunks) == 1 else b""
+        return encode_answer(manifest.encode(), first)
+
+    def _uploaded(self, talk: _Conversation, *, whole: bool) -> None:
+        """A blob of ours is through, or given up. Who ends its stream in an orderly way has what it wants."""
+        if talk.upload is not None:
+            carried = sum(talk.sent.values())
+            self._engine.traffic.speeds.end(talk.upload, trio.current_time(), whole=whole, carried=carried)
+        if whole and talk.address is not None and talk.sent:
+            self._engine.traffic.delivered(talk.peer, talk.address, trio.current_time())
+        talk.upload = talk.address = None
+        talk.sent.clear()
+
+    async def _chunk(self, talk: _Conversation, address: Digest, index: int) -> bytes | memoryview:
+        if address in self._exchanger.blobs:
+            part = self._exchanger.blobs.chunk(address, index)
+            self._engine.court.stats.payload_bytes_sent += len(part)
+            self._exchanger.sent(talk.peer, address, index)
+            return part
+        if address in self._engine.publisher.blobs:
+            return self._own_chunk(talk, address, index)
+        others = await self.shelf.chunk(address, index)
+        self._engine.traffic.passed_on(len(others), snapshot=self.shelf.is_model(address))
+        return others
+
+    def _own_chunk(self, talk: _Conversation, address: Digest, index: int) -> memoryview:
+        traffic, blobs = self._engine.traffic, self._engine.publisher.blobs
+        chunk = blobs.chunk(address, index)
+        traffic.sent(address, len(chunk))
+        if talk.address == address:
+            talk.sent[index] = len(chunk)
+            if len(talk.sent) == len(blobs.manifest(address).chunks):
+                traffic.delivered(talk.peer, address, trio.current_time())
+        return chunk

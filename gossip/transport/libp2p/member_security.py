@@ -1,0 +1,175 @@
+"""Membership inside the security handshake: `/p2ptrain/member/1.0.0`, which a private swarm offers instead of `/noise`.
+
+Noise XX as everywhere; then, before a muxer or any protocol is open, each end sends its credentials in one frame over
+the encrypted channel:
+
+    frame = length: 2 bytes, big-endian; credentials
+
+Who dialled sends first, and who listens answers only when it has admitted the caller: a stranger hears Noise, which
+tells it the key that it has dialled by name, and the end of the connection. One that an admin once let in, and that is
+out now, is told why: a frame whose length has its highest bit set, with a refusal (membership/refusal.py). Who dialled
+shows its credentials to the key that it meant to dial and to no other. Credentials are no secrets, and are good for the
+key alone that shows them.
+
+They are asked about again when the connection is registered: a caller that is admitted and then dawdles until it is
+revoked (the handshake may take some seconds) would be nobody's connection while connections are cut.
+"""
+
+import struct
+from contextlib import suppress
+from typing import Any, Final
+
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.exceptions import ParseError
+from libp2p.io.exceptions import IOException
+from libp2p.protocol_muxer.exceptions import MultiselectCommunicatorError
+from libp2p.protocol_muxer.multiselect import MULTISELECT_PROTOCOL_ID, PROTOCOL_NOT_FOUND_MSG, Multiselect
+from libp2p.transport.upgrader import TransportUpgrader
+
+from gossip.core.ids import PeerId
+from gossip.transport.base import MAX_CREDENTIALS
+from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
+
+MEMBER_ID: Final = TProtocol("/p2ptrain/member/1.0.0")
+"""What multistream-select is offered, and all that it is offered."""
+
+_LENGTH: Final = struct.Struct(">H")
+_REFUSAL: Final = 0x8000
+"""In a frame's length: it is a refusal. Who does not know of refusals takes it for credentials that are too long."""
+
+_LIST: Final = "ls"
+"""Asks for the names of all protocols."""
+
+
+class MemberSecurity:
+    """An ISecureTransport of libp2p's: `noise`, and then the door."""
+
+    def __init__(self, noise: Any, door: HandshakeAdmission) -> None:
+        self._noise = noise
+        self._door = door
+
+    async def secure_inbound(self, conn: Any) -> Any:
+        """Who calls proves its key, shows its credentials, and sees ours if it is admitted. Raises
+        AdmissionDeniedError."""
+        session = await self._noise.secure_inbound(conn)
+        session.credentials = await self._shown(session)
+        try:
+            readmit(self._door, session)
+        except AdmissionDeniedError as refused:
+            if refused.answer:
+                with suppress(IOException):  # it is refused, whether it hears why or not
+                    await session.write(_LENGTH.pack(_REFUSAL | len(refused.answer)) + refused.answer)
+            raise
+        await self._show(session)
+        return session
+
+    async def secure_outbound(self, conn: Any, peer_id: Any) -> Any:
+        """Whom we dialled proves its key, and shows its credentials if it admits us. Raises AdmissionDeniedError."""
+        session = await self._noise.secure_outbound(conn, peer_id)
+        await self._show(session)
+        try:
+            session.credentials = await self._shown(session, or_refusal=True)
+        except IOException as error:
+            why = "it hung up when it had seen our credentials: it does not take us for a member"
+            raise AdmissionDeniedError("", why) from error
+        readmit(self._door, session)
+        return session
+
+    async def _show(self, session: Any) -> None:
+        ours = self._door.credentials()
+        await session.write(_LENGTH.pack(len(ours)) + ours)
+
+    async def _shown(self, session: Any, *, or_refusal: bool = False) -> bytes:
+        """The far end's frame. Raises AdmissionDeniedError for one that is too long or (where we dialled) says why we
+        are not let in, IOException where there is none."""
+        (size,) = _LENGTH.unpack(await _exactly(session, _LENGTH.size))
+        if or_refusal and size & _REFUSAL and size ^ _REFUSAL <= MAX_CREDENTIALS:
+            raise AdmissionDeniedError("", self._door.heard(_peer(session), await _exactly(session, size ^ _REFUSAL)))
+        if size > MAX_CREDENTIALS:
+            why = f"credentials of {size} bytes"
+            raise self._door.refusal("refused_oversize", why, _peer(session), host_of(session), trio.current_time())
+        return await _exactly(session, size)
+
+
+async def _exactly(session: Any, size: int) -> bytes:
+    data: bytes = await session.read(size)
+    if len(data) < size:
+        raise IOException("the connection has ended within the credentials")
+    return data
+
+
+def _peer(session: Any) -> PeerId:
+    return PeerId(str(session.get_remote_peer()))
+
+
+def host_of(conn: Any) -> str | None:
+    """The IP address at the far end; None where there is none."""
+    address = conn.get_remote_address()
+    return None if address is None else str(address[0])
+
+
+def readmit(door: HandshakeAdmission, session: Any) -> None:
+    """Ask (again) about who has shown its credentials on this session. Raises AdmissionDeniedError."""
+    if not door.open:
+        door.admit(_peer(session), session.credentials, host_of(session), trio.current_time())
+
+
+class _Ear:
+    """A communicator of multistream-select's that tells strangers from members by their first words."""
+
+    def __init__(self, communicator: Any, door: HandshakeAdmission) -> None:
+        self._inner = communicator
+        self._door = door
+        self._first = True
+
+    async def read(self) -> str:
+        """The next word. Raises AdmissionDeniedError when none like it is ever said by a member."""
+        try:
+            word: str = await self._inner.read()
+        except UnicodeDecodeError:
+            raise self._refusal("it speaks no multistream-select") from None
+        except MultiselectCommunicatorError as error:
+            if isinstance(error.__cause__, ParseError):
+                raise self._refusal("it speaks no multistream-select") from None
+            raise
+        if self._first and word != MULTISELECT_PROTOCOL_ID:
+            raise self._refusal("it speaks no multistream-select")
+        if word == _LIST:  # would be answered, as often as it asks, by what tells what we are
+            await self.write(PROTOCOL_NOT_FOUND_MSG)
+        self._first = False
+        return word
+
+    async def write(self, word: str) -> None:
+        """Say something. Raises AdmissionDeniedError once we have said no."""
+        await self._inner.write(word)
+        if word == PROTOCOL_NOT_FOUND_MSG:
+            raise self._refusal("it offers another security than members do")
+
+    def _refusal(self, why: str) -> AdmissionDeniedError:
+        host = host_of(self._inner.read_writer)
+        return self._door.refusal("refused_protocol", why, None, host, trio.current_time())
+
+
+class _MembersOnly(Multiselect):  # type: ignore[misc]
+    """Multistream-select at the listening end, which hangs up after its first no."""
+
+    def __init__(self, door: HandshakeAdmission) -> None:
+        super().__init__()
+        self._door = door
+        self.add_handler(MEMBER_ID, None)
+
+    async def negotiate(self, communicator: Any, *timeout: int) -> Any:
+        """As the base class's. Raises AdmissionDeniedError."""
+        return await super().negotiate(_Ear(communicator, self._door), *timeout)
+
+
+def guarded_upgrader(
+    noise: Any, noise_id: TProtocol, muxers: dict[Any, Any], door: HandshakeAdmission
+) -> TransportUpgrader:
+    """libp2p's upgrader with Noise alone, or where the door is shut with members' security alone."""
+    if door.open:
+        return TransportUpgrader({noise_id: noise}, muxers)
+    upgrader = TransportUpgrader({MEMBER_ID: MemberSecurity(noise, door)}, muxers)
+    upgrader.security_multistream._selector.multiselect = _MembersOnly(door)
+    return upgrader

@@ -1,0 +1,68 @@
+"""Multiaddrs: what a user or a peer hands us, and what we hand out."""
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+import psutil
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from gossip.core.errors import LocalError
+from gossip.core.ids import PeerId
+from gossip.transport.libp2p.tcp import host_and_port
+
+
+def parse_listen(address: str) -> Multiaddr:
+    """An address to listen on. Raises LocalError unless it is an IP address with a TCP port."""
+    parsed = _parse(address)
+    host, _ = host_and_port(parsed)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise LocalError(f"{address}: to listen, give an IP address, e.g. /ip4/0.0.0.0/tcp/4001") from None
+    return parsed
+
+
+def parse_dial(address: str) -> tuple[Multiaddr, PeerId]:
+    """An address to dial and whom to expect there. Raises LocalError."""
+    parsed = _parse(address)
+    peer = parsed.get_peer_id()
+    if peer is None:
+        raise LocalError(f"{address}: must end in /p2p/ and the peer id, so that nobody else can answer")
+    host_and_port(parsed)
+    return parsed, PeerId(peer)
+
+
+def parse_peer(peer: PeerId) -> ID:
+    """libp2p's form of a peer id. Raises LocalError."""
+    try:
+        return ID.from_string(peer)
+    except Exception as error:  # base58, multibase and multihash each have a type of their own
+        raise LocalError(f"{peer}: not a peer id") from error
+
+
+def dialable(bound: Iterable[Multiaddr], peer: PeerId) -> tuple[str, ...]:
+    """The bound addresses with `/p2p/<peer>`; an unspecified one (0.0.0.0) becomes those of the interfaces."""
+    found: dict[str, None] = {}
+    for address in bound:
+        host, port = host_and_port(address)
+        hosts = _interfaces(":" in host) if ipaddress.ip_address(host).is_unspecified else [host]
+        for each in hosts:
+            found[f"/{'ip6' if ':' in each else 'ip4'}/{each}/tcp/{port}/p2p/{peer}"] = None
+    return tuple(found)
+
+
+def _parse(address: str) -> Multiaddr:
+    try:
+        return Multiaddr(address)
+    except Exception as error:  # multiaddr raises a dozen types, ValueError among them
+        raise LocalError(f"{address!r} is not a multiaddr, e.g. /ip4/192.0.2.1/tcp/4001/p2p/12D3Koo...") from error
+
+
+def _interfaces(ipv6: bool) -> list[str]:
+    """This machine's addresses, loopback last: it helps only peers on the same machine."""
+    family = socket.AF_INET6 if ipv6 else socket.AF_INET
+    entries = (entry for entries in psutil.net_if_addrs().values() for entry in entries if entry.family == family)
+    hosts = {entry.address for entry in entries if "%" not in entry.address}  # "%": link-local, needs a scope
+    return sorted(hosts, key=lambda host: (ipaddress.ip_address(host).is_loopback, host))

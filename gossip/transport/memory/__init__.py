@@ -1,0 +1,1 @@
+"""A whole network inside one process: for tests and simulations, on any clock."""

@@ -1,0 +1,337 @@
+"""A whole network inside one process: for tests, the simulator, and any clock, real or virtual.
+
+Nodes attach and get addresses `/memory/<n>/p2p/<id>`. Streams are bounded pipes; broadcasts flood like gossipsub's:
+a node that finds a message valid passes it on, each message at most once. Links have loss (broadcasts only, as with
+gossipsub over TCP) and latency, drawn from the seeded `rng`; they can be cut, parted into groups, and stalled (the
+connection stays, nothing passes: a stopped process); see link_quality.py.
+"""
+
+import itertools
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import trio
+
+from gossip.core.errors import LocalError
+from gossip.core.ids import PeerId
+from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
+from gossip.transport.drop_reasons import counted
+from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
+from gossip.transport.memory.link_quality import LinkQuality, Links
+from gossip.transport.memory.pipe import MemoryStream, Pipe
+
+MAX_INBOX: Final = 1024
+"""Broadcasts waiting at a node; beyond it they are lost, as everywhere."""
+
+MAX_SEEN: Final = 8192
+"""Broadcasts remembered so that each is handled once: eight full inboxes."""
+
+
+@dataclass(frozen=True)
+class _Broadcast:
+    number: int
+    data: bytes
+
+
+@dataclass(eq=False)
+class _Connection:
+    ends: "tuple[MemoryTransport, MemoryTransport]"
+    """First who dialled, then who was dialled."""
+    streams: list[MemoryStream] = field(default_factory=list)
+
+
+class MemoryNetwork(Links):
+    """Every node, and every link's quality."""
+
+    def __init__(self, rng: random.Random, quality: LinkQuality = LinkQuality()) -> None:
+        super().__init__(rng, quality)
+        self._nodes: dict[str, MemoryTransport] = {}
+        self._numbers = itertools.count()
+
+    def attach(
+        self, peer: PeerId, admission: Admission | None = None, *, network: str | None = ""
+    ) -> "MemoryTransport":
+        """A node's attachment, not yet listening. A peer may attach again, as after a restart. `admission`: who may
+        connect; None: everybody who asks for none either. `network`: which others see it in, as `network_of` says it
+        to them: "" as on one LAN, None as behind a relay."""
+        return MemoryTransport(self, peer, f"/memory/{next(self._numbers)}/p2p/{peer}", admission, network)
+
+    def broadcast(self, data: bytes) -> _Broadcast:
+        """A new message, told apart from one with the same bytes."""
+        return _Broadcast(next(self._numbers), data)
+
+    def add(self, node: "MemoryTransport") -> None:
+        """A node listens."""
+        self._nodes[node.addresses[0]] = node
+
+    def remove(self, node: "MemoryTransport") -> None:
+        """A node listens no more."""
+        self._nodes.pop(node.addresses[0], None)
+
+    def find(self, address: str) -> "MemoryTransport | None":
+        """The node that listens there."""
+        return self._nodes.get(address)
+
+    def _links_changed(self) -> None:
+        for node in list(self._nodes.values()):
+            node.wake()
+            for peer in node.peers:
+                if not self.reachable(node.peer_id, peer):
+                    node.drop(peer)
+
+
+class MemoryTransport:
+    """One node's attachment. `handler_errors`: exceptions that the handlers let out, which they must not."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        peer: PeerId,
+        address: str,
+        admission: Admission | None,
+        seen_in: str | None = "",
+    ) -> None:
+        self.handler_errors: list[Exception] = []
+        self.seen_in = seen_in
+        """The network that others see us in."""
+        self._network = network
+        self._peer = peer
+        self._address = address
+        self._connections: dict[PeerId, _Connection] = {}
+        self._handlers: TransportHandlers | None = None
+        self._nursery: trio.Nursery | None = None
+        self._inbox_in, self._inbox = trio.open_memory_channel[tuple[PeerId, _Broadcast]](MAX_INBOX)
+        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._overflowed = 0
+        self._refused: Counter[str] = Counter()
+        self._door = HandshakeAdmission(admission, lambda kind: self._refused.update((kind,)))
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Our own name."""
+        return self._peer
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Where others can dial us."""
+        return (self._address,)
+
+    @property
+    def peers(self) -> frozenset[PeerId]:
+        """Peers with a live connection."""
+        return frozenset(self._connections)
+
+    @property
+    def drops(self) -> Mapping[str, int]:
+        """Broadcasts that were lost because too many waited, who was refused, and what handlers let out."""
+        return counted({"pubsub_flood": self._overflowed, "handler": len(self.handler_errors), **self._refused})
+
+    def dialled_us(self, peer: PeerId) -> bool:
+        """Whether the connection to `peer` is one that it dialled."""
+        connection = self._connections.get(peer)
+        return connection is not None and connection.ends[1] is self
+
+    def network_of(self, peer: PeerId) -> str | None:
+        """The network that a connected peer was attached in."""
+        connection = self._connections.get(peer)
+        return None if connection is None else self._far_end(connection).seen_in
+
+    def address_at(self, peer: PeerId, port: int) -> str | None:
+        """Every node is a host of its own here; its number stands for its port."""
+        return f"/memory/{port}/p2p/{peer}" if peer in self._connections else None
+
+    async def relayed_by(self, peer: PeerId) -> Grant | None:
+        """Nobody relays here."""
+        await trio.lowlevel.checkpoint()
+        return None
+
+    async def run(
+        self, handlers: TransportHandlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Listen and serve until cancelled. Raises LocalError when the address is taken."""
+        if self._network.find(self._address) is not None:
+            raise LocalError(f"{self._address} is in use")
+        async with trio.open_nursery() as nursery:
+            self._handlers, self._nursery = handlers, nursery
+            self._door.tell = lambda caller, why: handlers.caller_refused(caller, why)
+            self._network.add(self)
+            task_status.started()
+            try:
+                await self._handle_broadcasts()
+            finally:
+                self._network.remove(self)
+                self._handlers = self._nursery = None
+                for peer in list(self._connections):
+                    self.drop(peer)
+
+    async def dial(self, address: str) -> PeerId:
+        """Connect to an address of this network."""
+        node = await self._found(address)
+        peer = node.peer_id
+        if peer not in self._connections:
+            self._introduce(node)
+            connection = _Connection((self, node))
+            node.take(self._peer, connection)
+            self.take(peer, connection)
+        return peer
+
+    async def probe(self, address: str) -> str | None:
+        """The network of whoever answers there."""
+        node = await self._found(address)
+        self._introduce(node)
+        return node.seen_in
+
+    async def _found(self, address: str) -> "MemoryTransport":
+        peer = PeerId(address.rpartition("/p2p/")[2])
+        if not address.startswith("/memory/") or not peer:
+            raise LocalError(f"{address!r} is no address of this network")
+        await trio.sleep(await self._network.until_it_flows(self._peer, peer))
+        node = self._network.find(address)
+        there = node is not None and not self._network.hidden(peer) and self._network.reachable(self._peer, peer)
+        if node is None or node is self or self._nursery is None or not there:
+            raise TransportError(f"nobody answers at {address}")
+        return node
+
+    def _introduce(self, node: "MemoryTransport") -> None:
+        """What the handshake is elsewhere: who listens decides first, and a stranger sees nothing. Raises
+        TransportError."""
+        door, its, now = self._door, node._door, trio.current_time()
+        if door.open != its.open:
+            if not its.open:
+                its.refusal("refused_protocol", "it shows no membership", self._peer, None, now)
+            raise TransportError("one of the two asks for membership, and the other has none")
+        if door.open:
+            return
+        try:
+            its.admit(self._peer, door.credentials(), None, now)
+        except AdmissionDeniedError as refused:
+            why = door.heard(node.peer_id, refused.answer) if refused.answer else "it does not take us for a member"
+            raise TransportError(why) from None
+        door.admit(node.peer_id, its.credentials(), None, now)
+
+    async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
+        """A new stream to a connected peer."""
+        await trio.lowlevel.checkpoint()
+        connection = self._connections.get(peer)
+        if connection is None:
+            raise TransportError("not connected")
+        remote = self._far_end(connection)
+        there, back = (Pipe(partial(self._network.delay, self._peer, peer)) for _ in range(2))
+        ours, theirs = MemoryStream(peer, back, there), MemoryStream(self._peer, there, back)
+        remote.accept(protocol, theirs, connection)
+        connection.streams.append(ours)
+        return ours
+
+    async def publish(self, data: bytes) -> None:
+        """Broadcast to all connected peers, who pass it on."""
+        message = self._network.broadcast(data)
+        self._remember(message)
+        self._spread(message, without=self._peer)
+        await trio.lowlevel.checkpoint()
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close the connection to `peer`."""
+        self.drop(peer)
+        await trio.lowlevel.checkpoint()
+
+    # -- called by the network and by other nodes
+
+    def take(self, peer: PeerId, connection: _Connection) -> None:
+        """A connection is up."""
+        self._connections[peer] = connection
+        if self._handlers is not None:
+            self._handlers.peer_connected(peer)
+
+    def drop(self, peer: PeerId) -> None:
+        """Break the connection to `peer` at both ends."""
+        connection = self._connections.get(peer)
+        if connection is None:
+            return
+        for stream in connection.streams:
+            stream.break_off()
+        one, other = connection.ends
+        one.let_go(other.peer_id, connection)
+        other.let_go(one.peer_id, connection)
+
+    def let_go(self, peer: PeerId, connection: _Connection) -> None:
+        """Our end of a broken connection."""
+        if self._connections.get(peer) is connection:
+            del self._connections[peer]
+            if self._handlers is not None:
+                self._handlers.peer_lost(peer)
+
+    def accept(self, protocol: str, stream: MemoryStream, connection: _Connection) -> None:
+        """A peer opens a stream to us."""
+        if self._nursery is None:
+            raise TransportError("the peer is shutting down")
+        self._nursery.start_soon(self._serve, protocol, stream, connection)
+
+    def deliver(self, forwarder: PeerId, message: _Broadcast) -> None:
+        """A broadcast comes in, or is lost when too many wait."""
+        try:
+            self._inbox_in.send_nowait((forwarder, message))
+        except trio.WouldBlock:
+            self._overflowed += 1
+
+    def wake(self) -> None:
+        """Links may have changed."""
+        for connection in self._connections.values():
+            for stream in connection.streams:
+                stream.wake()
+
+    # -- insides
+
+    def _far_end(self, connection: _Connection) -> "MemoryTransport":
+        return next(end for end in connection.ends if end is not self)
+
+    async def _serve(self, protocol: str, stream: MemoryStream, connection: _Connection) -> None:
+        handlers = self._handlers
+        try:
+            if handlers is not None:
+                await handlers.handle_stream(protocol, stream)
+            await stream.close()
+        except Exception as error:  # the guard that base.py asks for
+            self.handler_errors.append(error)
+            stream.break_off()
+        except trio.Cancelled:
+            stream.break_off()
+            raise
+        finally:
+            connection.streams = [ours for ours in connection.streams if not ours.is_over()]
+
+    async def _handle_broadcasts(self) -> None:
+        async for forwarder, message in self._inbox:
+            if message.number in self._seen or self._handlers is None:
+                continue
+            self._remember(message)
+            try:
+                valid = self._handlers.handle_message(forwarder, message.data)
+            except Exception as error:
+                self.handler_errors.append(error)
+                valid = False
+            if valid:
+                self._spread(message, without=forwarder)
+
+    def _remember(self, message: _Broadcast) -> None:
+        self._seen[message.number] = None
+        while len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+
+    def _spread(self, message: _Broadcast, without: PeerId) -> None:
+        for peer, connection in list(self._connections.items()):
+            if peer == without or self._nursery is None or self._network.loses(self._peer, peer):
+                continue
+            remote = self._far_end(connection)
+            delay = self._network.delay(self._peer, peer)
+            if delay:
+                self._nursery.start_soon(self._deliver_later, remote, message, delay)
+            else:
+                remote.deliver(self._peer, message)
+
+    async def _deliver_later(self, remote: "MemoryTransport", message: _Broadcast, delay: float) -> None:
+        await trio.sleep(delay)
+        remote.deliver(self._peer, message)

@@ -1,0 +1,57 @@
+"""Tells the swarm of our newest link, at once and then again and again: broadcasts get lost, and newcomers come.
+
+Again when it has not changed for a while: with short rounds a newer one is told of before that. At once, but for a node
+whose rounds end faster than anybody follows: it keeps to the rate that others take of it (core/announcement_limit.py),
+and names the newest link when its turn comes.
+"""
+
+import math
+
+import trio
+
+from gossip.context import ServiceContext
+from gossip.core.announcement_limit import ANNOUNCE_BURST, ANNOUNCE_PER_S
+from gossip.core.rate_limit import KeyedTokenBucket
+
+
+class Announcer:
+    """Broadcasts our newest link, and keeps the record of our addresses and neighbours true."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._recorded: tuple[tuple[str, ...], tuple[bytes, ...]] = ((), ())
+        self._version = 0
+        self._quota = KeyedTokenBucket(burst=ANNOUNCE_BURST, per_s=ANNOUNCE_PER_S)
+        self._owed = trio.Event()
+        self._announced_at = -math.inf
+
+    async def announce(self) -> None:
+        """Broadcast the newest link, if there is any; a little later when there were many of late."""
+        newest = self._context.engine.publisher.newest
+        if newest is None:
+            return
+        if self._quota.take("", trio.current_time()):
+            self._announced_at = trio.current_time()
+            await self._context.transport.publish(newest.raw)
+        else:
+            self._owed.set()
+
+    async def run(self, epoch: int) -> None:
+        """Until cancelled. `epoch` orders this incarnation's address records after those of earlier ones."""
+        while True:
+            self._keep_record(epoch)
+            pause = self._context.config.reannounce_s * self._context.engine.jitter()
+            due = self._announced_at + pause
+            if trio.current_time() >= due or self._owed.is_set():
+                self._owed = trio.Event()
+                await self.announce()
+                due = trio.current_time() + pause
+            with trio.move_on_at(due):
+                await self._owed.wait()
+                await trio.sleep(1 / ANNOUNCE_PER_S)
+
+    def _keep_record(self, epoch: int) -> None:
+        now = self._context.addresses(), self._context.engine.beside
+        if now != self._recorded:
+            self._recorded, self._version = now, self._version + 1
+            self._context.engine.set_record(*now, epoch=epoch, version=self._version)

@@ -1,0 +1,40 @@
+"""Whose announcements are looked into: not those of who is banned or may not announce, nor more than anybody needs."""
+
+from collections.abc import Callable
+
+from gossip.core.announcement_limit import AnnouncementLimit
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import PeerId
+from gossip.updates.peer_score import PeerScores
+from gossip.updates.roles import Roles
+
+
+class BroadcastValidator:
+    """`offence(peer, error, now)` charges a peer."""
+
+    def __init__(self, court: PeerScores, roles: Roles, offence: Callable[[PeerId, RemoteError, float], None]) -> None:
+        self._court = court
+        self._roles = roles
+        self._offence = offence
+        self._rates = AnnouncementLimit()
+
+    def listens(self, forwarder: PeerId, signer: PeerId, now: float) -> bool:
+        """Whether a link of `signer` that `forwarder` passes on is looked into."""
+        if self._court.scores.banned(signer, now):
+            self._court.refuse(signer, RemoteError(Reason.BANNED, "a link of a banned signer"))
+            return False
+        if (objection := self._roles.objection(signer)) is not None:
+            self._blame(forwarder, signer, objection, now)
+            return False
+        if not self._rates.takes(forwarder, signer, now):
+            flood = RemoteError(Reason.FLOODED, f"more announcements of {signer} than anybody needs")
+            self._blame(forwarder, signer, flood, now)
+            return False
+        return True
+
+    def _blame(self, forwarder: PeerId, signer: PeerId, error: RemoteError, now: float) -> None:
+        """Charged to whoever sends it of itself; who passes it on may know no better."""
+        if forwarder == signer:
+            self._offence(signer, error, now)
+        else:
+            self._court.refuse(forwarder, error)

@@ -1,0 +1,214 @@
+"""Follows one neighbour: fetch what the state machine says, hand it to the runtime, wait for the verdict, repeat.
+
+One update a neighbour is in flight at a time, so memory is bounded by the degree and a slow runtime slows nobody but
+itself. Whatever goes wrong here costs this neighbour a pause or points; the service goes on.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from gossip.blobs.attestation_task import SnapshotAttestation
+from gossip.blobs.blob_cache import BlobCache
+from gossip.blobs.state_digest_task import StateDigestVerifier
+from gossip.context import Notifier, ServiceContext
+from gossip.core.api import Update
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import PeerId
+from gossip.core.messages import Refused
+from gossip.core.quiet_clock import QUIET_LOOK_S
+from gossip.core.rate_limit import KeyedTokenBucket
+from gossip.core.statements import SnapshotOffer, UpdateHeader
+from gossip.transport.base import TransportError
+from gossip.updates.fetcher_task import Fetcher
+from gossip.updates.hello_task import say_hello
+from gossip.updates.neighbour import FetchPayload, Neighbour, Work
+
+UPDATES_BURST: Final = 32
+UPDATES_PER_S: Final = 20.0
+"""Updates of one neighbour: catching up needs eight at once, and rounds of 50 ms are the fastest that make sense. A
+liar can make a new epoch as often as it can sign, and each would cost the runtime a pass over the whole model."""
+
+
+@dataclass
+class _InFlight:
+    update: Update
+    what: UpdateHeader | SnapshotOffer
+    answered: trio.Event
+    accepted: bool = False
+
+
+class Follower:
+    """The tasks of one neighbour: following its chain, and a heartbeat."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        neighbour: Neighbour,
+        context: ServiceContext,
+        updates: trio.MemorySendChannel[Update],
+        shelf: BlobCache,
+        witnesses: SnapshotAttestation,
+    ) -> None:
+        self.scope = trio.CancelScope()
+        self._woken = Notifier()
+        self._peer = peer
+        self._neighbour = neighbour
+        self._context = context
+        self._engine = context.engine
+        self._updates = updates
+        self._shelf = shelf
+        self._in_flight: _InFlight | None = None
+        self._fetcher = Fetcher(peer, context, shelf, witnesses)
+        self._checker = StateDigestVerifier(peer, neighbour, context)
+        self._quota = KeyedTokenBucket(burst=UPDATES_BURST, per_s=UPDATES_PER_S)
+
+    @property
+    def pulling(self) -> bool:
+        """Whether a blob is being pulled."""
+        return self._fetcher.pulling
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether an update waits for the runtime, or is in its hands."""
+        return self._in_flight is not None
+
+    async def run(self) -> None:
+        """Until `scope` is cancelled."""
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._heartbeat)
+                await self._follow()
+        if self._engine.court.scores.banned(self._peer, trio.current_time()):
+            self._shelf.forget(self._peer)
+
+    def wake(self) -> None:
+        """There may be something to fetch: look, and time how long that takes from now."""
+        announced, applied = self._neighbour.chain.announced, self._neighbour.chain.applied
+        if announced is not None and (applied is None or announced.place > applied.place):
+            self._engine.traffic.exchanges.heard(self._peer, announced.place, trio.current_time())
+        self._woken.beat()
+
+    def answer(self, update: Update, error: RemoteError | None) -> None:
+        """The runtime's verdict. One on an update that is no longer in flight (the peer came back) is void."""
+        flight = self._in_flight
+        if flight is None or flight.update is not update:
+            return
+        self._in_flight = None
+        if error is None:
+            flight.accepted = True
+            self._engine.accepted(flight.what)
+            self._time(flight.what)
+        else:
+            self._engine.rejected(flight.what, error, trio.current_time())
+        flight.answered.set()
+
+    def _time(self, what: UpdateHeader | SnapshotOffer) -> None:
+        delta = isinstance(what, UpdateHeader) and what.body.kind == "delta"
+        self._engine.traffic.exchanges.applied(self._peer, what.place, trio.current_time(), delta=delta)
+
+    async def _follow(self) -> None:
+        while True:
+            while self._context.quiet():  # noqa: ASYNC110  # no clock of the day wakes anybody
+                await trio.sleep(QUIET_LOOK_S)
+            try:
+                work = self._engine.next_work(self._peer, trio.current_time())
+            except RemoteError as error:
+                self._context.offence(self._peer, error)
+                work = None
+            if work is None:
+                await self._wait(self._neighbour.retry_at)
+            elif (pause := self._engine.hold_back(self._peer, trio.current_time())) > 0:
+                self._context.perform()
+                await self._wait(trio.current_time() + pause)  # and then look anew: a snapshot may serve better by then
+            else:
+                await self._attempt(work)
+
+    async def _wait(self, until: float) -> None:
+        pause = trio.CancelScope(deadline=until if until > trio.current_time() else float("inf"))
+        with pause:
+            await self._woken.wait()
+
+    async def _attempt(self, work: Work) -> None:
+        now = trio.current_time
+        try:
+            fetched = await self._fetcher.fetch(work)
+        except Refused as refusal:
+            self._refused(work, refusal)
+        except RemoteError as error:
+            self._neighbour.failed(now())
+            self._context.offence(self._peer, error)
+        except TransportError:
+            self._neighbour.failed(now())
+        except Exception as error:  # ours, then; it must not end the service
+            self._neighbour.failed(now())
+            self._context.warn(f"following {self._peer}: {error!r}")
+        else:
+            if fetched is not None:
+                await self._deliver(*fetched)
+
+    def _refused(self, work: Work, refusal: Refused) -> None:
+        """What it does not hold any more is replaced by a snapshot; the refusal itself is no offence."""
+        if isinstance(work, FetchPayload) and refusal.reason is Reason.UNAVAILABLE:
+            self._neighbour.payload_gone()
+        self._neighbour.failed(trio.current_time())
+
+    async def _deliver(self, what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> None:
+        await trio.sleep(self._quota.reserve(self._peer, trio.current_time()))
+        flight = _InFlight(update_of(what, payload), what, trio.Event())
+        self._in_flight = flight
+        await self._updates.send(flight.update)
+        del payload
+        await flight.answered.wait()
+        self._context.perform()
+        if flight.accepted and isinstance(what, UpdateHeader):
+            await self._check_mark(what)
+
+    async def _check_mark(self, link: UpdateHeader) -> None:
+        try:
+            await self._checker.check(link)
+        except RemoteError as error:  # what we hold of it is not what it says: begun anew from a snapshot
+            self._engine.rejected(link, error, trio.current_time())
+            self._context.perform()
+        except Exception as error:  # the runtime's bug must not end the network
+            self._context.warn(f"what is held of {self._peer} could not be read: {error!r}")
+
+    async def _heartbeat(self) -> None:
+        config = self._context.config
+        while True:
+            await trio.sleep(config.heartbeat_s * self._engine.jitter())
+            now = trio.current_time()
+            if now - self._neighbour.heard_at > config.silence_s:
+                self._engine.fell_silent(self._peer, trio.current_time())
+                self._context.perform()
+                return
+            await say_hello(self._context, self._peer)
+
+
+def update_of(what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> Update:
+    """What the runtime gets to see of a link or an offer."""
+    if isinstance(what, SnapshotOffer):
+        return Update(
+            peer=what.peer,
+            epoch=what.epoch,
+            seq=what.seq,
+            round=what.round,
+            kind="snapshot",
+            codec="",
+            payload=payload,
+            steps=0,
+            tokens=0,
+        )
+    body = what.body
+    return Update(
+        peer=what.peer,
+        epoch=what.epoch,
+        seq=what.seq,
+        round=body.round,
+        kind=body.kind,
+        codec=body.codec,
+        payload=payload,
+        steps=body.steps,
+        tokens=body.tokens,
+    )

@@ -1,0 +1,79 @@
+"""Which neighbours count in full, and which are on probation: keys are free, so new ones count little at first.
+
+A neighbour has served a round when something new of it was accepted between two closings of ours. After `rounds` served
+rounds it is established. Those that were there when our own first round closed are established from the start: nobody
+is older there, and a swarm that starts together would else average nothing. Everybody else is on probation, and all on
+probation together get as many seats as there may be liars. So a crowd of new keys is no more than the liars that the
+aggregator withstands, until each of them has done the work of `rounds` rounds at our pace.
+
+Served rounds are kept when a neighbour is lost, so that a broken connection costs nobody its standing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from gossip.core.ids import PeerId
+
+MAX_REMEMBERED: Final = 256
+"""Peers whose served rounds are remembered: 32 times the default degree, as records and counters are. Chosen."""
+
+
+class Probation:
+    """Served rounds by peer. `rounds`: how many end a probation. `seats`: of all that are on probation, together."""
+
+    def __init__(self, *, rounds: int, seats: int) -> None:
+        self.begun = False
+        """Whether a round of ours has closed. Until then we know nobody, and all neighbours count alike."""
+        self._rounds = rounds
+        self._seats = seats
+        self._served: OrderedDict[PeerId, int] = OrderedDict()
+        self._contributed: OrderedDict[PeerId, None] = OrderedDict()
+        self._company: frozenset[PeerId] = frozenset()
+        """Who was here when our first round closed."""
+
+    def __len__(self) -> int:
+        return len(self._served)
+
+    def contributed(self, peer: PeerId) -> None:
+        """Something new of a neighbour was accepted."""
+        self._contributed[peer] = None
+        self._contributed.move_to_end(peer)
+        while len(self._contributed) > MAX_REMEMBERED:
+            self._contributed.popitem(last=False)
+
+    def round_closed(self, here: Collection[PeerId]) -> None:
+        """A round of ours has closed, with these neighbours here."""
+        for peer in self._contributed.keys() & set(here):
+            self._set(peer, self.served(peer) + 1)
+        self._contributed.clear()
+        if not self.begun:
+            self.begun = True
+            self._company = frozenset(here)
+
+    def served(self, peer: PeerId) -> int:
+        """Rounds that a peer has served, at most as many as end a probation."""
+        return self._served.get(peer, 0)
+
+    def has_served(self, peer: PeerId) -> bool:
+        """Whether a peer has served as many rounds as end a probation."""
+        return self.served(peer) >= self._rounds
+
+    def established(self, peer: PeerId) -> bool:
+        """Whether a peer counts in full."""
+        return not self.begun or self._seats == 0 or peer in self._company or self.has_served(peer)
+
+    def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Of these the established ones, and of the others those that have served longest: as many as have seats. Of
+        equals the first named come first."""
+        peers = list(peers)
+        waiting = sorted((peer for peer in peers if not self.established(peer)), key=self.served, reverse=True)
+        without = set(waiting[self._seats :])
+        return [peer for peer in peers if peer not in without]
+
+    def _set(self, peer: PeerId, served: int) -> None:
+        self._served[peer] = min(self._rounds, served)
+        self._served.move_to_end(peer)
+        while len(self._served) > MAX_REMEMBERED:
+            # A crowd that comes and goes pushes out its own, and nobody who has served longer.
+            del self._served[min(self._served, key=self.served)]

@@ -1,0 +1,190 @@
+"""Our own chain: we sign its links, keep the last few with their payloads, and offer snapshots.
+
+Memory is what the history holds and two snapshots: the newest and the one before, which a slow puller may still be
+reading; one that nobody asked for makes room for the next. Everything older is let go at once, so that a node holds as
+much at round 60 as at round 20.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from gossip.blobs.blob import BlobManifest, BlobStore
+from gossip.core.api import Head
+from gossip.core.digests import NO_DIGEST
+from gossip.core.envelope import Scope, seal
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest
+from gossip.core.limits import MARK_EVERY, MAX_CODEC_CHARS
+from gossip.core.statements import (
+    SnapshotOffer,
+    UpdateHeader,
+    UpdateHeaderBody,
+    parse_snapshot_offer,
+    parse_update_header,
+    snapshot_offer_statement,
+    update_header_statement,
+)
+
+SNAPSHOTS_HELD: Final = 2
+REUSE_WITHIN: Final = MARK_EVERY
+"""A snapshot this many links old is offered again: the asker catches up by links, one cut serves many askers, and the
+newest mark is offered until the next (neighbour.py: `witness`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """Bytes to publish, hashed beforehand."""
+
+    manifest: BlobManifest
+    data: bytes
+
+
+class Publisher:
+    """What this node says of itself."""
+
+    def __init__(self, identity: Identity, scope: Scope, history: int, max_payload_bytes: int) -> None:
+        self._identity = identity
+        self._scope = scope
+        self._history = history
+        self._max_payload_bytes = max_payload_bytes
+        # Every payload of the history, two snapshots and one blob on its way in.
+        self.blobs = BlobStore((history + SNAPSHOTS_HELD + 1) * max_payload_bytes)
+        self._links: deque[UpdateHeader] = deque()
+        self._offers: deque[SnapshotOffer] = deque()
+        self._wanted: set[Digest] = set()
+        """Addresses of the offers that somebody was given."""
+
+    @property
+    def newest(self) -> UpdateHeader | None:
+        """Our newest link; None before the first epoch."""
+        return self._links[-1] if self._links else None
+
+    def head(self) -> Head:
+        """Our newest link's name. Raises LocalError before the first epoch."""
+        link = self._require()
+        return Head(epoch=link.epoch, seq=link.seq, digest=link.digest)
+
+    def begin(self, *, epoch: int, round: int, base: Payload | Digest) -> UpdateHeader:
+        """Start a chain from the genesis (its digest) or from a snapshot. Raises LocalError on an old epoch."""
+        if self.newest is not None and epoch <= self.newest.epoch:
+            raise LocalError(f"epoch {epoch} is not later than {self.newest.epoch}")
+        if isinstance(base, Payload):
+            address = self._hold(base)
+            body = UpdateHeaderBody(round=round, kind="snapshot", size=base.manifest.size)
+        else:
+            address, body = NO_DIGEST, UpdateHeaderBody(round=round, kind="genesis", genesis=base)
+        link = self._sign(epoch=epoch, seq=0, prev=NO_DIGEST, address=address, body=body)
+        while self._links:
+            self._let_go(self._links.popleft().address)
+        while self._offers:
+            self._let_go(self._offers.popleft().address)
+        self._wanted.clear()
+        self._links.append(link)
+        return link
+
+    @property
+    def may_mark(self) -> bool:
+        """Whether our next link may name the state after it: who is offered that must find the links since held."""
+        newest = self.newest
+        return newest is not None and (newest.seq + 1) % MARK_EVERY == 0 and self._history > REUSE_WITHIN
+
+    def extend(
+        self, *, round: int, codec: str, payload: Payload, steps: int, tokens: int, state: Payload | None = None
+    ) -> UpdateHeader:
+        """The next delta, marked with `state` and offered from then on if there is one. Raises LocalError before the
+        first epoch, or on a payload that cannot be sent."""
+        newest = self._require()
+        for blob in (payload, state) if state else (payload,):
+            self._check_size(blob)
+        if not 0 < len(codec) <= MAX_CODEC_CHARS:
+            raise LocalError(f"a codec's name has 1 to {MAX_CODEC_CHARS} characters: {codec!r}")
+        body = UpdateHeaderBody(
+            round=round,
+            kind="delta",
+            codec=codec,
+            size=payload.manifest.size,
+            steps=steps,
+            tokens=tokens,
+            state=state.manifest.address if state else None,
+        )
+        address = self._hold(payload)
+        link = self._sign(epoch=newest.epoch, seq=newest.seq + 1, prev=newest.digest, address=address, body=body)
+        self._links.append(link)
+        while len(self._links) > self._history:
+            self._let_go(self._links.popleft().address)
+        if state is not None:
+            self._offer(link, state)
+        return link
+
+    def links(self, epoch: int, first: int, count: int) -> list[bytes]:
+        """The envelopes asked for, as far as they are held; without a gap, so none when the first is not."""
+        held = [link for link in self._links if link.epoch == epoch and first <= link.seq < first + count]
+        return [link.raw for link in held] if held and held[0].seq == first else []
+
+    def offer(self, head: Head, payload: Payload) -> SnapshotOffer:
+        """Sign and hold a snapshot of the estimate at `head`. Raises LocalError when that is not a link of ours."""
+        link = next((link for link in self._links if link.digest == head.digest), None)
+        if link is None:
+            raise LocalError("a snapshot must belong to a recent link")
+        offer = self._offer(link, payload)
+        self._wanted.add(offer.address)
+        return offer
+
+    def _offer(self, link: UpdateHeader, payload: Payload) -> SnapshotOffer:
+        statement = snapshot_offer_statement(
+            epoch=link.epoch,
+            seq=link.seq,
+            head=link.digest,
+            address=self._hold(payload),
+            round=link.body.round,
+            size=payload.manifest.size,
+        )
+        offer = parse_snapshot_offer(seal(self._identity, self._scope, statement))
+        wanted = [held for held in self._offers if held.address in self._wanted][1 - SNAPSHOTS_HELD :]
+        for held in self._offers:
+            if held not in wanted:
+                self._let_go(held.address)
+        self._offers = deque((*wanted, offer))
+        self._wanted.intersection_update(held.address for held in wanted)
+        return offer
+
+    def held_offer(self, epoch: int, seq: int) -> SnapshotOffer | None:
+        """A snapshot at (epoch, seq) or later that still leads to our head. Raises RemoteError before an epoch."""
+        newest = self.newest
+        if newest is None or (epoch, seq) > newest.place:
+            raise RemoteError(Reason.UNAVAILABLE, "there is no such link yet")
+        reusable = min(REUSE_WITHIN, self._history - 1)
+        for offer in reversed(self._offers):
+            if offer.place >= (epoch, seq) and newest.seq - offer.seq <= reusable:
+                self._wanted.add(offer.address)
+                return offer
+        return None
+
+    def is_offer(self, address: Digest) -> bool:
+        """Whether this blob is a snapshot or a snapshot base."""
+        bases = any(link.address == address and link.seq == 0 for link in self._links)
+        return bases or any(offer.address == address for offer in self._offers)
+
+    def _require(self) -> UpdateHeader:
+        if self.newest is None:
+            raise LocalError("no epoch has begun")
+        return self.newest
+
+    def _check_size(self, payload: Payload) -> None:
+        size = payload.manifest.size
+        if not 0 < size <= self._max_payload_bytes:  # neighbours with the same limit would charge us for it
+            raise LocalError(f"a payload has 1 to {self._max_payload_bytes} bytes, not {size} (max_payload_bytes)")
+
+    def _hold(self, payload: Payload) -> Digest:
+        self._check_size(payload)
+        return self.blobs.put(payload.manifest, payload.data)
+
+    def _let_go(self, address: Digest) -> None:
+        if address != NO_DIGEST:
+            self.blobs.drop(address)
+
+    def _sign(self, *, epoch: int, seq: int, prev: Digest, address: Digest, body: UpdateHeaderBody) -> UpdateHeader:
+        statement = update_header_statement(epoch=epoch, seq=seq, prev=prev, address=address, body=body)
+        return parse_update_header(seal(self._identity, self._scope, statement))

@@ -1,0 +1,128 @@
+"""Closes rounds: waits until enough neighbours are fresh or the learned deadline is there, and says who takes part.
+
+A round is kept open as long as an exchange takes (exchange_times.py), whatever its caller's own patience is: one that
+is over sooner ends before anybody's update can be here, and its node runs away from the updates of all the others.
+"""
+
+from collections import deque
+from typing import Final, Literal
+
+import trio
+
+from gossip.context import ServiceContext
+from gossip.core.api import Arrivals, RoundView
+from gossip.core.config import GossipConfig
+from gossip.updates.rounds import LEAD_ROUNDS, LearnedDeadline, Standing
+
+EXCHANGE_MARGIN: Final = 3.0
+"""Times as long as an exchange takes a round is kept open. One is for the exchange, one for neighbours that ended
+their phase later than we did, by at most the exchange before; the third for a machine that is busier than a moment ago.
+Chosen; only a round that no quorum closes lasts so long."""
+
+FIRST_EXCHANGE_S: Final = 1.0
+"""What an exchange is taken to last before one was measured: eight processes that share two cores with a ninth took
+0.3 to 1.5 s. One that takes longer is measured all the same, and counts from then on."""
+
+
+class RoundCloser:
+    """Holds the learned deadline; the rule itself is rounds.py."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        config = context.config
+        self._context = context
+        self._exchanges = context.engine.traffic.exchanges
+        self._deadline = LearnedDeadline(
+            initial=config.initial_deadline_s, least=config.min_deadline_s, k=config.deadline_k
+        )
+        self._closed_at: deque[float] = deque(maxlen=LEAD_ROUNDS)
+        """When the newest rounds were closed."""
+        self._take_up(config)
+
+    def settle(self, config: GossipConfig) -> None:
+        """Close by another quorum and other bounds of the deadline from now on; what was learned stays."""
+        self._deadline.change(initial=config.initial_deadline_s, least=config.min_deadline_s, k=config.deadline_k)
+        self._take_up(config)
+
+    def _take_up(self, config: GossipConfig) -> None:
+        self._quorum = config.quorum
+        self._longest = config.initial_deadline_s
+        self._max_staleness = config.max_staleness
+
+    def exchange_seconds(self) -> float | None:
+        """How long an exchange with a quorum of the neighbours takes; None before one was measured."""
+        return self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars)
+
+    def patience(self, round: int) -> float:
+        """Seconds for which a round is kept open at the least: some exchanges' time while updates are to be expected,
+        one's where the neighbours have fallen silent, so that nobody runs away from those who will be back."""
+        if self._standing(round).staleness or self._due(round) or self._newly_met():
+            return self._exchange_patience()
+        delivered = self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars, delivered=True)
+        return min(self._longest, delivered or 0.0)
+
+    def arrivals(self, round: int) -> Arrivals:
+        """What has come of a round so far."""
+        rounds = [it.announced_round for it in self._context.engine.seated.values()]
+        announced = sum(at is not None and at >= round for at in rounds)
+        arrived = self._standing(round).fresh
+        return Arrivals(neighbours=len(rounds), announced=max(announced, arrived), arrived=arrived)
+
+    async def close(self, round: int, at_most_s: float) -> RoundView:
+        """One round's end."""
+        started = trio.current_time()
+        closed_by: Literal["quorum", "deadline", "alone"] = "deadline"
+        with trio.move_on_after(self._deadline.seconds(at_most_s, at_least=self.patience(round))):
+            closed_by = await self._enough(round)
+        seconds = trio.current_time() - started
+        self._closed_at.append(trio.current_time())
+        if closed_by != "alone":
+            self._deadline.learn(seconds)
+        self._context.engine.round_closed()
+        standing = self._standing(round)
+        return RoundView(
+            round=round,
+            staleness=standing.staleness,
+            fresh=standing.fresh,
+            neighbours=standing.neighbours,
+            arriving=standing.arriving,
+            closed_by=closed_by,
+            seconds=seconds,
+        )
+
+    async def _enough(self, round: int) -> Literal["quorum", "alone"]:
+        while True:
+            standing = self._standing(round)
+            if standing.neighbours == 0:
+                return "alone"
+            if standing.quorum_reached(self._quorum, due=self._due(round)):
+                return "quorum"
+            await self._context.changed.wait()
+
+    def _standing(self, round: int) -> Standing:
+        return self._context.engine.standing(round, trio.current_time())
+
+    def _exchange_patience(self) -> float:
+        seconds = self.exchange_seconds()
+        return min(self._longest, EXCHANGE_MARGIN * (FIRST_EXCHANGE_S if seconds is None else seconds))
+
+    def _due(self, round: int) -> int:
+        """How many neighbours are too stale to be live, yet deliver, and have announced this round, or one that we had
+        open while an announcement may have been under way."""
+        engine, since = self._context.engine, self._since()
+        live = self._standing(round).staleness
+        opened = trio.current_time() - self._exchange_patience()
+        least = round - sum(at >= opened for at in self._closed_at)
+        return sum(
+            peer not in live and (it.announced_round or 0) >= least and self._exchanges.delivers(peer, since)
+            for peer, it in engine.seated.items()
+        )
+
+    def _newly_met(self) -> bool:
+        """Whether there is a neighbour of which nothing is here yet, and might be soon."""
+        since = self._since()
+        return any(not it.tracked and it.since >= since for it in self._context.engine.seated.values())
+
+    def _since(self) -> float:
+        """From when on a neighbour's signs of life count: who delivers nothing for as many deadlines as it may be
+        stale rounds is not waited for."""
+        return trio.current_time() - max(1, self._max_staleness) * self._exchange_patience()

@@ -1,0 +1,123 @@
+"""When a round closes, and over whom: pure functions of who has said what, and a deadline that is learned.
+
+A neighbour counts as *live* while its newest applied round is at most `max_staleness` behind ours, and as *fresh* when
+it has reached ours. A round closes at a quorum of fresh among the live ones, or at the deadline. A neighbour that
+died therefore costs a few deadlines and then, too stale to be live, nothing. With neighbours but no live one we wait
+for the deadline: a node that ran ahead of all others must not run further.
+
+A neighbour that is too stale here, but has announced our round and delivers, is *due*: it keeps up, and the exchange
+does not. It counts in the quorum's denominator. Without it every neighbour whose updates pile up would make the quorum
+smaller, the rounds shorter and the pile larger, until each node closed its rounds alone.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from gossip.core.ids import PeerId
+
+LEAD_ROUNDS: Final = 64
+"""A neighbour that claims to be this far ahead of the swarm's round and of ours is not believed: it would count as
+fresh for ever. No honest node is; the fastest is held back by its own deadlines long before."""
+
+WINDOW: Final = 32
+"""Closing times remembered: enough for a steady median, few enough to follow a change within half an hour."""
+
+ENOUGH: Final = 3
+"""Closing times needed before the deadline is learned from them: the least that have a median worth the name."""
+
+SPREAD_FLOOR: Final = 0.1
+"""The MAD counts as at least this share of the median. Equal times would else set the deadline to the median itself,
+half of all rounds would be cut short, and each cut would lower the next deadline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The members of a round: staleness in rounds of each live neighbour, how many are fresh, and how many neighbours
+    are yet to be heard of."""
+
+    staleness: dict[PeerId, int]
+    fresh: int
+    neighbours: int
+    arriving: int = 0
+
+    def quorum_reached(self, quorum: float, *, due: int = 0) -> bool:
+        """Whether enough are fresh of the live neighbours, of those arriving, and of those that are `due`: too many of
+        their updates are on the way."""
+        live = len(self.staleness) + self.arriving
+        return live > 0 and self.fresh >= math.ceil(quorum * (live + due) - 1e-9)
+
+
+ARRIVAL_S: Final = 30.0
+"""For so long after we have begun, neighbours that are not tracked yet count as arriving: those who begin together do
+so within seconds of each other. Until then a round waits for them, and none is averaged over fewer members than
+withstand the liars: the first one to be heard of may be one. As long as the deadline before any is learned. Chosen."""
+
+
+def standing(
+    round: int,
+    applied: Mapping[PeerId, int | None],
+    max_staleness: int,
+    *,
+    swarm: int | None = None,
+    beginning: bool = False,
+) -> Standing:
+    """Who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet). `swarm`: where
+    the swarm is (`swarm_round`), if enough have said so. `beginning`: we have begun less than ARRIVAL_S ago."""
+    horizon = max(round, swarm or 0) + LEAD_ROUNDS
+    known = {peer: at for peer, at in applied.items() if at is not None and at <= horizon}
+    staleness = {peer: max(0, round - at) for peer, at in known.items()}
+    live = {peer: behind for peer, behind in staleness.items() if behind <= max_staleness}
+    return Standing(
+        staleness=live,
+        fresh=sum(behind == 0 for behind in live.values()),
+        neighbours=len(applied),
+        arriving=sum(at is None for at in applied.values()) if beginning else 0,
+    )
+
+
+def swarm_round(announced: Mapping[PeerId, int | None], *, liars: int) -> int | None:
+    """The highest round that more than `liars` of these neighbours, and more than half of them, say they have reached.
+
+    Who has announced nothing (None) has reached none. So neither `liars` of any number of neighbours nor any minority
+    moves it upwards, however many are silent. None: too few have said anything.
+    """
+    said = sorted((at for at in announced.values() if at is not None), reverse=True)
+    needed = max(liars, len(announced) // 2) + 1
+    return said[needed - 1] if len(said) >= needed else None
+
+
+class LearnedDeadline:
+    """median + k * MAD of past closing times, between a least and an initial value (seconds).
+
+    A round cut off by the deadline counts with the deadline itself, so that a deadline set too low grows by the factor
+    1 + k * SPREAD_FLOOR a round until the slow are heard again.
+    """
+
+    def __init__(self, *, initial: float, least: float, k: float) -> None:
+        self.change(initial=initial, least=least, k=k)
+        self._seconds: deque[float] = deque(maxlen=WINDOW)
+
+    def change(self, *, initial: float, least: float, k: float) -> None:
+        """Other bounds; what was learned stays."""
+        self._initial = initial
+        self._least = least
+        self._k = k
+
+    def seconds(self, at_most: float, *, at_least: float = 0.0) -> float:
+        """The deadline for the next round, never above `at_most`; below `at_least` only where that is above a bound."""
+        return min(at_most, self._initial, max(at_least, self._learned()))
+
+    def learn(self, seconds: float) -> None:
+        """A round closed after so many seconds."""
+        self._seconds.append(seconds)
+
+    def _learned(self) -> float:
+        if len(self._seconds) < ENOUGH:
+            return self._initial
+        middle = median(self._seconds)
+        mad = median(abs(value - middle) for value in self._seconds)
+        return max(self._least, middle + self._k * max(mad, SPREAD_FLOOR * middle))

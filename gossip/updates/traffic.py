@@ -1,0 +1,60 @@
+"""Counts the bytes of payloads that come and go, times them, and knows who has been sent our newest one."""
+
+from collections.abc import Callable, Mapping
+
+from gossip.core.api import GossipStats
+from gossip.core.ids import Digest, PeerId
+from gossip.updates.exchange_times import ExchangeTimes
+from gossip.updates.neighbour import Neighbour
+from gossip.updates.publisher import Publisher
+from gossip.updates.throughput import Throughput
+
+
+class Traffic:
+    """Updates and snapshots are counted apart: only the former are what a compressor makes smaller."""
+
+    def __init__(self, stats: GossipStats, publisher: Publisher, neighbours: Mapping[PeerId, Neighbour]) -> None:
+        self._stats = stats
+        self._publisher = publisher
+        self._neighbours = neighbours
+        self.speeds = Throughput(neighbours)
+        self.exchanges = ExchangeTimes(neighbours)
+
+    def received(self, *, snapshot: bool) -> Callable[[int], None]:
+        """A meter for verified bytes that come in."""
+        return self._snapshot_in if snapshot else self._payload_in
+
+    def sent(self, address: Digest, size: int) -> None:
+        """`size` bytes of a blob of ours go out."""
+        if self._publisher.is_offer(address):
+            self._stats.snapshot_bytes_sent += size
+        else:
+            self._stats.payload_bytes_sent += size
+
+    def passed_on(self, size: int, *, snapshot: bool) -> None:
+        """`size` bytes of another's blob go out."""
+        if snapshot:
+            self._stats.snapshot_bytes_sent += size
+        else:
+            self._stats.payload_bytes_sent += size
+
+    def delivered(self, peer: PeerId, address: Digest, now: float) -> None:
+        """`peer` was sent all of a blob of ours, or wants no more of it: the rest it has of others."""
+        neighbour = self._neighbours.get(peer)
+        if neighbour is not None and neighbour.delivered != address:
+            self.exchanges.delivered(peer, address, now)
+        if neighbour is not None:
+            neighbour.delivered = address
+
+    def all_delivered(self) -> bool:
+        """Whether every neighbour has been sent the whole of our newest payload."""
+        newest = self._publisher.newest
+        if newest is None or newest.body.size == 0:
+            return True
+        return all(neighbour.delivered == newest.address for neighbour in self._neighbours.values())
+
+    def _snapshot_in(self, size: int) -> None:
+        self._stats.snapshot_bytes_received += size
+
+    def _payload_in(self, size: int) -> None:
+        self._stats.payload_bytes_received += size

@@ -1,0 +1,1 @@
+"""The configuration: sections, their sources, and mistakes in them said in one line."""

@@ -1,0 +1,158 @@
+"""The whole configuration: the components' own frozen dataclasses, one TOML section each, and nothing said twice.
+
+    [task]     name of the task and its options (free keys: size, data, alpha, ...)
+    [train]    p2ptrain.training.TrainConfig        [sync]    p2ptrain.sync.SyncConfig
+    [network]  gossip.core.config.GossipConfig, and where to listen
+    [node]     this process: lane, checkpoints, metrics, its shard of the data
+    [attack]   what a Byzantine node does (for experiments; none by default)
+    [monitoring]  whom else it tells: exporters
+
+`load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
+line. It imports the learning package (and with it torch): commands import this module when they run, not before.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gossip.core.errors import LocalError
+from node.config import config_errors
+from node.config.config_members import check_members
+from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
+from node.config.toml_source import Raw, parse_set
+from node.system.errors import UsageError
+from p2ptrain import attacks
+from p2ptrain.attacks import Attack
+from p2ptrain.sync import SyncConfig
+from p2ptrain.training import TrainConfig
+
+_FORBID: ConfigDict = {"extra": "forbid"}
+
+
+class _Free(BaseModel):
+    """A section with a `name` and free options for the factory of that name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every key but `name`: keyword arguments of the factory."""
+        return dict(self.model_extra or {})
+
+
+class TaskSection(_Free):
+    """What is learned: a built-in task, a plug-in's, or `module:factory`."""
+
+    name: str = "byte-lm"
+
+
+class AttackSection(_Free):
+    """What this node does to others; "none" is honest."""
+
+    name: str = "none"
+
+    def find(self) -> Attack | None:
+        """The attack; None for an honest node. UsageError on an option that it does not take."""
+        try:
+            return None if self.name == "none" else attacks.find(self.name, **self.options)
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"[attack]: {error}") from None
+
+
+class Config(BaseModel):
+    """Everything that a node can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: TaskSection = TaskSection()
+    train: TrainConfig = TrainConfig()
+    sync: SyncConfig = SyncConfig()
+    network: NetworkConfig = NetworkConfig()
+    node: NodeConfig = NodeConfig()
+    attack: AttackSection = AttackSection()
+    monitoring: MonitoringConfig = MonitoringConfig()
+
+    def to_toml(self) -> str:
+        """Every setting, defaults included, as a file that `load` reads back to the same configuration."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def load(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | None = None) -> Config:
+    """The configuration from TOML files, later ones over earlier ones, `section.key=value` over them, flags over all.
+
+    Raises UsageError on the first mistake.
+    """
+    raw = merged(files, sets, flags)
+    role_in(raw)
+    return from_raw(raw)
+
+
+def from_raw(raw: Raw) -> Config:
+    """Validate sections, keys, values, and the names of members. Raises UsageError."""
+    check_members(raw)
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        raise config_errors.from_validation(error, known_keys(), raw) from None
+    except LocalError as error:  # of GossipConfig, whose package does not know pydantic
+        raise UsageError(f"[network]: {error}") from None
+    check_addresses(config.network)
+    _check_pace(config)
+    config.attack.find()
+    return config
+
+
+def _check_pace(config: Config) -> None:
+    if config.node.pace == "auto" and "adaptive" in config.sync.compressor.split("+"):
+        message = "node.pace=auto and sync.compressor=adaptive both follow the link, each the other downwards"
+        raise UsageError(message, "choose the steps (node.pace) or the bits (sync.compressor) yourself")
+
+
+def known_keys() -> dict[str, list[str] | None]:
+    """The keys of each section; None where any key may stand."""
+    keys: dict[str, list[str] | None] = {}
+    for section, info in Config.model_fields.items():
+        kind = info.annotation
+        free = isinstance(kind, type) and issubclass(kind, _Free)
+        keys[section] = None if free or not is_dataclass(kind) else [field.name for field in fields(kind)]
+    return keys
+
+
+def changed(config: Config, sections: Sequence[str]) -> list[str]:
+    """The settings of these sections that differ from the defaults, each as `section.key=value`."""
+    ours, default = (each.model_dump(mode="json", exclude_none=True) for each in (config, Config()))
+    return [
+        f"{section}.{key}={_toml_value(value)}"
+        for section in sections
+        for key, value in ours[section].items()
+        if default[section].get(key) != value
+    ]
+
+
+MACHINE_KEYS = ("train.device=", "train.threads=", "train.precision=", "task.data=")
+"""Settings that each machine chooses for itself: another one joins with its own, and with its own data."""
+
+
+def join_command(config: Config, address: str) -> str:
+    """What another machine runs to join: the peer to dial, and every setting that members must agree on."""
+    agreed = [text for text in changed(config, ("task", "train", "sync")) if not text.startswith(MACHINE_KEYS)]
+    agreed += [text for text in changed(config, ("node",)) if text.startswith("node.pace=")]
+    if config.network.swarm != Config().network.swarm:
+        agreed.append(f"network.swarm={_toml_value(config.network.swarm)}")
+    words = ["p2ptrain", "node", "--peer", address]
+    for text in agreed:
+        words += ["--set", text]
+    return shlex.join(words)
+
+
+def _toml_value(value: object) -> str:
+    """A value for `--set`: bare where a bare string comes back as itself."""
+    if isinstance(value, str):
+        bare = parse_set(f"a.b={value}")[2] == value and value == value.strip() and value != ""
+        return value if bare else tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
+    return " ".join(tomli_w.dumps({"v": value}).removeprefix("v = ").split())

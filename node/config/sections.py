@@ -1,0 +1,168 @@
+"""The sections of the configuration that need no torch: the network's, and this process's.
+
+A bootstrap node reads these and no others (`node/roles/bootstrap.py`), so this module imports nothing that learns.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, get_args
+
+from pydantic import ConfigDict, Field
+
+from gossip.core.backoff import peer_in
+from gossip.core.config import GossipConfig
+from gossip.core.errors import LocalError
+from gossip.transport.connection_limits import LOCAL_NETWORKS, ConnectionBounds
+from node.config.toml_source import Raw, drop_options_of_other_names, merge, parse_set, read_file
+from node.page.token import check_exposure
+from node.system.errors import UsageError
+
+Role = Literal["trainer", "observer", "bootstrap"]
+ROLES: tuple[str, ...] = get_args(Role)
+
+_FORBID: ConfigDict = {"extra": "forbid"}
+_ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/]+/tcp/\d{1,5}(/p2p/[^/]+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(GossipConfig):
+    """The gossip service's settings, and this node's own addresses."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID
+
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    """Multiaddrs to listen on; port 0 is any free one."""
+    announce: tuple[str, ...] = ()
+    """Multiaddrs to tell others instead (a router forwards a port to this machine); empty: what `listen` came to."""
+    upnp: bool = True
+    """Whether to ask the router to forward the listening port here. It asks the own router alone, for a port that is
+    meant to be dialled, and takes it back at the end; without it most homes would be beyond reach. Not where `announce`
+    says that somebody has seen to it, nor where this machine has a public address, or listens on loopback alone."""
+    max_connections: Annotated[int, Field(ge=1)] = 256
+    """Inbound connections; a newcomer gets the place of whoever idles longest, never that of a neighbour."""
+    max_connections_of_network: Annotated[int, Field(ge=1)] = 32
+    """The same of one network: a /24 of IPv4, a /48 of IPv6."""
+    unbounded_networks: tuple[str, ...] = LOCAL_NETWORKS
+    """Networks whose callers are bounded by `max_connections` alone: one's own, or that of a proxy before the node."""
+
+    def __post_init__(self) -> None:
+        """LocalError when settings contradict each other."""
+        super().__post_init__()
+        self.bounds()
+
+    def bounds(self) -> ConnectionBounds:
+        """How many connections there may be."""
+        return ConnectionBounds(
+            inbound=self.max_connections,
+            of_network=self.max_connections_of_network,
+            unbounded_networks=self.unbounded_networks,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """This process."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID
+
+    role: Role = "trainer"
+    """An observer trains and publishes nothing: it takes the swarm's model now and then, and evaluates it. A bootstrap
+    node trains nothing: it knows who is there, and tells those who come."""
+    name: str = "node"
+    """The folder under the run folder, and the node's name in tables."""
+    lane: Literal["thread", "inline"] = "thread"
+    """Where training runs. `inline` shares the event loop's thread: for tests and simulations."""
+    overlap_steps: Annotated[int, Field(ge=0)] = 0
+    """tau: how many steps late a closed round may be applied; 0: as many as `train.inner_steps`."""
+    pace: Literal["fixed", "dylu", "auto"] = "fixed"
+    """Steps in a round: train.inner_steps (fixed); fewer on a slower machine, so that all end together (dylu); as few
+    as the measured links hide, at most train.inner_steps (auto). All members should have the same."""
+    catch_up_rounds: Annotated[int, Field(ge=1)] = 2
+    """A node this many rounds behind its neighbours does shorter rounds until it is level."""
+    checkpoint_every: Annotated[int, Field(ge=0)] = 10
+    """Rounds between checkpoints; 0: only at the end and on an interruption."""
+    checkpoint_keep: Annotated[int, Field(ge=1)] = 3
+    """How many checkpoints stay: one to go on from, and two for when it is damaged."""
+    wait_for: Annotated[int, Field(ge=0)] = 0
+    """Neighbours to wait for before the first round; 0: start alone, others may join at any time."""
+    wait_timeout_s: Annotated[float, Field(ge=0)] = 60.0
+    """After so long, start with those there are. Slow machines need half a minute to import torch and dial."""
+    min_donors: Annotated[int, Field(ge=1)] | None = None
+    """Neighbours whose word is taken for where the swarm is, and whose models, when this node comes into a run. None:
+    more than sync.f of them and more than half for the one, and 2 f + 1 for the other, or all that there are."""
+    linger_s: Annotated[float, Field(ge=0)] = 5.0
+    """How long a finished node stays for slower neighbours' last rounds, at most; and then, for its last update to be
+    fetched."""
+    metrics_host: str = "127.0.0.1"
+    """Where the node's page, /metrics and /status listen. On another address than loopback they want a token."""
+    metrics_port: Annotated[int, Field(ge=-1, le=65535)] = 0
+    """0: any free port; -1: no status page."""
+    status_token_file: Path | None = None
+    """Holds the token without which the page answers nobody (mode 0600); made with a new one if it is not there. None:
+    no token is asked for, which only loopback allows."""
+    shard_count: Annotated[int, Field(ge=1)] = 1
+    """Parts that the training data is cut into. 1: every node draws from all of it, each in an order of its own."""
+    shard_index: Annotated[int, Field(ge=0)] | None = None
+    """Which part is this node's. None: the part that its peer id falls on, in an order that its peer id gives."""
+
+    def __post_init__(self) -> None:
+        """ValueError when the shard is not one of the count; UsageError for a page that all may read."""
+        if self.shard_index is not None and self.shard_index >= self.shard_count:
+            raise ValueError(f"shard_index {self.shard_index} must be below shard_count {self.shard_count}")
+        if self.metrics_port >= 0:
+            check_exposure(self.metrics_host, self.status_token_file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringConfig:
+    """What this machine tells beyond its page and its log; no member needs to know."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID
+
+    exporters: tuple[str, ...] = ()
+    """Of tensorboard, wandb (offline), otel; each needs its extra, such as `pip install p2ptrain[tensorboard]`."""
+    watts_per_core: Annotated[float, Field(gt=0)] = 7.0
+    """What a busy core takes, where the machine does not say what it takes. 11 would be a desktop's (65 W for 6 cores),
+    4 a server's (280 W for 64): only whoever has the machine can say."""
+
+
+def check_addresses(network: NetworkConfig) -> None:
+    """UsageError for an address that is none."""
+    for key in ("listen", "announce"):
+        for address in getattr(network, key):
+            if not _ADDRESS.fullmatch(address):
+                raise UsageError(f"network.{key}: {address!r} is no address", "one looks like /ip4/0.0.0.0/tcp/4001")
+    for address in network.peers:
+        try:
+            peer_in(address)
+        except LocalError as error:
+            raise UsageError(f"network.peers: {error}", "copy it from the line that the other node prints") from None
+
+
+def merged(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | None = None) -> Raw:
+    """The raw settings of TOML files, later ones over earlier ones, `section.key=value` over them, flags over all.
+
+    Raises UsageError on what is no file, no TOML, or no `--set`.
+    """
+    raw: Raw = {}
+    for file in files:
+        merge(raw, read_file(file))
+    over: Raw = {}
+    for text in sets:
+        section, key, value = parse_set(text)
+        merge(over, {section: {key: value}})
+    merge(over, flags or {})
+    drop_options_of_other_names(raw, over)
+    merge(raw, over)
+    return raw
+
+
+def role_in(raw: Raw) -> str:
+    """Which role the settings ask for. UsageError for one that there is not."""
+    section = raw.get("node")
+    role = section.get("role", ROLES[0]) if isinstance(section, dict) else ROLES[0]
+    if role not in ROLES:
+        raise UsageError(f"unknown role {role!r}", f"there are {', '.join(ROLES)}")
+    return str(role)

@@ -1,0 +1,55 @@
+"""What a node tells, and the running totals behind its summary."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Emit(Protocol):
+    """Records an event with its fields (node.events.log.EventLog)."""
+
+    def __call__(self, event: str, /, **fields: object) -> object:
+        """Record one event."""
+
+
+class Journal:
+    """Passes events on, and keeps the first and the last of each measured value and the time that training took."""
+
+    def __init__(self, emit: Emit, *, clock: Callable[[], float]) -> None:
+        self.emit = emit
+        self.clock = clock
+        self.first: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+        self.eval_round: int | None = None
+        """After how many rounds the held-out loss in `last` was measured."""
+        self.own: dict[str, float] = {}
+        """The task's own metrics, as measured with it."""
+        self.earlier_seconds = 0.0
+        """Training time of this run's earlier processes."""
+        self._began: float | None = None
+        self._ended: float | None = None
+
+    def measured(self, **values: float) -> None:
+        """Remember the latest (and, the first time, the first) value of each name."""
+        for name, value in values.items():
+            self.first.setdefault(name, value)
+            self.last[name] = value
+
+    def training_began(self) -> None:
+        """The clock of `wall_seconds` starts."""
+        self._began = self.clock()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything to keep."""
+        return self._began is not None
+
+    def training_ended(self) -> None:
+        """The clock of `wall_seconds` stops."""
+        self._ended = self.clock()
+
+    @property
+    def wall_seconds(self) -> float:
+        """Time spent training: from its beginning to its end in this process, and in those before it."""
+        if self._began is None:
+            return self.earlier_seconds
+        return self.earlier_seconds + (self.clock() if self._ended is None else self._ended) - self._began

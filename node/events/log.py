@@ -1,0 +1,169 @@
+"""The node's event log: one JSON object a line in `events.jsonl`, and the same to whoever listens in the process.
+
+Every event has `ts` (Unix seconds) and `event`. The names, their fields and what they mean are one vocabulary, which
+docs/operations.md#events holds and a test holds to the code, both ways. Secrets are hidden before anybody hears of an
+event (redaction.py). Why this is no logger of structlog's: docs/decisions/0031.
+
+The log never ends a run: when the disk is full it warns once on stderr, and tries again with every further event. Nor
+does it fill the disk: at MAX_BYTES the file becomes `events.1.jsonl`, in the place of the one before, and a new one is
+begun.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from node.events.redaction import Redactor
+from node.system.errors import RunError
+from node.system.safe_io import say
+
+Event: TypeAlias = dict[str, Any]
+"""A JSON object with `ts` and `event`; its values are whatever JSON has."""
+
+Sink: TypeAlias = Callable[[Event], None]
+
+MAX_BYTES = 256 << 20
+"""Of one file: 200,000 rounds among a few neighbours; two such files still fit on a small disk."""
+
+
+class EventLog:
+    """Call it to record an event: `emit("round", round=3, train_loss=2.5)`. Use it as a context manager."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        sinks: Iterable[Sink] = (),
+        clock: Callable[[], float] = time.time,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """Append to `path`. RunError when it cannot be opened."""
+        self.path = path
+        self._sinks = list(sinks)
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._warned = False
+        self.redact = Redactor()
+        """Knows what must never be told; whoever comes to hold a secret lets it learn that."""
+        try:
+            self._open()
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}", "give another folder with --run-dir") from error
+
+    def add_sink(self, sink: Sink) -> None:
+        """From now on, call `sink` with every event."""
+        self._sinks.append(sink)
+
+    def __call__(self, event: str, /, **fields: object) -> Event:
+        """Record an event and return it as it was recorded."""
+        record: Event = {"ts": round(self._clock(), 3), "event": event, **self.redact.fields(fields)}
+        self._write(to_line(record).encode())
+        for sink in self._sinks:
+            sink(record)
+        return record
+
+    def close(self) -> None:
+        """Close the file; what comes after is passed on to the sinks alone."""
+        try:
+            self._file.close()
+        except OSError as error:  # the last bytes did not fit
+            self._warn(error)
+
+    def __enter__(self) -> "EventLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        self._file: IO[bytes] = self.path.open("ab")
+        self._bytes = self._file.tell()
+        if self._bytes and not _ends_whole(self.path):  # a crash cut the last line short: it costs only itself
+            self._append(b"\n")
+
+    def _write(self, line: bytes) -> None:
+        if self._file.closed:
+            return
+        try:
+            if self._bytes and self._bytes + len(line) > self._max_bytes:
+                self._rotate()
+            self._append(line)
+        except OSError as error:
+            self._warn(error)
+
+    def _append(self, line: bytes) -> None:
+        self._file.write(line)
+        self._bytes += len(line)
+        self._file.flush()
+
+    def _rotate(self) -> None:
+        self.path.replace(older(self.path))
+        full = self._file
+        self._open()
+        full.close()
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            # Where stderr is a file it may well lie on the same full disk, and then nobody can be told.
+            say(sys.stderr, f"warning: {self.path}: {error.strerror}; going on without the event log\n")
+
+
+class JsonSink:
+    """Events as JSON lines on a stream. A reader that has gone away ends the sink, and nothing else."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream: IO[str] | None = stream
+
+    def __call__(self, event: Event) -> None:
+        """Write one line, at once."""
+        if self._stream is not None and not say(self._stream, to_line(event)):
+            self._stream = None
+
+
+def to_line(event: Mapping[str, object]) -> str:
+    """The event as one line of strict JSON: a NaN or Inf becomes null, a path its text."""
+    return json.dumps(_finite(event), default=str, ensure_ascii=False, separators=(", ", ": ")) + "\n"
+
+
+def from_line(line: str | bytes) -> Event | None:
+    """The event that a line holds; None when it holds none (a line cut short by a crash, another program's print)."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("event"), str) else None
+
+
+def older(path: Path) -> Path:
+    """Where a full log is kept: `events.1.jsonl` for `events.jsonl`."""
+    return path.with_name(f"{path.stem}.1{path.suffix}")
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Every event in a log, the older file's first, one by one; lines that are none are passed over, as are files."""
+    for file in (older(path), path):
+        with suppress(FileNotFoundError), file.open("rb") as lines:
+            yield from (event for line in lines if (event := from_line(line)) is not None)
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value

@@ -1,0 +1,312 @@
+"""What a node keeps of its rounds: the round's event, evaluations, checkpoints, and the summary at the end."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import psutil
+import torch
+import trio
+
+from gossip.core.api import RoundView
+from gossip.core.ids import PeerId
+from gossip.updates.topology import tag_of
+from node.events.summary import NodeSummary
+from node.metrics.gpu_metrics import gpu_use
+from node.metrics.live_metrics import Readings, disk_free
+from node.page.feed import LiveSnapshot
+from node.training.checkpoint import Checkpoint
+from node.training.checkpoint_room import bytes_of, lacking_words
+from node.training.divergence import diverged, untrainable, unusable, why_unusable
+from node.training.inner_loop import Phase
+from node.training.node import Node
+from p2ptrain.aggregate.topology import spectral_gap
+from p2ptrain.sync.base import RoundResult
+from p2ptrain.training.layout import StateLayout
+from p2ptrain.training.trainer import UNTRAINED_PREFIX
+
+BYTES_PER_PARAMETER = 4
+"""fp32, which "dense" means in every ratio that we report."""
+
+LAST_WAITS_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Between the tries to write the last checkpoint: half a minute, in which somebody who is told that the disk is full
+can make room, and other nodes of a swarm remove what they do not need. Chosen."""
+
+MAX_COMPARED = 4
+"""Neighbours whose predictions are compared with ours: copies of so many models are held meanwhile."""
+
+
+async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundResult, *, close_seconds: float) -> None:
+    """Tell of a closed round; evaluate the outer parameters and write a checkpoint where due."""
+    node.journal.measured(train_loss=phase.loss, consensus_distance=result.consensus_distance)
+    node.neighbours = view.neighbours
+    if not node.last_round:  # at the end neighbours leave, as they should
+        node.watch_margin(result.members)
+    node.watch_skipped()
+    node.watch_refused()
+    node.journal.emit("round", **_round_fields(node, phase, view, result, close_seconds))
+    if node.evaluation_due() or phase.state is not None:
+        phi_d = await node.lane.offload(lambda: phase.theta_d + result.correction_d)
+        if node.evaluation_due():
+            await evaluate(node, phi_d, rounds=node.round + 1)
+        if phase.state is None:
+            return
+        if not node.evaluation_due() and (why := await unusable(node, phi_d)) is not None:
+            raise diverged(node, why)
+        await save(node, phi_d, phase.state, next_round=node.round + 1, last=node.last_round)
+
+
+async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int = 0) -> None:
+    """Measure the held-out loss of the outer parameters (by default the moving ones) after so many rounds, and the
+    task's own metrics; tell them. RunError where the loss is not finite."""
+    found = await node.lane.offload(lambda: node.inner.trainer.measure(phi_d))
+    node.journal.measured(eval_loss=found.loss)
+    node.journal.eval_round, node.journal.own = rounds, dict(found.own)
+    node.tell_of_metrics(found.fault)
+    divergence = await _divergence(node, phi_d)
+    node.journal.emit(
+        "evaluated", round=rounds, eval_loss=found.loss, output_divergence=divergence, own=node.journal.own
+    )
+    why = why_unusable(found.loss)
+    if why is not None:
+        raise diverged(node, why) if rounds else untrainable(found.loss)
+
+
+async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
+    """Of our predictions from those of the neighbours' newest models; None where none is held."""
+    trainer, models = node.inner.trainer, []
+    for peer in sorted(node.service.neighbours())[:MAX_COMPARED]:
+        async with node.strategy_lock:
+            held = await node.lane.offload(lambda: node.strategy.estimate(str(peer)))  # noqa: B023
+        if held is not None:
+            models.append(torch.frombuffer(bytearray(held), dtype=torch.float32))
+    if not models:
+        return None
+    return await node.lane.offload(lambda: trainer.divergence(trainer.vector() if phi_d is None else phi_d, models))
+
+
+async def save(
+    node: Node,
+    theta_d: torch.Tensor,
+    state: dict[str, torch.Tensor],
+    *,
+    next_round: int,
+    last: bool = False,
+    waits_s: tuple[float, ...] = LAST_WAITS_S,
+) -> None:
+    """Write a checkpoint. One that the disk does not take is told of, and owed from then on: training goes on. The
+    `last` one is tried again after each of `waits_s` seconds. Why there is none is left in `node.unsaved`."""
+    async with node.strategy_lock:
+        sync = await node.lane.offload(
+            lambda: {name: value.clone() for name, value in node.strategy.state_dict().items()}
+        )
+    layout = await node.lane.offload(node.inner.trainer.layout)
+    checkpoint = checkpoint_of(node, theta_d, state, sync, layout, next_round)
+    waits_s = waits_s if last else ()
+    again = f"for {sum(waits_s):g} s" if waits_s else "" if last or node.owes_checkpoint else "after every round"
+    for wait_s in (*waits_s, None):
+        try:
+            path = await node.lane.offload(lambda: node.checkpoints.save(checkpoint))
+        except OSError as error:
+            _could_not_save(node, checkpoint, error.strerror or str(error), again=again)
+            again = ""
+        else:
+            _saved(node, path, next_round)
+            return
+        if wait_s is not None:
+            await trio.sleep(wait_s)
+
+
+def _could_not_save(node: Node, checkpoint: Checkpoint, why: str, *, again: str) -> None:
+    """Tell of it: programs each time, people where it is said when it is tried `again`."""
+    folder, needed = node.checkpoints.folder, bytes_of(checkpoint.tensors)
+    node.owes_checkpoint, node.unsaved = True, why + lacking_words(folder, needed)
+    node.journal.emit(
+        "checkpoint_failed", round=checkpoint.round, why=why, needed_bytes=needed, free_bytes=disk_free(folder)
+    )
+    if again:
+        message = f"no checkpoint of round {checkpoint.round}: {node.unsaved}; it is tried again {again}"
+        node.journal.emit("warning", message=message, about="checkpoint")
+
+
+def _saved(node: Node, path: Path, next_round: int) -> None:
+    node.unsaved = None
+    node.journal.emit("checkpoint", round=next_round, path=path)
+    if node.owes_checkpoint:
+        node.owes_checkpoint = False
+        message = f"the checkpoint of round {next_round} could be written"
+        node.journal.emit("warning", message=message, about="checkpoint", recovered=True)
+
+
+def checkpoint_of(
+    node: Node,
+    theta_d: torch.Tensor,
+    state: dict[str, torch.Tensor],
+    sync: dict[str, torch.Tensor],
+    layout: StateLayout | None,
+    next_round: int,
+) -> Checkpoint:
+    """The checkpoint from which `runtime.resume` goes on, and from which the model is taken home."""
+    tensors = {
+        name if name.startswith(UNTRAINED_PREFIX) else f"trainer.{name}": value
+        for name, value in (state | {"parameters": theta_d}).items()
+    }
+    tensors |= {f"sync.{name}": value for name, value in sync.items()}
+    meta = {
+        "config": node.config.model_dump(mode="json"),
+        "model": None if layout is None else layout.to_meta(),
+        "peer_id": node.peer_id,
+        "first": node.journal.first,
+        "steps": node.inner.steps,
+        "compute_s": node.inner.compute_seconds,
+        "wall_s": node.journal.wall_seconds,
+        "epoch": node.epochs.used,
+    }
+    return Checkpoint(round=next_round, meta=meta, tensors=tensors)
+
+
+def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
+    """The node's run so far, as `summary.json` has it."""
+    journal, stats = node.journal, node.service.stats
+    dense = BYTES_PER_PARAMETER * node.inner.trainer.numel
+    ratio = dense / node.mean_payload if stats.payload_bytes_sent and node.mean_payload else None
+    return NodeSummary(
+        peer_id=node.peer_id,
+        rounds=node.round,
+        steps=node.inner.steps,
+        tokens=node.inner.trainer.tokens,
+        wall_s=journal.wall_seconds,
+        compute_s=node.inner.compute_seconds,
+        utilization=node.utilization,
+        train_loss_first=journal.first.get("train_loss"),
+        train_loss_last=journal.last.get("train_loss"),
+        eval_loss_first=journal.first.get("eval_loss"),
+        eval_loss_last=journal.last.get("eval_loss"),
+        eval_round=journal.eval_round,
+        own=journal.own,
+        consensus_distance=journal.last.get("consensus_distance"),
+        payload_bytes_sent=stats.payload_bytes_sent,
+        payload_bytes_received=stats.payload_bytes_received,
+        dense_bytes_equivalent=round(stats.payload_bytes_sent * (ratio or 0.0)),
+        compression_ratio=ratio,
+        updates_accepted=stats.updates_accepted,
+        updates_rejected={str(reason): count for reason, count in stats.rejected_by_reason.items()},
+        updates_in_time=node.in_time.total,
+        neighbours=node.neighbours,
+        aggregator=node.config.sync.aggregator,
+        compressor=node.config.sync.compressor,
+        resumed_from=resumed_from,
+    )
+
+
+def readings(node: Node) -> Readings:
+    """What a scrape wants to know of this moment."""
+    service, network = node.service, node.config.network
+    return Readings(
+        reachability=service.reachability(),
+        accepted={str(peer): node.accepted[str(peer)] for peer in service.neighbours()},
+        read_seconds={str(peer): seconds for peer, seconds in service.read_seconds.items()},
+        queues=node.queues(),
+        blob_seconds=service.stats.blob_seconds,
+        drops=service.drops(),
+        relaying=service.relaying(),
+        relay_limit=network.relay_bytes_per_s if network.relay else 0.0,
+        disk_free=disk_free(node.checkpoints.folder),
+        spectral_gap=_gap_of(frozenset(service.known_graph().items())),
+    )
+
+
+def moment(node: Node, lag_s: float | None) -> LiveSnapshot:
+    """What the node's page wants to know of this moment."""
+    service, stats, speeds = node.service, node.service.stats, node.service.link_speeds()
+    refused: dict[str, dict[str, int]] = {}
+    for (peer, reason), count in stats.rejected.items():
+        refused.setdefault(str(peer), {})[str(reason)] = count
+    peers = {
+        str(peer): {
+            "here": True,
+            "round": it.round,
+            "staleness": it.staleness,
+            "score": round(it.score),
+            "tracked": it.tracked,
+            "address": it.address,
+            "neighbours": it.neighbours,
+            "accepted": node.accepted[str(peer)],
+            "rejected": refused.get(str(peer), {}),
+            "sent_bytes_per_s": speeds[peer].sent,
+            "received_bytes_per_s": speeds[peer].received,
+        }
+        for peer, it in service.neighbours().items()
+    }
+    return LiveSnapshot(
+        peers=peers,
+        graph=service.known_graph(),
+        tags={str(peer): tag_of(peer) for peer in (PeerId(node.peer_id), *service.neighbours())},
+        loop_lag_s=lag_s,
+    )
+
+
+@lru_cache(maxsize=1)
+def _gap_of(graph: frozenset[tuple[bytes, frozenset[bytes]]]) -> float:
+    """Some 10 ms for as many members as an address book has, so not again while the graph is the same."""
+    return spectral_gap(dict(graph)) if len(graph) > 1 else -1.0
+
+
+def _round_fields(
+    node: Node, phase: Phase, view: RoundView, result: RoundResult, close_seconds: float
+) -> dict[str, object]:
+    stats = node.service.stats
+    round_seconds = node.lap()
+    process = psutil.Process(os.getpid())
+    gpu = gpu_use(node.inner.trainer.device)
+    return {
+        "round": node.round + 1,
+        "rounds": node.config.train.rounds,
+        "train_loss": phase.loss,
+        "steps": phase.steps,
+        "inner_steps": node.pace.steps,
+        "tokens": node.inner.trainer.tokens,
+        "tokens_per_s": phase.tokens / round_seconds if round_seconds else 0.0,
+        "neighbours": view.neighbours,
+        "members": result.members,
+        "fresh": view.fresh,
+        "updates_in_time": node.in_time.share,
+        "exchange_s": node.service.exchange_seconds(),
+        "closed_by": view.closed_by,
+        "payload_bytes": node.newest_payload,
+        "payload_bytes_sent": stats.payload_bytes_sent,
+        "compression_ratio": BYTES_PER_PARAMETER * node.inner.trainer.numel / node.mean_payload,
+        "payload_bytes_received": stats.payload_bytes_received,
+        "accepted": stats.updates_accepted,
+        "rejected": sum(stats.rejected_by_reason.values()),
+        "consensus_distance": result.consensus_distance,
+        "clipped": list(result.clipped),
+        "robust_margin": node.robust_margin(result.members),
+        "link_bytes_per_s": node.link_speed,
+        "rung": node.strategy.rung,
+        "round_s": round_seconds,
+        "close_s": close_seconds,
+        "publish_s": node.closing_seconds.get("publish"),
+        "collect_s": node.closing_seconds.get("collect"),
+        "aggregate_s": node.closing_seconds.get("aggregate"),
+        "step_s": phase.step_seconds,
+        "compute_s": node.inner.compute_seconds,
+        "staleness": {str(peer): rounds for peer, rounds in view.staleness.items()},
+        "weights": {
+            str(peer): (1 + rounds) ** -node.config.sync.staleness_exponent for peer, rounds in view.staleness.items()
+        },
+        "peers_known": node.service.peers_known,
+        "rejected_by_reason": {str(reason): count for reason, count in stats.rejected_by_reason.items()},
+        "snapshot_bytes_sent": stats.snapshot_bytes_sent,
+        "snapshot_bytes_received": stats.snapshot_bytes_received,
+        "energy_j": {} if node.meter is None else node.meter.joules(),
+        "skipped_steps": node.inner.trainer.skipped_steps,
+        "late_steps": node.inner.late_steps,
+        "utilization": node.utilization,
+        "rss_bytes": process.memory_info().rss,
+        "cpu_s": sum(process.cpu_times()[:2]),
+        "gpu_share": gpu.share,
+        "gpu_memory_bytes": gpu.memory_bytes,
+        "learning_rate": node.inner.trainer.learning_rate,
+    }

@@ -1,0 +1,1 @@
+"""Prometheus metrics: what events and readings become, and what Prometheus is to scrape."""

@@ -1,0 +1,212 @@
+"""A bootstrap node's life: listen, tell members of each other, until it is stopped.
+
+It imports nothing that learns: no torch, no task, so that it fits the smallest machine that is always on.
+"""
+
+import os
+import random
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import tomli_w
+import trio
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gossip.bootstrap import BootstrapService
+from gossip.core.errors import LocalError
+from gossip.membership import Manifest, MembershipAdmission
+from gossip.membership.refusal import ASK
+from node.config import config_errors
+from node.config.sections import NetworkConfig, NodeConfig, check_addresses
+from node.config.toml_source import Raw
+from node.events.log import EventLog
+from node.events.progress import NodeProgress
+from node.metrics.live_metrics import Readings, disk_free
+from node.metrics.node_metrics import Metrics
+from node.page.feed import Feed, LiveSnapshot
+from node.page.status_server import server_of
+from node.system import credentials
+from node.system.addresses import best_address
+from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
+from node.system.liveness import beat
+from node.system.run_dir import ADDRESSES
+from node.system.signals import until_signal
+
+SECTIONS = ("network", "node")
+
+LOOK_INSIDE_S = 1.0
+"""How often it looks whether it still is a member. Chosen: a look takes microseconds."""
+
+TELL_EVERY_S = 10.0
+"""How often it says how many members there are, when that has changed."""
+
+
+class BootstrapConfig(BaseModel):
+    """What a bootstrap node is told; the sections of a trainer's file that say how to learn are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    network: NetworkConfig = NetworkConfig()
+    node: NodeConfig = NodeConfig(role="bootstrap")
+
+    def to_toml(self) -> str:
+        """Every setting, as a file that `from_raw` reads back."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def from_raw(raw: Raw) -> BootstrapConfig:
+    """Validate the sections that matter here. UsageError on the first mistake."""
+    keys: dict[str, list[str] | None] = {
+        "network": [*NetworkConfig.__dataclass_fields__],
+        "node": [*NodeConfig.__dataclass_fields__],
+    }
+    try:
+        config = BootstrapConfig.model_validate({name: raw[name] for name in SECTIONS if name in raw})
+    except ValidationError as error:
+        raise config_errors.from_validation(error, keys, raw) from None
+    except LocalError as error:
+        raise UsageError(f"[network]: {error}") from None
+    check_addresses(config.network)
+    return config
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    config: BootstrapConfig
+    service: BootstrapService
+    addresses: list[str]
+    folder: Path
+    emit: EventLog
+    private: bool
+
+
+def main(
+    config: BootstrapConfig,
+    *,
+    node_dir: Path,
+    emit: EventLog,
+    fits: Callable[[], None] = lambda: None,
+    passphrase: bytes | None = None,
+) -> int:
+    """Run until a signal, and return the exit code. The caller holds the lock of `node_dir`. `fits` is called first: it
+    has no checkpoint that might not fit. `passphrase`: of its key. Raises LocalError."""
+    fits()
+    return trio.run(_run, config, node_dir, emit, passphrase)
+
+
+async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphrase: bytes | None) -> int:
+    from gossip.transport.libp2p.libp2p_transport import (  # seconds to import: not for a wrong option
+        Libp2pConfig,
+        Libp2pTransport,
+    )
+
+    network, held = config.network, credentials.load(node_dir, passphrase)
+    emit.redact.learn(*held.secrets())
+    transport = Libp2pTransport(
+        Libp2pConfig(listen=network.listen, announce=network.announce, swarm=network.swarm, bounds=network.bounds()),
+        held.identity.seed,
+        admission=held.admission,
+        psk=held.psk,
+    )
+
+    def warn(message: str) -> None:
+        emit("warning", message=message)
+
+    service = BootstrapService(
+        identity=held.identity,
+        transport=transport,
+        config=replace(network, address_book=network.address_book or node_dir / ADDRESSES),
+        rng=random.Random(),
+        warn=warn,
+        private=held.private,
+    )
+    metrics, progress = Metrics(), NodeProgress(config.node.name)
+    feed = Feed(progress)
+    for sink in (metrics.observe, progress.observe, feed.observe):
+        emit.add_sink(sink)
+    feed.watch(lambda: LiveSnapshot(loop_lag_s=metrics.newest_lag_s))
+    metrics.live.watch(partial(_readings, service, node_dir))
+    held.news.to = partial(_tell_of_manifest, emit)
+    async with trio.open_nursery() as nursery:
+        interrupted = await nursery.start(until_signal)
+        nursery.start_soon(metrics.watch_loop)
+        nursery.start_soon(beat, node_dir)
+        await nursery.start(service.run)
+        server = server_of(config.node, metrics, feed)
+        emit.redact.learn(*(() if server is None else server.secrets()))
+        url = None if server is None else await nursery.start(server.run)
+        parts = _Parts(
+            config=config,
+            service=service,
+            addresses=list(transport.addresses),
+            folder=node_dir,
+            emit=emit,
+            private=held.private is not None,
+        )
+        _announce(parts, held.identity.peer_id, url)
+        nursery.start_soon(_tell, parts)
+        if held.private is not None:
+            nursery.start_soon(_stop_outside, held.private.gate)
+        await interrupted.wait()
+        nursery.cancel_scope.cancel()
+    emit("interrupted", summary=None)
+    return EXIT_INTERRUPTED
+
+
+async def _stop_outside(gate: MembershipAdmission) -> None:
+    """Raises RunError when this node is no member any more: nobody would come to it."""
+    while (ended := gate.ended()) is None:  # noqa: ASYNC110  # an end date is nobody's event
+        await trio.sleep(LOOK_INSIDE_S)
+    raise RunError(ended, ASK)
+
+
+def _readings(service: BootstrapService, folder: Path) -> Readings:
+    return Readings(queues={"serving": service.serving}, drops=service.drops(), disk_free=disk_free(folder))
+
+
+def _tell_of_manifest(emit: EventLog, manifest: Manifest) -> None:
+    emit("manifest", version=manifest.version, applies_at=manifest.applies_at)
+
+
+def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
+    parts.emit(
+        "started",
+        peer_id=peer_id,
+        role="bootstrap",
+        addresses=parts.addresses,
+        pid=os.getpid(),
+        run_dir=parts.folder,
+        metrics_url=url,
+        token_file=None if url is None else parts.config.node.status_token_file,
+    )
+    if parts.addresses and not parts.private:  # a private swarm is joined by an invite
+        network = parts.config.network
+        address = parts.addresses[0] if network.announce else best_address(parts.addresses)
+        words = ["p2ptrain", "node", "--peer", address]
+        if network.swarm != NetworkConfig().swarm:
+            words += ["--set", f"network.swarm={network.swarm}"]
+        parts.emit("join", command=shlex.join(words))
+
+
+async def _tell(parts: _Parts) -> None:
+    told: tuple[int, int] | None = None
+    while True:
+        known = parts.service.rendezvous
+        now = known.members, known.runs
+        if now != told:
+            told = now
+            rss = psutil.Process().memory_info().rss
+            rejected = sum(parts.service.stats.rejected_by_reason.values())
+            parts.emit(
+                "members",
+                members_known=now[0],
+                runs=now[1],
+                peers_known=known.peers_known,
+                rejected=rejected,
+                rss_bytes=rss,
+            )
+        await trio.sleep(TELL_EVERY_S)

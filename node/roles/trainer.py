@@ -1,0 +1,393 @@
+"""A node's life: enter the run, train and synchronize to the last round, leave.
+
+`main` is what `p2ptrain node` calls: real transport, real clock, one trio loop. `live` is the same life with the
+parts given, which is how tests run whole swarms over the in-memory transport under a virtual clock.
+"""
+
+import math
+import os
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from gossip.membership.private_swarm import PrivateSwarm
+from node.config.schema import Config, join_command
+from node.events import round_report
+from node.events.log import EventLog
+from node.events.progress import NodeProgress
+from node.events.summary import NodeSummary, read_node_summary, to_json, write_atomic
+from node.exporters import exporting
+from node.metrics.energy import meter_for
+from node.metrics.gpu_metrics import register_gpu
+from node.metrics.node_metrics import Metrics
+from node.page.feed import Feed
+from node.page.names import Names
+from node.page.status_server import server_of
+from node.roles.observer import observe, observes
+from node.swarm.effective_manifest import more_rounds_hint
+from node.swarm.manifest_updates import follow_manifests
+from node.system import credentials, gc_tuning
+from node.system.addresses import best_address
+from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
+from node.system.liveness import beat
+from node.system.port_forwarding import mapper_for
+from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
+from node.system.signals import until_signal
+from node.training.assembly import NodeContext, make_node
+from node.training.checkpoint import Checkpoint, CheckpointStore
+from node.training.divergence import diverged, unusable
+from node.training.executors import LANES
+from node.training.inner_loop import Phase
+from node.training.joining import await_more_rounds, enter
+from node.training.node import Node
+from node.training.outcome import check_room, check_saved, check_taken
+from node.training.sync_loop import follow, synchronize, train
+from node.training.task_check import check_task
+from p2ptrain.sync import AllReduceStrategy
+from p2ptrain.tasks.metrics import metric_units
+
+LOOK_AROUND_S = 0.1
+"""How often a finished node looks whether its neighbours are finished, too."""
+
+LOOK_INSIDE_S = 1.0
+"""How often a member of a private swarm looks whether it still is one. Chosen: a look takes microseconds, and a second
+alone costs nobody anything."""
+
+GOODBYE_S = 1.0
+"""For the goodbyes of a node that is stopped: three round trips of the slowest links. With the checkpoint, and the
+second in which connections are closed, it is over within the five that Ctrl-C promises."""
+
+
+def main(
+    config: Config,
+    *,
+    node_dir: Path,
+    emit: EventLog,
+    fits: Callable[[], None] = lambda: None,
+    passphrase: bytes | None = None,
+    tried: bool = False,
+) -> int:
+    """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
+    the newest checkpoint is read, and is one of this model. `passphrase`: its key's. `tried`: whether who starts it has
+    tried the task.
+
+    Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
+    """
+    sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
+    with exporting(config.monitoring.exporters, emit, node_dir) as ending:
+        code = trio.run(_run, config, node_dir, emit, fits, passphrase, tried)
+        if code == 0:
+            ending.finished()
+    return code
+
+
+async def _run(
+    config: Config,
+    node_dir: Path,
+    emit: EventLog,
+    fits: Callable[[], None],
+    passphrase: bytes | None,
+    tried: bool = False,
+) -> int:
+    from gossip.transport.libp2p.libp2p_transport import (  # seconds to import: only a real node pays
+        Libp2pConfig,
+        Libp2pTransport,
+    )
+
+    held = credentials.load(node_dir, passphrase)
+    emit.redact.learn(*held.secrets())
+    transport = Libp2pTransport(
+        Libp2pConfig(
+            listen=config.network.listen,
+            announce=config.network.announce,
+            swarm=config.network.swarm,
+            bounds=config.network.bounds(),
+        ),
+        held.identity.seed,
+        admission=held.admission,
+        psk=held.psk,
+    )
+    if config.network.address_book is None:
+        kept = replace(config.network, address_book=node_dir / ADDRESSES)
+        config = config.model_copy(update={"network": kept})
+    metrics, progress = Metrics(), NodeProgress(config.node.name)
+    names = Names(node_dir.parent, partial(_certified, held.private))
+    settings = emit.redact.fields(config.model_dump(mode="json"))
+    feed = Feed(progress, log=emit.path, settings=settings, names=names.known)
+    for sink in (metrics.observe, progress.observe, feed.observe):
+        emit.add_sink(sink)
+    around = NodeContext(
+        identity=held.identity,
+        transport=transport,
+        lane=LANES.get(config.node.lane),
+        emit=emit,
+        rng=random.Random(),
+        checkpoints=CheckpointStore(node_dir / CHECKPOINTS, keep=config.node.checkpoint_keep),
+        epoch_file=node_dir / EPOCH,
+        private=held.private,
+    )
+    node, checkpoint = make_node(config, around)
+    if not tried and not observes(config):
+        _try_task(node)
+    check_room(node)
+    fits()
+    if held.private is not None:
+        held.news.to = follow_manifests(node, held.private.gate.chain, emit)
+    metrics.live.watch(partial(round_report.readings, node))
+    feed.watch(lambda: round_report.moment(node, metrics.newest_lag_s))
+    node.meter = meter_for(node.inner.trainer.device, watts=config.monitoring.watts_per_core)
+    register_gpu(metrics.registry, node.inner.trainer.device)
+    told = _told_already(node, node_dir) if node.finished else None
+    if told is not None and not node.private:
+        _announce_over(node, told)
+        return 0
+    gc_tuning.running()
+    async with trio.open_nursery() as nursery:
+        interrupted = await nursery.start(until_signal)
+        nursery.start_soon(metrics.watch_loop)
+        nursery.start_soon(beat, node_dir)
+        server = server_of(config.node, metrics, feed)
+        emit.redact.learn(*(() if server is None else server.secrets()))
+        url = None if server is None else await nursery.start(server.run)
+
+        router = _Router(node)
+
+        async def started() -> None:
+            _announce_start(node, list(transport.addresses), node_dir, url)
+            mapper = mapper_for(
+                config.network,
+                transport.addresses,
+                mapped=router.mapped,
+                tell=router.tell,
+            )
+            if mapper is not None:
+                nursery.start_soon(_until, interrupted, mapper.run)
+
+        await live(node, resumed=checkpoint is not None, started=started, stop=interrupted, over=told is not None)
+        event = "interrupted" if interrupted.is_set() else "finished"
+        if told is not None and not node.journal.has_begun:  # nothing was trained: what was told before holds
+            _announce_over(node, told, event)
+        else:
+            finish(node, node_dir, checkpoint, event=event)
+        nursery.cancel_scope.cancel()
+    return EXIT_INTERRUPTED if interrupted.is_set() else 0
+
+
+def _certified(private: PrivateSwarm | None) -> list[tuple[str, str]]:
+    return [] if private is None else [(str(it.peer), it.grant.name) for it in private.gate.roster.certificates]
+
+
+async def _until(stop: trio.Event, run: Callable[[], Awaitable[None]]) -> None:
+    """Cancel it on `stop`: what it has to put in order takes its share of Ctrl-C's five seconds beside the goodbye and
+    the checkpoint, not after them."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await stop.wait()
+        nursery.cancel_scope.cancel()
+
+
+def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
+    """The summary that the node's last process left; None where it came to none, or to a damaged or an older one."""
+    try:
+        summary = read_node_summary(node_dir / SUMMARY)
+    except UsageError:
+        return None
+    return summary if summary is not None and summary.rounds == node.round else None
+
+
+def _announce_over(node: Node, summary: NodeSummary, event: str = "finished") -> None:
+    done = node.config.train.rounds
+    of_all = f"all {done} rounds are" if done > 1 else "the only round is"
+    more = more_rounds_hint(done) if node.private else "give more with --rounds to go on"
+    node.journal.emit("warning", message=f"{of_all} done already: {more}")
+    node.journal.emit(event, summary=to_json(summary))
+
+
+def _try_task(node: Node) -> None:
+    """Before anybody is told that this node is there. TaskFaultError for a task that cannot be trained."""
+    trainer = node.inner.trainer
+    for doubt in check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed):
+        node.journal.emit("warning", message=doubt)
+
+
+class _Router:
+    """What the router comes to: passed on to the network, and told."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._forwards = False
+
+    def mapped(self, addresses: tuple[str, ...]) -> None:
+        self._forwards = bool(addresses)
+        self._node.service.mapped(addresses)
+
+    def tell(self, words: str) -> None:
+        self._node.journal.emit("router", message=words, forwards=self._forwards)
+
+
+def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | None) -> None:
+    config = node.config
+    node.journal.emit(
+        "started",
+        peer_id=node.peer_id,
+        addresses=addresses,
+        pid=os.getpid(),
+        run_dir=node_dir,
+        metrics_url=url,
+        token_file=None if url is None else config.node.status_token_file,
+        device=str(node.inner.trainer.device),
+        parameters=node.inner.trainer.numel,
+        task=config.task.name,
+        genesis=node.genesis,
+        metric=node.inner.trainer.task.metric,
+        units=metric_units(node.inner.trainer.task),
+        aggregator=config.sync.aggregator,
+        compressor=config.sync.compressor,
+        f=config.sync.f,
+        robust_margin=node.robust_margin(config.node.wait_for + 1),
+        role=config.node.role,
+    )
+    if addresses and not node.private and not observes(config):  # a private swarm is joined by an invite
+        address = addresses[0] if config.network.announce else best_address(addresses)
+        node.journal.emit("join", command=join_command(config, address))
+
+
+async def live(
+    node: Node,
+    *,
+    resumed: bool,
+    started: Callable[[], Awaitable[None]] | None = None,
+    stop: trio.Event | None = None,
+    over: bool = False,
+) -> None:
+    """From the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it is cut
+    short with a checkpoint and a goodbye. `over`: all rounds were trained and told of before; there is nothing to do
+    unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where the swarm has put this
+    node out."""
+    stop = trio.Event() if stop is None else stop
+    if isinstance(node.strategy, AllReduceStrategy):
+        node.service.fetch("nothing")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.service.run)
+        if started is not None:
+            await started()
+        try:
+            await _take_part(node, stop, resumed=resumed, over=over)
+        except Exception:  # one that is no member any more may fail in many ways before it looks
+            node.put_out = node.put_out or _why_outside(node, resumed=resumed)
+            if node.put_out is None:
+                raise
+            stop.set()
+        finally:
+            # Asked of the scope, not of the exception: a cancelled nursery may raise a group around Cancelled.
+            if stop.is_set() or trio.current_effective_deadline() == -math.inf:
+                await _cut_short(node, goodbye=stop.is_set())
+        nursery.cancel_scope.cancel()
+    if node.put_out is not None:
+        raise node.put_out
+
+
+async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool) -> None:
+    """Until all is done and said, or until `stop`."""
+    async with trio.open_nursery() as nursery:
+
+        async def until_stopped() -> None:
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(until_stopped)
+        nursery.start_soon(_stop_outside, node, stop, resumed)
+        if node.finished and node.private:
+            await await_more_rounds(node)
+            if node.finished and over:
+                nursery.cancel_scope.cancel()
+                return
+        if observes(node.config):
+            await observe(node, resumed=resumed)
+        else:
+            nursery.start_soon(follow, node, name="follow")
+            await _train_and_synchronize(node, resumed=resumed)
+        await _leave(node)
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_outside(node: Node, stop: trio.Event, resumed: bool) -> None:
+    """Stop a node that its private swarm has put out, as Ctrl-C would. `live` says why."""
+    while node.outside is not None:
+        node.put_out = _why_outside(node, resumed=resumed)
+        if node.put_out is not None:
+            stop.set()
+            return
+        await trio.sleep(LOOK_INSIDE_S)
+
+
+def _why_outside(node: Node, *, resumed: bool) -> RunError | None:
+    if node.outside is None:
+        return None
+    return node.outside.why(trio.current_time(), node.service.neighbour_ids, resumed=resumed)
+
+
+async def _cut_short(node: Node, *, goodbye: bool) -> None:
+    """Keep what was learned, and tell the neighbours, which need not wait for our disk."""
+    async with trio.open_nursery() as nursery:
+        if goodbye:
+            nursery.start_soon(node.service.say_goodbye, GOODBYE_S)
+        if node.journal.has_begun:
+            with trio.CancelScope(shield=True):
+                await save_interrupted(node)
+
+
+async def _leave(node: Node) -> None:
+    """Stay while neighbours still have rounds to close, which would else have fewer members or none; say goodbye."""
+    with trio.move_on_after(node.config.node.linger_s):
+        while any(it.round + 1 < node.round for it in node.service.neighbours().values()):  # noqa: ASYNC110
+            await trio.sleep(LOOK_AROUND_S)
+    await node.service.leave(node.config.node.linger_s)
+
+
+async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
+    if not resumed or node.finished:  # finished, but killed before it could say so
+        await round_report.evaluate(node, rounds=node.round)
+    if not node.finished:
+        await enter(node, resumed=resumed)
+        node.inner.settle()
+        node.watch_margin(len(node.service.neighbours()) + 1)
+        node.journal.training_began()
+        # No buffer: a phase is handed over when it ends, and until then there is nothing to hand over.
+        phases, closing = trio.open_memory_channel[Phase](0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(train, node, phases, name="train")
+            nursery.start_soon(synchronize, node, closing, name="synchronize")
+        node.inner.settle()
+        node.journal.training_ended()
+
+
+async def save_interrupted(node: Node) -> None:
+    """Keep the moving model as it is: training has stopped between two steps."""
+    node.journal.training_ended()
+    node.inner.settle()
+    trainer, over = node.inner.trainer, node.round >= node.config.train.rounds and node.unsaved is None
+    theta_d = trainer.vector()
+    why = await unusable(node, theta_d)
+    if why is not None:
+        raise diverged(node, why)
+    await round_report.save(node, theta_d, trainer.state_dict(), next_round=node.round, last=True, waits_s=())
+    if over:  # the last round's was written before
+        node.unsaved = None
+
+
+def finish(node: Node, node_dir: Path, resumed_from: Checkpoint | None, *, event: str = "finished") -> None:
+    """Write the summary and say that the run is over. RunError where its end is none to be content with
+    (training/outcome.py)."""
+    check_saved(node)
+    origin = f"round {resumed_from.round}" if resumed_from else None
+    summary = round_report.summarize(node, origin)
+    write_atomic(summary, node_dir / SUMMARY)
+    if event == "finished":
+        check_taken(node)
+    node.journal.emit(event, summary=to_json(summary))

@@ -1,0 +1,178 @@
+"""Which settings a swarm decides, and which are each machine's own.
+
+A manifest holds every agreed setting, defaults included: two versions of the program, with other defaults, still train
+alike. What is not agreed (data, device, addresses, rate limits, the status page) is never in it.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from gossip.core.digests import digest_of
+from gossip.membership.settings import Setting, Settings, pack_settings
+from node.config.toml_source import Raw
+from node.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from node.config.schema import Config
+
+Table: TypeAlias = dict[str, dict[str, Setting]]
+
+OWN: Final = {"task": ("data",), "train": ("device", "threads", "precision"), "sync": ()}
+"""Of the sections that are agreed, what stays each machine's own."""
+
+AGREED: Final = {
+    "network": (
+        "degree",
+        "quorum",
+        "max_staleness",
+        "max_payload_bytes",
+        "initial_deadline_s",
+        "min_deadline_s",
+        "deadline_k",
+    ),
+    "node": ("pace", "shard_count"),
+}
+"""Of the sections that are each machine's own, what is agreed: who closes rounds otherwise than the others holds them
+up or is left behind; who has fewer neighbours than `sync.f` allows for is no help against liars."""
+
+CHANGEABLE: Final = (
+    "train.learning_rate",
+    "train.final_lr_fraction",
+    "train.clip_norm",
+    "train.rounds",
+    "train.eval_every",
+    "network.quorum",
+    "network.initial_deadline_s",
+    "network.min_deadline_s",
+    "network.deadline_k",
+)
+"""What a newer manifest may say while a run goes on. The rest makes another model, another message or another state of
+the optimizer: that is another run, and so another swarm."""
+
+DATA: Final = "data"
+"""The section with the digest that all data must have; not there where each member has its own."""
+
+SWARM_NAME: Final = "network.swarm"
+
+
+def settings_of(config: "Config", data_digest: str | None = None) -> Table:
+    """What a manifest says of this configuration."""
+    dumped = config.model_dump(mode="json", exclude_none=True)
+    table: Table = {
+        section: {key: value for key, value in dumped[section].items() if key not in own}
+        for section, own in OWN.items()
+    }
+    for section, keys in AGREED.items():
+        table[section] = {key: dumped[section][key] for key in keys}
+    if data_digest is not None:
+        table[DATA] = {"digest": data_digest}
+    return table
+
+
+def digest_of_recipe(settings: Settings) -> str:
+    """What is trained and how, in 64 hex digits: two swarms of the same recipe have the same."""
+    return digest_of(pack_settings(settings)).hex()
+
+
+def raw_of(settings: Settings) -> Raw:
+    """The sections as a configuration's. Unknown ones are left to the configuration, which refuses them by name."""
+    return {section: dict(keys) for section, keys in settings.items() if isinstance(keys, Mapping) and section != DATA}
+
+
+def data_digest_in(settings: Settings) -> str | None:
+    """What everybody's data must have; None: each member's is its own."""
+    section = settings.get(DATA)
+    digest = section.get("digest") if isinstance(section, Mapping) else None
+    return digest if isinstance(digest, str) else None
+
+
+def is_agreed(section: str, key: str) -> bool:
+    """Whether the swarm decides this setting."""
+    if section in OWN:
+        return key not in OWN[section]
+    return key in AGREED.get(section, ()) or f"{section}.{key}" == SWARM_NAME
+
+
+def under(settings: Settings, swarm: str, given: Raw) -> Raw:
+    """The swarm's settings, and of those given what is this machine's own. UsageError where one contradicts, and where
+    the swarm would set what is a machine's own: where it listens, what it writes and whom it tells is no admin's."""
+    ours = raw_of(settings)
+    for section, keys in ours.items():
+        for key in keys:
+            if not is_agreed(section, key):
+                hint = "do not join: its admin's program is another, or its admin wants more than training"
+                raise UsageError(f"the swarm's manifest sets {section}.{key}, which is each machine's own", hint)
+    ours.setdefault("network", {})["swarm"] = swarm
+    merged = {section: dict(keys) for section, keys in ours.items()}
+    for section, keys in given.items():
+        if not isinstance(keys, dict):
+            merged[section] = keys  # a mistake, which the configuration names
+            continue
+        for key, value in keys.items():
+            if is_agreed(section, key):
+                _check_same(section, key, value, ours.get(section, {}).get(key))
+            else:
+                merged.setdefault(section, {})[key] = value
+    return merged
+
+
+def code_of(raw: Raw) -> str | None:
+    """The task as `module:factory`, which is imported and called; None for one of the program's own tasks."""
+    section = raw.get("task")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    return name if isinstance(name, str) and ":" in name else None
+
+
+def check_code(settings: Settings, own: Raw) -> None:
+    """UsageError where the swarm names code to run that this machine's owner has not named as well: any function on the
+    machine would do, called as an admin likes."""
+    wanted = code_of(raw_of(settings))
+    if wanted is not None and code_of(own) != wanted:
+        hint = f"if you trust it, and its admins, add --task {wanted}"
+        raise UsageError(f"this swarm trains by running {wanted} on your machine, with options of its admins'", hint)
+
+
+def own_part(given: Raw) -> Raw:
+    """Of the settings given, this machine's own, and the code that its owner agrees to run."""
+    code = code_of(given)
+    kept = {
+        section: {
+            key: value
+            for key, value in keys.items()
+            if not is_agreed(section, key) or (section, key, value) == ("task", "name", code)
+        }
+        for section, keys in given.items()
+        if isinstance(keys, dict)
+    }
+    return {section: keys for section, keys in kept.items() if keys}
+
+
+def changed(settings: Settings, changes: Mapping[str, Setting]) -> Table:
+    """The settings of the next version. UsageError for one that may not change while a run goes on."""
+    table: Table = {section: dict(keys) for section, keys in settings.items() if isinstance(keys, Mapping)}
+    for name, value in changes.items():
+        if name not in CHANGEABLE:
+            hint = f"only these may: {', '.join(CHANGEABLE)}; for anything else, create another swarm"
+            raise UsageError(f"{name} cannot change while a swarm trains", hint)
+        section, _, key = name.partition(".")
+        table.setdefault(section, {})[key] = value
+    return table
+
+
+def differing(before: Settings, after: Settings) -> dict[str, tuple[Any, Any]]:
+    """By `section.key`, what it was and what it is."""
+    one, other = raw_of(before), raw_of(after)
+    names = sorted({(section, key) for raw in (one, other) for section, keys in raw.items() for key in keys})
+    pairs = {f"{s}.{k}": (one.get(s, {}).get(k), other.get(s, {}).get(k)) for s, k in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _check_same(section: str, key: str, value: Any, ours: Any) -> None:
+    plain = list(value) if isinstance(value, tuple) else value
+    if plain == ours and isinstance(plain, bool) == isinstance(ours, bool):
+        return
+    said = "it is not set there" if ours is None else f"there it is {ours!r}"
+    hint = "leave it out: all members train as the swarm's manifest says"
+    if f"{section}.{key}" in CHANGEABLE:
+        hint += f"; an admin changes it for all: p2ptrain swarm rotate DIR --set {section}.{key}={value}"
+    raise UsageError(f"{section}.{key}={value!r} contradicts the swarm: {said}", hint)

@@ -1,0 +1,183 @@
+"""`swarm create`: everything is made in a folder beside, which takes its name when it is whole. A crash leaves none."""
+
+import os
+import secrets
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from gossip.core.atomic_file import rename_durably
+from gossip.core.errors import RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.limits import PROTOCOL_VERSION
+from gossip.membership import ManifestBody, ManifestChain, Policy, Role, create_manifest, next_version, psk_fingerprint
+from gossip.membership.manifest import PSK_BYTES
+from gossip.membership.membership_limits import MAX_NAME_CHARS
+from gossip.membership.signed import NONCE_BYTES, Signer
+from node.config.schema import Config, from_raw
+from node.config.toml_source import Raw
+from node.swarm import agreed_settings, parsing
+from node.swarm.accept_invite import keep_own
+from node.swarm.data import digest_of_data
+from node.swarm.folder import INVITE, SwarmFolder, settle_node, write_line
+from node.swarm.inviting import Wish, give
+from node.swarm.version import own_version
+from node.system.errors import RunError, UsageError
+
+_MODE: Final = 0o700
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateRequest:
+    """What a founder asks for. `others`: more admins' keys, of which with the founder's `threshold` sign the versions
+    after the first. `at`: where the founder's node is reached."""
+
+    name: str
+    policy: Policy = Policy.INVITE_ONLY
+    allow: frozenset[PeerId] = frozenset()
+    psk: bool = False
+    at: tuple[str, int] | None = None
+    bootstrap: tuple[str, ...] = ()
+    others: tuple[bytes, ...] = ()
+    threshold: int = 1
+    max_members: int = 0
+    data_must_match: bool = False
+    first: Wish
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatedSwarm:
+    """What came of it."""
+
+    folder: SwarmFolder
+    chain: ManifestChain
+    line: str
+    peer_id: PeerId
+
+
+def create(out: Path, raw: Raw, wish: CreateRequest, passphrase: bytes | None) -> CreatedSwarm:
+    """Found a swarm in `out`, trained as `raw` says. UsageError when something is there, or on what cannot be."""
+    check_possible(out, wish)
+    config = from_raw(raw)
+    beside = out.with_name(f".{out.name}.{secrets.token_hex(4)}.new")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside.mkdir(mode=_MODE)
+        made = _fill(SwarmFolder(beside), config, agreed_settings.own_part(raw), wish, passphrase)
+        rename_durably(beside, out)
+    except OSError as error:
+        raise RunError(f"cannot make {out}: {error.strerror}", "give another folder with --out") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return replace(made, folder=SwarmFolder(out))
+
+
+def check_possible(out: Path, wish: CreateRequest) -> None:
+    """What can be said before a passphrase is asked for. UsageError."""
+    if not (0 < len(wish.name) <= MAX_NAME_CHARS and wish.name.isascii() and wish.name.isprintable()):
+        raise UsageError(f"a swarm cannot be called {wish.name!r}", f"1 to {MAX_NAME_CHARS} ASCII characters")
+    _check_free(out)
+    _check_admins(wish)
+
+
+def check_recipe(raw: Raw, wish: CreateRequest) -> None:
+    """As a trainer would look at its settings: what no node can do is said now. UsageError."""
+    from node.training.assembly import check_runnable
+    from node.training.task_check import check_task
+    from p2ptrain import tasks
+    from p2ptrain.tasks import Shard
+
+    config = from_raw(raw)
+    check_runnable(config)
+    task = tasks.get(config.task.name, **config.task.options)
+    check_task(config, task, Shard())
+    _check_data(config, wish)
+
+
+def _fill(
+    folder: SwarmFolder, config: Config, own_settings: Raw, wish: CreateRequest, passphrase: bytes | None
+) -> CreatedSwarm:
+    now = int(time.time())
+    authority, identity = folder.new_authority(passphrase), Identity.generate()
+    psk = secrets.token_bytes(PSK_BYTES) if wish.psk else None
+    host, port = wish.at or parsing.own_place()
+    own = f"{parsing.multiaddr(host, port)}/p2p/{identity.peer_id}"
+    bootstrap = wish.bootstrap if wish.bootstrap and wish.at is None else (own, *wish.bootstrap)
+    terms = _terms(config, wish, authority, bootstrap, psk)
+    chain = _chain(terms, wish, authority)
+    settle_node(folder, authority, identity, chain, psk, now=now)
+    keep_own(folder.node_dir, _reached_at(own_settings, (host, port) if own in bootstrap else None))
+    line = give(folder, authority, wish.first, now=now)
+    write_line(folder.path / INVITE, line)
+    return CreatedSwarm(folder=folder, chain=chain, line=line, peer_id=PeerId(identity.peer_id))
+
+
+def _terms(
+    config: Config, wish: CreateRequest, authority: Signer, bootstrap: tuple[str, ...], psk: bytes | None
+) -> ManifestBody:
+    return ManifestBody(
+        name=wish.name,
+        admins=(authority.public_key,),
+        run=wish.name,
+        policy=wish.policy,
+        allow=wish.allow,
+        bootstrap=bootstrap,
+        min_protocol=PROTOCOL_VERSION,
+        min_app=own_version(),
+        max_payload_bytes=config.network.max_payload_bytes,
+        max_members=wish.max_members,
+        settings=agreed_settings.settings_of(config, _data_digest(config, wish)),
+        psk_fingerprint=None if psk is None else psk_fingerprint(psk),
+    )
+
+
+def _chain(terms: ManifestBody, wish: CreateRequest, authority: Signer) -> ManifestChain:
+    """The founder alone signs the first version: the others are not at this machine. From the second on, k of n do."""
+    chain = ManifestChain(create_manifest(terms, secrets.token_bytes(NONCE_BYTES)).signed_by(authority))
+    if wish.others:
+        admins = tuple(sorted({authority.public_key, *wish.others}))
+        second = replace(terms, admins=admins, threshold=wish.threshold)
+        try:
+            chain.accept(next_version(chain.newest, second, applies_at=0).signed_by(authority))
+        except RemoteError as error:
+            raise UsageError(f"these admins cannot be: {error.detail}", "") from error
+    return chain
+
+
+def _check_data(config: Config, wish: CreateRequest) -> None:
+    if wish.data_must_match and config.task.options.get("data") is None:
+        raise UsageError("--data-must-match without --data", "say which data: --data PATH")
+
+
+def _data_digest(config: Config, wish: CreateRequest) -> str | None:
+    return digest_of_data(Path(config.task.options["data"])) if wish.data_must_match else None
+
+
+def _reached_at(own: Raw, place: tuple[str, int] | None) -> Raw:
+    """What the founder's node needs to know of this machine, so that it is found where the manifest says."""
+    if place is None:
+        return own
+    network = {"listen": [parsing.listening(*place)], **own.get("network", {})}
+    if parsing.is_elsewhere(place[0]):
+        network.setdefault("announce", [parsing.multiaddr(*place)])
+    return {**own, "network": network}
+
+
+def _check_free(out: Path) -> None:
+    if out.exists() or out.is_symlink():
+        raise UsageError(f"{out} is there already", "nothing is overwritten: give another folder with --out")
+    if not os.access(next(each for each in out.absolute().parents if each.exists()), os.W_OK):
+        raise UsageError(f"cannot write beside {out}", "give another folder with --out")
+
+
+def _check_admins(wish: CreateRequest) -> None:
+    count = 1 + len(set(wish.others))
+    if not 1 <= wish.threshold <= count:
+        raise UsageError(
+            f"--k {wish.threshold} of {count} admins cannot be", "name the other admins' keys with --admins"
+        )
+    if wish.first.role is not Role.TRAINER:
+        raise UsageError("the first invite is for trainers", "p2ptrain swarm invite makes others")

@@ -1,0 +1,93 @@
+"""A newer manifest at a trainer: what it says of learning holds from the round that it names, at every node alike.
+
+A phase that begins in that round is trained by it, and the round is closed by it. Which settings these are:
+`recipe.CHANGEABLE`. A node that hears of it late says so, and applies it at once.
+
+A version that gives the run more rounds holds at the latest where the rounds before it end: a round that it names
+behind that end would never come. So a finished member that hears of it goes on.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gossip.core.errors import LocalError
+from gossip.membership import Manifest, ManifestChain
+from gossip.membership.settings import Settings
+from node.events.journal import Emit
+from node.swarm import agreed_settings
+from node.swarm.effective_manifest import holding, rounds_told
+from node.training.node import Node
+
+
+class Applier:
+    """Follows the chain as the node's rounds go by. `emit` records the event `manifest` for each that comes to hold."""
+
+    def __init__(self, node: Node, chain: ManifestChain, emit: Emit) -> None:
+        self._node = node
+        self._chain = chain
+        self._emit = emit
+        self._trained: int | None = None
+        self._closed: int | None = None
+
+    def settle(self, trained: int, closed: int) -> None:
+        """The node trains round `trained` from now on, and closes round `closed` next."""
+        manifest = holding(self._chain, trained)
+        if manifest.version != self._trained:
+            first, self._trained = self._trained is None, manifest.version
+            changed = self._apply(manifest, "train")
+            if changed or not first:
+                self._emit(
+                    "manifest", version=manifest.version, applies_at=manifest.applies_at, round=trained, changes=changed
+                )
+        manifest = holding(self._chain, closed)
+        if manifest.version != self._closed:
+            self._closed = manifest.version
+            if self._apply(manifest, "network"):
+                self._node.service.closer.settle(self._node.config.network)
+
+    def rounds_in(self, round_: int) -> int:
+        """How many rounds the run has, as the settings of a round say: this node may be far from there."""
+        return rounds_told(holding(self._chain, round_)) or self._node.config.train.rounds
+
+    def heard(self, manifest: Manifest) -> None:
+        """A newer version is known: it holds at once where its round is over, and later by itself."""
+        node = self._node
+        if manifest.applies_at < node.round:
+            message = f"version {manifest.version} of the swarm's manifest came late: it holds since round "
+            self._emit("warning", message=f"{message}{manifest.applies_at}, and here from round {node.round}")
+        node.settle_round()
+
+    def _apply(self, manifest: Manifest, section: str) -> dict[str, Any]:
+        """What came to differ, by `section.key`."""
+        config = self._node.config
+        old = getattr(config, section)
+        told = wanted(manifest.terms.settings, section)
+        changes = {key: value for key, value in told.items() if getattr(old, key) != value}
+        if not changes:
+            return {}
+        try:
+            new = replace(old, **changes)
+        except (LocalError, ValueError, TypeError) as error:
+            self._emit(
+                "warning", message=f"version {manifest.version} of the swarm's manifest cannot be applied: {error}"
+            )
+            return {}
+        self._node.config = config.model_copy(update={section: new})
+        if section == "train":
+            self._node.inner.trainer.config = new
+        return {f"{section}.{key}": value for key, value in changes.items()}
+
+
+def wanted(settings: Settings, section: str) -> dict[str, Any]:
+    """What a manifest says of the settings of a section that may change while a run goes on."""
+    said = agreed_settings.raw_of(settings).get(section, {})
+    return {key: value for key, value in said.items() if f"{section}.{key}" in agreed_settings.CHANGEABLE}
+
+
+def follow_manifests(node: Node, chain: ManifestChain, emit: Emit) -> Callable[[Manifest], None]:
+    """Apply the chain to the node from now on; what to call with each newer manifest."""
+    applier = Applier(node, chain, emit)
+    node.settle, node.rounds_in = applier.settle, applier.rounds_in
+    node.settle_round()
+    return applier.heard

@@ -1,0 +1,131 @@
+"""What a person gets to see when something goes wrong: one line that says what is wrong, and one clause what to do.
+
+`UsageError` is a mistake in the command or the configuration (exit code 2), `RunError` something that went wrong on
+the way (exit code 1). Everything else that reaches the command line is turned into one of these by `translate`, by a
+table and nowhere else; what the table does not know is a bug of ours, and is said to be one.
+"""
+
+import errno
+import signal
+import sys
+from collections.abc import Iterator
+
+from gossip.core.errors import LocalError
+from p2ptrain import faults
+from p2ptrain.registry import BadOptionError, UnknownMemberError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+_OS_HINTS = {
+    errno.ENOSPC: "free some disk space, or give another folder with --run-dir",
+    errno.EDQUOT: "free some of the quota, or give another folder with --run-dir",
+    errno.EACCES: "give a folder that may be written, with --run-dir",
+    errno.EPERM: "give a folder that may be written, with --run-dir",
+    errno.EROFS: "the file system is read-only; give another folder with --run-dir",
+    errno.EADDRINUSE: "choose another port, or 0 for any free one",
+    errno.EMFILE: "raise the limit on open files (ulimit -n 4096)",
+}
+
+
+class P2PTrainError(Exception):
+    """Root: `message` says what is wrong, `hint` what to do about it (may be empty)."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def line(self) -> str:
+        """Message and hint on one line, whatever line breaks they came with."""
+        parts = [" ".join(part.split()).rstrip(".") for part in (self.message, self.hint) if part.strip()]
+        return "; ".join(parts)
+
+
+class UsageError(P2PTrainError):
+    """The command or the configuration asks for something that cannot be."""
+
+    exit_code = EXIT_USAGE
+
+
+class RunError(P2PTrainError):
+    """A run could not start or go on."""
+
+
+def translate(error: BaseException) -> P2PTrainError:
+    """The P2PTrainError for any exception; of a group, the first member that is more than a bug."""
+    known = [found for leaf in _leaves(error) if (found := _known(leaf)) is not None]
+    return known[0] if known else _bug(error)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, alone or inside a group."""
+    return any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _known(error: BaseException) -> P2PTrainError | None:
+    if isinstance(error, P2PTrainError):
+        return error
+    if _is_raised_by("p2ptrain.tasks.calling", "TaskFaultError", error):
+        return _of_a_task(error)
+    if isinstance(error, UnknownMemberError | BadOptionError) or _is_raised_by(
+        "p2ptrain.tasks.base", "TaskError", error
+    ):
+        return UsageError(str(error))
+    if isinstance(error, LocalError):
+        return RunError(str(error))
+    if isinstance(error, OSError):
+        return _from_os(error)
+    if isinstance(error, UnicodeError):
+        return None  # a ValueError only by ancestry
+    if isinstance(error, ValueError):
+        return UsageError(str(error), "--debug shows where this was found")
+    if faults.is_out_of_memory(error):
+        return RunError(faults.out_of_memory(error), "use a smaller model or batch (--set train.batch_size=...)")
+    return None
+
+
+def _is_raised_by(module_name: str, class_name: str, error: BaseException) -> bool:
+    """Without importing torch: an error of a module that was never imported cannot have been raised."""
+    module = sys.modules.get(module_name)
+    return module is not None and isinstance(error, getattr(module, class_name))
+
+
+def _of_a_task(error: BaseException) -> RunError:
+    return RunError(getattr(error, "message", str(error)), getattr(error, "hint", ""))
+
+
+def _from_os(error: OSError) -> RunError:
+    where = f"{error.filename}: " if error.filename else ""
+    return RunError(f"{where}{error.strerror or error}", _OS_HINTS.get(error.errno or 0, ""))
+
+
+def _bug(error: BaseException) -> RunError:
+    leaf = next(_leaves(error), error)
+    what = f"{type(leaf).__name__}: {leaf}" if str(leaf) else type(leaf).__name__
+    theirs = "" if faults.called_ours(leaf) else faults.place_of(leaf)
+    if theirs:
+        return RunError(f"{theirs} raised {what}", "mend it there; --debug shows how it was reached")
+    return RunError(f"unexpected {what}", "this is a bug of p2ptrain: run again with --debug and report what it prints")
+
+
+def describe_code(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

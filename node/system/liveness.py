@@ -1,0 +1,137 @@
+"""Whether a node lives: by the lock that its process holds, and by the heartbeat of its event loop.
+
+The kernel lets go of a lock when its process ends, however it ends, so a log that says "running" beside a free lock is
+of a process that was killed. A process that lives sets its lock's time every few seconds from its event loop; where
+that has stopped, the loop hangs, or the process was stopped. Both are of this machine: of a node on another one its
+status page tells.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from node.events.progress import NodeProgress
+from node.metrics.live_metrics import disk_free
+from node.system import text
+from node.system.next_command import command, export_command, node_command, of_swarm
+from node.system.run_dir import LOCK, is_held
+
+HEARTBEAT_S: Final = 5.0
+"""Between two heartbeats: a system call each, of microseconds. Chosen."""
+
+SILENT_S: Final = 20.0
+"""Without a heartbeat, after which a node is said to be silent: four of them, so that a machine that is busy for some
+seconds raises no alarm. Chosen."""
+
+FULL_BYTES: Final = 1 << 16
+"""Free bytes below which a disk counts as full: the last events of a node do not fit. Chosen."""
+
+MAX_TOLD: Final = 8
+"""Nodes of a run whose ends are told one by one. Chosen: more push the table off a screen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """What a node's folder shows of its process."""
+
+    held: bool | None = None
+    """Whether a process holds the folder; None: there is no lock to tell by."""
+    beat: float | None = None
+    """The newest heartbeat, in Unix seconds."""
+    pid: int | None = None
+    """The process that holds it, or did last."""
+
+
+def look(folder: Path) -> Signs:
+    """The signs in a node's folder."""
+    path = folder / LOCK
+    try:
+        beat, words = path.stat().st_mtime, path.read_bytes()[:32]
+        held = is_held(folder)
+    except OSError:
+        return Signs()
+    return Signs(held=held, beat=beat, pid=int(words) if words.strip().isdigit() else None)
+
+
+def judge(node: NodeProgress, signs: Signs, now: float) -> None:
+    """Correct what the events say of a node by the signs of its process."""
+    node.heartbeat = max((each for each in (node.updated_at, signs.beat) if each is not None), default=None)
+    if signs.held and node.pid is not None and signs.pid not in (None, node.pid):
+        node.state = "starting"  # another process than the one whose events these are
+    elif node.state == "dead" and signs.held:
+        node.state = "starting"
+    elif node.over:
+        return
+    elif signs.held is False:
+        node.state, node.ended_at = "dead", node.heartbeat
+    elif node.state in {"running", "silent"}:
+        news = node.heartbeat is None or now - node.heartbeat <= SILENT_S
+        node.state = "running" if news else "silent"
+
+
+async def beat(folder: Path) -> None:
+    """Give a heartbeat every HEARTBEAT_S, until cancelled. The caller holds the folder."""
+    while True:
+        with suppress(OSError):  # whoever removes the lock does without
+            os.utime(folder / LOCK)
+        await trio.sleep(HEARTBEAT_S)
+
+
+def words(node: NodeProgress, now: float) -> str:
+    """How and when a node ended, or since when it is silent; empty where it runs or starts."""
+    done = f"round {node.rounds_done} of {node.rounds}" if node.rounds else f"round {node.rounds_done}"
+    at = f" {ago(now - node.ended_at)}" if node.ended_at is not None else ""
+    why = "; ".join(part for part in (node.error, node.hint) if part)
+    return {
+        "dead": f"ended without a word (killed?){at} at {done}",
+        "finished": f"finished{at} after {done}",
+        "interrupted": f"interrupted{at} at {done}",
+        "failed": f"failed{at} at {done}: {why}",
+        "silent": f"no news for {text.duration(now - (node.heartbeat or now))}",
+    }.get(node.state, "")
+
+
+def lines(nodes: Iterable[tuple[Path | None, NodeProgress]], now: float) -> Iterator[str]:
+    """Of the nodes that do not run, each with its folder, if it lies here: how each ended, and then the commands that
+    go on."""
+    nodes = list(nodes)
+    told = [(node.name, its) for _, node in nodes if (its := words(node, now))]
+    for name, its in told[:MAX_TOLD]:
+        yield f"{name}: {its}"
+    if len(told) > MAX_TOLD:
+        yield f"and {len(told) - MAX_TOLD} more"
+    yield from _full_disks({folder for folder, node in nodes if folder is not None and node.state == "dead"})
+    yield from _commands([(folder, node) for folder, node in nodes if folder is not None])
+
+
+def _full_disks(folders: set[Path]) -> Iterator[str]:
+    """A node whose disk is full says on its terminal why it ended, and in no file."""
+    for folder in sorted(folders)[:MAX_TOLD]:
+        if 0 <= disk_free(folder) < FULL_BYTES:
+            yield f"the disk of {folder} is full: free some space first"
+
+
+def _commands(nodes: list[tuple[Path, NodeProgress]]) -> Iterator[str]:
+    over = bool(nodes) and all(node.over for _, node in nodes)
+    if over and all(node.state == "finished" for _, node in nodes):
+        run = nodes[0][0].parent if of_swarm(nodes[0][0]) or len(nodes) > 1 else nodes[0][0]
+        yield f"the model, taken home: {export_command(run)}"
+        return
+    ended = [folder for folder, node in nodes if node.state in {"dead", "interrupted", "failed"}]
+    again = dict.fromkeys(command(folder) if over else node_command(folder) for folder in ended)
+    for line in list(again)[:MAX_TOLD]:
+        yield f"go on with: {line}"
+
+
+def ago(seconds: float) -> str:
+    """`9 s ago`, `3 min ago`, `5 h ago`, `4 days ago`."""
+    whole = max(0, int(seconds))
+    for unit, size, most in (("s", 1, 60), ("min", 60, 60), ("h", 3600, 48)):
+        if whole < most * size:
+            return f"{whole // size} {unit} ago"
+    return f"{whole // 86400} days ago"

@@ -1,0 +1,34 @@
+"""The command that goes on with a run, or takes its model home, as a person types it again."""
+
+import shlex
+from pathlib import Path
+
+from node.system import text
+from node.system.run_dir import LOCK, PEERS
+
+
+def command(folder: Path) -> str:
+    """For a node's folder: of a node of `p2ptrain up` the whole swarm's command. The folder knows all settings."""
+    if of_swarm(folder):
+        return _line("up", "--run-dir", str(folder.parent))
+    return node_command(folder)
+
+
+def node_command(folder: Path) -> str:
+    """The one that goes on with this node alone."""
+    words = ["node", "--run-dir", str(folder.parent)]
+    return _line(*words) if folder.name == "node" else _line(*words, "--name", folder.name)
+
+
+def export_command(run: Path) -> str:
+    """The one that writes the model of a run's folder into a file."""
+    return _line("export", str(run), "--out", "model.safetensors")
+
+
+def of_swarm(folder: Path) -> bool:
+    """Whether `p2ptrain up` made the folder: it holds a lock of its own above its nodes', and lists their addresses."""
+    return (folder.parent / PEERS).is_file() and (folder.parent / LOCK).is_file()
+
+
+def _line(*words: str) -> str:
+    return f"{text.program()} {shlex.join(words)}"

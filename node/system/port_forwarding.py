@@ -1,0 +1,34 @@
+"""Whether and how the router is asked to forward the listening port (`network.upnp`)."""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+
+from gossip.reachability.dialback import ports_in
+from gossip.reachability.port_mapping_task import PortMapper
+from node.config.sections import NetworkConfig
+from node.system.addresses import default_sources
+
+
+def mapper_for(
+    network: NetworkConfig,
+    addresses: Sequence[str],
+    *,
+    mapped: Callable[[tuple[str, ...]], None],
+    tell: Callable[[str], None],
+    sources: Sequence[str] | None = None,
+) -> PortMapper | None:
+    """What keeps the ports of `addresses` forwarded; None where that is of no use.
+
+    `sources`: this machine's addresses towards the rest of the world; None: the system is asked.
+    """
+    if not network.upnp or network.announce:  # first: what is announced may be names, which are no numbers below
+        return None
+    found = default_sources() if sources is None else sources
+    hosts = [address.split("/")[2] for address in addresses]
+    inside = any(ipaddress.ip_address(host).version == 4 and host in found for host in hosts)
+    public = any(ipaddress.ip_address(host).is_global for host in found)
+    if public or not inside:
+        return None
+    from gossip.reachability.upnp import UpnpRouter
+
+    return PortMapper(UpnpRouter(), ports_in(addresses), mapped=mapped, tell=tell)

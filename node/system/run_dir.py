@@ -1,0 +1,143 @@
+"""The folder that a run leaves: `<run-dir>/<node>/`, made, locked and named here and nowhere else.
+
+A node holds an exclusive flock on `lock` in its folder for as long as it lives. The kernel lets go of it when the
+process ends, however it ends, so a folder is never left locked by a crash. The pid in the file is for people, and the
+file's time is the node's heartbeat (liveness.py).
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from gossip.core import atomic_file
+from node.system.errors import RunError, UsageError
+
+DEFAULT_ROOT = Path("runs")
+LOCK = "lock"
+IDENTITY = "identity.key"
+EVENTS = "events.jsonl"
+SUMMARY = "summary.json"
+CONFIG = "config.toml"
+CHECKPOINTS = "checkpoint"
+"""As `p2ptrain/saved/files.py` has it."""
+EPOCH = "epoch"
+"""The chain epoch last used, which must never be used again."""
+ADDRESSES = "addresses.json"
+"""Peers that the node has reached."""
+STDERR = "stderr.log"
+PEERS = "peers.txt"
+TARGETS = "targets.json"
+"""The nodes' metrics, as Prometheus' file service discovery reads them."""
+
+LOCK_TRIES = 5
+LOCK_AGAIN_S = 0.02
+"""Whoever looks whether a folder is in use holds its lock for a moment, too, of microseconds: tried again, so that no
+start fails for a look."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""A node's name is a folder's name and a label: 64 characters are plenty, and none of them may leave the run folder."""
+
+
+def fresh_run_dir(now: datetime) -> Path:
+    """A run folder that nobody else has: sorted by time, and random so that two of one second differ."""
+    return DEFAULT_ROOT / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def make_dir(path: Path) -> Path:
+    """Create the folder with its parents. RunError when it cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        file = next(each for each in (*reversed(path.parents), path) if each.exists() and not each.is_dir())
+        raise UsageError(f"{file} is a file, not a folder", "give another --run-dir") from None
+    except OSError as error:
+        raise RunError(
+            f"cannot create the folder {path}: {error.strerror}", "give another one with --run-dir"
+        ) from error
+    return path
+
+
+def make_node_dir(run_dir: Path, name: str) -> Path:
+    """`<run_dir>/<name>`, created. UsageError when the name cannot be a folder's."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"node name {name!r} is not usable", "letters, digits, dots and dashes, 64 at most")
+    return make_dir(run_dir / name)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[Path]:
+    """Hold the folder for this process alone. RunError when another one holds it."""
+    descriptor = _open_lock(folder)
+    try:
+        _take(descriptor, folder)
+        yield folder
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the folder. Raises OSError where there is no lock."""
+    descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)  # and with it the lock
+    return False
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace a file of the run folder whole or not at all (`gossip/core/atomic_file.py`). RunError when the disk does
+    not take it."""
+    try:
+        atomic_file.write_atomic(path, data)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror}", "free some disk space, or give another --run-dir"
+        ) from error
+
+
+def node_dirs(path: Path) -> list[Path]:
+    """The nodes' folders under a run folder, or the folder itself when it is a node's. UsageError when neither."""
+    if not path.is_dir():
+        raise UsageError(f"there is no run folder {path}", "give the folder that `p2ptrain up` or `node` named")
+    if (path / EVENTS).is_file():
+        return [path]
+    found = sorted((entry.parent for entry in path.glob(f"*/{EVENTS}")), key=natural)
+    if not found:
+        raise UsageError(f"{path} is not a run folder: no {EVENTS} in it or one level below", "look under runs/")
+    return found
+
+
+def natural(path: Path) -> list[tuple[int, str]]:
+    """Sort key of folders by name: node-10 after node-9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _open_lock(folder: Path) -> int:
+    try:
+        return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunError(f"cannot write in {folder}: {error.strerror}", "give another folder with --run-dir") from error
+
+
+def _take(descriptor: int, folder: Path) -> None:
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(LOCK_AGAIN_S)
+    else:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        hint = "wait for it to end, or give another --run-dir or --name"
+        raise RunError(f"the folder {folder} is in use by process {holder}", hint)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -1,0 +1,1 @@
+"""A node that trains: the synchronization loop, the inner loop, joining, checkpoints, compute executors."""

@@ -1,0 +1,261 @@
+"""Putting a node together from its configuration and its surroundings, at its newest checkpoint where there is one."""
+
+import hashlib
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import trio
+
+from gossip.core.api import GossipEvent, Head, RunInfo, SnapshotSource, Tracked
+from gossip.core.backoff import peer_in
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, PeerId, RunId
+from gossip.membership import MembershipAdmission
+from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.refusal import Refusal
+from gossip.transport.base import Transport
+from node import exporters
+from node.config.schema import Config
+from node.config.sections import NetworkConfig
+from node.events.journal import Emit, Journal
+from node.roles import byzantine
+from node.swarm.former_member import Outside
+from node.system.errors import RunError, UsageError
+from node.training.checkpoint import Checkpoint, CheckpointStore
+from node.training.checkpoint_meta import Totals
+from node.training.epochs import EpochCounter
+from node.training.estimates import MAX_DEPARTED, HeldEstimates
+from node.training.executors import Executor
+from node.training.inner_loop import InnerLoop
+from node.training.node import Node
+from node.training.pace import Pace
+from p2ptrain import aggregate, tasks
+from p2ptrain.sync import SyncStrategy, averages_gradients, build, is_allreduce
+from p2ptrain.tasks import Shard
+from p2ptrain.training import Trainer, vector_bytes
+
+DIGEST_BYTES = 32
+RUN_ID_BYTES = 16
+SNAPSHOT_BYTES_PER_PARAMETER = 4
+PAYLOAD_SLACK_BYTES = 1 << 16
+"""For scales and headers: a codec that does not shrink at all may need some bytes above fp32."""
+GENESIS_DIGITS = 16
+"""Of the initial model's digest, to be compared by programs: 64 bits. Chosen."""
+MAX_REFUSALS = 8
+"""The newest reasons for which peers and this node refused each other, for a message when nobody is left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeContext:
+    """What a node is given rather than makes: everything that differs between a real run and a simulated one."""
+
+    identity: Identity
+    transport: Transport
+    lane: Executor
+    emit: Emit
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds, for durations."""
+    unix_time: Callable[[], float] = time.time
+    """Seconds, for chain epochs only."""
+    rng: random.Random
+    checkpoints: CheckpointStore
+    epoch_file: Path
+    private: PrivateSwarm | None = None
+    """Its membership of a private swarm; None: of an open one."""
+
+
+def check_runnable(config: Config) -> None:
+    """UsageError on what is right for a simulation and no node can do: said before anything is written or started."""
+    if averages_gradients(config.sync.strategy):
+        message = f"no node can run the strategy {config.sync.strategy}: training would wait for it at every step"
+        hint = "use tracked_gossip with train.inner_steps=1 (every strategy: `p2ptrain bench strategies`)"
+        raise UsageError(message, hint)
+    byzantine.attack_of(config.attack)
+    exporters.check(config.monitoring.exporters)
+
+
+def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | None]:
+    """Build the node, at its newest checkpoint where there is one. Raises TaskError, ValueError, RunError."""
+    attack = byzantine.attack_of(config.attack)
+    task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
+    shard, data_seed = own_data(config, around.identity.peer_id)
+    trainer = Trainer(task, config.train, shard, data_seed=data_seed)
+    genesis_d = trainer.vector()
+    honest = build(config.sync, genesis_d, around.identity.peer_id, judge=trainer.judge)
+    strategy = byzantine.lying(honest, attack, config.train.seed)
+    journal = Journal(around.emit, clock=around.clock)
+    lock = trio.Lock()
+    refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
+    rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
+    run = run_info(config, trainer.fingerprint, genesis_d)
+    service = byzantine.service_type(attack)(
+        identity=around.identity,
+        transport=around.transport,
+        config=network_for(config, trainer.numel),
+        run=run,
+        rng=around.rng,
+        snapshot_source=_snapshot_source(strategy, around.lane, lock, lambda: service.head),
+        tracked=_tracked(strategy, around.lane, lock, config.sync.f),
+        observer=_observer(journal, refusals),
+        private=around.private,
+    )
+    node = Node(
+        config=config,
+        lane=around.lane,
+        inner=InnerLoop(trainer, clock=around.clock),
+        strategy=strategy,
+        strategy_lock=lock,
+        estimates=HeldEstimates(
+            most=config.network.degree + MAX_DEPARTED,
+            here=lambda: service.neighbour_ids,
+            counted=lambda: service.newest_members,
+        ),
+        service=service,
+        checkpoints=around.checkpoints,
+        journal=journal,
+        pace=Pace(
+            config.node.pace,
+            config.train.inner_steps,
+            f=config.sync.f,
+            own=around.identity.peer_id,
+            clock=around.clock,
+        ),
+        epochs=EpochCounter(around.epoch_file, unix_time=around.unix_time, warn=partial(_warn, journal)),
+        peer_id=around.identity.peer_id,
+        needed_members=rule.minimum(),
+        promises=rule.f >= config.sync.f,
+        refusals=refusals,
+        outside=None if around.private is None else _outside(config, around.private.gate, journal),
+        genesis=run.genesis.hex()[:GENESIS_DIGITS],
+    )
+    return node, resume(node)
+
+
+def _outside(config: Config, gate: MembershipAdmission, journal: Journal) -> Outside:
+    def told(peer: PeerId, words: str) -> None:
+        message = f"{peer} does not let this node in, and says that {words}: its word alone"
+        journal.emit("warning", message=message)
+
+    def refused(peer: PeerId, refusal: Refusal, signed: bool) -> None:
+        outside.refused(peer, refusal, signed, trio.current_time())
+
+    named = [peer_in(address) for address in config.network.peers if "/p2p/" in address]
+    outside = Outside(gate, named=named, liars=config.sync.f, told=told)
+    gate.refused = refused
+    return outside
+
+
+def network_for(config: Config, numel: int) -> NetworkConfig:
+    """The network's settings, with the largest blob that is pulled set to what this model can need: junk of a liar's
+    ends there. UsageError when a snapshot could not be sent: no neighbour could ever begin to track this node."""
+    size, limit = SNAPSHOT_BYTES_PER_PARAMETER * numel, config.network.max_payload_bytes
+    if size > limit:
+        raise UsageError(
+            f"a snapshot of this model has {size} bytes, above network.max_payload_bytes = {limit}",
+            hint="raise that limit on every member, or train a smaller model",
+        )
+    return replace(config.network, max_payload_bytes=min(limit, size + PAYLOAD_SLACK_BYTES))
+
+
+def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
+    """The node's shard and the seed of its order: as configured, or else given by its peer id, so that two volunteers
+    who know nothing of each other do not train on the same batches."""
+    count, seed = config.node.shard_count, config.train.seed
+    if config.node.shard_index is not None:
+        return Shard(index=config.node.shard_index, count=count), seed
+    drawn = int.from_bytes(hashlib.blake2b(f"{seed}|{peer_id}".encode(), digest_size=8).digest(), "big")
+    return Shard(index=drawn % count, count=count), drawn
+
+
+def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> RunInfo:
+    """What members of one run share: the task and the model's shape (run id), and the model that all start from. Where
+    rounds are meetings also what these are: who has others, or none, could give nothing and take nothing."""
+    shared = [config.task.name.encode(), fingerprint]
+    if is_allreduce(config.sync.strategy):
+        shared += [f"{config.sync.strategy} {config.sync.group} {config.sync.compressor}".encode()]
+    run = hashlib.blake2b(b"|".join(shared), digest_size=RUN_ID_BYTES)
+    genesis = hashlib.blake2b(vector_bytes(genesis_d), digest_size=DIGEST_BYTES)
+    return RunInfo(run_id=RunId(run.digest()), genesis=Digest(genesis.digest()))
+
+
+def resume(node: Node) -> Checkpoint | None:
+    """Take up the newest whole checkpoint, if any. RunError when it is of another model."""
+    damaged: list[Path] = []
+
+    def skipped(path: Path, why: str) -> None:
+        node.journal.emit("checkpoint_skipped", path=path, why=why)
+        damaged.append(path)
+
+    checkpoint = node.checkpoints.newest(skipped)
+    for path in damaged:
+        node.checkpoints.set_aside(path)
+    if checkpoint is None:
+        if damaged:
+            message = f"no checkpoint in {node.checkpoints.folder} is whole: beginning anew, from the initial model"
+            node.journal.emit("warning", message=message)
+        return None
+    try:
+        node.inner.trainer.load_state_dict(checkpoint.trainer_state)
+        node.strategy.load_state_dict(checkpoint.part("sync"))
+    except ValueError as error:
+        raise RunError(
+            f"the checkpoint in {node.checkpoints.folder} is of another model ({error})",
+            hint="run with the options it was made with, or give another --run-dir",
+        ) from error
+    node.enter_round(checkpoint.round)
+    if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
+        node.service.outvotes_liars()
+    _take_up_totals(node, checkpoint.totals)
+    node.journal.emit("resumed", round=checkpoint.round, checkpoint=node.checkpoints.folder)
+    return checkpoint
+
+
+def _take_up_totals(node: Node, totals: Totals) -> None:
+    """The summary is the run's, and not only that of its last process; and no epoch of an earlier one comes again."""
+    node.journal.first |= totals.first
+    node.journal.earlier_seconds = totals.wall_s
+    node.inner.compute_seconds = totals.compute_s
+    node.inner.steps = totals.steps
+    node.epochs.note(totals.epoch)
+    node.lap()
+
+
+def _snapshot_source(
+    strategy: SyncStrategy, lane: Executor, lock: trio.Lock, head: Callable[[], Head]
+) -> SnapshotSource:
+    async def source() -> tuple[Head, bytes]:
+        async with lock:  # the estimate moves with the head: both are read while neither can
+            return head(), await lane.offload(strategy.snapshot)
+
+    return source
+
+
+def _tracked(strategy: SyncStrategy, lane: Executor, lock: trio.Lock, liars: int) -> Tracked:
+    async def estimate(peer: PeerId) -> bytes | None:
+        async with lock:
+            return await lane.offload(lambda: strategy.estimate(str(peer)))
+
+    return Tracked(estimate=estimate, liars=liars)
+
+
+def _warn(journal: Journal, message: str) -> None:
+    journal.emit("warning", message=message)
+
+
+def _observer(journal: Journal, refusals: deque[str]) -> Callable[[GossipEvent], None]:
+    def observe(event: GossipEvent) -> None:
+        if event.name in ("rejected", "banned"):
+            refusals.append(f"{event.reason}: {event.detail}")
+        if event.name == "warning":
+            journal.emit("warning", message=event.detail)
+            return
+        reason = {"reason": str(event.reason)} if event.reason is not None else {}
+        journal.emit(event.name, peer=event.peer, detail=event.detail, **reason)
+
+    return observe

@@ -1,0 +1,222 @@
+"""Checkpoints: a folder each, whole or absent, and the newest valid one is what a node goes on from.
+
+    checkpoint/round-00000040/state.safetensors     tensors, by dotted name: trainer.*, sync.*, model.*
+    checkpoint/round-00000040/meta.json             round, config, names, totals, digests of itself and of the tensors
+
+How they are read is in `p2ptrain/saved/files.py`; here they are written, kept and pruned.
+
+A checkpoint is written under a temporary name, synced, renamed, and its folder synced; only then is anything older
+removed. One of a round that is there already becomes `round-00000040.1`, and takes the plain name when the older one is
+gone: so nothing is ever moved out of the way, and wherever a save is killed, the newest whole checkpoint is the old one
+or the new one. One that is damaged anyway (a dying drive) fails a digest and is skipped for the one before it, with the
+reason told; so is one whose model is not finite, which older releases wrote.
+
+Where the disk is full, older checkpoints make room, one by one, and never the newest whole one.
+"""
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from gossip.core.atomic_file import sync_file, sync_folder, write_atomic
+from node.training.checkpoint_meta import CheckpointError as CheckpointError
+from node.training.checkpoint_meta import Meta, Totals, dump, parse, totals_of
+from node.training.checkpoint_room import bytes_of, missing
+from p2ptrain.saved import files
+from p2ptrain.saved.files import META, STATE, place_of
+from p2ptrain.saved.models import UNTRAINED, VECTOR
+
+_TEMPORARY: Final = ".writing-"
+_DAMAGED: Final = "damaged-"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_OS_ERROR: Final = re.compile(r"os error ([0-9]{1,4})")
+"""In the text of an error of safetensors, which has no number of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Everything that a node needs to go on."""
+
+    round: int
+    """The next round to train."""
+    meta: Meta
+    """JSON: config, counters, peer id (checkpoint_meta.py)."""
+    tensors: dict[str, torch.Tensor]
+
+    @property
+    def totals(self) -> Totals:
+        """What the run had come to. CheckpointError where the meta is not one that `read` took."""
+        return totals_of(self.meta)
+
+    def part(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors under `name.`, without that prefix."""
+        return {
+            key.removeprefix(f"{name}."): value for key, value in self.tensors.items() if key.startswith(f"{name}.")
+        }
+
+    @property
+    def trainer_state(self) -> dict[str, torch.Tensor]:
+        """What `Trainer.load_state_dict` takes."""
+        untrained = {key: value for key, value in self.tensors.items() if key.startswith(UNTRAINED)}
+        return self.part("trainer") | untrained
+
+
+class CheckpointStore:
+    """The checkpoints of one node: write, prune, find the newest valid one."""
+
+    def __init__(self, folder: Path, *, keep: int = 3) -> None:
+        self.folder = folder
+        self._keep = keep
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint durably and prune the oldest. OSError when the disk does not take it; the newest whole
+        checkpoint that was there stays."""
+        self._make_folder()
+        needed = bytes_of(checkpoint.tensors)
+        while missing(self.folder, needed):  # asked before: a file cut short by a full disk costs others their room
+            if not self._give_up_oldest():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        while True:
+            try:
+                return self._save(checkpoint)
+            except OSError as error:  # quotas, and files of others that came meanwhile
+                if error.errno not in _FULL or not self._give_up_oldest():
+                    raise
+
+    def _save(self, checkpoint: Checkpoint) -> Path:
+        saves = [
+            save for folder in self._folders() for number, save in [place_of(folder)] if number == checkpoint.round
+        ]
+        final = self.folder / _name(checkpoint.round, max(saves, default=-1) + 1)
+        temporary = self.folder / f"{_TEMPORARY}{checkpoint.round:08d}-{secrets.token_hex(4)}"
+        try:
+            _write(temporary, checkpoint)
+            temporary.rename(final)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_folder(self.folder)
+        self._prune(final)
+        return self._with_plain_name(final)
+
+    def newest(self, on_skip: Callable[[Path, str], None] | None = None) -> Checkpoint | None:
+        """The newest checkpoint that is whole; `on_skip` hears of each newer one that is not, and why."""
+        for folder in reversed(self._folders()):
+            try:
+                return read(folder)
+            except CheckpointError as error:
+                if on_skip is not None:
+                    on_skip(folder, str(error))
+        return None
+
+    def newest_whole(self) -> Path | None:
+        """Where the newest whole checkpoint lies, of which the model is finite; None: there is none."""
+        for folder in reversed(self._folders()):
+            with suppress(CheckpointError):
+                read(folder)
+                return folder
+        return None
+
+    def spare_bytes(self) -> int:
+        """What the checkpoints before the newest take: those make room where the disk is full."""
+        return sum(_size(folder) for folder in self._folders()[:-1])
+
+    def newest_meta(self) -> Meta | None:
+        """The newest whole meta, without a look at the tensors beside it; None: there is none."""
+        for folder in reversed(self._folders()):
+            with suppress(CheckpointError):
+                return files.read_meta(folder, parse)
+        return None
+
+    def set_aside(self, folder: Path) -> None:
+        """Rename a damaged checkpoint, so that it neither counts as one nor takes the place of one that is kept."""
+        aside = self.folder / f"{_DAMAGED}{folder.name.lstrip('.')}"
+        with suppress(OSError):
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+
+    def _folders(self) -> list[Path]:
+        """All that may be checkpoints, the newest last."""
+        return files.checkpoint_dirs(self.folder)
+
+    def _make_folder(self) -> None:
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
+
+    def _prune(self, saved: Path) -> None:
+        """Remove what `saved` replaces, and the oldest others. What cannot be removed stays. Only for a `saved` that is
+        durable."""
+        folders = self._folders()
+        of_other_rounds = [folder for folder in folders if place_of(folder)[0] != place_of(saved)[0]]
+        kept = {saved, *(of_other_rounds[-(self._keep - 1) :] if self._keep > 1 else ())}
+        for folder in (*folders, *self.folder.glob(f"{_TEMPORARY}*")):
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _give_up_oldest(self) -> bool:
+        """Remove what a killed save left, or else the oldest checkpoint, but never the newest whole one nor what came
+        after it. False: nothing could be removed."""
+        whole = self.newest_whole()
+        folders = self._folders()
+        older = folders[: folders.index(whole)] if whole in folders else []
+        left = [each for each in self.folder.glob(f"{_TEMPORARY}*") if each not in folders]
+        for folder in (*left, *older):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return True
+        return False
+
+    def _with_plain_name(self, saved: Path) -> Path:
+        """The name that a round's only checkpoint has. Another one does as well, where something of that round could
+        not be removed, or this fails."""
+        round = place_of(saved)[0]
+        plain = self.folder / _name(round, 0)
+        if saved != plain and [folder for folder in self._folders() if place_of(folder)[0] == round] == [saved]:
+            with suppress(OSError):
+                saved.rename(plain)
+                saved = plain
+                sync_folder(self.folder)
+        return saved
+
+
+def read(folder: Path) -> Checkpoint:
+    """The checkpoint in `folder`. Raises CheckpointError when it is not whole, or its model is not finite."""
+    meta, tensors = files.read(folder, parser=parse)
+    vector_d = tensors.get(VECTOR)
+    if vector_d is not None and not bool(vector_d.isfinite().all()):
+        raise CheckpointError(f"the model in {folder} is not finite: its training had diverged")
+    return Checkpoint(round=meta["round"], meta=meta, tensors=tensors)
+
+
+def _name(round: int, save: int) -> str:
+    return f"round-{round:08d}" + (f".{save}" if save else "")
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir()
+    state = folder / STATE
+    try:
+        save_file({key: value.contiguous() for key, value in checkpoint.tensors.items()}, state)
+    except SafetensorError as error:  # how that library reports what the system said: mostly a full disk
+        found = _OS_ERROR.search(str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number) if found else str(error)) from error
+    sync_file(state)
+    meta = dump(checkpoint.meta, round=checkpoint.round, state_digest=files.digest_of_file(state))
+    write_atomic(folder / META, meta)  # syncs the folder too

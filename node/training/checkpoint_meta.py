@@ -1,0 +1,107 @@
+"""A checkpoint's meta.json: what may stand in it, and the digest that covers it.
+
+    format        1
+    round         the next round to train
+    digest        BLAKE2b of state.safetensors, in hex
+    meta_digest   BLAKE2b of all the other fields (as JSON with sorted keys), in hex; older releases wrote none
+    config        the run's settings, as JSON
+    model         names, shapes and types of the model's state_dict (p2ptrain/training/layout.py); null where names are
+                  not enough, and not there in older releases' files
+    peer_id, first, steps, compute_s, wall_s, epoch    who trained, and how far it had come
+
+A file without `meta_digest` is read as well, so every field is held to its bounds whether or not a digest covers it.
+Nothing that `parse` returns can stop a start.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from gossip.core.limits import MAX_COUNTER
+from node.training.epochs import MAX_EPOCH
+from p2ptrain.saved import files
+from p2ptrain.saved.files import FORMAT
+from p2ptrain.saved.files import MAX_META_BYTES as MAX_META_BYTES
+from p2ptrain.saved.files import CheckpointError as CheckpointError
+from p2ptrain.saved.files import Meta as Meta
+
+MAX_MEASURES: Final = 64
+"""Names of first losses and the like; there are three today."""
+
+MAX_NAME_CHARS: Final = 128
+"""Of a measure or a peer id, which has 52."""
+
+MAX_SECONDS: Final = 1e10
+"""Three centuries of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What a run's earlier processes came to."""
+
+    first: dict[str, float] = field(default_factory=dict)
+    """The first value of each measure; NaN where that was no number."""
+    steps: int = 0
+    compute_s: float = 0.0
+    wall_s: float = 0.0
+    epoch: int = 0
+    """The highest chain epoch that was used; 0: none, or nobody wrote it down."""
+
+
+def dump(meta: Meta, *, round: int, state_digest: str) -> bytes:
+    """The bytes of a meta.json that holds `meta`, which is JSON, and what `parse` wants beside it."""
+    whole = json.loads(json.dumps({**meta, "format": FORMAT, "round": round, "digest": state_digest}))
+    whole["meta_digest"] = files.own_digest(whole)
+    return json.dumps(whole, indent=1).encode("ascii")
+
+
+def parse(data: bytes) -> Meta:
+    """The fields of a meta.json. CheckpointError for what is damaged, or outside its bounds."""
+    meta = files.parse(data)
+    if not _is_name(meta.get("peer_id", "")):
+        raise CheckpointError("its peer_id is none")
+    totals_of(meta)
+    return meta
+
+
+def totals_of(meta: Meta) -> Totals:
+    """The totals in what `parse` returned. CheckpointError for what is outside its bounds."""
+    return Totals(
+        first=_measures(meta.get("first", {})),
+        steps=_count(meta.get("steps", 0), "steps"),
+        compute_s=_seconds(meta.get("compute_s", 0.0), "compute_s"),
+        wall_s=_seconds(meta.get("wall_s", 0.0), "wall_s"),
+        epoch=_count(meta.get("epoch", 0), "epoch", most=MAX_EPOCH),
+    )
+
+
+def _count(value: object, name: str, most: int = MAX_COUNTER) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise CheckpointError(f"its {name} is no count up to {most}")
+    return value
+
+
+def _seconds(value: object, name: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:  # type: ignore[operator]  # a number
+        raise CheckpointError(f"its {name} is no time")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _measures(value: object) -> dict[str, float]:
+    if not isinstance(value, dict) or len(value) > MAX_MEASURES or not all(map(_is_name, value)):
+        raise CheckpointError("its first measures are none")
+    return {name: _measure(each) for name, each in value.items()}
+
+
+def _measure(value: object) -> float:
+    """A loss may be no number (every step was skipped) or infinite, and older releases wrote it like that."""
+    if type(value) is int and abs(value) <= MAX_COUNTER:
+        return float(value)
+    if not isinstance(value, float):
+        raise CheckpointError("one of its first measures is no number")
+    return value if math.isfinite(value) else math.nan
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_NAME_CHARS

@@ -1,0 +1,59 @@
+"""`thread`: the inner loop in one worker thread, other work in another. torch releases the interpreter lock in its
+kernels, so training and the event loop run side by side."""
+
+import time
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+import trio
+
+from node.training.executors.base import Spent, not_asked
+
+T = TypeVar("T")
+
+
+class ThreadExecutor:
+    """Lane over trio's worker threads."""
+
+    def __init__(self) -> None:
+        self._inner_limit = trio.CapacityLimiter(1)
+        # Codecs and aggregations of one node run one at a time: more would only take cores from training.
+        self._offload_limit = trio.CapacityLimiter(1)
+
+    async def drive(self, work: Generator[None, None, T]) -> T:
+        """Run `work` in the inner thread. A cancellation is raised between two steps, so that nothing still changes
+        the parameters when the last checkpoint is written."""
+
+        def run() -> T:
+            while True:
+                trio.from_thread.check_cancelled()
+                try:
+                    next(work)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+
+        return await trio.to_thread.run_sync(run, limiter=self._inner_limit)
+
+    async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
+        """Run `function` in a worker thread and wait for it, also when cancelled. What it took is the thread's own CPU
+        time: on a busy machine it waits longer, and computes no more. Helpers of a codec work beside it, no longer."""
+        took = 0.0
+
+        def note(seconds: float) -> None:
+            nonlocal took
+            took = seconds
+
+        try:
+            return await trio.to_thread.run_sync(self.here, function, note, limiter=self._offload_limit)
+        finally:
+            spent(took)
+
+    @staticmethod
+    def here(function: Callable[[], T], spent: Spent = not_asked) -> T:
+        """Run `function` in the thread that calls."""
+        began = time.thread_time()
+        try:
+            return function()
+        finally:
+            spent(time.thread_time() - began)

@@ -1,0 +1,180 @@
+"""One value's way through a node, once a round; the whole runtime in one sentence.
+
+inner steps -> difference to the tracked estimate -> compress -> sign -> announce -> neighbours pull -> (theirs: verify,
+decode, tracked estimate) -> quorum or deadline -> robust aggregate -> outer step -> correction of the moving model.
+
+Training runs beside this and never waits for it: while a round closes, the next one's steps are under way, and the
+result is added to the moving parameters. A round whose closing outlasts the next phase only makes that phase longer.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import trio
+
+from gossip.core.api import RoundView, Update
+from gossip.core.errors import Reason
+from gossip.core.limits import MAX_DETAIL_CHARS
+from node.events.round_report import record_round
+from node.training.allreduce_round import meet
+from node.training.bandwidth import give_budget, plan_phase
+from node.training.divergence import check_phase, diverged, why_refused
+from node.training.inner_loop import Phase
+from node.training.joining import rejoin
+from node.training.node import Node
+from p2ptrain.compress.base import PayloadError
+from p2ptrain.sync.base import AllReduceStrategy, Message, RoundResult
+
+FINAL_ROUND_PATIENCE = 2.0
+"""After its last step a node has nothing to train meanwhile: it waits for laggards at most this many phases' time
+(nodes drift apart by at most `catch_up_rounds`, 2)."""
+
+
+async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
+    """Train phase after phase, handing each to `synchronize`, until the last round is trained."""
+    async with phases:
+        while not node.finished:
+            phase = await node.lane.drive(
+                node.inner.phase(
+                    enough=node.enough,
+                    keep_state=node.checkpoint_due,
+                    schedule_step=node.schedule_step,
+                    rate_factor=node.rate_factor,
+                )
+            )
+            node.watch_arrivals(phase)
+            node.begin_closing()
+            plan_phase(node, phase.step_seconds)
+            await phases.send(phase)
+
+
+async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> None:
+    """Close a round for every phase trained."""
+    async with phases:
+        async for phase in phases:
+            node.look_around()
+            if node.lost and await rejoin(node):
+                continue
+            await check_phase(node, phase)
+            began = trio.current_time()
+            view, result = await close(node, phase, began)
+            if result.robust:
+                node.service.outvotes_liars()
+            node.inner.correct(result.correction_d, taken_at=phase.end_step)
+            node.closed_round = node.round
+            await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
+            node.enter_round(node.round + 1)
+
+
+async def close(node: Node, phase: Phase, began: float) -> tuple[RoundView, RoundResult]:
+    """Close the round of a phase: over what the neighbours publish, or by an exchange with its company."""
+    node.closing_seconds.clear()
+    if isinstance(node.strategy, AllReduceStrategy):
+        with _timed(node, "collect"):
+            return await meet(node, node.strategy, phase, at_most_s=patience(node, phase, began))
+    with _timed(node, "publish"):
+        await announce(node, phase)
+    with _timed(node, "collect"):
+        view = await node.service.close_round(node.round, at_most_s=patience(node, phase, began))
+    with _timed(node, "aggregate"):
+        return view, await aggregate(node, phase, view)
+
+
+@contextmanager
+def _timed(node: Node, part: str) -> Iterator[None]:
+    began = trio.current_time()
+    yield
+    node.closing_seconds[part] = trio.current_time() - began
+
+
+async def announce(node: Node, phase: Phase) -> None:
+    """Compress this round's parameters against the tracked estimate, and publish what came of it."""
+    async with node.strategy_lock:
+        give_budget(node, phase.step_seconds)
+        with node.pace.work():
+            message = await _encode(node, phase)
+        await node.service.publish(
+            round=node.round,
+            codec=message.codec,
+            payload=message.payload,
+            steps=phase.steps,
+            tokens=phase.tokens,
+            state=lambda: node.compute(node.strategy.snapshot),
+        )
+    node.note_payload(len(message.payload))
+    node.pace.took(node.peer_id, phase.steps)
+
+
+async def _encode(node: Node, phase: Phase) -> Message:
+    try:
+        return await node.compute(lambda: node.strategy.encode(phase.theta_d, round=node.round), node.service.trained)
+    except ValueError as error:
+        raise diverged(node, why_refused(error)) from error
+
+
+async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
+    """Aggregate over the members of the closed round and take the outer step."""
+    staleness = {str(peer): rounds for peer, rounds in view.staleness.items()}
+    if view.arriving and len(staleness) + 1 < node.needed_members:
+        staleness = {}  # the others are about to come: until then the few that are here may all be liars
+    async with node.strategy_lock:
+        # Who left after the round was closed still counts in it: at the end all leave within one round's time.
+        node.forget(node.estimates.forget_departed(besides=staleness))
+        with node.pace.work():
+            return await node.compute(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
+
+
+def _nobody_asks(update: Update) -> None:
+    """Of those who need not be told of each update."""
+
+
+async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> None:
+    """Advance the neighbours' estimates by what they publish, and tell the network, and `taken`, how each fared."""
+    async for update in node.service.updates:
+        strategy, peer, payload = node.strategy, str(update.peer), update.payload
+        try:
+            async with node.strategy_lock:
+                if not node.estimates.wants(peer):  # it has left since, and nobody waits for an answer
+                    continue
+                if update.kind != "delta":
+                    node.forget(node.estimates.make_room(peer))
+                spent = partial(node.service.spent, update)
+                with node.pace.work():
+                    if update.kind == "delta":
+                        assert payload is not None, "a delta always has a payload"
+                        await node.compute(lambda: strategy.apply(peer, update.codec, payload), spent)  # noqa: B023
+                    else:
+                        await node.compute(lambda: strategy.track(peer, payload), spent)  # noqa: B023
+        except PayloadError as offence:
+            node.count_refused(peer)
+            node.service.rejected(update, *_charge(offence))
+        except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours
+            node.count_refused(peer)
+            node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")
+        else:
+            node.service.accepted(update)
+            node.count_accepted(peer)
+            node.deltas_taken += update.kind == "delta"
+            taken(update)
+            node.pace.took(peer, update.steps if update.kind == "delta" else None)
+            node.look_around()
+
+
+def _charge(offence: PayloadError) -> tuple[Reason, str]:
+    """What the sender is charged with, and the detail for the log. A codec of somebody else's may give a reason that
+    gossip does not know: such a payload is malformed, and the codec's words are kept."""
+    try:
+        return Reason(str(getattr(offence, "reason", ""))), ""
+    except ValueError:
+        return Reason.MALFORMED, str(offence)[:MAX_DETAIL_CHARS]
+
+
+def patience(node: Node, phase: Phase, began: float) -> float:
+    """How long closing may take at most: the time of tau steps, so that no correction is older than that; or as long as
+    an exchange takes where tau steps are over before, for the correction would else have nobody's update in it."""
+    # Where members meet nobody fetches updates: there is nothing to time, and meeting.LEAST_S to wait for.
+    exchange_s = 0.0 if isinstance(node.strategy, AllReduceStrategy) else node.service.exchange_patience(node.round)
+    if node.last_round:
+        return max(exchange_s, FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.pace.steps))
+    return max(exchange_s, node.overlap_steps * phase.step_seconds - (trio.current_time() - began))

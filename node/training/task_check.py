@@ -1,0 +1,61 @@
+"""A task of the user's own is tried before anything is launched on it, and its memory is estimated.
+
+Built-in tasks are not tried: they would start later by a step and an evaluation, and their tests hold what it looks at.
+"""
+
+from typing import Final
+
+import psutil
+import torch
+
+from node.config.schema import Config
+from node.config.sections import NetworkConfig
+from node.system import text
+from node.training.assembly import SNAPSHOT_BYTES_PER_PARAMETER
+from p2ptrain.tasks import Shard, Task
+from p2ptrain.training.preflight import Preflight, is_built_in, preflight
+
+PROGRAM_BYTES: Final = 450_000_000
+BYTES_PER_PARAMETER_CPU: Final = 70
+BYTES_PER_PARAMETER_GPU: Final = 20
+"""What docs/operations.md ("What a node needs") has measured, with one neighbour; each further one costs a snapshot."""
+
+
+def check_task(config: Config, task: Task, shard: Shard, *, data_seed: int | None = None, nodes: int = 1) -> list[str]:
+    """What is to be said of the task before `nodes` of this machine train it: doubts, a line each. TaskFaultError for
+    what would end or spoil the run."""
+    if is_built_in(task):
+        return []
+    found = preflight(task, config.train, shard, data_seed=data_seed)
+    return [*found.doubts(), *_memory(config, found, nodes)]
+
+
+def memory_needed(
+    parameters: int, device: str, network: NetworkConfig, *, kept: int = 0, neighbours: int | None = None
+) -> int:
+    """Bytes of the machine's memory that a node takes, `kept` of them for the backward pass of one batch."""
+    at_cuda = device.startswith("cuda")
+    tracked = network.degree if neighbours is None else min(neighbours, network.degree)
+    per_parameter = SNAPSHOT_BYTES_PER_PARAMETER if at_cuda else BYTES_PER_PARAMETER_CPU
+    further = SNAPSHOT_BYTES_PER_PARAMETER * max(0, tracked - 1)
+    return PROGRAM_BYTES + (per_parameter + further) * parameters + (0 if at_cuda else kept)
+
+
+def _memory(config: Config, found: Preflight, nodes: int) -> list[str]:
+    neighbours = nodes - 1 if nodes > 1 else None
+    one = memory_needed(found.parameters, found.device, config.network, kept=found.kept_bytes, neighbours=neighbours)
+    doubts = [_too_much(nodes * one, psutil.virtual_memory().available, "memory", nodes)]
+    if found.device.startswith("cuda"):
+        need = nodes * (BYTES_PER_PARAMETER_GPU * found.parameters + found.kept_bytes)
+        doubts.append(_too_much(need, torch.cuda.mem_get_info(found.device)[0], f"memory of {found.device}", nodes))
+    return [doubt for doubt in doubts if doubt]
+
+
+def _too_much(need: int, free: int, what: str, nodes: int) -> str:
+    if need <= free:
+        return ""
+    fewer = "--nodes, " if nodes > 1 else ""
+    return (
+        f"{text.plural(nodes, 'node')} of this task will want about {text.size(need)} of {what}, and "
+        f"{text.size(free)} are free: lower {fewer}train.batch_size or the model"
+    )

@@ -1,0 +1,194 @@
+"""What travels: the voices that strategies are made with. `base.py` has their contract.
+
+A voice follows a `FragmentSchedule`: which part of the model is told in which round, and in which codec. It moves its
+public estimate by its own message as decoded, the way receivers do.
+
+    Tracked        tells  theta - xhat
+    ErrorFeedbackEncoder  tells  a = b e + (theta - phi) + (1 - b) (phi - xhat),  e <- a - told
+
+`TrackedEncoder` (CHOCO-Gossip, 1902.00340) keeps what a codec lost in the next difference: xhat follows the model
+itself, so a node tells again what it has learned of others. With a coarse codec that fills the message.
+`ErrorFeedbackEncoder` (SparseLoCo, 2508.15706) tells a node's own progress, and remembers with decay b what did not
+fit. The paper's nodes share one phi, and its a ends there; the last term is ours. What e forgets comes back in it as
+the gap to the consensus, so that public estimates do not walk away from each other, and news travels beyond the next
+neighbour. In rounds alone, where phi becomes theta, e comes to be phi - xhat, and all of it `TrackedEncoder`.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+
+from p2ptrain import compress
+from p2ptrain.compress.adaptive import adaptive_in
+from p2ptrain.compress.base import Compressor, State, load_state, reset, state_of
+from p2ptrain.compress.compose_codecs import MAX_NAME
+from p2ptrain.sync.base import Message, UpdateEncoder
+from p2ptrain.sync.decoding import Decoder
+from p2ptrain.sync.fragments import Fragment
+from p2ptrain.sync.vectors import check_model
+
+
+@dataclass(frozen=True)
+class FragmentSchedule:
+    """Which part is told in which round, and how. `codecs` has an encoder a part: some remember what they sent."""
+
+    parts: tuple[Fragment, ...]
+    codecs: tuple[Compressor, ...]
+    exact: Compressor
+    """The encoder of exact rounds."""
+    is_exact: Callable[[int], bool]
+
+    @classmethod
+    def of(
+        cls,
+        numel: int,
+        compressor: str,
+        options: Mapping[str, object],
+        *,
+        fragments: int = 1,
+        is_exact: Callable[[int], bool] = lambda round: False,
+    ) -> Self:
+        """`compressor`, built with `options`, for `fragments` parts that take turns. ValueError on what cannot be."""
+        parts = tuple(Fragment(numel, index, fragments) for index in range(fragments))
+        codecs = tuple(compress.get(compressor, **options) for _ in parts)
+        longest = max((part.prefix + codec.name for part, codec in zip(parts, codecs, strict=True)), key=len)
+        if len(longest) > MAX_NAME:
+            raise ValueError(f"a codec's name has at most {MAX_NAME} characters on the wire, {longest!r} has more")
+        return cls(parts, codecs, compress.get("none"), is_exact)
+
+    def part(self, round: int) -> Fragment:
+        """What is told, and averaged, in a round."""
+        return self.parts[round % len(self.parts)]
+
+    def codec(self, round: int) -> Compressor:
+        """How."""
+        return self.exact if self.is_exact(round) else self.codecs[round % len(self.codecs)]
+
+
+class ScheduledEncoder(UpdateEncoder, Protocol):
+    """A voice with what its own strategy needs beyond speaking."""
+
+    programme: FragmentSchedule
+    decoder: Decoder
+
+    def gamma(self, round: int) -> float:
+        """The consensus step that goes with what is told in a round."""
+
+    def restart(self, public_d: torch.Tensor) -> None:
+        """Begin anew, as the base of a new chain: nothing said so far is remembered."""
+
+    def state_dict(self) -> State:
+        """What it remembers."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Take up `state_dict`. ValueError when it is of another voice."""
+
+
+class _BaseEncoder:
+    """The common half: encode, and advance as receivers do."""
+
+    def __init__(self, programme: FragmentSchedule, genesis_d: torch.Tensor) -> None:
+        check_model(genesis_d)
+        self.programme = programme
+        self.decoder = Decoder(genesis_d.numel())
+        self.public_d = genesis_d.clone()
+        self.rung = ""
+        """See Voice."""
+
+    def budget(self, bytes_per_s: float, seconds: float) -> None:
+        """See Voice."""
+        for codec in self.programme.codecs:
+            if (adaptive := adaptive_in(codec)) is not None:
+                adaptive.budget(bytes_per_s, seconds)
+
+    def gamma(self, round: int) -> float:
+        """See ScheduledEncoder."""
+        return self.programme.codec(round).gamma
+
+    def fork(self) -> Self:
+        """See Voice."""
+        return copy.deepcopy(self)
+
+    def restart(self, public_d: torch.Tensor) -> None:
+        """See ScheduledEncoder."""
+        self.public_d = public_d
+        for codec in self.programme.codecs:
+            reset(codec)
+
+    def state_dict(self) -> State:
+        """What the encoders remember, as `<part>.<name>`."""
+        memories = [state_of(codec, f"{index}.") for index, codec in enumerate(self.programme.codecs)]
+        return {name: value for memory in memories for name, value in memory.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """See ScheduledEncoder."""
+        for index, codec in enumerate(self.programme.codecs):
+            own = {name: value for name, value in state.items() if name.split(".")[0] == str(index)}
+            load_state(codec, {name.partition(".")[2]: value for name, value in own.items()})
+
+    def _message(self, wish_p: torch.Tensor, round: int) -> Message:
+        codec = self.programme.codec(round)
+        message = Message(self.programme.part(round).prefix + codec.name, codec.encode(wish_p))
+        adaptive = adaptive_in(codec)
+        self.rung = "" if adaptive is None else adaptive.rung
+        return message
+
+    def _advanced(self, message: Message) -> torch.Tensor:
+        return self.decoder.advance(self.public_d, message.codec, message.payload)
+
+
+class TrackedEncoder(_BaseEncoder):
+    """Tells the difference to the public estimate, of the part whose turn it is. Memory: `public_d`."""
+
+    def draft(self, theta_d: torch.Tensor, *, anchor_d: torch.Tensor, round: int) -> Message:
+        """See Voice."""
+        part = self.programme.part(round)
+        return self._message(part.of(theta_d) - part.of(self.public_d), round)
+
+    def commit(self, message: Message) -> None:
+        """See Voice."""
+        self.public_d = self._advanced(message)
+
+
+class ErrorFeedbackEncoder(_BaseEncoder):
+    """Tells own progress, with an error feedback that decays; the whole model. Memory: `public_d` and the error."""
+
+    def __init__(self, programme: FragmentSchedule, genesis_d: torch.Tensor, *, decay: float) -> None:
+        super().__init__(programme, genesis_d)
+        self.decay = decay
+        self.untold_d = torch.zeros_like(genesis_d)
+        """e: what was wished to be told and was not. Replaced, never changed in place."""
+        self._wish_d = self.untold_d
+
+    def draft(self, theta_d: torch.Tensor, *, anchor_d: torch.Tensor, round: int) -> Message:
+        """See Voice."""
+        wish_d = (anchor_d - self.public_d).mul_(1 - self.decay)
+        wish_d.add_(theta_d).sub_(anchor_d).add_(self.untold_d, alpha=self.decay)
+        self._wish_d = wish_d
+        return self._message(wish_d, round)
+
+    def commit(self, message: Message) -> None:
+        """See Voice. What counts as told is what receivers' estimates moved by, the addition's rounding included."""
+        advanced_d = self._advanced(message)
+        self.untold_d = self._wish_d.sub_(advanced_d - self.public_d)
+        self.public_d = advanced_d
+
+    def restart(self, public_d: torch.Tensor) -> None:
+        """See ScheduledEncoder: a base tells all."""
+        super().restart(public_d)
+        self.untold_d = torch.zeros_like(public_d)
+
+    def state_dict(self) -> State:
+        """What the encoder remembers, and what is untold."""
+        return {"untold": self.untold_d, **super().state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        """See ScheduledEncoder."""
+        super().load_state_dict(state)
+        untold_d = state.get("untold", self.untold_d)
+        if untold_d.shape != self.public_d.shape:
+            raise ValueError("the sync state belongs to another model: its vectors have other sizes")
+        self.untold_d = untold_d.clone()

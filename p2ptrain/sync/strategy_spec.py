@@ -1,0 +1,47 @@
+"""A sync strategy as a user chooses it: how it is put together, and the defaults that belong to it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from p2ptrain.sync.base import GradientStrategy, SyncStrategy
+
+if TYPE_CHECKING:
+    from p2ptrain.sync.sync_config import SyncConfig
+
+S = TypeVar("S", covariant=True)
+Build = Callable[["SyncConfig", torch.Tensor, str], S]
+"""From a checked configuration, the genesis model (d,) and own id."""
+
+
+def anything_goes(config: "SyncConfig") -> None:
+    """The check of a method that every combination suits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategySpec:
+    """Registered as a function that returns it: `SYNC_STRATEGIES.register("mine")(method)`, or an entry point.
+
+    The values are defaults: what a user sets in [sync] comes before them.
+    """
+
+    name: str
+    models: Build[SyncStrategy] | None = None
+    """Averages models, once a round: what a node runs."""
+    gradients: Build[GradientStrategy] | None = None
+    """Averages gradients, at every step: for drivers that stop between a trainer's two half steps."""
+    meets: bool = False
+    """Averages by exchanges within groups: what `models` makes is a Meeting."""
+    compressor: str = "q2"
+    codec_options: Mapping[str, object] = field(default_factory=dict)
+    """For its last part, where that is the one used, whatever stages are before it."""
+    aggregator: str = "trimmed_mean"
+    f: int = 1
+    outer: str = "average"
+    staleness_exponent: float = 0.5
+    options: Mapping[str, int | float] = field(default_factory=dict)
+    """Settings that not every strategy has (config.OPTIONS), and their defaults here."""
+    check: Callable[["SyncConfig"], None] = anything_goes
+    """ValueError, in one line, on a combination that cannot work."""

@@ -1,0 +1,116 @@
+"""Reachability is known only from peers that dialled: the rule by itself, and services over the in-memory network."""
+
+from dataclasses import replace
+
+import pytest
+import trio
+from gossip_swarm import CONFIG, RUN, swarm, until
+
+from gossip.core.ids import RunId
+from gossip.reachability.reachability import REACH_HOLDS_S, ReachabilityTracker
+from gossip.reachability.reachability_task import ReachabilityTask
+
+
+@pytest.fixture
+def unasked(monkeypatch):
+    """Nobody asks to be dialled back: hellos alone speak."""
+
+    async def rest(self):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(ReachabilityTask, "run", rest)
+
+
+def test_before_any_hello_nothing_is_known():
+    assert ReachabilityTracker().state(0.0) == "unknown"
+
+
+def test_hellos_over_dialled_connections_prove_nothing():
+    reach = ReachabilityTracker()
+    reach.greeted(dialled_us=False, now=5.0)
+    assert reach.state(5.0) == "outbound"
+
+
+def test_one_peer_that_dialled_is_a_proof_whatever_comes_after():
+    reach = ReachabilityTracker()
+    reach.greeted(dialled_us=True, now=5.0)
+    reach.greeted(dialled_us=False, now=6.0)
+    assert reach.state(6.0) == "reached"
+
+
+def test_a_proof_grows_old_and_so_does_the_lack_of_one():
+    reach = ReachabilityTracker()
+    reach.greeted(dialled_us=True, now=0.0)
+    reach.greeted(dialled_us=False, now=10.0)
+    assert reach.state(REACH_HOLDS_S) == "reached"
+    assert reach.state(REACH_HOLDS_S + 1) == "outbound"
+    assert reach.state(REACH_HOLDS_S + 11) == "unknown"
+
+
+def test_every_hello_renews_the_proof():
+    reach = ReachabilityTracker()
+    for beat in range(3):
+        reach.greeted(dialled_us=True, now=beat * REACH_HOLDS_S)
+    assert reach.state(2.5 * REACH_HOLDS_S) == "reached"
+
+
+async def test_who_was_dialled_is_reachable_and_who_only_dials_is_not_known_to_be(unasked, autojump_clock):
+    async with swarm() as it:
+        dialled = await it.start(1)
+        assert dialled.service.reachability() == "unknown"
+        dialling = await it.start(2, peers=(dialled.address,))
+        await until(lambda: dialled.service.neighbours() and dialling.service.neighbours())
+        assert (dialled.service.reachability(), dialling.service.reachability()) == ("reached", "outbound")
+        third = await it.start(3, peers=(dialling.address,))
+        await until(lambda: len(third.service.neighbours()) == 2)
+        assert dialling.service.reachability() == "reached"
+        assert third.service.reachability() == "outbound"
+
+
+async def test_both_ends_of_one_hello_learn_from_it(unasked, autojump_clock, monkeypatch):
+    async with swarm() as it:
+        dialled = await it.start(1)
+        monkeypatch.setattr(dialled.service._dialler, "_greet_some", lambda nursery: None)  # it only answers
+        dialling = await it.start(2, peers=(dialled.address,))
+        await until(lambda: dialled.service.neighbours() and dialling.service.neighbours())
+        assert trio.current_time() < CONFIG.heartbeat_s / 2
+        assert (dialled.service.reachability(), dialling.service.reachability()) == ("reached", "outbound")
+
+
+async def test_one_at_a_port_that_says_no_hello_of_the_run_proves_nothing(unasked, autojump_clock):
+    async with swarm() as it:
+        ours = await it.start(1)
+        stranger = await it.start(2, peers=(ours.address,), run=replace(RUN, run_id=RunId(b"x" * 16)))
+        await until(lambda: stranger.told("rejected"))
+        assert ours.service.reachability() == "unknown"
+
+
+async def test_the_proof_lasts_as_long_as_the_connection_and_an_hour_beyond_it(unasked, autojump_clock):
+    async with swarm() as it:
+        dialled = await it.start(1)
+        dialling = await it.start(2, peers=(dialled.address,))
+        await trio.sleep(2 * REACH_HOLDS_S)
+        assert (dialled.service.reachability(), dialling.service.reachability()) == ("reached", "outbound")
+        dialling.scope.cancel()
+        await trio.sleep(0.9 * REACH_HOLDS_S)
+        assert dialled.service.reachability() == "reached"
+        await trio.sleep(0.2 * REACH_HOLDS_S)
+        assert dialled.service.reachability() == "unknown"
+
+
+@pytest.mark.parametrize("again", ["dialled", "dials"])
+async def test_who_comes_back_by_our_dial_does_not_renew_it(unasked, autojump_clock, again):
+    """As behind a router that was given another address: we still get out, and nobody gets in."""
+    async with swarm() as it:
+        one = await it.start(1)
+        other = await it.start(2, peers=(one.address,))
+        await until(lambda: one.service.neighbours())
+        other.scope.cancel()
+        await until(lambda: not one.service.neighbours())
+        peers = (one.address,) if again == "dialled" else ()
+        back = await it.start(2, peers=peers)
+        if not peers:
+            await one.transport.dial(back.address)
+        await until(lambda: one.service.neighbours())
+        await trio.sleep(1.1 * REACH_HOLDS_S)
+        assert one.service.reachability() == ("reached" if again == "dialled" else "outbound")
