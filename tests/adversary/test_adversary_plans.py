@@ -9,9 +9,8 @@ from adversary_scenario import KINDS
 from adversary_shrink import shrink
 from hostile_peer import ANSWERED, FAULTS
 
-from gossip.core import messages
+from gossip.core import member_messages, messages
 from gossip.core.envelope import EnvelopeKind
-from gossip.membership import member_messages
 
 DEFAULT_SEEDS = (8, 11, 12, 14, 22, 47, 56, 85, 112, 115, 163, 221, 291, 346, 381, 438)
 """Few that together draw all there is; `make soak` plays the first 500."""

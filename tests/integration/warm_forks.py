@@ -70,7 +70,7 @@ class Warm:
 
     def __init__(self, channel: socket.socket, environment: Mapping[str, str]) -> None:
         self._channel = channel
-        self._surroundings = _surroundings(environment)
+        self._context = _context(environment)
         self._lock = threading.Lock()
         _adopt_orphans()
 
@@ -79,7 +79,7 @@ class Warm:
     ) -> int:
         """Fork what `command` would run, with these standard files; the pid of this process's new child."""
         words = words_of(command)
-        if _surroundings(env) != self._surroundings:
+        if _context(env) != self._context:
             raise Unforkable("its interpreter has other settings")
         request = json.dumps([words, cwd, dict(env), session]).encode()
         with self._lock:
@@ -142,7 +142,7 @@ def _end(channel: socket.socket, server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
-def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+def _context(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(REAL)}
 
 
