@@ -7,13 +7,20 @@ STAMP := $(VENV)/.installed
 # real processes, and mostly wait. Tests of real processes that say something about time are marked `alone`: they run one
 # after another, beside nothing.
 # Sets of strings have the same order in every run, as all else that tests draw (tests/conftest.py).
-PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest
+# Compiled files are kept, whatever the surroundings say: else every process compiles all of this again as it starts.
+PYTEST := PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 SHARED := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
+
+# What a change of the core is caught by in a minute: the packages' own tests, the contract suites, small simulated swarms.
+FAST := $(wildcard tests/test_*.py) tests/p2ptrain tests/gossip tests/membership tests/node tests/contracts \
+	tests/sim/test_swarm_learns.py tests/adversary/test_adversary_plans.py p2ptrain docs/api.md
 
 # After `make prometheus`, for the tests; one that is installed comes first.
 export PATH := $(PATH):$(CURDIR)/build/prometheus/usr/bin
 
-.PHONY: help setup up test lint check format bench soak interop uplot prometheus constraints clean
+LINTERS := lint-types lint-style lint-layers
+
+.PHONY: help setup up test lint check fast $(LINTERS) format bench soak interop uplot prometheus constraints clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,13 +43,23 @@ else
 endif
 
 lint: $(STAMP) ## format, lint, types, import contracts
+	@$(MAKE) --no-print-directory -j 3 $(LINTERS)
+
+check: $(STAMP) ## lint, and the fast tests, side by side
+	@$(MAKE) --no-print-directory -j 2 fast $(LINTERS)
+
+fast: $(STAMP)
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not soak and not slow' $(FAST) $(ARGS)
+
+lint-style: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache
 
-check: lint ## lint, and the fast tests
-	@$(SHARED) --ignore=tests/integration $(ARGS)
+lint-types: $(STAMP)
+	@$(BIN)/mypy
+
+lint-layers: $(STAMP)
+	@$(BIN)/lint-imports --no-cache
 
 format: $(STAMP) ## rewrite the files as the formatter and the linter want them
 	@$(BIN)/ruff format .

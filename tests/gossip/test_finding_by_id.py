@@ -59,6 +59,7 @@ def _learnt_by(node: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[tuple
     return learnt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [24, pytest.param(64, marks=pytest.mark.soak)])
 async def test_a_member_that_is_in_no_neighbours_hello_is_found_by_its_id(autojump_clock, monkeypatch, count):
     """Books hold eight: what a book of 256 is in a swarm of a thousand."""
