@@ -33,7 +33,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("gossip/protocol", "gossip/membership", "p2ptrain/aggregate", "p2ptrain/compress", "p2ptrain/sync", "node")
+PARTS = (
+    *("gossip/core", "gossip/updates", "gossip/blobs", "gossip/discovery", "gossip/membership"),
+    *("p2ptrain/aggregate", "p2ptrain/compress", "p2ptrain/sync", "node"),
+)
 NOT_CORE = ("node/cli", "node/bench", "node/doctor", "node/top", "node/page", "node/up")
 """Of `node`: what people see, and what measures."""
 
