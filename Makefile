@@ -13,7 +13,7 @@ SHARED := $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 # After `make prometheus`, for the tests; one that is installed comes first.
 export PATH := $(PATH):$(CURDIR)/build/prometheus/usr/bin
 
-.PHONY: help setup up test lint check format bench soak interop uplot prometheus constraints clean
+.PHONY: help setup up test lint check format reference bench soak interop uplot prometheus constraints clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ check: lint ## lint, and the fast tests
 format: $(STAMP) ## rewrite the files as the formatter and the linter want them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+reference: $(STAMP) ## write the reference tables of docs/ from the code
+	@$(BIN)/python scripts/reference_tables.py
 
 bench: $(STAMP) ## measure codecs, aggregators and learning rules at small sizes, in about two minutes
 	@$(BIN)/p2ptrain bench $(ARGS)
