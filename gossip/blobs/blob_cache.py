@@ -56,7 +56,7 @@ class StreamSlots:
         self._until.setdefault(peer, []).append(float("inf"))
 
     def free(self, peer: PeerId, now: float, *, orderly: bool) -> None:
-        """One has ended. The other end learns of a reset only when what it waits for has come (shelf.HOLD_S)."""
+        """One has ended. The other end learns of a reset only when what it waits for has come (HOLD_S)."""
         self._until[peer].remove(float("inf"))
         if not orderly:
             self._until[peer].append(now + HOLD_S + 1.0)

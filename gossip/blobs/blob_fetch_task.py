@@ -25,7 +25,7 @@ BULK_BYTES: Final = CHUNK_BYTES
 """Blobs from this size on are worth a data connection: agreeing on one takes three round trips, once."""
 
 WAITED_S: Final = 1.0
-"""A refusal that took so long was waited for at the other end (shelf.HOLD_S): the chunk is on its way there."""
+"""A refusal that took so long was waited for at the other end (blob_cache.HOLD_S): the chunk is on its way there."""
 
 Meter = Callable[[int], None]
 """Told of verified bytes as they come in."""

@@ -2,12 +2,11 @@
 
 A record says where its signer can be dialled, and a signer may name any address: that of a victim, for a whole swarm to
 dial. So a record is handed on only when its signer gave it to us over its own connection and has proved its key at one
-of its addresses, to us; and in a random order, so that a stranger cannot fill everybody's books at the price of one
-hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the book is full, what one
-network has beyond its share goes first, then the least trusted: of what others told, that of whoever told most; of the
-verified the newest, so that nobody loses what it has by a crowd that comes later. And in what is told networks take
-turns: a crowd of keys on one host is one of many to a newcomer.
-"""
+of its addresses, to us; and in a random order, so that a stranger cannot fill everybody's peerstores at the price of
+one hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the peerstore is full,
+what one network has beyond its share goes first, then the least trusted: of what others told, that of whoever told
+most; of the verified the newest, so that nobody loses what it has by a crowd that comes later. And in what is told
+networks take turns: a crowd of keys on one host is one of many to a newcomer."""
 
 import base64
 import binascii
@@ -30,7 +29,7 @@ MAX_RECORDS: Final = 256
 """32 times the default degree; at 2.4 KiB a record 600 KiB at most."""
 
 MAX_OF_NETWORK: Final = MAX_RECORDS // PARTS
-"""Records of one network that are kept when the book is full, where others would have them."""
+"""Records of one network that are kept when the peerstore is full and others want the places."""
 
 MAX_REACHED: Final = 2 * MAX_RECORDS
 """Peers whose address of the last success is known; more than records, as a peer is reached before its record comes."""

@@ -49,7 +49,7 @@ STALE_S: Final = 3600.0
 """A bucket that no lookup has gone to for so long is looked up again: Kademlia's own hour."""
 
 _REMEMBERED: Final = 4096
-"""Places remembered: a table's, a book's and those of some lookups."""
+"""Places remembered: those of a table, of a peerstore and of some lookups."""
 
 
 @lru_cache(maxsize=_REMEMBERED)

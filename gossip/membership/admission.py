@@ -1,6 +1,6 @@
 """Who is let in: the transports' `Admission`, from a manifest chain, a roster and a clock.
 
-The gate decides and keeps no connection: after every change of what is known, `cut` names the peers that are to be
+Admission decides and keeps no connection: after every change of what is known, `cut` names the peers that are to be
 disconnected now.
 """
 
@@ -49,7 +49,7 @@ class MembershipAdmission:
     `now` yields unix seconds. `learned` is called with each roster item that `admit` adds, to pass on; it may be set
     later. So may `refused`, which is called with each peer that does not let us in and says why: by what an admin
     signed (True), or by its word alone. Raises LocalError when our own membership does not hold: better at the start
-    than at every door.
+    than in every handshake.
     """
 
     def __init__(

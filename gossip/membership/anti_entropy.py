@@ -91,11 +91,11 @@ class AntiEntropy:
         return Known(roster=self.census.digest, version=newest.version, manifest=newest.digest)
 
     def role_of(self, peer: PeerId) -> Role | None:
-        """See census.role_of."""
+        """Return what a peer may do by the roster, or by what it showed us; None for no member."""
         return role_of(self.gate, self.census, peer)
 
     def why_out(self, peer: PeerId) -> RemoteError | None:
-        """See census.why_out."""
+        """Return why a known peer is no member any more; None for a member, and for an unknown peer."""
         return why_out(self.gate, self.census, peer)
 
     # -- telling

@@ -276,7 +276,7 @@ class Mesh:
         )
 
     def _known_of(self, group: str, peer: PeerId) -> int:
-        """How many of a group are here, known or at the door, this peer included."""
+        """How many of a group are here, known or just connecting, this peer included."""
         if group == peer:  # one of our own network: a group of its own
             return 1
         known = {each for each, its in (*self._candidates.items(), *self._met.items()) if its == group}

@@ -1,7 +1,7 @@
 """A liar: a node that trains and listens honestly, and publishes an attack. For tests, and for `--byzantine`.
 
 It is omniscient in its neighbourhood: it knows every tracked model and its own. What it publishes goes the normal way
-(a voice of its own tells the lie, compressed), so that gossip finds nothing to object to; only the aggregator can.
+(an encoder of its own sends the lie, compressed), so that gossip finds nothing to object to; only the aggregator can.
 Its honest state is untouched by the lie, so that it keeps learning and remains believable.
 
 An attack is told how the honest ones *moved* in a round, from a common beginning. All begin a round near our anchor,
@@ -50,7 +50,7 @@ class Observable(SyncStrategy, Protocol):
 class Byzantine:
     """A strategy that publishes `attack`, and in all else is the honest one it wraps.
 
-    Memory beyond that: the liar's voice, and the anchor of the round before.
+    Memory beyond that: the liar's encoder, and the anchor of the round before.
     """
 
     def __init__(

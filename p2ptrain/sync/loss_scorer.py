@@ -1,6 +1,6 @@
-"""A trial: the loss, on data of one's own, of the model that a vector would make. For an aggregator that asks (zeno).
+"""Scores a vector: the loss, on own data, of the model that it would make. For an aggregator that asks (zeno).
 
-An aggregator sees movements, not models, and of a fragment only that fragment. The trial knows what they are added to.
+An aggregator sees movements, not models, and of a fragment only that fragment. The scorer knows what they are added to.
 All vectors of a round are tried on the same data, and every round on other data.
 """
 
@@ -24,7 +24,7 @@ class Scored(Protocol):
 
 
 class LossScorer:
-    """Begun once a round, and moved to where the vectors start by the blend. Then `score` is what it is called by."""
+    """Begun once a round, and moved by the mixing to where the vectors start. Aggregators then call `score`."""
 
     def __init__(self, numel: int) -> None:
         self.judge: Judge | None = None
