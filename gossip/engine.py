@@ -78,11 +78,11 @@ class NoConnections:
     peers: frozenset[PeerId] = frozenset()
 
     def network_of(self, peer: PeerId) -> str | None:
-        """Not known."""
+        """Return None: no network is known."""
         return None
 
     def dialled_us(self, peer: PeerId) -> bool:
-        """Nobody did."""
+        """Return False: nobody did."""
         return False
 
 

@@ -91,7 +91,7 @@ class Dialler:
         self._visit_at = 0.0
 
     def connected(self, peer: PeerId) -> None:
-        """A new connection: greet at once."""
+        """Greet a new connection at once."""
         self._hellos.succeeded(peer)
         self._woken.beat()
 
@@ -105,7 +105,7 @@ class Dialler:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is being dialled."""
+        """Return whether nobody is being dialled."""
         return not self._dialling
 
     def operators(self) -> list[PeerRecord]:
@@ -145,7 +145,7 @@ class Dialler:
         ]
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Dial and greet until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._look_round()
@@ -166,7 +166,7 @@ class Dialler:
             self._refusals.succeeded(peer)
 
     def _belonging(self) -> frozenset[PeerId]:
-        """Whom the rings put beside us."""
+        """Return whom the rings put beside us."""
         members = self._context.engine.members
         return members.rings.wanted | members.sought
 
@@ -288,7 +288,7 @@ class Dialler:
             self._context.warn(why)
 
     async def _dial(self, address: str, peer: PeerId, within_s: float | None = None) -> bool:
-        """Whether it answered."""
+        """Return whether it answered."""
         within_s = self._context.config.dial_timeout_s if within_s is None else within_s
         why = f"no answer within {within_s:g} s"
         try:

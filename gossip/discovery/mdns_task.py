@@ -111,7 +111,7 @@ class _Heard:
     update_service = add_service
 
     def remove_service(self, zc: "Zeroconf", type_: str, name: str) -> None:
-        """Whether it is gone shows when it is dialled."""
+        """Ignore a removal: whether a member is gone shows when it is dialled."""
 
     def take(self) -> list[str]:
         with self._lock:
@@ -143,7 +143,7 @@ class Mdns:
         self._told: list[str] = []
 
     async def run(self) -> None:
-        """Until cancelled. Where multicast does not work the operator is told, and the node goes on without."""
+        """Run until cancelled. Where multicast does not work, warn the operator and go on without."""
         import zeroconf  # a tenth of a second to import: only who uses it pays
 
         try:

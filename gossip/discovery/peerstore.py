@@ -39,7 +39,7 @@ NEAR_DEPTH: Final = 2
 left. Half of what a hello may tell at most, so that views stay mixed."""
 
 FORMAT: Final = 1
-"""Of `dump`."""
+"""Version of the format of `dump`."""
 
 MAX_DUMP_BYTES: Final = 2 * MAX_RECORDS * MAX_ENVELOPE_BYTES
 """The largest dump that is read: base64 makes four bytes of three."""
@@ -49,7 +49,7 @@ class RecordTrust(IntEnum):
     """How far a record is trusted."""
 
     HEARSAY = 0
-    """Somebody told us of it."""
+    """Another peer handed it on."""
     FIRST_HAND = 1
     """Its signer gave it to us. Anybody may sign any address."""
     KEPT = 2
@@ -123,7 +123,7 @@ class PeerStore:
             noted.pop(peer, None)
 
     def standing(self, peer: PeerId) -> RecordTrust:
-        """How far the record of a peer is trusted; HEARSAY when there is none."""
+        """Return how far the record of a peer is trusted; HEARSAY when there is none."""
         answered = self.reached_at(peer) in self.addresses(peer)
         if peer in self._first_hand:
             return RecordTrust.VERIFIED if answered else RecordTrust.FIRST_HAND
@@ -145,7 +145,7 @@ class PeerStore:
         return self._networks.get(peer)
 
     def group_of(self, peer: PeerId) -> str:
-        """What a peer is counted under, of those in its network (core/networks.py)."""
+        """Return the group under which a peer is counted: its network (core/networks.py)."""
         return group_of(peer, self._networks.get(peer))
 
     def count_of(self, group: str) -> int:
@@ -222,7 +222,7 @@ class PeerStore:
             self.forget(self._least_worth(newcomer))
 
     def _least_worth(self, newcomer: PeerId | None) -> PeerId:
-        """Whose record goes for the newcomer's."""
+        """Return whose record makes room for the newcomer's."""
         groups = {peer: self.group_of(peer) for peer in self._records}
         most = largest_share(Counter(groups.values()).values(), MAX_OF_NETWORK)
         ranked = sorted(self._records, key=lambda peer: (-self.standing(peer), self._ranks.get(peer, 0)))

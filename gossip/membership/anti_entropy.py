@@ -72,7 +72,7 @@ class AntiEntropy:
 
     @property
     def census(self) -> RosterIndex:
-        """The roster as it is now."""
+        """Return the index of the roster as it is now."""
         if self._census is None:
             self._census = RosterIndex(self.gate.roster)
         return self._census
@@ -86,7 +86,7 @@ class AntiEntropy:
             self._census.add(item)
 
     def known(self) -> Known:
-        """What we tell of what we know."""
+        """Return the digests of what we know."""
         newest = self.gate.chain.newest
         return Known(roster=self.census.digest, version=newest.version, manifest=newest.digest)
 
@@ -112,7 +112,7 @@ class AntiEntropy:
     # -- told
 
     def on_told(self, peer: PeerId, told: MembershipRequest, now: float) -> Applied:
-        """A member's news. Raises RemoteError on a page that is none."""
+        """Take up a member's new items. Raises RemoteError on a page that is none."""
         items = parse_page(told.page) if told.page else ()
         fresh = [item for item in items if item not in self.census]
         counted = [item for item in fresh if _is_revocation(item) or self._news.take(peer, now)]
@@ -164,7 +164,7 @@ class AntiEntropy:
         return applied
 
     def submit_items(self, items: Iterable[bytes]) -> Applied:
-        """Items of our own admin."""
+        """Take up items of our own admin."""
         applied = self.gate.apply(items)
         if applied.new:
             self.changed(applied.new)

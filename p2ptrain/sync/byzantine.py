@@ -36,7 +36,7 @@ class Observable(SyncStrategy, Protocol):
 
     @property
     def voice(self) -> UpdateEncoder:
-        """What it tells of itself."""
+        """Encodes this node's messages."""
 
     @property
     def anchor_d(self) -> torch.Tensor:
@@ -63,7 +63,7 @@ class Byzantine:
         self._attack = attack
         self._generator = generator
         self._voice = inner.voice.fork()
-        """Says the lies; `public_d` is what the neighbours hold for this node."""
+        """Encodes the lies; `public_d` is what the neighbours hold for this node."""
         self._anchors: dict[int, torch.Tensor] = {}
         """Ours of this round and of the one before."""
         self._rounds: dict[str, int] = dict.fromkeys(inner.estimates, 0)
@@ -125,7 +125,7 @@ class Byzantine:
         return self._voice.rung
 
     def snapshot(self) -> bytes:
-        """The lie told so far, exact: what `track` takes at the other side."""
+        """Return the lie sent so far, exact: what `track` takes at the other side."""
         return to_bytes(self._voice.public_d)
 
     def estimate(self, peer: str) -> bytes | None:
