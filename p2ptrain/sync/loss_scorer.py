@@ -17,10 +17,10 @@ Judge = Callable[[torch.Tensor, int], float]
 
 @runtime_checkable
 class Scored(Protocol):
-    """A strategy that can ask what a model is worth."""
+    """A strategy that can score models on own data."""
 
     def judge_by(self, judge: Judge) -> None:
-        """Try models so from now on."""
+        """Score models by `judge` from now on."""
 
 
 class LossScorer:
@@ -33,7 +33,7 @@ class LossScorer:
         self._round = 0
 
     def begin(self, model_d: torch.Tensor, part: Fragment, round: int) -> None:
-        """A round that averages `part` of `model_d`."""
+        """Begin a round that averages `part` of `model_d` (d,)."""
         self._model_d, self._part, self._round = model_d, part, round
         self._base_p = part.of(model_d)
 
