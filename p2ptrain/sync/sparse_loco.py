@@ -50,6 +50,6 @@ def method() -> StrategySpec:
 
 
 def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
-    voice = ErrorFeedbackEncoder(programme, genesis_d, decay=config.option("decay"))
-    return ModelAveraging(config, AveragingParts(voice=voice, blend=clipped))
+    schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
+    encoder = ErrorFeedbackEncoder(schedule, genesis_d, decay=config.option("decay"))
+    return ModelAveraging(config, AveragingParts(encoder=encoder, blend=clipped))

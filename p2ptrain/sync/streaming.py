@@ -49,9 +49,9 @@ def _check(config: SyncConfig) -> None:
 
 
 def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    programme = FragmentSchedule.of(
+    schedule = FragmentSchedule.of(
         genesis_d.numel(), config.compressor, config.codec_options(), fragments=int(config.option("fragments"))
     )
     return ModelAveraging(
-        config, AveragingParts(voice=TrackedEncoder(programme, genesis_d), mixing=config.option("mixing"))
+        config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), mixing=config.option("mixing"))
     )
