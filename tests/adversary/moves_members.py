@@ -151,7 +151,7 @@ class LyingDoor:
 
 async def refuse_all(act: Act) -> None:
     """A door that lies, for as long as the move lasts."""
-    door = act.peer.transport._door
+    door = act.peer.transport._handshake_admission
     was, door._admission = door._admission, LyingDoor(act, door.credentials())
     try:
         for _ in range(act.move.amount):
@@ -169,7 +169,7 @@ LIES = ("junk", "own", "forged", "giant", "endless", "drip", "claim", "revoked",
 async def lie_to_newcomers(act: Act) -> None:
     """Mislead newcomers that ask by a short invite: with manifests of its own, forged ones, none, a claim, without end,
     or by letting them in. And visit members, with a line that it has, and with what is none."""
-    door = act.peer.transport._door
+    door = act.peer.transport._handshake_admission
     was = door._admission
     try:
         for number in range(min(act.move.amount, 3)):

@@ -12,7 +12,8 @@ from hostile_peer import ANSWERED, FAULTS
 from gossip.core import member_messages, messages
 from gossip.core.envelope import EnvelopeKind
 
-DEFAULT_SEEDS = range(40)
+DEFAULT_SEEDS = (8, 11, 12, 14, 22, 47, 56, 85, 112, 115, 163, 221, 291, 346, 381, 438)
+"""Few that together draw all there is; `make soak` plays the first 500."""
 
 
 def test_the_default_seeds_draw_every_kind_of_move_and_of_scenario() -> None:
@@ -38,7 +39,8 @@ def test_every_request_every_statement_and_every_protocol_has_a_move() -> None:
     requests = {name for name, _ in inspect.getmembers(messages, inspect.isclass) if name.endswith("Request")}
     of_members = {name for name, _ in inspect.getmembers(member_messages, inspect.isclass) if name.endswith("Request")}
     floods = {kind.removeprefix("flood.") for kind in MOVES if kind.startswith("flood.")}
-    assert {name.removesuffix("Request").lower() for name in requests | of_members} <= floods
+    assert {request.__name__ for request in ANSWERED} == requests | of_members
+    assert set(ANSWERED.values()) <= floods
 
 
 def test_what_honest_nodes_ask_is_answered_wrongly_in_every_way() -> None:

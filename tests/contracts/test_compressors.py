@@ -222,13 +222,14 @@ def places() -> st.SearchStrategy[float]:
 
 
 @every_compressor
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(mutate=mutations(), numel=st.sampled_from([1, 2, 17, 300, 1025, 4096, 5001]))
 def test_mutated_payloads_decode_or_are_refused(make: Make, mutate: Callable[[bytes], bytes], numel: int) -> None:
     codec = make()
     assert_decodes_or_refuses(codec, mutate(codec.encode(vector(numel))), numel)
 
 
+@pytest.mark.slow
 @every_compressor
 def test_no_bytes_make_decoding_allocate_more_than_the_vector_needs(make: Make) -> None:
     """A few times the vector, and 8 MiB of scratch. Headers are where a payload could ask for more."""

@@ -88,6 +88,7 @@ def test_rounds_without_training_reach_consensus(name: str, codec: str) -> None:
     assert (mean_of(thetas) - mean_d).norm() < 0.5 * before
 
 
+@pytest.mark.slow
 @every_strategy
 def test_the_own_outer_step_reaches_consensus_too(name: str) -> None:
     nodes = swarm(name, 4)

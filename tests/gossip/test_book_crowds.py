@@ -42,6 +42,7 @@ def known(it: PeerStore) -> set[PeerId]:
     return {record.peer for record in it.known()}
 
 
+@pytest.mark.slow
 def test_keys_of_one_host_that_answer_push_nobody_out_and_have_a_quarter(it):
     """They were as good as any, and newer: twenty honest members were gone after as many keys as a book has."""
     told = [made_up(f"told {number}") for number in range(100)]

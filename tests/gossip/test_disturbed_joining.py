@@ -1,11 +1,14 @@
 """A newcomer whose donors leave it in the middle, and lie: it begins no later, and holds what the others hold."""
 
+import pytest
 import trio
 from gossip_joiners import followed_by, model_of, trained_swarm
 from gossip_swarm import FakeRuntime, swarm, until
 
 from gossip.core.errors import Reason
 from gossip.core.limits import MIB
+
+pytestmark = pytest.mark.slow
 
 UP = 0.5 * MIB
 CHUNKS = 3

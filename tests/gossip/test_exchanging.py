@@ -86,6 +86,7 @@ async def stopped(net: Swarm, node: FakeRuntime) -> None:
     net.nodes.remove(node)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 5])
 async def test_all_come_to_the_exact_sum(count, autojump_clock):
     async with swarm() as net:

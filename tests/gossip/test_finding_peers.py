@@ -158,7 +158,11 @@ async def test_a_damaged_book_is_told_of_and_the_node_starts_without_it(autojump
 # -- outages
 
 
-@pytest.mark.parametrize(("minutes", "config"), [(10, {}), (180, {"heartbeat_s": 60.0, "silence_s": 300.0})])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("minutes", "config"),
+    [(10, {}), pytest.param(180, {"heartbeat_s": 60.0, "silence_s": 300.0}, marks=pytest.mark.soak)],
+)
 async def test_a_node_cut_from_all_is_back_within_two_back_off_periods(autojump_clock, minutes, config):
     """The three hours with few heartbeats, which are most of the work: redialling does not go by them."""
     async with swarm() as it:
@@ -310,6 +314,7 @@ async def announcing(it: Swarm, nursery: trio.Nursery, number: int) -> Announcin
     return liar
 
 
+@pytest.mark.slow
 async def test_a_crowd_is_not_sent_to_an_address_that_nobody_answers_at(autojump_clock):
     """One hello, and every node of the swarm dialled the victim: only who was told it at first hand probes it now."""
     async with swarm() as it, trio.open_nursery() as nursery:
@@ -343,6 +348,7 @@ async def test_who_changes_its_address_all_the_time_has_few_of_them_probed(autoj
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_host_that_does_not_answer_is_dialled_more_and_more_rarely_whatever_is_told_of_it(autojump_clock):
     """Tellers that lie: each a new key at the same host, at a new port. A minute was the longest pause."""
     async with swarm() as it, trio.open_nursery() as nursery:

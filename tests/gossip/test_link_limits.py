@@ -65,6 +65,7 @@ async def test_without_limits_it_goes_at_once(autojump_clock):
         assert seconds < 1.0
 
 
+@pytest.mark.slow
 async def test_neighbours_have_equal_shares_of_a_slow_link(autojump_clock):
     """At the least rate that is taken, eight at once: nobody is starved into giving up, all end together."""
     async with swarm() as it:
@@ -79,6 +80,7 @@ async def test_neighbours_have_equal_shares_of_a_slow_link(autojump_clock):
         assert not any(node.told("rejected") for node in others)
 
 
+@pytest.mark.slow
 async def test_quiet_hours_leave_the_link_alone_and_afterwards_all_is_caught_up(autojump_clock):
     async with swarm() as it:
         one, other = await pair(it)

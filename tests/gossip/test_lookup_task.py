@@ -204,6 +204,7 @@ def found(it: VirtualSwarm, good: list[PeerId], tries: int) -> list[int]:
     return [each.queries for each in lookups if each.found is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "median", "most"), [("nobody", 9, 21), ("silent", 9, 27), ("liars", 12, 48)])
 def test_anybody_of_five_hundred_is_found_though_a_fifth_are_silent_or_lie(five_hundred, what, median, most):
     it = five_hundred

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 import trio
 from gossip_liars import Liar, join
 from gossip_swarm import FakeRuntime, Swarm, all_follow, swarm, until
@@ -10,6 +11,8 @@ from gossip.blobs.blob import blob_manifest_of
 from gossip.core.errors import Reason
 from gossip.core.limits import CHUNK_BYTES, MAX_STREAMS_PER_PEER
 from gossip.core.messages import ChunkRequest, ManifestRequest, Request, encode_answer
+
+pytestmark = pytest.mark.slow
 
 PAYLOAD = random.Random(5).randbytes(6 * CHUNK_BYTES)
 UP = 256 * 1024.0

@@ -185,6 +185,7 @@ def test_what_a_slow_source_is_at_for_too_long_is_asked_twice_but_not_more():
     assert download.done
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), chunks=st.integers(1, 40), helpers=st.integers(0, 3))
 def test_whatever_sources_do_the_rest_completes_it_within_the_bounds(seed, chunks, helpers):

@@ -37,6 +37,7 @@ OPEN = invite(90, uses=None)
 """One that whoever has it can take up without end."""
 
 
+@pytest.mark.slow
 async def test_whoever_makes_members_without_end_is_bounded_and_banned(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it, trio.open_nursery() as nursery:
         nodes = await it.enter_all(1, 2)

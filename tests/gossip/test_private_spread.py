@@ -30,6 +30,7 @@ from gossip.membership.membership_sync_task import LOOK_S
 from gossip.transport.memory.link_quality import LinkQuality
 
 
+@pytest.mark.slow
 async def test_a_revocation_is_everywhere_in_two_seconds_and_cuts_connections(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
         nodes = await it.enter_all(*range(1, 9), degree=3)
@@ -42,7 +43,7 @@ async def test_a_revocation_is_everywhere_in_two_seconds_and_cuts_connections(au
         assert trio.current_time() <= began + 2.0
         assert not any(met(node, gone.peer) for node in rest)
         assert not gone.transport.peers
-        assert not any(node.service._engine.members.dialable(gone.peer, trio.current_time()) for node in rest)
+        assert not any(node.service._engine.mesh.dialable(gone.peer, trio.current_time()) for node in rest)
         for node in beside:
             assert node.service.stats.rejected[gone.peer, Reason.REVOKED] >= 1
         await trio.sleep(120)
@@ -93,6 +94,7 @@ async def test_who_was_revoked_behind_a_partition_is_cut_when_it_heals(autojump_
         assert rosters(there[0])[there[1].peer] is Reason.REVOKED
 
 
+@pytest.mark.slow
 async def test_an_expired_membership_is_cut_off(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
         it.enroll(3, certificate(3, invite(3, expires=NOW + 100)))
@@ -122,6 +124,7 @@ async def test_of_two_that_took_one_use_the_later_is_cut_when_the_rosters_meet(a
         assert later.peer not in rosters(second)
 
 
+@pytest.mark.slow
 async def test_a_new_version_of_the_manifest_reaches_all_and_is_handed_to_the_runtime_once(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
         nodes = await it.enter_all(*range(1, 6), degree=2)

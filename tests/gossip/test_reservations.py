@@ -100,6 +100,7 @@ async def hidden_beside(it, monkeypatch, grants: Grants):
     return relay, node
 
 
+@pytest.mark.slow
 async def test_a_reservation_is_renewed_before_it_ends(autojump_clock, monkeypatch):
     grants = Grants()
     async with swarm() as it:

@@ -179,6 +179,7 @@ async def test_an_epoch_may_begin_before_the_network_runs(autojump_clock):
         await until(lambda: one.follows(other) and other.follows(one))
 
 
+@pytest.mark.slow
 async def test_the_quickest_heartbeats_and_redials_are_within_what_neighbours_take(autojump_clock):
     """Who has places left asks its neighbours for addresses between heartbeats."""
     async with swarm() as it:

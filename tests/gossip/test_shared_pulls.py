@@ -2,12 +2,15 @@
 
 import random
 
+import pytest
 import trio
 from gossip_swarm import FakeRuntime, Swarm, all_follow, swarm, until
 
 from gossip.core.errors import Reason
 from gossip.core.limits import CHUNK_BYTES
 from gossip.transport.memory.network import LinkQuality
+
+pytestmark = pytest.mark.slow
 
 SLOW_UP = 256 * 1024.0
 FAST_UP = 20 * SLOW_UP

@@ -23,6 +23,7 @@ async def joined(newcomers: int, *, chunks: int, large: int) -> tuple[float, flo
     return seconds, most / (chunks * MIB)
 
 
+@pytest.mark.slow
 async def test_newcomers_of_one_time_give_each_other_what_they_have(autojump_clock):
     newcomers, chunks = 8, 8
     seconds, models = await joined(newcomers, chunks=chunks, large=1)
@@ -30,6 +31,7 @@ async def test_newcomers_of_one_time_give_each_other_what_they_have(autojump_clo
     assert seconds < 0.6 * newcomers * chunks * MIB / UP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newcomers", [8, pytest.param(50, marks=pytest.mark.soak)], ids=["eight", "fifty"])
 async def test_fifty_newcomers_do_not_bury_one_donor(autojump_clock, newcomers):
     """With as many neighbours as a node has by default: most newcomers have newcomers beside them, who have nothing to

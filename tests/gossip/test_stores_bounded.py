@@ -155,5 +155,5 @@ async def test_a_store_without_a_bound_is_found(autojump_clock):
         node.service._engine.peer_scores.everybody = {}  # type: ignore[attr-defined]
         for number in range(MOST + 1):
             node.service._engine.peer_scores.everybody[number] = number  # type: ignore[attr-defined]
-        assert list(too_long(node)) == ["._engine.court.everybody"]
+        assert list(too_long(node)) == ["._engine.peer_scores.everybody"]
         assert CONFIG.degree < MOST

@@ -4,7 +4,6 @@ Every wait ends with an event or with the process, and only a broken test waits 
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import psutil
+from warm_forks import ForkedPopen, warm
 
 HERE = Path(__file__).parent
 PATIENCE_S = 120.0
@@ -36,26 +36,48 @@ def _heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def _environment() -> dict[str, str]:
+    """The tasks of this folder are found from any working directory. What is compiled is not kept: a test may write a
+    task twice within a second, which Python would take for the same."""
+    path = [*filter(None, [os.environ.get("PYTHONPATH")]), str(HERE)]
+    more = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(path)}
+    return os.environ | more
+
+
+def _forking() -> type[subprocess.Popen[Any]]:
+    """What starts processes by a fork. Its server is started once in each process that runs tests."""
+    if ForkedPopen.warm is None and sys.platform == "linux":
+        ForkedPopen.warm = warm(_environment())
+    return ForkedPopen
+
+
 class Program:
     """`python -m p2ptrain WORDS`, leading a process group of its own as a shell starts it. Kills whatever is left of
     it, nodes of an `up` included, when the block ends. `before`: words of a command that becomes ours (`nice`).
-    `run`: what Python is to run instead of p2ptrain, a script that prints events as well."""
+    `run`: what Python is to run instead of p2ptrain, a script that prints events as well. It is forked from a process
+    that has the libraries imported, and so are its nodes (warm_forks.py). `real`: neither is."""
 
     def __init__(
-        self, folder: Path, *words: object, before: tuple[str, ...] = (), run: Sequence[object] = P2PTRAIN
+        self,
+        folder: Path,
+        *words: object,
+        before: tuple[str, ...] = (),
+        run: Sequence[object] = P2PTRAIN,
+        real: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._stderr = folder / f"stderr-{len(list(folder.glob('stderr-*')))}"
         with self._stderr.open("wb") as stderr:
-            self.process = subprocess.Popen(
+            popen, more = (subprocess.Popen, {"preexec_fn": _heed_ctrl_c}) if real or before else (_forking(), {})
+            self.process = popen(
                 [*before, sys.executable, *map(str, run), *map(str, words)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
-                preexec_fn=_heed_ctrl_c,
                 cwd=HERE,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=_environment(),
+                **more,
             )
         self.lines: list[str] = []
         self.events: list[Event] = []
@@ -153,15 +175,15 @@ def _parsed(line: str) -> Event | None:
     return value if isinstance(value, dict) and "event" in value else None
 
 
-def up(folder: Path, *words: object) -> Program:
+def up(folder: Path, *words: object, real: bool = False) -> Program:
     """`p2ptrain up --json` with its run in `folder`/run."""
-    return Program(folder, "up", "--json", "--run-dir", folder / "run", *words)
+    return Program(folder, "up", "--json", "--run-dir", folder / "run", *words, real=real)
 
 
-def node(folder: Path, *words: object) -> Program:
+def node(folder: Path, *words: object, real: bool = False) -> Program:
     """`p2ptrain node --json` on loopback with its run in `folder`/run."""
     listen = ("--listen", "/ip4/127.0.0.1/tcp/0")
-    return Program(folder, "node", "--json", "--run-dir", folder / "run", *listen, *words)
+    return Program(folder, "node", "--json", "--run-dir", folder / "run", *listen, *words, real=real)
 
 
 def living(pids: Iterable[int]) -> list[int]:
@@ -200,33 +222,16 @@ class Ran:
         self.code, self.out, self.err = code, out, err
 
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["node.config", "node.roles.trainer", "gossip.transport.libp2p.libp2p_transport"])
-
-
 def ran(folder: Path, *words: object, within_s: float = PATIENCE_S) -> Ran:
-    """Run `p2ptrain WORDS` to its end in a process forked from one that has the libraries imported already, which
-    saves three seconds each time. The working directory is `folder`."""
+    """Run `p2ptrain WORDS` to its end. The working directory is `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    process = _forks.Process(target=_become, args=(str(folder), [str(word) for word in words]))
-    process.start()
-    process.join(within_s)
-    if process.exitcode is None:
+    command = [sys.executable, *P2PTRAIN, *map(str, words)]
+    with (folder / ".out").open("wb") as out, (folder / ".err").open("wb") as err:
+        process = _forking()(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder, env=_environment())
+    try:
+        code = process.wait(within_s)
+    except subprocess.TimeoutExpired:
         process.kill()
-        process.join()
-        raise AssertionError(f"p2ptrain {words} did not end: {(folder / '.err').read_text()}")
-    code = process.exitcode
-    process.close()
+        process.wait()
+        raise AssertionError(f"p2ptrain {words} did not end: {(folder / '.err').read_text()}") from None
     return Ran(code, (folder / ".out").read_text(), (folder / ".err").read_text())
-
-
-def _become(folder: str, words: list[str]) -> None:
-    os.chdir(folder)
-    for number, name in ((1, ".out"), (2, ".err")):
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    sys.argv = ["p2ptrain", *words]
-    from p2ptrain.__main__ import main
-
-    main()

@@ -21,7 +21,7 @@ from processes_harness import Program, Ran, ran
 import p2ptrain
 from p2ptrain.tasks.digits import Digits
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.paired
 
 ROUNDS = 12
 MORE = 18

@@ -16,7 +16,7 @@ BUDGET_BYTES = 160 << 20
 
 
 def test_trainers_that_know_only_the_bootstrap_node_train_together_and_go_on_without_it(tmp_path: Path) -> None:
-    with node(tmp_path / "0", "--role", "bootstrap") as post:
+    with node(tmp_path / "0", "--role", "bootstrap", real=True) as post:
         address = post.hear("started", role="bootstrap")["addresses"][0]
         assert post.hear("join")["command"] == f"p2ptrain node --peer {address}"
         words = (*PACED, "--rounds", 400, "--seed", 5, "--peer", address)

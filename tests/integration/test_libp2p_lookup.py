@@ -22,6 +22,6 @@ async def test_one_of_five_members_is_found_by_its_id_by_one_that_has_not_heard_
                 one.service._engine.peerstore.reached(other.transport.peer_id, other.address)
                 await until(lambda one=one, other=other: one.follows(other) and other.follows(one))
             first, last = members[0], members[-1]
-            await until(lambda: all(len(member.service._engine.directory.table) for member in members))
+            await until(lambda: all(len(member.service._engine.dht.table) for member in members))
             assert last.transport.peer_id not in first.transport.peers
             assert await first.service.find(last.transport.peer_id) == tuple(last.transport.addresses)

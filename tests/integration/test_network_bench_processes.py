@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from processes_harness import PATIENCE_S, Program
+from warm_forks import SERVER
 
 pytestmark = pytest.mark.paired
 
@@ -17,7 +18,9 @@ LONG = ("--mib", 8, "--repetitions", 1000, "--json")
 
 
 def children(program: Program) -> list[psutil.Process]:
-    return psutil.Process(program.pid).children(recursive=True)
+    """All but the server that they are forked from (warm_forks.py)."""
+    every = psutil.Process(program.pid).children(recursive=True)
+    return [each for each in every if SERVER not in each.cmdline()]
 
 
 def none_left(processes: list[psutil.Process]) -> bool:

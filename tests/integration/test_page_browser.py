@@ -14,7 +14,7 @@ from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed, LiveSnapshot
 from node.page.status_server import StatusServer
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)")
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)"), pytest.mark.paired]
 
 LIVE = "document.getElementById('link')?.textContent === 'live'"
 PAINTED = """(id => {

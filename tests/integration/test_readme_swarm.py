@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from processes_harness import Program, ran
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.paired
 
 README = Path(__file__).parents[2] / "README.md"
 ROUNDS = 8

@@ -37,7 +37,7 @@ async def test_the_router_is_told_beside_the_goodbye(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "mapper_for", lambda *_, **__: Mapper())
     monkeypatch.setattr(trainer, "_announce_start", lambda *_: None)
     monkeypatch.setattr(trainer, "finish", lambda *_, **__: None)
-    monkeypatch.setattr(trainer.collector, "running", lambda: None)
+    monkeypatch.setattr(trainer.gc_tuning, "running", lambda: None)
     config = load(sets=["task.name=digits", "node.metrics_port=-1"])
     emit = EventLog(tmp_path / "events.jsonl")
     try:

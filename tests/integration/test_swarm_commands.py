@@ -12,7 +12,7 @@ from gossip.core.identity import Identity
 from gossip.membership import parse_any
 from node.system.run_dir import IDENTITY
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.paired
 
 ROUNDS = 400
 """More than any test waits for."""

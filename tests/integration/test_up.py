@@ -56,7 +56,8 @@ class Told:
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     folder = tmp_path_factory.mktemp("up")
-    with up(folder, "--rounds", ROUNDS, "--inner-steps", 40, *DIGITS, "--set", "train.batch_size=256") as program:
+    words = ("--rounds", ROUNDS, "--inner-steps", 40, *DIGITS, "--set", "train.batch_size=256")
+    with up(folder, *words, real=True) as program:
         program.hear_round(3, node="node-0")
         url = program.hear("started", node="node-0")["metrics_url"]
         scraped, status = scrape(url), json.loads(fetch(f"{url}/status"))

@@ -75,7 +75,7 @@ def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("event", "number"), [("", signal.SIGINT), ("started", signal.SIGTERM)])
 def test_it_may_be_stopped_at_any_time(tmp_path: Path, event: str, number: signal.Signals) -> None:
     """While the nodes import their libraries, and while they look for each other."""
-    with up(tmp_path, "--nodes", 2, *LONG) as program:
+    with up(tmp_path, "--nodes", 2, *LONG, real=True) as program:
         if event:
             program.hear(event)
         children = wait_for_children(program)

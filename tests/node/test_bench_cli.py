@@ -137,6 +137,7 @@ def test_strategies_as_json(capsys):
         assert row["curve"][-1][0] == row["steps"] == 4
 
 
+@pytest.mark.slow
 def test_robust_as_a_table(capsys):
     words = ("robust", *TINY, "--degree", "2", "--aggregator", "mean,trimmed_mean", "--attack", "none,sign_flip")
     code, out, _ = run(capsys, *words, "--partition", "iid,dirichlet", "--byzantine", "1")
@@ -150,6 +151,7 @@ def test_robust_as_a_table(capsys):
     assert "f = 1, train.learning_rate = 0.002" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["codecs", "aggregators", "strategies", "robust"])
 def test_pictures_are_whole(capsys, tmp_path, name):
     pytest.importorskip("matplotlib")
@@ -224,6 +226,7 @@ def test_every_compressor_has_a_marker_and_every_strategy_a_colour_in_a_picture(
     )  # and synchronous
 
 
+@pytest.mark.slow
 def test_help_does_not_wait_for_torch():
     script = "import sys; from node.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
     for arguments in (["bench", "--help"], ["bench", "codecs", "--help"], ["bench", "robust", "--help"]):

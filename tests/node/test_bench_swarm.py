@@ -90,6 +90,7 @@ def test_a_ring_sends_less_than_two_vectors():
     assert baselines.ring_all_reduce_bytes(1000, 8) == 7000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYNC_STRATEGIES.names())
 def test_every_strategy_learns(name):
     quick = {"compressor": "own", "aggregator": "own", "rounds": 8, "inner_steps": 5}
@@ -122,6 +123,7 @@ def test_a_run_that_diverges_is_a_result():
     assert (row["eval_loss"], row["accuracy"], row["eval_loss_nodes_mean"]) == (None, None, None)
 
 
+@pytest.mark.slow
 def test_noise_ruins_a_mean_and_not_a_trimmed_one():
     common = {"nodes": 5, "degree": 4, "rounds": 8, "inner_steps": 5, "byzantine": "1", "attack": "gaussian"}
     mean, trimmed = (measure(recipe(**common, aggregator=name)) for name in ("mean", "trimmed_mean"))

@@ -36,6 +36,7 @@ def test_each_half_has_half_of_the_digits(halved, count):
     assert max(sizes[::2]) - min(sizes[::2]) <= 1
 
 
+@pytest.mark.slow
 @given(st.integers(1, 30), st.sampled_from([0.1, 0.3, 100.0]))
 def test_every_block_of_a_text_is_one_shards(text, count, alpha):
     split = SmallText(text, "dirichlet", alpha).split

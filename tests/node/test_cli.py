@@ -92,6 +92,7 @@ def test_debug_shows_where_it_came_from(capsys):
     assert err.splitlines()[-1].startswith("error: ")
 
 
+@pytest.mark.slow
 def test_help_and_version_do_not_wait_for_torch_and_trio():
     script = (
         "import sys; from node.cli import main; main(sys.argv[1:]); assert not {'torch', 'trio'} & set(sys.modules)"

@@ -94,6 +94,7 @@ def test_wandb_keeps_each_round_and_sends_nothing(tmp_path, monkeypatch):
     assert (run.display_name, run.run_group, run.project) == ("node-0", tmp_path.name, "p2ptrain")
 
 
+@pytest.mark.slow
 def test_wandb_writes_down_neither_the_command_line_nor_the_surroundings(tmp_path):
     built("wandb", tmp_path / "see").close()
     (tmp_path / "it" / "node-0").mkdir(parents=True)

@@ -32,6 +32,7 @@ def test_a_toml_value_in_set_is_that_value(value):
         assert parse_set(f"train.x={written}") == ("train", "x", value)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_any_text_is_a_setting_or_a_usage_error(text):
     parts = text.partition("=")[0].strip().split(".")

@@ -119,6 +119,7 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_export_is_the_averaged_model_s_evaluation_to_the_last_bit(
     kind: str, runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -177,6 +178,7 @@ assert not any(name.split(".")[0] in ("p2ptrain", "node", "gossip") for name in 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte-lm", "digits", "my_task", "tied"])
 def test_it_loads_in_plain_torch_in_a_fresh_process(
     kind: str, runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -217,6 +219,7 @@ def test_tied_and_untrained_ones_are_there_under_all_their_names(runs: Callable[
     assert "cache" not in state
 
 
+@pytest.mark.slow
 def test_names_need_neither_the_task_s_module_nor_its_data(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ def without_numba(name: str, f: int, x_nd: torch.Tensor) -> torch.Tensor:
         return aggregate.get(name, f=f)(x_nd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["trimmed_mean", "median"])
 @pytest.mark.parametrize(("n", "f"), SHAPES)
 @settings(max_examples=25, deadline=None, derandomize=True)

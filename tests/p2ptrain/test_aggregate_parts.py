@@ -54,6 +54,7 @@ def test_large_networks(n: int, share: float, data: st.DataObject) -> None:
     assert sorted(perform(middle(n, f), values)) == sorted(values)[f : n - f]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [*range(3, 34), 40, 47, 48, 49, 56, 63, 64])  # all, then beside powers of two and sums
 def test_networks_are_as_small_as_they_should_be(n: int) -> None:
     """Never more than sorting, and for small f about log f comparators a value, where sorting takes log^2 n."""

@@ -90,6 +90,7 @@ def test_liars_rows(name: str, f: int, lie: float) -> None:
     agree(aggregate.get(name, f=f)(x_nd), SLOW[name](as_numpy(x_nd), f), x_nd[:-f])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_COLUMN)
 @pytest.mark.parametrize("n", range(1, 65))
 def test_every_number_of_vectors_by_column(name: str, n: int) -> None:
@@ -111,6 +112,7 @@ def test_numbers_of_vectors(name: str, n: int) -> None:
             agree(aggregate.get(name, f=f)(x_nd), SLOW[name](as_numpy(x_nd), f), x_nd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(SLOW) - {"caf"}))  # its reference makes a d x d matrix
 def test_several_chunks(name: str) -> None:
     x_nd = torch.randn(9, 40_001, generator=torch.Generator().manual_seed(1)) + 50

@@ -70,6 +70,7 @@ class Stage:
 LAGS = st.lists(st.integers(-2, 5), min_size=ROUNDS, max_size=ROUNDS)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.tuples(LAGS, LAGS, LAGS))
 def test_each_is_measured_from_the_anchor_of_its_models_round(lags: tuple[list[int], ...]) -> None:

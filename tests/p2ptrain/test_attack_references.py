@@ -197,6 +197,7 @@ def test_a_defence_that_gives_nan_counts_as_unmoved() -> None:
 # -- mimic
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(honest_nd=honest_vectors(), f=st.integers(1, 3))
 def test_mimic_copies_one_who_stands_furthest_out(honest_nd: torch.Tensor, f: int) -> None:

@@ -58,6 +58,7 @@ def test_any_number_of_threads_gives_the_same(threads: int, expected: dict[str, 
     assert digests() == expected
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same(expected: dict[str, str]) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "77", "OMP_NUM_THREADS": "3"}
     result = subprocess.run(

@@ -28,6 +28,7 @@ def gaussian(rows: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, width))
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     rows=st.integers(1, 5),

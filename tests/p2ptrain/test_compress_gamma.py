@@ -35,6 +35,7 @@ def distance(
     return sum(seen[-rounds // 10 :]) / (rounds // 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "rounds"),
     [

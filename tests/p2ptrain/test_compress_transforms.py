@@ -24,6 +24,7 @@ READERS = {"rotated": read_rotated, "demo": read_demo}
 both = pytest.mark.parametrize("stage", READERS)
 
 
+@pytest.mark.slow
 @both
 @settings(max_examples=25, deadline=None)
 @given(

@@ -80,9 +80,10 @@ OUTERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", sorted(OUTERS))
 @pytest.mark.parametrize("codec", ["none", "int4"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(members=st.integers(1, 7), numel=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_whole_models(strategy: str, codec: str, members: int, numel: int, seed: int) -> None:
     codec = "int8" if codec == "int4" and is_allreduce(strategy) else codec
@@ -127,6 +128,7 @@ def test_streaming(codec: str, members: int, numel: int, count: int, seed: int) 
         swarm.compare(reference.theta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "topk", "q2"])
 @settings(max_examples=8, deadline=None)
 @given(members=st.integers(2, 7), numel=st.integers(1, 60), decay=st.floats(0, 1), seed=st.integers(0, 2**32 - 1))

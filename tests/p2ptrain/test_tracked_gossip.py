@@ -61,6 +61,7 @@ def test_the_estimate_follows_a_model_that_rests(codec: str) -> None:
     assert (sender.public_d - model_d).norm() < 0.1 * (genesis() - model_d).norm()
 
 
+@pytest.mark.slow
 def test_exact_full_mesh_with_the_mean_is_plain_averaging() -> None:
     models = {str(i): near(i) for i in range(5)}
     nodes = {own: make(compressor="none", aggregator="mean", f=0, gamma=1.0) for own in models}

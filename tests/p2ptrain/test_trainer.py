@@ -206,6 +206,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(poison):
     assert torch.isfinite(node.vector()).all()
 
 
+@pytest.mark.slow
 def test_it_is_adamw():
     """Against torch's own AdamW on the unflattened model, with the usual two groups."""
     settings = config(
@@ -280,6 +281,7 @@ def test_bf16_on_request_keeps_fp32_weights():
     assert node.flat.data_d.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_the_initial_models_are_the_same_on_every_type_of_cpu(tmp_path):
     """Members refuse who begins elsewhere, and torch's fp32 draws depend on the instructions that a CPU has."""
     text = tmp_path / "text"
@@ -325,6 +327,7 @@ def test_the_rate_can_follow_the_swarms_rounds(monkeypatch):
     assert node.global_step == 1
 
 
+@pytest.mark.slow
 def test_training_waits_for_no_compiler_and_no_scipy():
     """They are what torch's optimizers and scikit-learn import: more than a second of every node's start."""
     script = (

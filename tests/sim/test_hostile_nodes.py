@@ -137,7 +137,7 @@ def test_a_live_lie_is_as_large_as_its_formula_says(attack: dict[str, Any], fact
         assert float(lie_d.norm() / honest_d.norm()) == pytest.approx(factor, rel=0.45)
 
 
-@pytest.mark.parametrize("name", ["scaled", "searched_ipm", "searched_alie", "mimic"])
+@pytest.mark.parametrize("name", ["scaled", "ipm", "alie", "gaussian", "searched_ipm", "searched_alie", "mimic"])
 def test_other_vectors_are_trimmed_away_as_well(clean: Outcome, name: str) -> None:
     outcome = play({"name": name})
     goes_on(outcome, clean)

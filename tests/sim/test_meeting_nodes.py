@@ -128,7 +128,7 @@ async def test_a_late_joiner_takes_model_and_round_and_meets(
         assert not late.node.strategy.state_dict().keys() - {"anchor"}
 
 
-@pytest.mark.parametrize(("away", "rejoins"), [(8, True), (0, False)])
+@pytest.mark.parametrize(("away", "rejoins"), [(8, True), pytest.param(0, False, marks=pytest.mark.soak)])
 async def test_a_killed_node_comes_back(
     away: int, rejoins: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

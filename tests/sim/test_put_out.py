@@ -133,8 +133,8 @@ async def test_a_liar_talks_nobody_out(tmp_path: Path, autojump_clock: trio.test
         async with swarm(tmp_path, keep_errors=True) as members:
             *honest, liar = await start_all(members, *NAMES)
             await reached(liar, 3)
-            says = Liar(liar.transport._door.credentials())
-            liar.transport._door._admission = says
+            says = Liar(liar.transport._handshake_admission.credentials())
+            liar.transport._handshake_admission._admission = says
             for it in honest:
                 liar.transport.drop(it.transport.peer_id)
             await members.finished(*NAMES[:3])

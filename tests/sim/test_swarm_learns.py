@@ -69,6 +69,7 @@ async def test_a_node_alone_trains(tmp_path: Path, autojump_clock: trio.testing.
         assert alone.eval_loss < 0.6 * alone.node.journal.first["eval_loss"]
 
 
+@pytest.mark.slow
 async def test_a_late_joiner_takes_model_and_round(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         for number in range(3):
@@ -86,6 +87,7 @@ async def test_a_late_joiner_takes_model_and_round(tmp_path: Path, autojump_cloc
         assert members.members["n0"].told("round")[-1]["members"] == 4
 
 
+@pytest.mark.slow
 async def test_a_killed_node_resumes_and_catches_up(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     settings: dict[str, Any] = {"train": {"rounds": 40}, "node": {"checkpoint_every": 2}}
     async with swarm(tmp_path) as members:
@@ -105,6 +107,7 @@ async def test_a_killed_node_resumes_and_catches_up(tmp_path: Path, autojump_clo
         assert not any(member.told("equivocation") for member in members.members.values())
 
 
+@pytest.mark.slow
 async def test_a_short_absence_needs_no_new_model(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         for number in range(4):
@@ -119,6 +122,7 @@ async def test_a_short_absence_needs_no_new_model(tmp_path: Path, autojump_clock
         assert members.members["n0"].told("round")[-1]["members"] == 4
 
 
+@pytest.mark.slow
 async def test_a_stopped_node_holds_nobody_up_and_catches_up(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -141,6 +145,7 @@ async def test_a_stopped_node_holds_nobody_up_and_catches_up(
         assert stopped.eval_loss < 1.05 * members.members["n0"].eval_loss
 
 
+@pytest.mark.slow
 async def test_the_slow_do_less_a_round_and_keep_up(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         for number in range(3):
@@ -172,6 +177,7 @@ async def test_a_checkpoint_cut_in_half_is_passed_over(tmp_path: Path, autojump_
         assert again.told("round")[-1]["round"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [0.5])
 async def test_lost_announcements_cost_time_not_members(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, loss: float
@@ -287,6 +293,7 @@ async def test_a_joiner_whose_only_donor_dies_trains_on_its_own(
         donor.kill()
 
 
+@pytest.mark.slow
 async def test_one_of_a_sixteenth_of_the_speed_closes_every_round(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
