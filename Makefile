@@ -20,7 +20,7 @@ export PATH := $(PATH):$(CURDIR)/build/prometheus/usr/bin
 
 LINTERS := lint-types lint-style lint-layers
 
-.PHONY: help setup up test lint check fast $(LINTERS) format bench soak interop uplot prometheus constraints clean
+.PHONY: help setup up test lint check fast $(LINTERS) format reference bench soak interop uplot prometheus constraints clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ lint-layers: $(STAMP)
 format: $(STAMP) ## rewrite the files as the formatter and the linter want them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+reference: $(STAMP) ## write the reference tables of docs/ from the code
+	@$(BIN)/python scripts/reference_tables.py
 
 bench: $(STAMP) ## measure codecs, aggregators and learning rules at small sizes, in about two minutes
 	@$(BIN)/p2ptrain bench $(ARGS)

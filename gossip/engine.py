@@ -73,16 +73,16 @@ class Connections(Protocol):
 
 
 class NoConnections:
-    """See Connections: of an engine without a transport."""
+    """Connections of an engine that has no transport: there are none."""
 
     peers: frozenset[PeerId] = frozenset()
 
     def network_of(self, peer: PeerId) -> str | None:
-        """Not known."""
+        """Return None: no network is known."""
         return None
 
     def dialled_us(self, peer: PeerId) -> bool:
-        """Nobody did."""
+        """Return False: nobody did."""
         return False
 
 
@@ -146,7 +146,7 @@ class Engine:
         )
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"
-        """See GossipService.fetch."""
+        """What is fetched of the neighbours: updates, models or nothing."""
         self.met_bootstrap = False
         """Whether one of the operator's peers is a bootstrap node: a member has a record, and would give it."""
 

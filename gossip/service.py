@@ -397,7 +397,7 @@ class GossipService(Handlers):
     # -- insides
 
     def _forget(self, peer: PeerId, why: RemoteError) -> None:
-        """A member that is none any more."""
+        """Drop what is held of a former member."""
         self._server.blob_cache.forget(peer)
         self._engine.cut(peer, why)
         self._perform()

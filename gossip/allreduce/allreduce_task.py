@@ -84,7 +84,8 @@ class AllReducer:
     async def run(
         self, group: Group, data: bytes, reduce: ReduceFunction, *, gather_s: float, timeout_s: float
     ) -> list[ReducedPart]:
-        """See GossipService.exchange."""
+        """Reduce everyone's `data` with the other members of `group`; return the parts, None for one that did not
+        come."""
         if self._exchange is not None:
             raise LocalError("an exchange is under way already")
         if len(data) != group.size:

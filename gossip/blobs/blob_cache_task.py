@@ -43,7 +43,7 @@ class StreamSlots:
         self._until: dict[PeerId, list[float]] = {}
 
     def taken(self, peer: PeerId, now: float) -> int:
-        """How many, with those that the other end may still hold."""
+        """Return how many streams are taken, with those that the other end may still hold."""
         left = [until for until in self._until.get(peer, ()) if until > now]
         if left:
             self._until[peer] = left
@@ -52,11 +52,11 @@ class StreamSlots:
         return len(left)
 
     def take(self, peer: PeerId) -> None:
-        """One more is opened."""
+        """Note an opened stream."""
         self._until.setdefault(peer, []).append(float("inf"))
 
     def free(self, peer: PeerId, now: float, *, orderly: bool) -> None:
-        """One has ended. The other end learns of a reset only when what it waits for has come (shelf.HOLD_S)."""
+        """Note an ended stream. The far end learns of a reset only when what it waits for has come (HOLD_S)."""
         self._until[peer].remove(float("inf"))
         if not orderly:
             self._until[peer].append(now + HOLD_S + 1.0)
@@ -87,22 +87,22 @@ class BlobCache:
         self._count = count
         self._whole = BlobStore(most)
         self._newest: dict[tuple[PeerId, bool], Digest] = {}
-        """By author, and by whether it is a model."""
+        """Downloads by author, and by whether it is a model."""
         self._coming: dict[PeerId, PartialBlob] = {}
 
     @property
     def bytes_held(self) -> int:
-        """Of finished payloads."""
+        """Return the bytes of finished payloads."""
         return self._whole.bytes_held
 
     @property
     def bytes_coming(self) -> int:
-        """Of payloads on their way, and of those that were cut: what is verified of them."""
+        """Return the verified bytes of payloads on their way, and of those that were cut."""
         return sum(kept.download.bytes_here for kept in self._coming.values())
 
     @property
     def coming(self) -> int:
-        """How many are on their way, or were cut."""
+        """Return how many payloads are on their way, or were cut."""
         return len(self._coming)
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class BlobCache:
         return kept
 
     def finish(self, peer: PeerId, kept: PartialBlob, data: bytes) -> None:
-        """It is whole: served from now on, in place of what was newest of its kind of this peer."""
+        """Serve a whole payload from now on, in place of the newest of its kind of this peer."""
         if self._coming.get(peer) is kept:
             del self._coming[peer]
         manifest = kept.download.manifest
@@ -133,7 +133,7 @@ class BlobCache:
         kept.changed.beat()
 
     def forget(self, peer: PeerId) -> None:
-        """Nothing of this peer is on its way any more."""
+        """Forget the downloads of this peer."""
         self._coming.pop(peer, None)
 
     def make_room(self, beginner: PeerId, neighbours: Container[PeerId], now: float) -> None:
@@ -157,12 +157,12 @@ class BlobCache:
         return self._whole.manifest(address)
 
     def is_model(self, address: Digest) -> bool:
-        """Whether this blob is a snapshot."""
+        """Return whether this blob is a snapshot."""
         kept = self._download(address)
         return kept.model if kept else any(held == address for (_, model), held in self._newest.items() if model)
 
     async def chunk(self, address: Digest, index: int) -> bytes | memoryview:
-        """A chunk that is here, or that the author sends within HOLD_S. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
+        """Return a chunk that is here, or comes within HOLD_S. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
         with trio.move_on_after(HOLD_S):
             while (kept := self._download(address)) is not None:
                 if index not in self.manifest(address).span:
@@ -177,7 +177,7 @@ class BlobCache:
         return self._whole.chunk(address, index)
 
     def _download(self, address: Digest) -> PartialBlob | None:
-        """The one on its way, as far as others may know; never while the whole is here."""
+        """Return the download on its way, as far as others may know; None while the whole is here."""
         if address in self._whole:
             return None
         begun = (kept for kept in self._coming.values() if kept.download.manifest is not None)

@@ -25,22 +25,22 @@ BULK_BYTES: Final = CHUNK_BYTES
 """Blobs from this size on are worth a data connection: agreeing on one takes three round trips, once."""
 
 WAITED_S: Final = 1.0
-"""A refusal that took so long was waited for at the other end (shelf.HOLD_S): the chunk is on its way there."""
+"""A refusal that took so long was waited for at the other end (blob_cache.HOLD_S): the chunk is on its way there."""
 
 Meter = Callable[[int], None]
-"""Told of verified bytes as they come in."""
+"""Called with the number of verified bytes as they come in."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BlobFetch:
-    """A download and what everybody who works on it needs."""
+    """A download, and what all its sources share."""
 
     download: Download
     hasher: Hasher
     meter: Meter
     me: PeerId
     pullers: Sequence[PeerId] = ()
-    """Who is known to pull it, and ourselves, in order."""
+    """Peers that are known to fetch it, and ourselves, in order."""
     changed: Notifier = field(default_factory=Notifier)
     """Beats when a chunk has come, and when a source is gone."""
 
@@ -109,7 +109,7 @@ async def _answer(session: Session, source: PeerId, pulling: BlobFetch, due: deq
 
 
 async def _take(pulling: BlobFetch, source: PeerId, index: int, chunk: bytes | memoryview) -> None:
-    """Verified and kept where hashing runs: neither may hold the event loop."""
+    """Verify and keep a chunk where hashing runs: neither may hold the event loop."""
     await pulling.hasher.run(len(chunk), partial(pulling.download.keep, index, chunk))
     pulling.download.arrived(source, index, trio.current_time())
     pulling.meter(len(chunk))

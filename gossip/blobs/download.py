@@ -108,7 +108,7 @@ class Download:
 
     @property
     def manifest(self) -> BlobManifest | None:
-        """None until a source has given it."""
+        """Return the manifest; None until a source has given it."""
         return self._assembler.manifest if self._assembler else None
 
     def learn(self, raw: bytes) -> BlobManifest:
@@ -132,7 +132,7 @@ class Download:
 
     @property
     def bytes_missing(self) -> int:
-        """What has yet to come."""
+        """Return how many bytes have yet to come."""
         if self._assembler is None:
             return self.size
         manifest = self._assembler.manifest
@@ -140,7 +140,7 @@ class Download:
 
     @property
     def bytes_here(self) -> int:
-        """What has come and was verified: what is held in memory."""
+        """Return how many bytes have come and were verified: what is held in memory."""
         return 0 if self._assembler is None else self._assembler.bytes_here
 
     def keep(self, index: int, chunk: bytes | memoryview) -> None:
@@ -161,7 +161,7 @@ class Download:
         return source is not None and index in source.under_way
 
     def finish(self) -> bytes:
-        """All of it, once `done`."""
+        """Return the whole blob, once `done`."""
         return self._known().finish()
 
     # -- whom to ask for what
@@ -181,7 +181,7 @@ class Download:
         self._sources[peer] = _Source(order, own, max(1, first) if pace is None else _window(pace), pace)
 
     def leave(self, peer: PeerId) -> None:
-        """This source is asked no more; what it was asked for is free for others."""
+        """Ask this source no more; what it was asked for is free for others."""
         source = self._sources.pop(peer, None)
         if source is not None:
             self._paces.pop(peer, None)
@@ -225,7 +225,7 @@ class Download:
         return source.resumes_at if source.resumes_at > now else now + PAUSE_MAX_S
 
     def arrived(self, peer: PeerId, index: int, now: float) -> None:
-        """A chunk came and was kept."""
+        """Note that a chunk came and was kept."""
         self._here.add(index)
         source = self._sources.get(peer)
         if source is None:
@@ -239,7 +239,7 @@ class Download:
         source.window = _window(source.chunk_s)
 
     def refused(self, peer: PeerId, index: int, now: float) -> None:
-        """The source does not have this chunk now."""
+        """Note that the source does not have this chunk now."""
         source = self._sources[peer]
         source.under_way.pop(index, None)
         source.lacks[index] = now + LACKS_S
@@ -249,7 +249,7 @@ class Download:
         source.refusals += 1
 
     def waits(self, peer: PeerId, index: int, now: float) -> None:
-        """The source does not have yet what it was asked for, but is about to: it stays under way."""
+        """Note that the source is about to have what it was asked for: the chunk stays under way."""
         source = self._sources[peer]
         source.heard_at = source.under_way[index].last = now
 
@@ -274,7 +274,7 @@ class Download:
         return self._assembler
 
     def _askers(self) -> dict[int, int]:
-        """Of how many each chunk under way was asked."""
+        """Return of how many sources each chunk under way was asked."""
         found: dict[int, int] = {}
         for source in self._sources.values():
             for index in source.under_way:
@@ -309,7 +309,7 @@ class Download:
         return not any(index in source.own for source in helpers)
 
     def _late(self, source: _Source, now: float) -> int | None:
-        """What another source has been at for too long."""
+        """Return a chunk that another source has taken too long for; None where there is none."""
         askers = self._askers()
         if source.chunk_s is None or sum(count > 1 for count in askers.values()) >= TWICE:
             return None  # one that has sent nothing yet is no better than who is at it
@@ -327,5 +327,5 @@ class Download:
 
 
 def _window(chunk_s: float) -> int:
-    """How many chunks to ask ahead of a source that takes so long for one."""
+    """Return how many chunks to ask ahead of a source that takes `chunk_s` seconds for one."""
     return AHEAD if chunk_s * AHEAD <= PLAN_S else max(1, math.ceil(PLAN_S / chunk_s))

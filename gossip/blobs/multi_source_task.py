@@ -40,7 +40,7 @@ ASK_AGAIN_S: Final = 5.0
 
 
 class MultiSourceFetch:
-    """One pull of one payload. `error`: what the author's end of it came to, where that was none."""
+    """One fetch of one payload from several sources. `error`: why the author gave it not, if it did not."""
 
     def __init__(self, context: ServiceContext, pulling: BlobFetch, places: StreamSlots) -> None:
         self.error: RemoteError | TransportError | None = None
@@ -51,13 +51,13 @@ class MultiSourceFetch:
         self._places = places
         self._began = self._began_at_author = trio.current_time()
         self._scopes: dict[PeerId, trio.CancelScope] = {}
-        """Of those that were asked and are not through."""
+        """Cancel scopes of the sources that were asked and have not ended."""
         self._no_more = False
         self._rests_until: dict[PeerId, float] = {}
         self._spoilt: set[PeerId] = set()
 
     async def run(self) -> bool:
-        """Until the payload is here (True), or nobody has more of it; then `error` says why its author has not."""
+        """Run until the payload is here (True) or nobody has more of it; `error` then says why its author has not."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_author)
             nursery.start_soon(self._ask_others, nursery)
@@ -122,7 +122,7 @@ class MultiSourceFetch:
         return there[: max(0, most - self._helping)]
 
     def _forget_departed(self) -> None:
-        """Of who has left nothing is kept, or peers that come in turn would fill memory while a pull lasts."""
+        """Forget who has left, or peers that come in turn would fill memory while a fetch lasts."""
         here = self._context.engine.neighbours
         self._spoilt.intersection_update(here)
         still = {peer: until for peer, until in self._rests_until.items() if until == float("inf") or peer in here}

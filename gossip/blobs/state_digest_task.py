@@ -31,12 +31,12 @@ class DutyCycle:
 
     @property
     def over(self) -> bool:
-        """Whether there may be work again."""
+        """Return whether there may be work again."""
         return trio.current_time() >= self._until
 
     @contextmanager
     def after(self) -> Iterator[None]:
-        """The work."""
+        """Run the work, and begin the pause."""
         began = trio.current_time()
         try:
             yield
@@ -46,7 +46,7 @@ class DutyCycle:
 
 
 class StateDigestPublisher:
-    """Marks our own links."""
+    """Names the state in our own headers, now and then."""
 
     def __init__(self, publisher: Publisher, hasher: Hasher) -> None:
         self._publisher = publisher
@@ -62,7 +62,7 @@ class StateDigestPublisher:
 
 
 class StateDigestVerifier:
-    """Holds one neighbour's marks against what the runtime holds of it."""
+    """Compares the states that one neighbour names with what the runtime holds of it."""
 
     def __init__(self, peer: PeerId, neighbour: Neighbour, context: ServiceContext) -> None:
         self._peer = peer

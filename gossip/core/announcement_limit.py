@@ -14,7 +14,7 @@ from gossip.core.rate_limit import KeyedTokenBucket
 
 ANNOUNCE_BURST: Final = 32
 ANNOUNCE_PER_S: Final = 20.0
-"""What a node broadcasts itself: as fast as anybody follows it (follower.UPDATES_PER_S); rounds of 50 ms are the
+"""What a node broadcasts itself: as fast as anybody follows it (follower_task.UPDATES_PER_S); rounds of 50 ms are the
 fastest that make sense. A link that is not broadcast is fetched with the ones after it."""
 
 LINKS_BURST: Final = 64

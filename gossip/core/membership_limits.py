@@ -85,7 +85,7 @@ MAX_ROTATIONS: Final = 4
 """Keys that followed each other in one membership; then an admin gives a new one. 148 bytes each."""
 
 MAX_REDEMPTIONS: Final = 4096
-"""Memberships that a roster holds: sixteen times the address book, 4.7 MiB at the most."""
+"""Memberships that a roster holds: sixteen times the peerstore, 4.7 MiB at the most."""
 
 MAX_OPEN_USES: Final = 1024
 """Redemptions that a roster holds of an invite without a number of uses: a stolen one fills a quarter of it."""
@@ -109,4 +109,4 @@ BUCKET_BYTES: Final = 8
 """Of each part's digest: 2 KiB for the whole roster. Who makes two parts look alike only keeps items from itself."""
 
 MAX_REMEMBERED: Final = 4096
-"""Peers that a gate remembers: twice the connections of the largest node."""
+"""Peers that an admission remembers: twice the connections of the largest node."""

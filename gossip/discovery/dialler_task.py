@@ -5,8 +5,8 @@ beside us, if what we hear is true (discovery/topology.py; they are tried also w
 they come to have a right to one), then the operator's, those of peers that we have reached before, and what others told
 us, in which networks take turns. All have a back-off with jitter. The operator's are tried for as long as it takes; a
 learned record is dropped when it has failed a few times, but not while nobody at all is connected: then the fault is
-ours, and the book is the way back. A connection is made a neighbour by a hello, which is tried again as well: the far
-end may be full, or not ready yet.
+ours, and the peerstore is the way back. A connection is made a neighbour by a hello, which is tried again as well: the
+far end may be full, or not ready yet.
 
 What others told us may be a victim's address, told to a thousand nodes at once. So such addresses are dialled one at a
 time of a host, and a host or a peer that did not answer more and more rarely, whatever is told of it.
@@ -33,15 +33,16 @@ MAX_DIALS: Final = 4
 connected peers that never answer them would keep us from dialling anybody."""
 
 MAX_DIALS_ALONE: Final = 16
-"""The same while nobody is connected: after an outage much of the book may be gone, and each takes its time."""
+"""The same while nobody is connected: after an outage much of the peerstore may be gone, and each takes its time."""
 
 FORGET_AFTER: Final = 6
-"""Failed dials of each address (of all together, where it is hearsay) after which a learned record is dropped: a minute
-of back-off; others may tell us again."""
+"""Failed dials of each address (of all together, where the record is unverified) after which a learned record is
+dropped: a minute of back-off; others may tell us again."""
 
 RUMOUR_MAX_S: Final = 3600.0
-"""Longest back-off of a peer or host that we know by hearsay and that did not answer. With a doubling pause that is
-a dozen dials in the first hour and one in each later one, so that a victim has little of a thousand nodes' dials."""
+"""Longest back-off of a peer or host that we know by an unverified record and that did not answer. With a doubling
+pause that is a dozen dials in the first hour and one in each later one, so that a victim has little of a thousand
+nodes' dials."""
 
 VISIT_EVERY_S: Final = 30.0
 """How often a node that looks for no neighbour exchanges hellos with one that it knows only from records. So members
@@ -49,7 +50,7 @@ come to know others than their neighbours' neighbours, and records of who has le
 less than what heartbeats cost, and of 64 members each has met all others in half an hour."""
 
 MAX_HINTS: Final = 64
-"""Addresses that a local network tells of, and that are tried like hearsay; the oldest goes first."""
+"""Addresses that a local network tells of, and that are tried like unverified records; the oldest goes first."""
 
 MAX_LOST: Final = 16
 """Peers that belong beside us or are the operator's, and answer nowhere, that are remembered to be looked up by id."""
@@ -90,7 +91,7 @@ class Dialler:
         self._visit_at = 0.0
 
     def connected(self, peer: PeerId) -> None:
-        """A new connection: greet at once."""
+        """Greet a new connection at once."""
         self._hellos.succeeded(peer)
         self._woken.beat()
 
@@ -104,7 +105,7 @@ class Dialler:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is being dialled."""
+        """Return whether nobody is being dialled."""
         return not self._dialling
 
     def operators(self) -> list[PeerRecord]:
@@ -144,7 +145,7 @@ class Dialler:
         ]
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Dial and greet until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._look_round()
@@ -165,7 +166,7 @@ class Dialler:
             self._refusals.succeeded(peer)
 
     def _belonging(self) -> frozenset[PeerId]:
-        """Whom the rings put beside us."""
+        """Return whom the rings put beside us."""
         members = self._context.engine.mesh
         return members.rings.wanted | members.sought
 
@@ -287,7 +288,7 @@ class Dialler:
             self._context.warn(why)
 
     async def _dial(self, address: str, peer: PeerId, within_s: float | None = None) -> bool:
-        """Whether it answered."""
+        """Return whether it answered."""
         within_s = self._context.config.dial_timeout_s if within_s is None else within_s
         why = f"no answer within {within_s:g} s"
         try:

@@ -88,7 +88,7 @@ class Lookup:
         return self.found is not None or (not self._under_way and self._pick() is None)
 
     def next(self) -> list[PeerRecord]:
-        """Whom to ask now: each is then `answered` or `failed`."""
+        """Return whom to ask now: each is then `answered` or `failed`."""
         chosen = []
         while self.found is None and len(self._under_way) < ALPHA and (picked := self._pick()) is not None:
             path, peer = picked
@@ -117,7 +117,7 @@ class Lookup:
             self._hear(path, record)
 
     def failed(self, peer: PeerId) -> None:
-        """`peer` gave no answer, or none that can be used."""
+        """Note that `peer` gave no answer, or none that can be used."""
         if peer not in self._under_way:
             return
         with_record = self._under_way[peer]

@@ -66,7 +66,7 @@ class LookupTask:
         self._refresh_at: float | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep the table until cancelled."""
         while True:
             await trio.sleep(LOOK_TABLE_S)
             for peer in self._dht.look(trio.current_time()):

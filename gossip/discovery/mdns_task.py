@@ -1,8 +1,8 @@
 """Members on the same local network, found by multicast DNS (RFC 6762, RFC 6763): no address has to be told.
 
 The service's name is a hash of the swarm and run, so that a network is not told what is trained on it. What is heard
-proves nothing: addresses come to the dialler as hints, which it dials with the care that it has for hearsay, and only
-addresses of local networks are taken, so that nobody on the LAN sends members to somebody outside it.
+proves nothing: addresses come to the dialler as hints, which it dials with the care that it has for unverified records,
+and only addresses of local networks are taken, so that nobody on the LAN sends members to somebody outside it.
 
 python-zeroconf keeps the protocol, in a thread of its own and with bounded tables (10,000 records, 512 deferred
 packets). py-libp2p's own wrapper of it is not used: it sleeps in zeroconf's callbacks, writes the peer store from that
@@ -111,7 +111,7 @@ class _Heard:
     update_service = add_service
 
     def remove_service(self, zc: "Zeroconf", type_: str, name: str) -> None:
-        """Whether it is gone shows when it is dialled."""
+        """Ignore a removal: whether a member is gone shows when it is dialled."""
 
     def take(self) -> list[str]:
         with self._lock:
@@ -143,7 +143,7 @@ class Mdns:
         self._told: list[str] = []
 
     async def run(self) -> None:
-        """Until cancelled. Where multicast does not work the operator is told, and the node goes on without."""
+        """Run until cancelled. Where multicast does not work, warn the operator and go on without."""
         import zeroconf  # a tenth of a second to import: only who uses it pays
 
         try:

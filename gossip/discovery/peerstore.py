@@ -2,12 +2,11 @@
 
 A record says where its signer can be dialled, and a signer may name any address: that of a victim, for a whole swarm to
 dial. So a record is handed on only when its signer gave it to us over its own connection and has proved its key at one
-of its addresses, to us; and in a random order, so that a stranger cannot fill everybody's books at the price of one
-hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the book is full, what one
-network has beyond its share goes first, then the least trusted: of what others told, that of whoever told most; of the
-verified the newest, so that nobody loses what it has by a crowd that comes later. And in what is told networks take
-turns: a crowd of keys on one host is one of many to a newcomer.
-"""
+of its addresses, to us; and in a random order, so that a stranger cannot fill everybody's peerstores at the price of
+one hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the peerstore is full,
+what one network has beyond its share goes first, then the least trusted: of what others told, that of whoever told
+most; of the verified the newest, so that nobody loses what it has by a crowd that comes later. And in what is told
+networks take turns: a crowd of keys on one host is one of many to a newcomer."""
 
 import base64
 import binascii
@@ -30,7 +29,7 @@ MAX_RECORDS: Final = 256
 """32 times the default degree; at 2.4 KiB a record 600 KiB at most."""
 
 MAX_OF_NETWORK: Final = MAX_RECORDS // PARTS
-"""Records of one network that are kept when the book is full, where others would have them."""
+"""Records of one network that are kept when the peerstore is full and others want the places."""
 
 MAX_REACHED: Final = 2 * MAX_RECORDS
 """Peers whose address of the last success is known; more than records, as a peer is reached before its record comes."""
@@ -40,7 +39,7 @@ NEAR_DEPTH: Final = 2
 left. Half of what a hello may tell at most, so that views stay mixed."""
 
 FORMAT: Final = 1
-"""Of `dump`."""
+"""Version of the format of `dump`."""
 
 MAX_DUMP_BYTES: Final = 2 * MAX_RECORDS * MAX_ENVELOPE_BYTES
 """The largest dump that is read: base64 makes four bytes of three."""
@@ -50,7 +49,7 @@ class RecordTrust(IntEnum):
     """How far a record is trusted."""
 
     HEARSAY = 0
-    """Somebody told us of it."""
+    """Another peer handed it on."""
     FIRST_HAND = 1
     """Its signer gave it to us. Anybody may sign any address."""
     KEPT = 2
@@ -124,7 +123,7 @@ class PeerStore:
             noted.pop(peer, None)
 
     def standing(self, peer: PeerId) -> RecordTrust:
-        """How far the record of a peer is trusted; HEARSAY when there is none."""
+        """Return how far the record of a peer is trusted; HEARSAY when there is none."""
         answered = self.reached_at(peer) in self.addresses(peer)
         if peer in self._first_hand:
             return RecordTrust.VERIFIED if answered else RecordTrust.FIRST_HAND
@@ -146,7 +145,7 @@ class PeerStore:
         return self._networks.get(peer)
 
     def group_of(self, peer: PeerId) -> str:
-        """What a peer is counted under, of those in its network (core/networks.py)."""
+        """Return the group under which a peer is counted: its network (core/networks.py)."""
         return group_of(peer, self._networks.get(peer))
 
     def count_of(self, group: str) -> int:
@@ -223,7 +222,7 @@ class PeerStore:
             self.forget(self._least_worth(newcomer))
 
     def _least_worth(self, newcomer: PeerId | None) -> PeerId:
-        """Whose record goes for the newcomer's."""
+        """Return whose record makes room for the newcomer's."""
         groups = {peer: self.group_of(peer) for peer in self._records}
         most = largest_share(Counter(groups.values()).values(), MAX_OF_NETWORK)
         ranked = sorted(self._records, key=lambda peer: (-self.standing(peer), self._ranks.get(peer, 0)))

@@ -1,7 +1,7 @@
-"""The address book on disk: read at the start, written now and then when it has changed, and at the end.
+"""The peerstore on disk: read at the start, written now and then when it has changed, and at the end.
 
 Written whole or not at all (`gossip/core/atomic_file.py`), in a worker thread: a sync waits for the disk, and the loop
-must not. A damaged file is said to be damaged, and the node starts with an empty book.
+must not. A damaged file is reported, and the node starts with an empty peerstore.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ from gossip.core.errors import LocalError
 from gossip.discovery.peerstore import MAX_DUMP_BYTES, PeerStore
 
 SAVE_EVERY_S: Final = 30.0
-"""A book changes within seconds while a swarm gathers; who is killed then knows its bootstrap peers still."""
+"""The peerstore changes within seconds while a swarm gathers. A node that is killed then still knows its bootstrap
+peers."""
 
 
 def load_peerstore(path: Path, peerstore: PeerStore, scope: Scope) -> None:
@@ -44,7 +45,7 @@ def save_peerstore(path: Path, peerstore: PeerStore) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write an address book whole or not at all. Raises LocalError."""
+    """Write a peerstore whole or not at all. Raises LocalError."""
     try:
         write_atomic(path, data)
     except OSError as error:
@@ -81,7 +82,7 @@ class PeerStoreKeeper:
                     save()
 
     def _due(self) -> Callable[[], None] | None:
-        """What writes the book as it is now; None where the file has it all."""
+        """Return what writes the peerstore as it is now; None where the file has it all."""
         peerstore = self._context.engine.peerstore
         if self._path is None or not peerstore.changed:
             return None
@@ -89,7 +90,7 @@ class PeerStoreKeeper:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """A book that could not be written is warned of, once, and written again the next time."""
+        """Warn once of a peerstore that could not be written; it is written again the next time."""
         try:
             yield
         except LocalError as error:

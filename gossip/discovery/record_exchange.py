@@ -23,7 +23,7 @@ start of a swarm all that is told is new, and soon hardly anything. Chosen."""
 
 
 class RecordExchange:
-    """Takes records into the book. `dialable(peer, now)`: whether we want to hear of this peer at all. `network_of`:
+    """Takes records into the peerstore. `dialable(peer, now)`: whether this peer is of use to us at all. `network_of`:
     the network that a connected peer is in. `neighbours` are listened to whatever others tell."""
 
     def __init__(

@@ -49,7 +49,7 @@ STALE_S: Final = 3600.0
 """A bucket that no lookup has gone to for so long is looked up again: Kademlia's own hour."""
 
 _REMEMBERED: Final = 4096
-"""Places remembered: a table's, a book's and those of some lookups."""
+"""Places remembered: those of a table, of a peerstore and of some lookups."""
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -126,13 +126,13 @@ class RoutingTable:
         return None
 
     def update(self, record: PeerRecord) -> None:
-        """A newer record of somebody who may be here; no sign of life."""
+        """Take a newer record of a peer that may be in the table; it is no sign of life."""
         bucket = self._bucket_of(record.peer)
         if bucket is not None and (entry := bucket.entries.get(record.peer)):
             entry.record = _newer(record, entry)
 
     def alive(self, peer: PeerId) -> None:
-        """It answered: who waits for its place waits in vain."""
+        """Note an answer: the member keeps its place."""
         bucket = self._bucket_of(peer)
         if bucket is not None and (entry := bucket.entries.get(peer)):
             entry.misses = 0
@@ -149,7 +149,7 @@ class RoutingTable:
             self._remove(bucket, peer)
 
     def forget(self, peer: PeerId) -> None:
-        """It is banned, or has left."""
+        """Remove a member that is banned, or has left."""
         bucket = self._bucket_of(peer)
         if bucket is not None:
             if bucket.waiting is not None and bucket.waiting.record.peer == peer:
@@ -163,11 +163,11 @@ class RoutingTable:
         return [entry.record for entry in found if entry.record.peer not in without][:count]
 
     def peers(self) -> list[PeerId]:
-        """Everybody in it."""
+        """Return all members."""
         return [peer for bucket in self._buckets.values() for peer in bucket.entries]
 
     def looked_up(self, target: int, now: float) -> None:
-        """A lookup has gone to where `target` is."""
+        """Note that a lookup has gone to where `target` is."""
         if target != self._mine:
             self._buckets.setdefault((target ^ self._mine).bit_length() - 1, _Bucket()).looked_at = now
 

@@ -27,7 +27,7 @@ CIRCLE: Final = 1 << 64
 """Places on a ring: 8 bytes of a hash, so that two of a thousand members share one once in 10^13 swarms."""
 
 MAX_PLACES: Final = 1024
-"""Peers whose places are remembered: four times the records of a book, at 3 hashes each."""
+"""Peers whose places are remembered: four times the records of a peerstore, at 3 hashes each."""
 
 
 def ring_count(degree: int) -> int:

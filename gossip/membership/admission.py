@@ -1,6 +1,6 @@
 """Who is let in: the transports' `Admission`, from a manifest chain, a roster and a clock.
 
-The gate decides and keeps no connection: after every change of what is known, `cut` names the peers that are to be
+Admission decides and keeps no connection: after every change of what is known, `cut` names the peers that are to be
 disconnected now.
 """
 
@@ -49,7 +49,7 @@ class MembershipAdmission:
     `now` yields unix seconds. `learned` is called with each roster item that `admit` adds, to pass on; it may be set
     later. So may `refused`, which is called with each peer that does not let us in and says why: by what an admin
     signed (True), or by its word alone. Raises LocalError when our own membership does not hold: better at the start
-    than at every door.
+    than in every handshake.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class MembershipAdmission:
             roster.put(certificate)
 
     def credentials(self) -> bytes:
-        """What we show of our membership."""
+        """Return what we show of our membership."""
         return self._shown.raw
 
     def admit(self, peer: PeerId, credentials: bytes) -> None:
@@ -129,7 +129,7 @@ class MembershipAdmission:
         return f"it does not take us for a member, and says that {claim_words(refusal.reason)}"
 
     def ended(self) -> str | None:
-        """Why we are no member any more, by what we know ourselves; None while we are one."""
+        """Return why we are a former member, by what we know ourselves; None while we are one."""
         error = self.why_out(self._peer, self.own)
         return None if error is None else self._ended_by(error)
 
@@ -144,11 +144,11 @@ class MembershipAdmission:
 
     @property
     def own(self) -> Certificate | None:
-        """Our own certificate, where we have one."""
+        """Return our own certificate, where we have one."""
         return self._shown if isinstance(self._shown, Certificate) else None
 
     def role_of(self, peer: PeerId) -> Role | None:
-        """What an admitted peer may do; None for one that is no member, or is none any more."""
+        """Return what an admitted peer may do; None for one that is no member, or a former one."""
         shown = self._admitted.get(peer, SwarmClaim(swarm=self.chain.swarm))
         try:
             return check_membership(peer, shown, self.chain, self.roster, self._now())
@@ -169,12 +169,12 @@ class MembershipAdmission:
             raise RemoteError(Reason.WRONG_ROLE, f"a peer of role {role.value}")
 
     def predecessors(self, peer: PeerId) -> tuple[PeerId, ...]:
-        """The keys that an admitted peer has had before, by what it showed of itself: nobody else names it an heir."""
+        """Return an admitted peer's earlier keys, by what it showed: no other member has proposed it as successor."""
         shown = self._admitted.get(peer)
         return shown.lineage[:-1] if isinstance(shown, Certificate) else ()
 
     def forget(self, peer: PeerId) -> None:
-        """The last connection to this peer is gone."""
+        """Forget a peer whose last connection is gone."""
         self._admitted.pop(peer, None)
 
     def apply(self, items: Iterable[bytes]) -> Applied:

@@ -72,7 +72,7 @@ class AntiEntropy:
 
     @property
     def roster_index(self) -> RosterIndex:
-        """The roster as it is now."""
+        """Return the index of the roster as it is now."""
         if self._roster_index is None:
             self._roster_index = RosterIndex(self.admission.roster)
         return self._roster_index
@@ -86,16 +86,16 @@ class AntiEntropy:
             self._roster_index.add(item)
 
     def known(self) -> Known:
-        """What we tell of what we know."""
+        """Return the digests of what we know."""
         newest = self.admission.chain.newest
         return Known(roster=self.roster_index.digest, version=newest.version, manifest=newest.digest)
 
     def role_of(self, peer: PeerId) -> Role | None:
-        """See census.role_of."""
+        """Return what a peer may do by the roster, or by what it showed us; None for no member."""
         return role_of(self.admission, self.roster_index, peer)
 
     def why_out(self, peer: PeerId) -> RemoteError | None:
-        """See census.why_out."""
+        """Return why a known peer is no member any more; None for a member, and for an unknown peer."""
         return why_out(self.admission, self.roster_index, peer)
 
     # -- telling
@@ -112,7 +112,7 @@ class AntiEntropy:
     # -- told
 
     def on_told(self, peer: PeerId, told: MembershipRequest, now: float) -> Applied:
-        """A member's news. Raises RemoteError on a page that is none."""
+        """Take up a member's new items. Raises RemoteError on a page that is none."""
         items = parse_page(told.page) if told.page else ()
         fresh = [item for item in items if item not in self.roster_index]
         counted = [item for item in fresh if _is_revocation(item) or self._news.take(peer, now)]
@@ -164,7 +164,7 @@ class AntiEntropy:
         return applied
 
     def submit_items(self, items: Iterable[bytes]) -> Applied:
-        """Items of our own admin."""
+        """Take up items of our own admin."""
         applied = self.admission.apply(items)
         if applied.new:
             self.changed(applied.new)

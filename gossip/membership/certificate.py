@@ -47,13 +47,13 @@ class SwarmClaim:
 
     @property
     def raw(self) -> bytes:
-        """What is shown."""
+        """Return the bytes shown: the swarm's id."""
         return pack((_PLAIN, self.swarm))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Redemption:
-    """The word of whoever holds an invite's secret that a peer is to be a member."""
+    """A statement by the holder of an invite's secret that a peer is to be a member."""
 
     invite: Digest
     peer: PeerId
@@ -65,7 +65,7 @@ class Redemption:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation:
-    """An old key's word about its successor."""
+    """A statement by an old key that names its successor."""
 
     old: PeerId
     new: PeerId
@@ -117,7 +117,7 @@ class Certificate:
 
     @cached_property
     def digest(self) -> Digest:
-        """Names the bytes."""
+        """Return the digest of the bytes."""
         return digest_of(self.raw)
 
     @cached_property
@@ -140,7 +140,7 @@ def redeem(invite: Invite, secret: Signer, peer: PeerId, *, issued_at: int, nonc
 
 
 def appointed(appointment: Appointment) -> Certificate:
-    """What the appointed peer shows. Raises LocalError."""
+    """Return the certificate that the appointed peer shows. Raises LocalError."""
     return _certificate(appointment, None, ())
 
 
@@ -157,7 +157,7 @@ def rotated(certificate: Certificate, rotation: Rotation) -> Certificate:
 
 
 def parse_credentials(raw: bytes) -> Certificate | SwarmClaim:
-    """What a peer shows. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
+    """Parse what a peer shows. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
     fields = unpack_exact(raw, MAX_CERTIFICATE_BYTES)
     form = fields.integer(_APPOINTED)
     if form != _PLAIN:

@@ -26,7 +26,7 @@ MAX_INBOX_BYTES: Final = MAX_LINE_BYTES
 async def watch_inbox(
     files: MembershipFiles, submit: Callable[[Iterable[bytes]], None], warn: Callable[[str], None]
 ) -> None:
-    """Until cancelled. A file is taken up or complained of, and gone then in either case."""
+    """Run until cancelled. A file is taken up, or reported as bad; in either case it is then removed."""
     while True:
         for path in islice(_waiting(files.inbox), MAX_INBOX_FILES):
             try:

@@ -1,6 +1,6 @@
 """A node's membership on disk: its certificate, the swarm's manifests and roster, the pre-shared key, and an inbox.
 
-    certificate   what is shown at every door: bytes as docs/private-swarms.md has them
+    certificate   what is shown in every handshake: bytes as docs/private-swarms.md has them
     manifests     the chain of the swarm's manifests
     roster        who came and who was revoked
     swarm.key     libp2p's pre-shared key, where the swarm has one

@@ -205,7 +205,7 @@ class MembershipSync:
     # -- what follows from a change
 
     def _learned(self, item: bytes) -> None:
-        """The gate has let a newcomer in."""
+        """A newcomer was admitted."""
         self.anti_entropy.changed((item,))
         self._tell_on((item,))
 
@@ -352,7 +352,7 @@ class MembershipSync:
         saved_at = trio.current_time()
         while True:
             await trio.sleep(LOOK_S)
-            # Of more members than the gate remembers, the roster still tells who is out.
+            # Of more members than the admission remembers, the roster still says who is out.
             strangers = {peer for peer in self._house.transport.peers if self.anti_entropy.role_of(peer) is None}
             self._cut(self._admission.cut() | strangers)
             why = self._admission.why_out(self._house.transport.peer_id, self._admission.own)

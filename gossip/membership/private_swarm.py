@@ -1,7 +1,7 @@
-"""What makes a service one of a private swarm: the gate that its transport asks, and the files that keep it.
+"""What makes a service one of a private swarm: the admission that its transport asks, and the files that keep it.
 
 files = MembershipFiles(folder)
-private = Private.load(files, identity.peer_id, on_manifest=...)
+private = PrivateSwarm.load(files, identity.peer_id, on_manifest=...)
 transport = Libp2pTransport(..., admission=private.gate)
 service = GossipService(..., transport=transport, private=private)
 """
@@ -26,7 +26,7 @@ def of_swarm(config: GossipConfig, private: "PrivateMembership") -> GossipConfig
 
 
 def ignore_manifest(manifest: Manifest) -> None:
-    """Of those who apply none."""
+    """Default callback: applies no manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)

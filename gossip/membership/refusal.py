@@ -1,4 +1,4 @@
-"""What one that is sent away from the door is told, and what it may believe of that.
+"""What a refused peer is told, and what it may believe of that.
 
     refusal = [reason: str<=16, revocation: bin]
 
@@ -23,7 +23,7 @@ from gossip.membership.roster import Roster
 from gossip.membership.signed import unpack_exact
 
 MAX_REFUSAL_BYTES: Final = MAX_CERTIFICATE_BYTES
-"""As much as anybody shows at a door; a revocation with the longest reason has 400 bytes."""
+"""As much as anybody shows in a handshake; a revocation with the longest reason has 400 bytes."""
 
 TOLD: Final = frozenset({Reason.EXPIRED, Reason.REVOKED, Reason.USED_UP, Reason.NO_MEMBER})
 """Reasons that one who was invited can do something about. The others are a stranger's."""

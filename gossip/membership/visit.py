@@ -9,7 +9,7 @@ away. That is all inside the handshake, so there is still no stranger that has a
 with it. It is made for the visit, and is not the node's; the statement is no redemption, so asking takes no use.
 `named` is the manifest that the chain has to pass, and `at` where the piece begins in `[manifest: bin]`, of which
 `size` is the length and `check` the beginning of the digest. Answered is whoever an invite by an admin lets in now; one
-that is expired, revoked or used up is told so, as at every door (refusal.py), and everybody else hears nothing.
+that is expired, revoked or used up is told so, as in every handshake (refusal.py), and everybody else hears nothing.
 
 What is heard is the word of whoever stands at the address: `Visitor` takes what `ShortInvite.complete` takes.
 """

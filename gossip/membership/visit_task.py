@@ -89,7 +89,7 @@ class _Asking:
         return self.turned_away_at is not None and now >= self.turned_away_at + CLAIMED_S
 
     async def _one(self, address: str, now: Callable[[], float]) -> bool:
-        """Whether it has said that the invite is no good."""
+        """Return whether a node has said that the invite is void."""
         self.tried[address] = "no answer"
         try:
             with trio.fail_after(EACH_S):
@@ -110,7 +110,7 @@ class _Asking:
 
 
 async def _ask(visitor: Visitor, transport: Transport, address: str) -> InviteBundle:
-    """From one node. Raises RemoteError, TransportError or LocalError."""
+    """Fetch from one node. Raises RemoteError, TransportError or LocalError."""
     visitor.begin()
     for _ in range(MAX_PIECES):
         await _knock(transport, address, visitor)
@@ -132,7 +132,7 @@ async def _knock(transport: Transport, address: str, visitor: Visitor) -> None:
 
 
 class Nobody:
-    """Handlers of one who only asks."""
+    """Handlers of a visitor, which only asks."""
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
         """Nothing is served."""

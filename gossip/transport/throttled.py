@@ -28,23 +28,23 @@ def bucket(bytes_per_s: float) -> TokenBucket:
 
 
 class ThrottledStream:
-    """See Stream."""
+    """A stream whose bytes go no faster than the buckets allow."""
 
     def __init__(self, stream: Stream, up: TokenBucket | None, down: TokenBucket | None) -> None:
         self._stream, self._up, self._down = stream, up, down
 
     @property
     def remote(self) -> PeerId:
-        """See Stream."""
+        """Return the peer at the far end."""
         return self._stream.remote
 
     @property
     def pending(self) -> int:
-        """See Stream."""
+        """Return the bytes that are here and wait for the rest of their record."""
         return self._stream.pending
 
     async def send_all(self, data: bytes | memoryview) -> None:
-        """See Stream."""
+        """Send all of `data`, each piece when the bucket allows it. Raises TransportError."""
         if self._up is None:
             await self._stream.send_all(data)
             return
@@ -55,7 +55,8 @@ class ThrottledStream:
             await self._stream.send_all(piece)
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """See Stream. What was received is not lost to a cancellation while it waits: the wait comes first."""
+        """Wait until what was received before is paid for, then receive at most `max_bytes`. A cancellation loses
+        nothing, since the wait comes first."""
         if self._down is None:
             return await self._stream.receive_some(max_bytes)
         await trio.sleep(self._down.reserve(0, trio.current_time()))
@@ -64,16 +65,16 @@ class ThrottledStream:
         return data
 
     async def close(self) -> None:
-        """See Stream."""
+        """Say that we are done sending and release the stream."""
         await self._stream.close()
 
     async def reset(self) -> None:
-        """See Stream."""
+        """Abandon the stream at once, also under cancellation."""
         await self._stream.reset()
 
 
 class _ThrottledHandlers:
-    """See TransportHandlers: those of `inner`, who sees paced streams."""
+    """Pass a transport's calls on to `inner`, which sees limited streams."""
 
     def __init__(self, inner: TransportHandlers, paced: Callable[[Stream], Stream]) -> None:
         self._inner, self._paced = inner, paced
@@ -85,12 +86,12 @@ class _ThrottledHandlers:
         self.caller_refused = inner.caller_refused
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
-        """See TransportHandlers."""
+        """Hand over a stream that a peer opened, within the limits."""
         await self._inner.handle_stream(protocol, self._paced(stream))
 
 
 class ThrottledTransport:
-    """See Transport. `up` and `down` in bytes a second; None: as fast as it goes."""
+    """A transport whose streams keep to the limits. `up` and `down` in bytes a second; None: as fast as it goes."""
 
     def __init__(self, transport: Transport, *, up: float | None, down: float | None) -> None:
         self._transport = transport
@@ -99,64 +100,64 @@ class ThrottledTransport:
 
     @property
     def peer_id(self) -> PeerId:
-        """See Transport."""
+        """Return our own peer id."""
         return self._transport.peer_id
 
     @property
     def addresses(self) -> Sequence[str]:
-        """See Transport."""
+        """Return the addresses at which we listen."""
         return self._transport.addresses
 
     @property
     def peers(self) -> frozenset[PeerId]:
-        """See Transport."""
+        """Return the peers with a live connection."""
         return self._transport.peers
 
     @property
     def drops(self) -> Mapping[str, int]:
-        """See Transport."""
+        """Return what was refused, let go or survived, by kind."""
         return self._transport.drops
 
     def dialled_us(self, peer: PeerId) -> bool:
-        """See Transport."""
+        """Return whether a live connection to `peer` is one that it dialled."""
         return self._transport.dialled_us(peer)
 
     def network_of(self, peer: PeerId) -> str | None:
-        """See Transport."""
+        """Return the network that a connection to `peer` leads to, if it is known."""
         return self._transport.network_of(peer)
 
     def address_at(self, peer: PeerId, port: int) -> str | None:
-        """See Transport."""
+        """Return the multiaddr of this port on the host of `peer`; None where that is not known."""
         return self._transport.address_at(peer, port)
 
     async def relayed_by(self, peer: PeerId) -> Grant | None:
-        """See Transport."""
+        """Ask `peer` to relay for us; None where it does not."""
         return await self._transport.relayed_by(peer)
 
     async def run(
         self, handlers: TransportHandlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """See Transport."""
+        """Listen and serve until cancelled; `handlers` see limited streams. Raises LocalError."""
         await self._transport.run(_ThrottledHandlers(handlers, self._paced), task_status=task_status)
 
     async def dial(self, address: str) -> PeerId:
-        """See Transport."""
+        """Connect to a multiaddr; return the peer there. Raises TransportError or LocalError."""
         return await self._transport.dial(address)
 
     async def probe(self, address: str) -> str | None:
-        """See Transport."""
+        """Return the network from which the peer of the address answers. TransportError or LocalError: it does not."""
         return await self._transport.probe(address)
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
-        """See Transport."""
+        """Open a stream to a connected peer, within the limits. Raises TransportError."""
         return self._paced(await self._transport.open_stream(peer, protocol, bulk=bulk))
 
     async def publish(self, data: bytes) -> None:
-        """See Transport."""
+        """Broadcast `data`; broadcasts are not limited."""
         await self._transport.publish(data)
 
     async def disconnect(self, peer: PeerId) -> None:
-        """See Transport."""
+        """Close all connections to `peer`."""
         await self._transport.disconnect(peer)
 
     def _paced(self, stream: Stream) -> Stream:

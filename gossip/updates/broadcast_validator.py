@@ -1,4 +1,4 @@
-"""Whose announcements are looked into: not those of who is banned or may not announce, nor more than anybody needs."""
+"""Chooses the announcements to process: none of banned peers or wrong roles, and no more than anybody needs."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ class BroadcastValidator:
         self._rates = AnnouncementLimit()
 
     def listens(self, forwarder: PeerId, signer: PeerId, now: float) -> bool:
-        """Whether a link of `signer` that `forwarder` passes on is looked into."""
+        """Return whether to process a header of `signer` that `forwarder` passed on."""
         if self._peer_scores.scores.banned(signer, now):
             self._peer_scores.refuse(signer, RemoteError(Reason.BANNED, "a link of a banned signer"))
             return False
@@ -35,7 +35,7 @@ class BroadcastValidator:
         return True
 
     def _blame(self, forwarder: PeerId, signer: PeerId, error: RemoteError, now: float) -> None:
-        """Charged to whoever sends it of itself; who passes it on may know no better."""
+        """Charge a sender for its own broadcast; a forwarder may act in good faith."""
         if forwarder == signer:
             self._offence(signer, error, now)
         else:

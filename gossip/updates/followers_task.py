@@ -1,4 +1,4 @@
-"""The followers of all neighbours: one each, from when it becomes one until it is none any more."""
+"""The followers of all neighbours: one for each, for as long as it is a neighbour."""
 
 import trio
 
@@ -12,7 +12,7 @@ from gossip.updates.follower_task import Follower
 
 
 class Followers:
-    """By neighbour."""
+    """Starts, wakes and ends one follower a neighbour."""
 
     def __init__(self, context: ServiceContext, updates: trio.MemorySendChannel[Update], blob_cache: BlobCache) -> None:
         self._context = context
@@ -25,7 +25,7 @@ class Followers:
         return len(self._all)
 
     def begin(self, peer: PeerId, nursery: trio.Nursery) -> None:
-        """Follow this peer, unless it is lost again already."""
+        """Follow this peer, unless it is lost already."""
         neighbour = self._context.engine.neighbours.get(peer)
         if neighbour is not None:
             follower = Follower(peer, neighbour, self._context, self._updates, self._blob_cache, self._attestation)
@@ -33,24 +33,24 @@ class Followers:
             nursery.start_soon(follower.run)
 
     def end(self, peer: PeerId) -> None:
-        """Follow it no more."""
+        """End the follower of this peer."""
         follower = self._all.pop(peer, None)
         if follower is not None:
             follower.scope.cancel()
 
     def wake(self, peer: PeerId) -> None:
-        """There may be something to fetch of it."""
+        """Wake the follower of this peer: there may be something to fetch."""
         if peer in self._all:
             self._all[peer].wake()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
-        """The runtime's verdict on an update of a neighbour."""
+        """Pass on whether the runtime has accepted an update of a neighbour."""
         follower = self._all.get(update.peer)
         if follower is not None:
             follower.answer(update, error)
 
     def queues(self) -> dict[QueueName, int]:
-        """How many updates wait for the runtime, or are in its hands; how many blobs are being pulled."""
+        """Return how many updates wait for the runtime or are processed by it, and how many blobs are being fetched."""
         followers = self._all.values()
         return {
             "updates": sum(it.awaits_answer for it in followers),

@@ -123,7 +123,7 @@ class Mesh:
 
     @property
     def wide(self) -> bool:
-        """Whether we have heard of more members than there are places, whoever they are."""
+        """Return whether more members are known than there are places."""
         return bool(self.sought)
 
     @property
@@ -150,7 +150,7 @@ class Mesh:
         return chosen.difference(self.table)
 
     def group_of(self, peer: PeerId) -> str:
-        """What a peer is counted under, of those in its network (core/networks.py)."""
+        """Return the group under which a peer is counted: its network (core/networks.py)."""
         return group_of(peer, self._evidence.network(peer))
 
     def look_round(self, heard_of: Iterable[PeerId], now: float) -> None:
@@ -174,7 +174,7 @@ class Mesh:
             self.drop(peer, "its network has more than its share")
 
     def met(self, peer: PeerId) -> None:
-        """A peer has said hello, whatever becomes of it."""
+        """Note that a peer has said hello, whatever becomes of it."""
         self._met[peer] = self.group_of(peer)
         self._met.move_to_end(peer)
         while len(self._met) > MAX_MET:
@@ -185,11 +185,11 @@ class Mesh:
         return self.dialable(peer, now) and self._absent.due(peer, now)
 
     def present(self, peer: PeerId) -> None:
-        """A sign of life: it has its places on the rings again."""
+        """Note a sign of life: the peer has its places on the rings again."""
         self._absent.succeeded(peer)
 
     def absent(self, peer: PeerId, now: float) -> None:
-        """It does not answer: others take its places on the rings, for a while."""
+        """Note that a peer does not answer: others take its places on the rings, for a while."""
         self._absent.failed(peer, now)
 
     def admit(self, peer: PeerId, its_neighbours: int, now: float) -> None:
@@ -217,7 +217,7 @@ class Mesh:
         self._actions.tell("neighbour_up", peer)
 
     def lose(self, peer: PeerId, why: str) -> None:
-        """Forget a neighbour; nothing happens for a peer that is none."""
+        """Forget a neighbour; no-op for a peer that is none."""
         self._calls.pop(peer, None)
         if self.table.pop(peer, None) is not None:
             self._actions.add(Unfollow(peer=peer))
@@ -229,14 +229,14 @@ class Mesh:
         self._actions.add(Disconnect(peer=peer))
 
     def vanish(self, peer: PeerId, why: str, now: float) -> None:
-        """A neighbour is gone without a word."""
+        """Drop a neighbour that left without a goodbye."""
         if peer in self.table:
             self.absent(peer, now)
             self._free(peer, now)
             self.lose(peer, why)
 
     def depart(self, peer: PeerId, now: float) -> None:
-        """A peer said goodbye."""
+        """Drop a peer that said goodbye."""
         self._departed[peer] = now + DEPARTED_S
         while len(self._departed) > MAX_DEPARTED:
             self._departed.popitem(last=False)
@@ -253,7 +253,7 @@ class Mesh:
         return not (self.leaving or self._scores.banned(peer, now) or self._roles.listens(peer))
 
     def _admits(self, peer: PeerId, now: float, *, verified: bool) -> bool:
-        """Whether it would get in without a word about how lonely it is."""
+        """Return whether it would be taken in if it did not say how few neighbours it has."""
         newcomer = self._newcomer(peer, verified=verified)
         return self._occupancy(now, newcomer).admission(newcomer) is not None
 
@@ -276,7 +276,7 @@ class Mesh:
         )
 
     def _known_of(self, group: str, peer: PeerId) -> int:
-        """How many of a group are here, known or at the door, this peer included."""
+        """How many of a group are here, known or just connecting, this peer included."""
         if group == peer:  # one of our own network: a group of its own
             return 1
         known = {each for each, its in (*self._candidates.items(), *self._met.items()) if its == group}

@@ -11,8 +11,8 @@ wants.
   the rings put beside us, and, where there would be a place for everyone, to every verified one.
 - Of the verified those that have been here longest stay, as many as the rings have places. The others may have to go
   for one that the rings put beside us, or, one in 30 s, for a lonely newcomer.
-- A network is *crowded* when more of it are here, known or at the door than its share. Its members push nobody out, but
-  each other and other networks' surplus: a crowd in one network lives off what is free.
+- A network is *crowded* when more of it are here, known or just connecting than its share. Its members push nobody out,
+  but each other and other networks' surplus: a crowd in one network lives off what is free.
 - The peers that the operator named (anchors) always get in, and stay.
 
 What this holds against and what not: docs/decisions/0033.
@@ -52,8 +52,8 @@ class Occupant:
 
 @dataclass(frozen=True, kw_only=True)
 class Newcomer:
-    """A peer that would have a place. `known`: how many of its group are here, known or at the door, itself included.
-    `wanted`: the rings put it beside us. `lonely`: it says that it has few neighbours."""
+    """A peer that would have a place. `known`: how many of its group are here, known or just connecting, itself
+    included. `wanted`: the rings put it beside us. `lonely`: it says that it has few neighbours."""
 
     peer: PeerId
     group: str

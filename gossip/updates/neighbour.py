@@ -86,7 +86,7 @@ class Neighbour:
         return self.chain.announced.body.round if self.chain.announced else self.applied_round
 
     def status(self, *, ours: int, theirs: int | None, score: float, address: str) -> NeighbourStatus:
-        """For the eye; `ours`: the round that staleness is counted against, of `theirs`, the round it stands at."""
+        """Return what people see; `ours`: our round, against which the staleness of `theirs` is counted."""
         return NeighbourStatus(
             round=self.announced_round or 0,
             staleness=max(0, ours - (theirs or 0)),
@@ -127,7 +127,7 @@ class Neighbour:
         return FetchSnapshot(epoch=least[0], seq=least[1])
 
     def begin_anew(self, now: float) -> None:
-        """What the runtime had of it is held no longer, and may be asked for at once."""
+        """Note that the runtime holds nothing of it any more, and that it may be asked at once."""
         self.chain.forget_applied()
         self.retry_at = now
 
@@ -138,26 +138,26 @@ class Neighbour:
             self.retry_at = now
 
     def payload_gone(self) -> None:
-        """The neighbour no longer holds a payload that we need."""
+        """Note that the neighbour no longer holds a payload that we need."""
         self._links_gone = True
         announced = self.chain.announced
         assert announced is not None
         self._must_restart_at = (announced.epoch, self.chain.expected_seq or 0)
 
     def failed(self, now: float) -> None:
-        """A fetch came to nothing: wait, longer each time."""
+        """Note a failed fetch: wait, longer each time."""
         self.retry_at = now + min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
 
     def accepted(self, what: UpdateHeader | SnapshotOffer) -> None:
-        """The runtime has applied this update."""
+        """Note that the runtime has applied this update."""
         self.chain.apply(place_of(what))
         self._failures = 0
         self._links_gone = False
         self._must_restart_at = None
 
     def rejected(self, what: UpdateHeader | SnapshotOffer, reason: Reason, now: float) -> None:
-        """The runtime refused it: its estimate is not tracked until a base or a snapshot beyond that place."""
+        """Note a refusal by the runtime: the estimate is untracked until a base or snapshot beyond that position."""
         self.chain.forget_applied()
         self._must_restart_at = (what.epoch, what.seq + 1)
         self.failed(now)
@@ -191,7 +191,7 @@ class Neighbour:
 
 
 def place_of(what: UpdateHeader | SnapshotOffer) -> ChainPosition:
-    """Where we stand once `what` is applied."""
+    """Return the position in the chain once `what` is applied."""
     if isinstance(what, UpdateHeader):
         return ChainPosition(epoch=what.epoch, seq=what.seq, digest=what.digest, round=what.body.round, raw=what.raw)
     return ChainPosition(epoch=what.epoch, seq=what.seq, digest=what.head, round=what.round, raw=what.raw)

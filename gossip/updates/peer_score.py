@@ -1,4 +1,4 @@
-"""Where every refusal ends up: counted by peer and reason, told to the observer, and charged to whom it is owed."""
+"""Counts every refusal by peer and reason, reports it to the observer, and charges the peer at fault."""
 
 from collections import OrderedDict
 from typing import Final
@@ -14,7 +14,8 @@ MAX_PROOFS: Final = 64
 """Proofs of equivocation kept; each names a banned key, and 64 are more than a swarm survives."""
 
 LOUD_REFUSALS: Final = 16
-"""Each refusal of a peer for one reason is told up to here, later ones at powers of two: a flood stays out of logs."""
+"""Refusals of a peer for one reason are all reported up to here, later ones at powers of two: floods stay out of
+logs."""
 
 
 class PeerScores:
@@ -27,14 +28,14 @@ class PeerScores:
         self._actions = actions
 
     def refuse(self, peer: PeerId, error: RemoteError) -> None:
-        """Count and tell, without a charge: the peer may have acted in good faith."""
+        """Count and report a refusal without a charge: the peer may have acted in good faith."""
         self.stats.count_rejection(peer, error.reason)
         count = self.stats.rejected.get((peer, error.reason), 0)
         if count and (count <= LOUD_REFUSALS or count & (count - 1) == 0):
             self._actions.tell("rejected", peer, reason=error.reason, detail=error.detail)
 
     def charge(self, peer: PeerId, error: RemoteError, now: float) -> bool:
-        """Count, tell and charge; True when the peer is banned, now or already."""
+        """Count, report and charge a refusal; return whether the peer is banned, now or already."""
         if isinstance(error, EquivocationError):
             self._keep_proof(peer, error.proof)
         self.refuse(peer, error)

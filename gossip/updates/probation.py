@@ -30,20 +30,20 @@ class Probation:
         self._served: OrderedDict[PeerId, int] = OrderedDict()
         self._contributed: OrderedDict[PeerId, None] = OrderedDict()
         self._company: frozenset[PeerId] = frozenset()
-        """Who was here when our first round closed."""
+        """Peers that were neighbours when our first round closed."""
 
     def __len__(self) -> int:
         return len(self._served)
 
     def contributed(self, peer: PeerId) -> None:
-        """Something new of a neighbour was accepted."""
+        """Note that something new of a neighbour was accepted."""
         self._contributed[peer] = None
         self._contributed.move_to_end(peer)
         while len(self._contributed) > MAX_REMEMBERED:
             self._contributed.popitem(last=False)
 
     def round_closed(self, here: Collection[PeerId]) -> None:
-        """A round of ours has closed, with these neighbours here."""
+        """Note that a round of ours closed with these neighbours."""
         for peer in self._contributed.keys() & set(here):
             self._set(peer, self.served(peer) + 1)
         self._contributed.clear()
@@ -52,7 +52,7 @@ class Probation:
             self._company = frozenset(here)
 
     def served(self, peer: PeerId) -> int:
-        """Rounds that a peer has served, at most as many as end a probation."""
+        """Return the rounds that a peer has served, at most as many as end a probation."""
         return self._served.get(peer, 0)
 
     def has_served(self, peer: PeerId) -> bool:
@@ -60,7 +60,7 @@ class Probation:
         return self.served(peer) >= self._rounds
 
     def established(self, peer: PeerId) -> bool:
-        """Whether a peer counts in full."""
+        """Return whether a peer counts in full."""
         return not self.begun or self._seats == 0 or peer in self._company or self.has_served(peer)
 
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:

@@ -42,7 +42,7 @@ class Payload:
 
 
 class Publisher:
-    """What this node says of itself."""
+    """Signs this node's headers, and holds its payloads and snapshots."""
 
     def __init__(self, identity: Identity, scope: Scope, history: int, max_payload_bytes: int) -> None:
         self._identity = identity
@@ -54,7 +54,7 @@ class Publisher:
         self._links: deque[UpdateHeader] = deque()
         self._offers: deque[SnapshotOffer] = deque()
         self._wanted: set[Digest] = set()
-        """Addresses of the offers that somebody was given."""
+        """Addresses of the offers that were given to somebody."""
 
     @property
     def newest(self) -> UpdateHeader | None:

@@ -27,7 +27,7 @@ def everybody_trains(peer: PeerId) -> Role | None:
 
 
 def nobody_is_out(peer: PeerId) -> RemoteError | None:
-    """The same, of who is a member no more."""
+    """The same for a former member."""
     return None
 
 
@@ -44,11 +44,11 @@ class Roles:
         self._role_of = role_of
         self._why_out = why_out
         self.listeners: dict[PeerId, float] = {}
-        """Who pulls from us and is no neighbour, and when it was last heard of."""
+        """Peers that fetch from us and are no neighbours, with the time at which each was last heard of."""
 
     @property
     def ours(self) -> Role | None:
-        """Our own role."""
+        """Return our own role; None for a former member."""
         return self._role_of(self._me)
 
     @property
@@ -81,18 +81,18 @@ class Roles:
         return self.publishes and (peer in self.listeners or len(self.listeners) < MAX_LISTENERS)
 
     def heard(self, peer: PeerId, now: float) -> None:
-        """A sign of life of a listener."""
+        """Note a sign of life of a listener."""
         if peer in self.listeners:
             self.listeners[peer] = now
 
     def lose(self, peer: PeerId) -> None:
-        """It listens no more."""
+        """Forget a listener."""
         self.listeners.pop(peer, None)
 
     # -- held against what is done
 
     def objection(self, signer: PeerId) -> RemoteError | None:
-        """What there is against anything that this peer publishes."""
+        """Return why this peer may publish nothing; None where it may."""
         role = self._role_of(signer)
         if role is Role.TRAINER:
             return None

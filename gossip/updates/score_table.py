@@ -67,7 +67,7 @@ class ScoreTable:
         return len(self._records)
 
     def charge(self, peer: PeerId, reason: Reason, now: float) -> bool:
-        """Add the offence's points; True when this is what banned the peer."""
+        """Add the offence's points; return whether this banned the peer."""
         record = self._records.setdefault(peer, _Record(0.0, now, 0.0))
         self._records.move_to_end(peer)
         record.points = _decayed(record, now) + POINTS[reason]
@@ -80,7 +80,7 @@ class ScoreTable:
         return newly
 
     def inherit(self, heir: PeerId, peer: PeerId) -> None:
-        """What `peer` has done is its successor's: a new key is no new start."""
+        """Move the points and the ban of `peer` to its successor: a new key is no new start."""
         left, held = self._records.pop(peer, None), self._records.get(heir)
         if left is not None and held is not None:
             at = max(left.at, held.at)
@@ -89,12 +89,12 @@ class ScoreTable:
             self._records[heir] = left
 
     def points(self, peer: PeerId, now: float) -> float:
-        """The peer's points now."""
+        """Return the peer's points now."""
         record = self._records.get(peer)
         return _decayed(record, now) if record else 0.0
 
     def banned(self, peer: PeerId, now: float) -> bool:
-        """Whether we have nothing to do with this peer."""
+        """Return whether the peer is banned now."""
         record = self._records.get(peer)
         return record is not None and record.banned_until > now
 

@@ -22,11 +22,11 @@ class Seen:
         return len(self._passed_at)
 
     def signer(self, name: Digest) -> PeerId | None:
-        """Who signed it; None when it is not known."""
+        """Return who signed a broadcast; None when it is unknown."""
         return self._signers.get(name)
 
     def add(self, name: Digest, signer: PeerId, now: float) -> None:
-        """A new one."""
+        """Remember a new broadcast."""
         self._passed_at[name] = now
         self._signers[name] = signer
         while len(self._passed_at) > self._most:
@@ -34,7 +34,7 @@ class Seen:
             del self._signers[oldest]
 
     def passes_again(self, name: Digest, now: float) -> bool:
-        """Whether to pass on a known one; if so, it has been."""
+        """Return whether to pass on a known broadcast; if so, note that it was passed on."""
         again = now >= self._passed_at[name] + REPEAT_S
         if again:
             self._passed_at[name] = now

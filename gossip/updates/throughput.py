@@ -47,7 +47,7 @@ class Throughput:
         self._under_way: set[Transfer] = set()
 
     def begin(self, peer: PeerId, direction: Direction, size: int, now: float) -> Transfer:
-        """A blob of `size` bytes begins to travel; `end` must follow."""
+        """Begin the transfer of a blob of `size` bytes; `end` must follow."""
         transfer = Transfer(peer=peer, direction=direction, size=size, began=now)
         self._under_way.add(transfer)
         return transfer
@@ -65,7 +65,7 @@ class Throughput:
             self._done.setdefault(key, deque(maxlen=WINDOW)).append(speed)
 
     def of(self, peer: PeerId, now: float) -> LinkSpeed:
-        """What is known of the link to a peer."""
+        """Return the measured speeds of the link to a peer."""
         return LinkSpeed(sent=self._speed(peer, "sent", now), received=self._speed(peer, "received", now))
 
     def could_send(self, peer: PeerId, least: float) -> bool:
@@ -83,6 +83,6 @@ class Throughput:
         return speed if speed < float("inf") else None
 
     def _ended(self, key: tuple[PeerId, Direction]) -> float:
-        """What those that are over say; infinity when there is none."""
+        """Return the speed by finished transfers, in bytes a second; infinity when there is none."""
         done = self._done.get(key)
         return min(median(done), done[-1]) if done else float("inf")

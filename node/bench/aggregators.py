@@ -66,11 +66,11 @@ class Aggregators(OnVectors):
 
     @property
     def place(self) -> str:
-        """See OnVectors."""
+        """Return where it is measured, in words."""
         return super().place if self.device == "cpu" else self.device
 
     def run(self) -> Iterator[Row]:
-        """See Benchmark: a row for each n, aggregator and f."""
+        """Measure; yield each row as soon as there is one: a row for each n, aggregator and f."""
         generator = torch.Generator().manual_seed(self.seed)
         settings = {"numel": self.numel, "threads": self.threads, "device": self.device, "seed": self.seed}
         for n in self.vectors:
@@ -84,7 +84,7 @@ class Aggregators(OnVectors):
                     yield {**row, **settings}
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
-        """See Benchmark."""
+        """Return tables of these rows."""
         notes = [
             "means: times torch.mean(0) of the same vectors, in turns; cpu: the same of CPU time, which hardly shows "
             "what others do on the machine; scratch: memory beside input and result",
@@ -98,7 +98,7 @@ class Aggregators(OnVectors):
         return [Summary(title=title, columns=filled(COLUMNS, rows), rows=rows, notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """See Benchmark: ours, and the others as multiples of ours, in means."""
+        """Draw the rows on an empty figure: ours, and the others as multiples of ours, in means."""
         axes = figure.add_subplot()
         for offset, (key, label) in enumerate((("means", "p2ptrain"), ("naive", "plain torch"), ("byzfl", "byzfl"))):
             bars = [(place, _means(row, key)) for place, row in enumerate(rows)]

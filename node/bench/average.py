@@ -73,7 +73,7 @@ class Average:
         return way_for(self.codec, self.mib * MIB, self.peers)
 
     def run(self) -> Iterator[Row]:
-        """See Benchmark: a row a repetition."""
+        """Measure; yield each row as soon as there is one: a row a repetition."""
         patience_s = PATIENCE_S + self.peers**2 * self.mib / LEAST_MIB_S
         with Workers(patience_s) as workers, Workers(PATIENCE_S + hivemind_peer.STEP_S) as theirs:
             other = self._hire_rival(theirs)
@@ -162,7 +162,7 @@ class Average:
         self.notes.append(f"hivemind is not measured: {error.line()}")
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
-        """See Benchmark."""
+        """Return tables of these rows."""
         notes = [
             "time: from the first peer's start until the last holds the mean; MiB/s: of all tensors together",
             "error: the largest, over what rounding in fp32 allows; all peers hold the same bits",
@@ -173,5 +173,5 @@ class Average:
         return [Summary(title=title, columns=shown, rows=with_medians(rows), notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """See Benchmark."""
+        """Draw the rows on an empty figure."""
         draw_speeds(rows, figure, {"mib_s": f"gossip, {self.codec}", "hivemind_mib_s": "hivemind"})

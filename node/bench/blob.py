@@ -52,7 +52,7 @@ class Blob:
         within("repetitions", self.repetitions, 1)
 
     def run(self) -> Iterator[Row]:
-        """See Benchmark: a row a repetition."""
+        """Measure; yield each row as soon as there is one: a row a repetition."""
         with Workers(PATIENCE_S + self.mib / LEAST_MIB_S) as workers:
             publisher, fetcher = workers.hire("the publisher", "publisher"), workers.hire("the fetcher", "fetcher")
             start = {"mib": self.mib, "seed": self.seed, "swarm": f"bench-{secrets.token_hex(8)}"}
@@ -95,7 +95,7 @@ class Blob:
         }
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
-        """See Benchmark."""
+        """Return tables of these rows."""
         notes = [
             "time: from the call to publish until the other process holds verified bytes; publish: the part before the "
             "announcement is out",
@@ -104,7 +104,7 @@ class Blob:
         return [Summary(title=f"A blob of {self.mib} MiB", columns=COLUMNS, rows=with_medians(rows), notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """See Benchmark."""
+        """Draw the rows on an empty figure."""
         draw_speeds(rows, figure, {"mib_s": "blob", "bare_mib_s": "noise+yamux", "tcp_mib_s": "TCP"})
 
 

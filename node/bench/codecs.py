@@ -58,7 +58,7 @@ class Codecs(OnVectors):
     name: str = "codecs"
 
     def run(self) -> Iterator[Row]:
-        """See Benchmark: a row a compressor."""
+        """Measure; yield each row as soon as there is one: a row a compressor."""
         x_d = torch.randn(self.numel, generator=torch.Generator().manual_seed(self.seed))
         for name in self.compressors:
             try:
@@ -72,7 +72,7 @@ class Codecs(OnVectors):
             yield {"compressor": name, **row, "numel": self.numel, "threads": self.threads, "seed": self.seed}
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
-        """See Benchmark."""
+        """Return tables of these rows."""
         copies = [float(row["copy_gb_s"]) for row in rows if isinstance(row["copy_gb_s"], float)]
         notes = [
             f"copy: {max(copies, default=0.0):.1f} GB/s of fp32; copies: how many of them fit in the time",
@@ -85,7 +85,7 @@ class Codecs(OnVectors):
         return [Summary(title=title, columns=filled(COLUMNS, rows), rows=rows, notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """See Benchmark: encode and decode of each, and the copy."""
+        """Draw the rows on an empty figure: encode and decode of each, and the copy."""
         axes = figure.add_subplot()
         places = range(len(rows))
         for offset, (key, label) in enumerate((("encode_gb_s", "encode"), ("decode_gb_s", "decode"))):

@@ -69,7 +69,7 @@ class MetricsCost:
         within("repetitions", self.repetitions, 1)
 
     def run(self) -> Iterator[Row]:
-        """See Benchmark: a row a repetition."""
+        """Measure; yield each row as soon as there is one: a row a repetition."""
         with threads(1):
             trainer = Trainer(tasks.get("byte-lm", size=self.size), TrainConfig(), Shard(index=0, count=1))
             for repetition in range(self.repetitions + 1):
@@ -78,7 +78,7 @@ class MetricsCost:
                     yield {"repetition": repetition, "peers": self.peers, "size": self.size, **row}
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
-        """See Benchmark."""
+        """Return tables of these rows."""
         notes = [
             "scrape: /metrics over HTTP on loopback, the client's part included; own work: making the page",
             f"cost: of a step of byte-lm {self.size}, one thread, a round a step: its event, the loop's lag every "
@@ -88,7 +88,7 @@ class MetricsCost:
         return [Summary(title=title, columns=COLUMNS, rows=with_medians(rows), notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """See Benchmark."""
+        """Draw the rows on an empty figure."""
         draw_speeds(rows, figure, {"scrape_ms": "scrape", "page_ms": "of it own work", "step_ms": "a step"}, unit="ms")
 
 

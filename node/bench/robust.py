@@ -64,11 +64,12 @@ class Robust:
     name: str = "robust"
 
     def run(self) -> Iterator[Row]:
-        """See Benchmark."""
+        """Measure; yield each row as soon as there is one."""
         return self.study.rows()
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
-        """See Benchmark: a table for each partition, graph, number of liars, and whatever else was varied."""
+        """Return tables of these rows: a table for each partition, graph, number of liars, and whatever else was
+        varied."""
         found = _tables(rows, self.averaged).items()
         notes = [
             f"green: at most {HOLDS:.0%} behind the clean plain mean; red: more than {FALLS:.0%}; -: diverged; "
@@ -78,7 +79,7 @@ class Robust:
         return [_summary(title, table, notes) for title, table in found]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """See Benchmark: the same tables, coloured by what was lost."""
+        """Draw the rows on an empty figure: the same tables, coloured by what was lost."""
         tables = _tables(rows, self.averaged)
         sizes = [len(table.aggregators) + HEAD_LINES for table in tables.values()]
         figure.set_size_inches(WIDTH_INCHES, LINE_INCHES * sum(sizes))

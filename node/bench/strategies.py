@@ -35,11 +35,11 @@ class Strategies:
     name: str = "strategies"
 
     def run(self) -> Iterator[Row]:
-        """See Benchmark."""
+        """Measure; yield each row as soon as there is one."""
         return self.study.rows()
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
-        """See Benchmark: seeds become mean and standard deviation; the best comes first."""
+        """Return tables of these rows: seeds become mean and standard deviation; the best comes first."""
         if not rows:
             return []
         extra = varied(rows, known=SHOWN)
@@ -55,7 +55,8 @@ class Strategies:
         return [Summary(title=title, columns=_columns(lines, extra), rows=lines, notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """See Benchmark: loss against bits sent, a colour a strategy, a marker a compressor; one node is a line."""
+        """Draw the rows on an empty figure: loss against bits sent, a colour a strategy, a marker a compressor; one
+        node is a line."""
         axes = figure.add_subplot()
         each = [group for group in groups(rows) if mean(group, "eval_loss") is not None]
         _scatter(axes, [group for group in each if group[0]["strategy"] != "alone"])

@@ -61,7 +61,7 @@ class OpenTelemetry:
             self._send(event)
 
     def close(self) -> None:
-        """See Exporter: every round was sent when it was closed."""
+        """Write and send what is left; nothing comes after it: every round was sent when it was closed."""
         self._sender.shutdown()
 
     def _send(self, event: Event) -> None:

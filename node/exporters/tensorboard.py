@@ -33,5 +33,5 @@ class TensorBoard:
         self._writer.flush()  # whoever watches sees the round at once
 
     def close(self) -> None:
-        """See Exporter."""
+        """Write and send what is left; nothing comes after it."""
         self._writer.close()

@@ -46,5 +46,5 @@ class WeightsAndBiases:
             self._run.config.update({name: event.get(name) for name in _ABOUT_RUN}, allow_val_change=True)
 
     def close(self) -> None:
-        """See Exporter."""
+        """Write and send what is left; nothing comes after it."""
         self._run.finish()

@@ -45,12 +45,12 @@ class SystemTimes:
         self._process = psutil.Process(os.getpid())
 
     def own(self) -> float:
-        """See CpuTimes."""
+        """Return this process's CPU time in seconds."""
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
     def machine(self) -> float:
-        """See CpuTimes."""
+        """Return the machine's busy CPU time in seconds."""
         times = psutil.cpu_times()
         # guest is part of user, and iowait is idle.
         return float(times.user + times.system + getattr(times, "nice", 0.0) + getattr(times, "irq", 0.0))

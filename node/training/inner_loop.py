@@ -1,8 +1,8 @@
-"""The inner loop: local steps that never wait for the network, and the one door through which others touch the model.
+"""The inner loop: local steps that never wait for the network, and the one queue through which others change the model.
 
 A phase is the steps of one round. It ends when `enough` says so, with a copy of the parameters; the next phase starts
 at once on the moving parameters. What the rest of the node wants done to the model (a correction from a closed round,
-a model adopted from the neighbours) is left at the door and done between two steps, in whichever thread trains.
+a model adopted from the neighbours) is queued and done between two steps, in whichever thread trains.
 """
 
 import math
@@ -43,7 +43,7 @@ class Phase:
 
 class InnerLoop:
     """Drives a trainer step by step. `phase` runs in the training thread, everything else on the event loop, which a
-    step of a big model must not hold up: hence the door, and no call into the trainer while it trains."""
+    step of a big model must not hold up: hence the queue, and no call into the trainer while it trains."""
 
     def __init__(self, trainer: Trainer, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.trainer = trainer
@@ -57,7 +57,7 @@ class InnerLoop:
 
     @property
     def waiting(self) -> int:
-        """How much is left at the door and not done yet: corrections, or a model adopted."""
+        """How many changes are queued and not done yet: corrections, or a model adopted."""
         return len(self._door)
 
     def phase(
@@ -85,7 +85,7 @@ class InnerLoop:
                 losses, finite = losses + loss, finite + 1
             steps += 1
             self.steps += 1
-            yield  # before the clock is read: an inline lane gives the step its virtual time here
+            yield  # before the clock is read: an inline executor gives the step its virtual time here
             elapsed = self._clock() - began
             seconds += elapsed
             self.compute_seconds += elapsed
@@ -120,6 +120,6 @@ class InnerLoop:
         self._door.append(apply)
 
     def settle(self) -> None:
-        """Do what was left at the door. Also called once training is over, by whoever still needs it done."""
+        """Do the queued changes. Also called once training is over, by whoever still needs them done."""
         while self._door:
             self._door.popleft()()

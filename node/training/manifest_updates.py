@@ -1,7 +1,7 @@
 """A newer manifest at a trainer: what it says of learning holds from the round that it names, at every node alike.
 
 A phase that begins in that round is trained by it, and the round is closed by it. Which settings these are:
-`recipe.CHANGEABLE`. A node that hears of it late says so, and applies it at once.
+`agreed_settings.CHANGEABLE`. A node that hears of it late says so, and applies it at once.
 
 A version that gives the run more rounds holds at the latest where the rounds before it end: a round that it names
 behind that end would never come. So a finished member that hears of it goes on.

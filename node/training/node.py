@@ -256,7 +256,7 @@ class Node:
 
     async def compute(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
         """Run one piece of a round's work on vectors: on the event loop where the model is small, and beside it by the
-        lane where it is not. `spent` is told what it took."""
+        executor where it is not. `spent` is told what it took."""
         if self.inner.trainer.numel <= SMALL_MODEL and isinstance(self.lane, ThreadExecutor):
             await trio.lowlevel.checkpoint()
             return self.lane.here(function, spent)
@@ -265,7 +265,7 @@ class Node:
     def enough(self, steps: int) -> bool:
         """Whether a phase may end: its steps are done, or it lags and has done its least; and the round before it is
         closed, for one round closes at a time. So a phase lasts at least as long as that round's exchange. Steps before
-        the company of that round is there do not count: so those who meet end their phases together, however unlike
+        the group of that round is there do not count: so those who meet end their phases together, however unlike
         they began them."""
         if self._gathering:
             self._uncounted = steps

@@ -30,7 +30,7 @@
 | ios               | 3f + 1  | 1/3, and the graph     | own row's       | yes      |
 | zeno              | f + 1   | all but one            | a loss it calls | no       |
 
-Stages stand before a rule, joined by `+` (compose.py): `nnm`, `bucketing`, and, from zero, `clipping` and `arc`.
+Stages stand before a rule, joined by `+` (compose_rules.py): `nnm`, `bucketing`, and, from zero, `clipping` and `arc`.
 """
 
 from p2ptrain.aggregate.arc import ARC

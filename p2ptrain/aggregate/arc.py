@@ -23,7 +23,7 @@ class ARC(MixingStage):
     keeps_rows = True
 
     def mix(self, n: int, geometry: Geometry | None) -> torch.Tensor:
-        """See PreAggregator."""
+        """Return weights float64 (m, points), rows summing to 1, for n rows."""
         norm_n = norms(n, geometry)
         longest = 2 * self.f * (n - self.f) // n
         return clipped(norm_n, float(norm_n.sort().values[n - longest - 1]))

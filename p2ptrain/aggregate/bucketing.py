@@ -29,15 +29,15 @@ class Bucketing(MixingStage):
         self._generator = torch.Generator().manual_seed(seed) if generator is None else generator
 
     def minimum(self, after: int) -> int:
-        """See PreAggregator: size (after - 1) + 1."""
+        """Return the fewest rows: size (after - 1) + 1."""
         return self.size * (after - 1) + 1
 
     def breakdown(self, after: float) -> float:
-        """See PreAggregator."""
+        """Return the share of liars withstood before a rule that withstands the share `after`."""
         return after / self.size
 
     def mix(self, n: int, geometry: Geometry | None) -> torch.Tensor:
-        """See PreAggregator."""
+        """Return weights float64 (m, points), rows summing to 1, for n rows."""
         buckets = torch.split(torch.randperm(n, generator=self._generator), self.size)
         weight_mn = torch.zeros(len(buckets), n, dtype=torch.float64)
         for weight_n, bucket in zip(weight_mn, buckets, strict=True):

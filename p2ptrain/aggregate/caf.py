@@ -25,7 +25,7 @@ class CAF(GeometricRule):
         return 2 * self.f + 1
 
     def weigh(self, geometry: Geometry) -> torch.Tensor:
-        """See GeometricRule."""
+        """Return a weight for each row, float64 (n,), from the rows' geometry."""
         trust_n = torch.ones(geometry.n, dtype=torch.float64).masked_fill_(geometry.lost_n, 0)
         best_n, least = trust_n, torch.inf
         while float(trust_n.sum()) > geometry.n - 2 * self.f:

@@ -25,7 +25,7 @@ class CenteredClipping(WeightedGeometricRule):
 
     name = "centered_clipping"
     clipped: Sequence[int] = ()
-    """See Clips: as of the last step."""
+    """The rows that the newest call did not follow in full, in ascending order: as of the last step."""
 
     def __init__(self, *, f: int = 1, tau: float | None = None, steps: int = 10) -> None:
         super().__init__(f=f)
@@ -40,7 +40,7 @@ class CenteredClipping(WeightedGeometricRule):
         return 2 * self.f + 1
 
     def weigh_shares(self, geometry: Geometry, share_n: torch.Tensor) -> torch.Tensor:
-        """See WeightedGeometricRule."""
+        """Return a weight for each row, float64 (n,), from geometry and shares."""
         weight_n = mean_of(geometry.closest(geometry.n - self.f), geometry.n)
         for _ in range(self.steps):
             distance_n = geometry.squares_to(weight_n).sqrt()

@@ -28,7 +28,7 @@ class Clipping(MixingStage):
         self.tau = tau
 
     def mix(self, n: int, geometry: Geometry | None) -> torch.Tensor:
-        """See PreAggregator."""
+        """Return weights float64 (m, points), rows summing to 1, for n rows."""
         norm_n = norms(n, geometry)
         middle = norm_n.sort().values[(n - 1) // 2 : n // 2 + 1]
         return clipped(norm_n, float(middle.mean()) if self.tau is None else self.tau)

@@ -45,7 +45,8 @@ class Composed(Rule):
 
     @property
     def clipped(self) -> Sequence[int]:
-        """See Clips: by the rule, where its rows are still the caller's. What the stages clip is not in it."""
+        """The rows that the newest call did not follow in full, in ascending order: by the rule, where its rows are
+        still the caller's. What the stages clip is not in it."""
         kept = all(stage.keeps_rows for stage in self.stages)
         return self.rule.clipped if kept and isinstance(self.rule, Clips) else ()
 

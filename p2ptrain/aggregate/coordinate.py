@@ -55,7 +55,7 @@ class Everything:
         self.kept = n
 
     def __call__(self, x_nc: torch.Tensor, scratch_rc: torch.Tensor) -> torch.Tensor:
-        """See Sieve."""
+        """Return the values that stay of (n, c), as (kept, c)."""
         return x_nc
 
 
@@ -69,7 +69,7 @@ class Network:
         self._steps = [(OPERATIONS[each.kind], each.of, program.n + each.out) for each in program.steps]
 
     def __call__(self, x_nc: torch.Tensor, scratch_rc: torch.Tensor) -> torch.Tensor:
-        """See Sieve. One row at a time: see columns.GRAIN."""
+        """Return the values that stay of (n, c), as (kept, c). One row at a time: see columns.GRAIN."""
         values = [*x_nc.unbind(0), *scratch_rc.unbind(0)]
         for operation, operands, out in self._steps:
             operation(*[values[each] for each in operands], out=values[out])
@@ -130,7 +130,7 @@ class Operations:
         self._weight_k = out_d.new_full((selector.kept,), 1 / selector.kept if self._is_power else 1.0)
 
     def __call__(self, x_nc: torch.Tensor, out_c: torch.Tensor) -> None:
-        """See Averager."""
+        """Write the average of the kept values of (n, c) to `out_c`."""
         kept_kc = self._selector(x_nc, self._scratch_rc[:, : len(out_c)])
         torch.mv(kept_kc.T, self._weight_k, out=out_c)
         if not self._is_power:

@@ -23,7 +23,7 @@ class FABA(WeightedGeometricRule):
         return 3 * self.f + 1
 
     def weigh_shares(self, geometry: Geometry, share_n: torch.Tensor) -> torch.Tensor:
-        """See WeightedGeometricRule."""
+        """Return a weight for each row, float64 (n,), from geometry and shares."""
         return without_farthest(geometry, share_n, self.f)
 
 

@@ -24,7 +24,7 @@ class WeightedGeometricRule(WeightedRule, GeometricRule):
     """A geometric rule whose inputs may count differently."""
 
     def weigh(self, geometry: Geometry) -> torch.Tensor:
-        """See GeometricRule: with equal shares."""
+        """Return a weight for each row, float64 (n,), for equal shares."""
         return self.weigh_shares(geometry, torch.full((geometry.n,), 1 / geometry.n, dtype=torch.float64))
 
     @abstractmethod

@@ -30,7 +30,7 @@ class GeometricMedian(WeightedGeometricRule):
         return 2 * self.f + 1
 
     def weigh_shares(self, geometry: Geometry, share_n: torch.Tensor) -> torch.Tensor:
-        """See WeightedGeometricRule."""
+        """Return a weight for each row, float64 (n,), from geometry and shares."""
         closest = geometry.closest(geometry.n - self.f)
         weight_n = mean_of(closest, geometry.n)
         square_n = geometry.squares()[closest[0]]

@@ -38,14 +38,14 @@ class GossipRule(WeightedGeometricRule):
 
     own_first = True
     clipped: Sequence[int] = ()
-    """See Clips."""
+    """The rows that the newest call did not follow in full, in ascending order."""
 
     def minimum(self) -> int:
         """2f + 1, own vector included: of the others at least half are honest."""
         return 2 * self.f + 1
 
     def weigh_shares(self, geometry: Geometry, share_n: torch.Tensor) -> torch.Tensor:
-        """See WeightedGeometricRule."""
+        """Return a weight for each row, float64 (n,), from geometry and shares."""
         distance_j, order = geometry.squares()[0, 1:].sqrt().sort(stable=True)
         liars = float(share_n[1:].sort(descending=True).values[: self.f].sum())
         followed_j = self._follow(Neighbours(distance_j, share_n[1:][order], liars))

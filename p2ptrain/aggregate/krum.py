@@ -23,7 +23,7 @@ class Krum(GeometricRule):
         return 2 * self.f + 3
 
     def weigh(self, geometry: Geometry) -> torch.Tensor:
-        """See GeometricRule."""
+        """Return a weight for each row, float64 (n,), from the rows' geometry."""
         return mean_of(self._ranking(geometry)[:1], geometry.n)
 
     def _ranking(self, geometry: Geometry) -> torch.Tensor:
@@ -43,5 +43,5 @@ class MultiKrum(Krum):
     name = "multi_krum"
 
     def weigh(self, geometry: Geometry) -> torch.Tensor:
-        """See GeometricRule."""
+        """Return a weight for each row, float64 (n,), from the rows' geometry."""
         return mean_of(self._ranking(geometry)[: geometry.n - self.f], geometry.n)

@@ -32,7 +32,7 @@ class MDA(GeometricRule):
         return 2 * self.f + 1
 
     def weigh(self, geometry: Geometry) -> torch.Tensor:
-        """See GeometricRule."""
+        """Return a weight for each row, float64 (n,), from the rows' geometry."""
         square_nn = geometry.squares()
         diameters = sorted(set(square_nn.flatten().tolist()))
         low, high = 0, len(diameters) - 1  # of the longest all remain

@@ -37,7 +37,7 @@ class _Nearest:
         self.scratch = self.sort.scratch + 3
 
     def __call__(self, x_nc: torch.Tensor, scratch_rc: torch.Tensor) -> torch.Tensor:
-        """See Sieve."""
+        """Return the values that stay of (n, c), as (kept, c)."""
         n = len(x_nc)
         self.sort(x_nc, scratch_rc[:-3])
         *values, gap_c, below_c, above_c = scratch_rc.unbind(0)

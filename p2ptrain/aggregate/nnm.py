@@ -17,7 +17,7 @@ class NNM(MixingStage):
     name = "nnm"
 
     def mix(self, n: int, geometry: Geometry | None) -> torch.Tensor:
-        """See PreAggregator."""
+        """Return weights float64 (m, points), rows summing to 1, for n rows."""
         assert geometry is not None
         square_nn = geometry.first(n).squares()
         square_nn[geometry.lost_n[:n]] = 0

@@ -50,13 +50,13 @@ class MixingStage(ABC):
         self.f = f
 
     def minimum(self, after: int) -> int:
-        """See PreAggregator: 2f + 1, and as many as are needed after it."""
+        """Return the fewest rows: 2f + 1, and as many as are needed after it."""
         return max(after, 2 * self.f + 1)
 
     def breakdown(self, after: float) -> float:
-        """See PreAggregator: the same share."""
+        """Return the share of liars withstood: the same as after it."""
         return after
 
     @abstractmethod
     def mix(self, n: int, geometry: Geometry | None) -> torch.Tensor:
-        """See PreAggregator."""
+        """Return weights float64 (m, points), rows summing to 1, for n rows."""

@@ -23,14 +23,14 @@ class Rule(ABC):
 
     @abstractmethod
     def minimum(self) -> int:
-        """See Aggregator."""
+        """Return the fewest inputs with which the promise for `f` holds."""
 
     def __call__(self, x_nd: torch.Tensor) -> torch.Tensor:
-        """See Aggregator."""
+        """Aggregate fp32 (n, d) to (d,). ValueError when n is below `minimum()`."""
         return self.reduce(Rows.of(x_nd))
 
     def reduce(self, rows: Rows) -> torch.Tensor:
-        """See Aggregator."""
+        """Aggregate rows that are read by chunks of columns, to (d,). ValueError as `__call__`."""
         self._check(rows)
         return self._combine(rows)
 
@@ -47,7 +47,7 @@ class WeightedRule(Rule):
     """A rule whose inputs may count differently: it combines them by weights that sum to 1."""
 
     def weighted(self, rows: Rows | torch.Tensor, weights: Sequence[float]) -> torch.Tensor:
-        """See Weighted."""
+        """Aggregate with one weight a row, >= 0; only their ratios matter. ValueError on others."""
         rows = Rows.of(rows) if isinstance(rows, torch.Tensor) else rows
         self._check(rows)
         return self._combine_weighted(rows, shares(weights, rows.n))

@@ -28,7 +28,7 @@ class ALittleIsEnough:
         self.z = z
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         z = sheltered_z(honest_nd.shape[0] + f, f) if self.z is None else self.z
         lie_d = honest_nd.mean(dim=0) - z * honest_nd.std(dim=0, correction=0)
         return lie_d.expand(f, -1).clone()

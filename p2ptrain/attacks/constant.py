@@ -9,7 +9,7 @@ class Infinity:
     name = "inf"
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         return torch.full((f, honest_nd.shape[1]), torch.inf)
 
 
@@ -19,5 +19,5 @@ class NotANumber:
     name = "nan"
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         return torch.full((f, honest_nd.shape[1]), torch.nan)

@@ -22,6 +22,6 @@ class Delay:
         self._past: deque[torch.Tensor] = deque(maxlen=rounds + 1)
 
     def say(self, theta_d: torch.Tensor) -> torch.Tensor:
-        """See ModelAttack."""
+        """Return the model published in place of `theta_d`, fp32 (d,)."""
         self._past.append(theta_d.clone())
         return self._past[0]

@@ -20,5 +20,5 @@ class Dissensus:
         self.eps = eps
 
     def lies(self, x_hd: torch.Tensor, graph: HonestGraph) -> torch.Tensor:
-        """See EdgeAttack."""
+        """Return what each honest node's lying neighbours show it, fp32 (h, d), from the honest models (h, d)."""
         return x_hd + self.eps * graph.through_liars(graph.laplacian() @ x_hd)

@@ -17,5 +17,5 @@ class Equivocation:
         self.twins = twins
 
     def misdeeds(self, round: int) -> Misdeeds:
-        """See WireAttack."""
+        """Return what to broadcast once the update of `round` is published."""
         return Misdeeds(twins=self.twins)

@@ -20,5 +20,5 @@ class Flood:
         self.signed = signed
 
     def misdeeds(self, round: int) -> Misdeeds:
-        """See WireAttack."""
+        """Return what to broadcast once the update of `round` is published."""
         return Misdeeds(epochs=self.announcements) if self.signed else Misdeeds(forgeries=self.announcements)

@@ -12,5 +12,5 @@ class Gaussian:
         self.std = std
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         return torch.randn(f, honest_nd.shape[1], generator=generator) * self.std

@@ -28,7 +28,7 @@ class LabelFlip:
         self.classes = classes
 
     def poison(self, task: Task) -> Task:
-        """See DataAttack. TaskError when the targets are no class labels."""
+        """Return `task` with other training batches. TaskError when the targets are no class labels."""
         return Mislabelled(task, self.classes or count_classes(task))
 
 

@@ -25,7 +25,7 @@ class Mimic:
         self.target = target
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         victim = furthest_out(honest_nd) if isinstance(self.target, str) else self.target % honest_nd.shape[0]
         return honest_nd[victim].expand(f, -1).clone()
 

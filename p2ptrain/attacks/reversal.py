@@ -16,7 +16,7 @@ class SignFlip:
         self.scale = scale
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         return _backwards(honest_nd, f, self.scale)
 
 
@@ -32,7 +32,7 @@ class Scaled:
         self.times = times
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         return _backwards(honest_nd, f, self.times * honest_nd.shape[0] / max(f, 1))
 
 
@@ -48,5 +48,5 @@ class InnerProduct:
         self.eps = eps
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         return _backwards(honest_nd, f, self.eps)

@@ -80,7 +80,7 @@ class SearchedInnerProduct(_Searched):
     name = "searched_ipm"
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         mean_d = honest_nd.mean(dim=0)
         return self._search(honest_nd, f, lambda eps: -eps * mean_d, InnerProduct().eps)
 
@@ -91,7 +91,7 @@ class SearchedALIE(_Searched):
     name = "searched_alie"
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
         mean_d, spread_d = honest_nd.mean(dim=0), honest_nd.std(dim=0, correction=0)
         start = sheltered_z(honest_nd.shape[0] + f, f)
         return self._search(honest_nd, f, lambda z: mean_d - z * spread_d, start)

@@ -26,7 +26,7 @@ class Spectral:
         self.eps = eps
 
     def lies(self, x_hd: torch.Tensor, graph: HonestGraph) -> torch.Tensor:
-        """See EdgeAttack."""
+        """Return what each honest node's lying neighbours show it, fp32 (h, d), from the honest models (h, d)."""
         if x_hd.shape[0] < 2:
             return x_hd.clone()
         values, vectors = torch.linalg.eigh(graph.laplacian().double())

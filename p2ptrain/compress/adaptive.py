@@ -110,7 +110,7 @@ class Adaptive:
         self._room = room
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         if x_d.numel() != self._numel:
             self._numel, self._lengths = x_d.numel(), {}
         for rung, (code, codec) in enumerate(self._coded):
@@ -124,7 +124,7 @@ class Adaptive:
         return payload
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         code, rest = cut_header(payload, CODE_BYTES)
         if code[0] >= len(CODES):
             raise PayloadError("malformed", f"no member has the code {code[0]}")

@@ -117,7 +117,7 @@ class BlockCodec(ABC):
         return SCALE_BYTES * self._blocks(numel) + bodies
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         value_d = check_vector(x_d)
         scale_b = np.empty(self._blocks(value_d.size), dtype=np.float32)
         payload = np.empty(self.size(value_d.size), dtype=np.uint8)
@@ -133,7 +133,7 @@ class BlockCodec(ABC):
         return payload.tobytes()
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         read = self.reader(payload, numel)
         out_d = (np.zeros if self.sparse else np.empty)(numel, dtype=np.float32)
         for_each(lambda chunk: read(chunk, chunk.of(out_d, chunk.width, self.block)), chunks(numel, self.block))

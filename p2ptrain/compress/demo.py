@@ -38,11 +38,11 @@ class Demo(BlockTransform):
         super().__init__(inner or TopK(ratio=RATIO, value_bits=VALUE_BITS))
 
     def forward(self, x_rw: Floats, y_rw: Floats) -> None:
-        """See BlockTransform.forward."""
+        """Transform rows `x_rw` into `y_rw`."""
         along_both_axes(x_rw, y_rw, dct2, after_w=_factors(x_rw.shape[1]))
 
     def backward(self, y_rw: Floats, x_rw: Floats) -> None:
-        """See BlockTransform.backward."""
+        """Transform rows `y_rw` back into `x_rw`."""
         along_both_axes(y_rw, x_rw, dct3, before_w=_factors(y_rw.shape[1]))
 
 

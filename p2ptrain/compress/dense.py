@@ -22,11 +22,11 @@ class Dense:
     gamma = 1.0
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         return check_vector(x_d).astype("<f4", copy=False).tobytes()
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         wire_d = check_length(payload, FP32_BYTES * numel).view("<f4")
         x_d = np.empty(numel, dtype=np.float32)
 

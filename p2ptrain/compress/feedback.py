@@ -56,16 +56,16 @@ class ErrorFeedback:
         return payload
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode: the codec's, without memory."""
+        """Decode to fp32 (numel,), as the codec does, without memory. Raises PayloadError."""
         return self.codec.decode(payload, numel)
 
     def state_dict(self) -> State:
-        """See Stateful: `residual` if there is one, and the codec's own."""
+        """Return the memory for a checkpoint: `residual` if there is one, and the codec's own."""
         own = {} if self.residual_d is None else {"residual": self.residual_d.clone()}
         return {**own, **state_of(self.codec, INNER)}
 
     def load_state_dict(self, state: State) -> None:
-        """See Stateful."""
+        """Take up `state_dict`. ValueError when it is of another codec."""
         inner = {name.removeprefix(INNER): value for name, value in state.items() if name.startswith(INNER)}
         residual_d = state.get("residual")
         if len(inner) + (residual_d is not None) != len(state):
@@ -76,6 +76,6 @@ class ErrorFeedback:
         self.residual_d = None if residual_d is None else residual_d.to(torch.float32).clone()
 
     def reset(self) -> None:
-        """See Stateful."""
+        """Forget: the next payload is as the first one of a new encoder."""
         self.residual_d = None
         reset(self.codec)

@@ -20,7 +20,7 @@ class _Half:
     dtype: torch.dtype
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         value_d = check_vector(x_d)
         wire_d = np.empty(value_d.size, dtype=np.int16)
         half_d = torch.from_numpy(wire_d).view(self.dtype)
@@ -37,7 +37,7 @@ class _Half:
         return wire_d.astype("<i2", copy=False).tobytes()
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         wire_d = check_length(payload, HALF_BYTES * numel).view("<i2")
         out_d = np.empty(numel, dtype=np.float32)
         x_d = torch.from_numpy(out_d)

@@ -78,11 +78,11 @@ class Int4:
         self.contraction = CONTRACTIONS[format]
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         return bytes([FORMATS.index(self.format)]) + _Int4Rows(self.format).encode(x_d)
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         view = memoryview(payload)
         if view.nbytes < HEADER_BYTES:
             raise PayloadError("wrong_shape", "payload without a header")

@@ -43,10 +43,10 @@ class Int8(BlockCodec):
         return width
 
     def encode_rows(self, x_rw: Floats, body_rb: Bytes) -> Floats:
-        """See BlockCodec.encode_rows."""
+        """Write the rows' bodies; return their scales."""
         return quantize(x_rw, body_rb.view(np.int8))
 
     def decode_rows(self, scale_r: Floats, body_rb: Bytes, out_rw: Floats) -> None:
-        """See BlockCodec.decode_rows."""
+        """Decode bodies and scales into `out_rw`."""
         np.copyto(out_rw, body_rb.view(np.int8))
         np.multiply(out_rw, scale_r[:, None], out=out_rw)

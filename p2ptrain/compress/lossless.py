@@ -61,7 +61,7 @@ class Lossless(Stage):
         super().__init__(inner or TopK())
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         payload = self.inner.encode(x_d)
         form, pieces = DEFLATED, [payload]
         if isinstance(self.inner, TopK):
@@ -72,7 +72,7 @@ class Lossless(Stage):
         return bytes([form]) + squeezed
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         form, rest = cut_header(payload, 1)
         if form[0] == AS_IS:
             return self.inner.decode(rest, numel)

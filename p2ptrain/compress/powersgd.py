@@ -77,7 +77,7 @@ class PowerSGD:
         return gamma_for(self._contraction)
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         value_d = check_vector(x_d)
         columns = min(self.columns or math.isqrt(value_d.size - 1) + 1, value_d.size)
         rows = -(-value_d.size // columns)
@@ -89,7 +89,7 @@ class PowerSGD:
         return _pack(scale_r, np.zeros((rank, rows), np.float16), np.zeros((rank, columns), np.float16))
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         header, rest = cut_header(payload, HEADER.size)
         rank, columns = HEADER.unpack(header)
         if not 1 <= rank <= MAX_RANK or columns == 0:
@@ -105,18 +105,18 @@ class PowerSGD:
         return torch.from_numpy(_product(left_rm, right_rn, numel))
 
     def state_dict(self) -> State:
-        """See Stateful: `right` (n, rank), and how many columns were ever `drawn`."""
+        """Return the memory for a checkpoint: `right` (n, rank), and how many columns were ever `drawn`."""
         return {"right": self._right_nr.clone(), "drawn": torch.tensor(self._drawn)}
 
     def load_state_dict(self, state: State) -> None:
-        """See Stateful."""
+        """Take up `state_dict`. ValueError when it is of another codec."""
         if state.keys() != {"right", "drawn"} or state["right"].dim() != 2 or not state["right"].isfinite().all():
             raise ValueError("this is no state of 'powersgd'")
         self._drawn = counter(state["drawn"])
         self._right_nr = state["right"].to(torch.float32).clone()
 
     def reset(self) -> None:
-        """See Stateful."""
+        """Forget: the next payload is as the first one of a new encoder."""
         self._right_nr = torch.zeros(0, 0)
         self._drawn = 0
         self._contraction = LEAST_CONTRACTION

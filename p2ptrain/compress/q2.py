@@ -44,7 +44,7 @@ class LloydMax2Bit(BlockCodec):
     largest_scale = FLOAT_MAX / 2  # HIGH times it stays below the largest fp32
 
     def loops(self, numel: int) -> Loops:
-        """See BlockCodec.loops."""
+        """Return the compiled or the plain loops, by the vector's length."""
         plain = super().loops(numel)
         is_worth_it = numel >= jit.WORTH and jit.available()
         return q2_compiled.loops(LOW, HIGH, THRESHOLD, plain) if is_worth_it else plain
@@ -54,7 +54,7 @@ class LloydMax2Bit(BlockCodec):
         return -(-width // PER_BYTE)
 
     def encode_rows(self, x_rw: Floats, body_rb: Bytes) -> Floats:
-        """See BlockCodec.encode_rows."""
+        """Write the rows' bodies; return their scales."""
         size_rw, unit_r = comparable(np.abs(x_rw, out=scratch("size", x_rw.shape, np.float32)))
         threshold_r = np.float32(THRESHOLD) * np.sqrt(row_dots(size_rw, size_rw) / np.float32(x_rw.shape[1]))
         high_rw = np.greater_equal(size_rw, threshold_r[:, None], out=scratch("high", x_rw.shape, np.bool_))
@@ -63,7 +63,7 @@ class LloydMax2Bit(BlockCodec):
         return _least_squares(size_rw, high_rw) / unit_r
 
     def decode_rows(self, scale_r: Floats, body_rb: Bytes, out_rw: Floats) -> None:
-        """See BlockCodec.decode_rows."""
+        """Decode bodies and scales into `out_rw`."""
         look_up(_TABLE, body_rb, out_rw)
         np.multiply(out_rw, scale_r[:, None], out=out_rw)
 

@@ -64,7 +64,7 @@ class RandomK(Stage):
         return self.inner.gamma / self.every
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         value_d = check_vector(x_d)
         round_, turn = divmod(self._encodes, self.every)
         self._encodes += 1
@@ -81,7 +81,7 @@ class RandomK(Stage):
         return HEADER.pack(self.every, turn, seed) + self.inner.encode(torch.from_numpy(drawn_g))
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         header, rest = cut_header(payload, HEADER.size)
         every, turn, seed = HEADER.unpack(header)
         if turn >= every:

@@ -52,22 +52,22 @@ class Rotated(BlockTransform):
         self.seed = seed
 
     def header(self) -> bytes:
-        """See BlockTransform.header."""
+        """Return what a reader must know, `header_bytes` of it."""
         return HEADER.pack(self.block.bit_length() - 1, self.seed)
 
     def reader(self, header: memoryview) -> "Rotated":
-        """See BlockTransform.reader."""
+        """Return the transform that `header` describes. PayloadError `malformed` when it is none."""
         log_block, seed = HEADER.unpack(header)
         if log_block > MAX_LOG_BLOCK:
             raise PayloadError("malformed", f"blocks of 2^{log_block}")
         return Rotated(self.inner, block=1 << log_block, seed=seed)
 
     def forward(self, x_rw: Floats, y_rw: Floats) -> None:
-        """See BlockTransform.forward."""
+        """Transform rows `x_rw` into `y_rw`."""
         along_both_axes(x_rw, y_rw, hadamard, before_w=_factors(self.seed, x_rw.shape[1]))
 
     def backward(self, y_rw: Floats, x_rw: Floats) -> None:
-        """See BlockTransform.backward."""
+        """Transform rows `y_rw` back into `x_rw`."""
         along_both_axes(y_rw, x_rw, hadamard, after_w=_factors(self.seed, y_rw.shape[1]))
 
 

@@ -29,7 +29,7 @@ class ScaledSign(BlockCodec):
         return -(-width // PER_BYTE)
 
     def encode_rows(self, x_rw: Floats, body_rb: Bytes) -> Floats:
-        """See BlockCodec.encode_rows."""
+        """Write the rows' bodies; return their scales."""
         positive_rw = np.greater_equal(x_rw, 0, out=scratch("positive", x_rw.shape, np.bool_))
         body_rb[:] = np.packbits(positive_rw, axis=1, bitorder="little")
         size_rw = np.abs(x_rw, out=scratch("size", x_rw.shape, np.float32))
@@ -40,6 +40,6 @@ class ScaledSign(BlockCodec):
         return scale_r
 
     def decode_rows(self, scale_r: Floats, body_rb: Bytes, out_rw: Floats) -> None:
-        """See BlockCodec.decode_rows."""
+        """Decode bodies and scales into `out_rw`."""
         look_up(_TABLE, body_rb, out_rw)
         np.multiply(out_rw, scale_r[:, None], out=out_rw)

@@ -39,18 +39,18 @@ class Stage(ABC):
 
     @abstractmethod
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
 
     @abstractmethod
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
 
     def state_dict(self) -> State:
-        """See Stateful: the stage's own, and that of the codec within."""
+        """Return the memory for a checkpoint: the stage's own, and that of the codec within."""
         return {**self._own_state(), **state_of(self.inner, INNER)}
 
     def load_state_dict(self, state: State) -> None:
-        """See Stateful."""
+        """Take up `state_dict`. ValueError when it is of another codec."""
         own = {name: value for name, value in state.items() if not name.startswith(INNER)}
         if own.keys() != self._own_state().keys():
             raise ValueError(f"this is no state of {self.name!r}: it holds {', '.join(sorted(state)) or 'nothing'}")
@@ -58,7 +58,7 @@ class Stage(ABC):
         self._load_own(own)
 
     def reset(self) -> None:
-        """See Stateful."""
+        """Forget: the next payload is as the first one of a new encoder."""
         self._reset_own()
         reset(self.inner)
 

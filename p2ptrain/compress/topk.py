@@ -64,12 +64,12 @@ class TopK:
         self.gamma = gamma_for(self.contraction)
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         head = self._rows.k | WHOLE_BITS - self._rows.value_bits << K_BITS
         return head.to_bytes(HEADER_BYTES, "little") + self._rows.encode(x_d)
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         view = memoryview(payload)
         if view.nbytes < HEADER_BYTES:
             raise PayloadError("wrong_shape", "payload without a header")

@@ -68,7 +68,7 @@ class BlockTransform(Stage):
     block: int
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         value_d = check_vector(x_d)
         shift = SHIFT if LARGE <= max(-value_d.min(), value_d.max()) < np.inf else 0
         if shift:
@@ -78,7 +78,7 @@ class BlockTransform(Stage):
         return bytes([shift]) + self.header() + self.inner.encode(torch.from_numpy(turned_d))
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         header, rest = cut_header(payload, 1 + self.header_bytes)
         reader = self.reader(header[1:])
         if header[0] not in (0, SHIFT):

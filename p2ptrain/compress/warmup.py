@@ -53,14 +53,14 @@ class Warmup(Stage):
         return self._members[self._kind()].gamma
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """See Compressor.encode."""
+        """Encode an fp32 vector (d,)."""
         kind = self._kind()
         payload = bytes([kind]) + self._members[kind].encode(x_d)
         self._done += 1
         return payload
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        """See Compressor.decode."""
+        """Decode to fp32 (numel,). Raises PayloadError."""
         kind, rest = cut_header(payload, 1)
         if kind[0] >= len(self._members):
             raise PayloadError("malformed", f"a payload of kind {kind[0]}")

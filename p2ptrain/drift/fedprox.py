@@ -24,20 +24,20 @@ class FedProx:
         self.buffers: dict[str, torch.Tensor] = {}
 
     def attach(self, theta_d: torch.Tensor) -> None:
-        """See DriftCorrection."""
+        """Work on a model like `theta_d` (d,) from now on, with the first round beginning there."""
         self.buffers = {"anchor": theta_d.clone()}
 
     def begin_round(self, theta_d: torch.Tensor) -> None:
-        """See DriftCorrection."""
+        """Begin the next round at the snapshot `theta_d` (d,)."""
         self.buffers["anchor"].copy_(theta_d)
 
     def close_round(self, correction_d: torch.Tensor) -> None:
-        """See DriftCorrection."""
+        """Take up the correction (d,) of the round that ended at the last `begin_round`."""
         self.buffers["anchor"].add_(correction_d)
 
     def adjust(self, grad_d: torch.Tensor, point_d: torch.Tensor) -> None:
-        """See DriftCorrection."""
+        """Change the gradient (d,), taken at `point_d`, in place, before it is clipped."""
         grad_d.add_(point_d - self.buffers["anchor"], alpha=self.strength)
 
     def nudge(self, theta_d: torch.Tensor, rate: float) -> None:
-        """See DriftCorrection."""
+        """Move the model (d,) in place, after a step of this learning rate."""

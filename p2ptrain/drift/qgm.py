@@ -27,7 +27,7 @@ class QuasiGlobalMomentum:
         self.buffers: dict[str, torch.Tensor] = {}
 
     def attach(self, theta_d: torch.Tensor) -> None:
-        """See DriftCorrection."""
+        """Work on a model like `theta_d` (d,) from now on, with the first round beginning there."""
         self.buffers = {
             "momentum": torch.zeros_like(theta_d),
             "anchor": theta_d.clone(),
@@ -37,14 +37,15 @@ class QuasiGlobalMomentum:
         }
 
     def begin_round(self, theta_d: torch.Tensor) -> None:
-        """See DriftCorrection."""
+        """Begin the next round at the snapshot `theta_d` (d,)."""
         torch.sub(theta_d, self.buffers["anchor"], out=self.buffers["moved"])
         self.buffers["anchor"].copy_(theta_d)
         self.buffers["ended_rates"].copy_(self.buffers["rates"])
         self.buffers["rates"].zero_()
 
     def close_round(self, correction_d: torch.Tensor) -> None:
-        """See DriftCorrection. A round without a step says nothing about the way."""
+        """Take up the correction (d,) of the round that ended at the last `begin_round`. A round without a step says
+        nothing about the way."""
         self.buffers["anchor"].add_(correction_d)
         if rates := float(self.buffers["ended_rates"]):
             share = (1 - self.strength) / rates
@@ -52,9 +53,9 @@ class QuasiGlobalMomentum:
             momentum_d.sub_(self.buffers["moved"], alpha=share).sub_(correction_d, alpha=share)
 
     def adjust(self, grad_d: torch.Tensor, point_d: torch.Tensor) -> None:
-        """See DriftCorrection: the gradient stays."""
+        """Change the gradient (d,), taken at `point_d`, in place, before it is clipped: the gradient stays."""
 
     def nudge(self, theta_d: torch.Tensor, rate: float) -> None:
-        """See DriftCorrection."""
+        """Move the model (d,) in place, after a step of this learning rate."""
         theta_d.sub_(self.buffers["momentum"], alpha=rate * self.strength)
         self.buffers["rates"] += rate

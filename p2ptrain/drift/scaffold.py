@@ -37,7 +37,7 @@ class Scaffold:
         self.buffers: dict[str, torch.Tensor] = {}
 
     def attach(self, theta_d: torch.Tensor) -> None:
-        """See DriftCorrection."""
+        """Work on a model like `theta_d` (d,) from now on, with the first round beginning there."""
         self.buffers = {
             "pull": torch.zeros_like(theta_d),  # p
             "rates": torch.zeros((), dtype=torch.float64),  # of the round under way
@@ -45,19 +45,20 @@ class Scaffold:
         }
 
     def begin_round(self, theta_d: torch.Tensor) -> None:
-        """See DriftCorrection."""
+        """Begin the next round at the snapshot `theta_d` (d,)."""
         self.buffers["ended_rates"].copy_(self.buffers["rates"])
         self.buffers["rates"].zero_()
 
     def close_round(self, correction_d: torch.Tensor) -> None:
-        """See DriftCorrection. A round without a step says nothing about the data."""
+        """Take up the correction (d,) of the round that ended at the last `begin_round`. A round without a step says
+        nothing about the data."""
         if rates := float(self.buffers["ended_rates"]):
             self.buffers["pull"].add_(correction_d, alpha=self.strength / rates)
 
     def adjust(self, grad_d: torch.Tensor, point_d: torch.Tensor) -> None:
-        """See DriftCorrection: the gradient stays."""
+        """Change the gradient (d,), taken at `point_d`, in place, before it is clipped: the gradient stays."""
 
     def nudge(self, theta_d: torch.Tensor, rate: float) -> None:
-        """See DriftCorrection."""
+        """Move the model (d,) in place, after a step of this learning rate."""
         theta_d.add_(self.buffers["pull"], alpha=rate)
         self.buffers["rates"] += rate

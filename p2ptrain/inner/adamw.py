@@ -35,7 +35,7 @@ class AdamW:
         self.buffers: dict[str, torch.Tensor] = {}
 
     def attach(self, parameters: Parameters) -> None:
-        """See InnerOptimizer."""
+        """Work on these buffers from now on. ValueError when they cannot be trained by this rule."""
         self._parameters = parameters
         data_d = parameters.data_d
         self.buffers = {
@@ -45,10 +45,10 @@ class AdamW:
         }
 
     def gradient_point(self) -> None:
-        """See InnerOptimizer: at the parameters."""
+        """Return where the next gradient is to be taken (d,); None: at the parameters: at the parameters."""
 
     def step(self, rate: float) -> None:
-        """See InnerOptimizer."""
+        """Move `data_d` by `grad_d` at this learning rate."""
         decay(self._parameters, rate * self.weight_decay)
         adamw(
             [self._parameters.data_d],

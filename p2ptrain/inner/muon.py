@@ -47,7 +47,7 @@ class Muon:
         self.buffers: dict[str, torch.Tensor] = {}
 
     def attach(self, parameters: Parameters) -> None:
-        """See InnerOptimizer."""
+        """Work on these buffers from now on. ValueError when they cannot be trained by this rule."""
         self._parameters = parameters
         hidden = [place for place in parameters.places if place.hidden]
         others = [place for place in parameters.places if not place.hidden]
@@ -58,10 +58,10 @@ class Muon:
             self._optimizers.append(self._adamw(others))
 
     def gradient_point(self) -> None:
-        """See InnerOptimizer: at the parameters."""
+        """Return where the next gradient is to be taken (d,); None: at the parameters: at the parameters."""
 
     def step(self, rate: float) -> None:
-        """See InnerOptimizer."""
+        """Move `data_d` by `grad_d` at this learning rate."""
         decay(self._parameters, rate * self.weight_decay)
         for optimizer in self._optimizers:
             optimizer.param_groups[0]["lr"] = rate

@@ -39,7 +39,7 @@ class ScheduleFree:
         self.buffers: dict[str, torch.Tensor] = {}
 
     def attach(self, parameters: Parameters) -> None:
-        """See InnerOptimizer."""
+        """Work on these buffers from now on. ValueError when they cannot be trained by this rule."""
         self._parameters = parameters
         self.buffers = {
             "ahead": torch.zeros_like(parameters.data_d),  # u = z - x
@@ -49,11 +49,11 @@ class ScheduleFree:
         }
 
     def gradient_point(self) -> torch.Tensor:
-        """See InnerOptimizer: y = x + (1 - b1) u."""
+        """Return where the next gradient is to be taken (d,); None: at the parameters: y = x + (1 - b1) u."""
         return self._parameters.data_d.add(self.buffers["ahead"], alpha=1 - self.betas[0])
 
     def step(self, rate: float) -> None:
-        """See InnerOptimizer."""
+        """Move `data_d` by `grad_d` at this learning rate."""
         self.buffers["updates"] += 1
         rate *= math.sqrt(1 - self.betas[1] ** int(self.buffers["updates"]))
         self.buffers["weights"] += rate**2

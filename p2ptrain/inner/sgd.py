@@ -31,16 +31,16 @@ class SGD:
         self.buffers: dict[str, torch.Tensor] = {}
 
     def attach(self, parameters: Parameters) -> None:
-        """See InnerOptimizer."""
+        """Work on these buffers from now on. ValueError when they cannot be trained by this rule."""
         self._parameters = parameters
         if self.momentum:
             self.buffers = {"momentum": torch.zeros_like(parameters.data_d)}
 
     def gradient_point(self) -> None:
-        """See InnerOptimizer: at the parameters."""
+        """Return where the next gradient is to be taken (d,); None: at the parameters: at the parameters."""
 
     def step(self, rate: float) -> None:
-        """See InnerOptimizer."""
+        """Move `data_d` by `grad_d` at this learning rate."""
         decay(self._parameters, rate * self.weight_decay)
         self._parameters.data_d.add_(self._move(self._parameters.grad_d), alpha=-rate)
 

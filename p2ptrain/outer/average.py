@@ -9,7 +9,7 @@ class Average:
     name = "average"
 
     def step(self, phi_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """See OuterOptimizer."""
+        """Return the new anchor (d,) from the old one and the averaged parameters; both stay as they are."""
         return target_d
 
     def state_dict(self) -> dict[str, torch.Tensor]:

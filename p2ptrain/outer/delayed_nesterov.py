@@ -32,7 +32,7 @@ class DelayedNesterov:
         """Movements in `gathered`."""
 
     def step(self, phi_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """See OuterOptimizer."""
+        """Return the new anchor (d,) from the old one and the averaged parameters; both stay as they are."""
         move_d = target_d - phi_d
         self._gathered_d = move_d.clone() if self._gathered_d is None else self._gathered_d + move_d
         self._pushes += 1

@@ -22,7 +22,7 @@ class Nesterov:
         self._momentum_d: torch.Tensor | None = None
 
     def step(self, phi_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """See OuterOptimizer."""
+        """Return the new anchor (d,) from the old one and the averaged parameters; both stay as they are."""
         move_d = target_d - phi_d
         momentum_d = (
             move_d.clone() if self._momentum_d is None else torch.add(move_d, self._momentum_d, alpha=self.alpha)

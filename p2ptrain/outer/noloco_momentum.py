@@ -20,7 +20,7 @@ class NoLoCo:
         self._delta_d: torch.Tensor | None = None
 
     def step(self, phi_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """See OuterOptimizer."""
+        """Return the new anchor (d,) from the old one and the averaged parameters; both stay as they are."""
         delta_d = (target_d - phi_d).mul_(self.beta)
         if self._delta_d is not None:
             delta_d.add_(self._delta_d, alpha=self.alpha)

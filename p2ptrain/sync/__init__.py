@@ -84,7 +84,7 @@ def averages_gradients(strategy: str) -> bool:
 
 
 def is_allreduce(strategy: str) -> bool:
-    """Whether a strategy's rounds are exchanges within groups: what `build` makes is a Meeting."""
+    """Whether a strategy's rounds are exchanges within groups: what `build` makes is an AllReduceStrategy."""
     return SYNC_STRATEGIES.get(strategy).meets
 
 

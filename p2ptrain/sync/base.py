@@ -12,14 +12,14 @@ The runtime (node/training/sync_loop.py) drives it so. `round` counts a node's r
 drivers give every node the same names. Which codec travels may change by the round: take it from the message. Not
 thread-safe: the runtime calls one method at a time, from whichever worker thread.
 
-A strategy is a `Method` (strategy_spec.py): small parts put together, and the defaults that belong to them:
+A strategy is a `StrategySpec` (strategy_spec.py): small parts put together, and the defaults that belong to them:
 
-    whom to average with    peer_selection.py     all neighbours, a partner, a group; which of them in which round
-    what travels            encoder.py       the difference to the public estimate, or a fragment of it
-    how it is averaged      fault_tolerance.py     the aggregator, with the f that the members allow
-    what that does          outer/         the outer step; sparse_loco.py has a blend of its own before it
+    whom to average with    peer_selection.py    all neighbours, a partner, a group; which of them in which round
+    what travels            encoder.py           the difference to the public estimate, or a fragment of it
+    how it is averaged      fault_tolerance.py   the aggregator, with the f that the members allow
+    what that does          outer/               the outer step; sparse_loco.py mixes in a way of its own before it
 
-A strategy that is a `AllReduceStrategy` averages by exchanges within a group instead, where the driver can carry one
+A strategy that is an `AllReduceStrategy` averages by exchanges within a group instead, where the driver can carry one
 out:
 
     group = strategy.company(peers, round=r)                      # the same at all of them, own name among them
@@ -131,7 +131,7 @@ class AllReduceStrategy(SyncStrategy, Protocol):
 
     Calls are for one round, in the order in which they stand here; `reduce` may come from another thread, while
     `snapshot` is asked for, and does not come where a node owns no part. By the other methods, which need no exchange,
-    the same company averages over tracked estimates.
+    the same group averages over tracked estimates.
     """
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
@@ -156,7 +156,7 @@ class AllReduceStrategy(SyncStrategy, Protocol):
 
 @runtime_checkable
 class UpdateEncoder(Protocol):
-    """What a node tells of itself: its public estimate, and the messages that move it. A liar has one of its own:
+    """Makes a node's messages, and moves its public estimate by them. A liar has one of its own:
     `strategy.voice.fork()`, then `draft` of the lie and `commit`, beside the honest `strategy.encode`."""
 
     public_d: torch.Tensor
@@ -169,14 +169,14 @@ class UpdateEncoder(Protocol):
         """Advance by the last draft, as receivers will. PayloadError, with nothing changed, if they would refuse it."""
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
-        """See SyncStrategy."""
+        """Tell `adaptive` compressors what the link carries in the time that a message may take."""
 
     @property
     def rung(self) -> str:
-        """See SyncStrategy."""
+        """Return what an `adaptive` compressor made the newest message with; "" for others."""
 
     def fork(self) -> "UpdateEncoder":
-        """A voice that says on from here, without the other's knowledge."""
+        """Return an encoder that goes on from here, without the other's knowledge."""
 
 
 @runtime_checkable

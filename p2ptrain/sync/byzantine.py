@@ -1,7 +1,7 @@
 """A liar: a node that trains and listens honestly, and publishes an attack. For tests, and for `--byzantine`.
 
 It is omniscient in its neighbourhood: it knows every tracked model and its own. What it publishes goes the normal way
-(a voice of its own tells the lie, compressed), so that gossip finds nothing to object to; only the aggregator can.
+(an encoder of its own sends the lie, compressed), so that gossip finds nothing to object to; only the aggregator can.
 Its honest state is untouched by the lie, so that it keeps learning and remains believable.
 
 An attack is told how the honest ones *moved* in a round, from a common beginning. All begin a round near our anchor,
@@ -36,7 +36,7 @@ class Observable(SyncStrategy, Protocol):
 
     @property
     def encoder(self) -> UpdateEncoder:
-        """What it tells of itself."""
+        """Encodes this node's messages."""
 
     @property
     def anchor_d(self) -> torch.Tensor:
@@ -50,7 +50,7 @@ class Observable(SyncStrategy, Protocol):
 class Byzantine:
     """A strategy that publishes `attack`, and in all else is the honest one it wraps.
 
-    Memory beyond that: the liar's voice, and the anchor of the round before.
+    Memory beyond that: the liar's encoder, and the anchor of the round before.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Byzantine:
         self._attack = attack
         self._generator = generator
         self._encoder = inner.encoder.fork()
-        """Says the lies; `public_d` is what the neighbours hold for this node."""
+        """Encodes the lies; `public_d` is what the neighbours hold for this node."""
         self._anchors: dict[int, torch.Tensor] = {}
         """Ours of this round and of the one before."""
         self._rounds: dict[str, int] = dict.fromkeys(inner.estimates, 0)
@@ -125,7 +125,7 @@ class Byzantine:
         return self._encoder.rung
 
     def snapshot(self) -> bytes:
-        """The lie told so far, exact: what `track` takes at the other side."""
+        """Return the lie sent so far, exact: what `track` takes at the other side."""
         return to_bytes(self._encoder.public_d)
 
     def estimate(self, peer: str) -> bytes | None:

@@ -67,15 +67,17 @@ class Estimates:
         self._decoder = decoder
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
-        """See SyncStrategy. Reasons: those of `Decoder.advance`, and `protocol` for a peer with no base."""
+        """Advance a neighbour's estimate by its payload. Raises PayloadError; the estimate is then unchanged. Reasons:
+        those of `Decoder.advance`, and `protocol` for a peer with no base."""
         if peer not in self.models:
             raise PayloadError("protocol", "an update of a peer that is not tracked")
         self.models[peer] = self._decoder.advance(self.models[peer], codec, payload)
 
     def track(self, peer: str, base: bytes | None) -> None:
-        """See SyncStrategy. Reasons: `wrong_shape`, `nonfinite`."""
+        """Begin a neighbour's estimate at the genesis (None) or a snapshot. Raises PayloadError. Reasons:
+        `wrong_shape`, `nonfinite`."""
         self.models[peer] = self._genesis_d if base is None else from_bytes(base, self._genesis_d.numel())
 
     def forget(self, peer: str) -> None:
-        """See SyncStrategy."""
+        """Drop a neighbour's estimate; no-op where there is none."""
         self.models.pop(peer, None)

@@ -1,16 +1,16 @@
-"""What travels: the voices that strategies are made with. `base.py` has their contract.
+"""What travels: the encoders that strategies are made with. `base.py` has their contract.
 
-A voice follows a `FragmentSchedule`: which part of the model is told in which round, and in which codec. It moves its
-public estimate by its own message as decoded, the way receivers do.
+An encoder follows a `FragmentSchedule`: which part of the model is sent in which round, and in which codec. It moves
+its public estimate by its own message as decoded, the way receivers do.
 
-    Tracked        tells  theta - xhat
-    ErrorFeedbackEncoder  tells  a = b e + (theta - phi) + (1 - b) (phi - xhat),  e <- a - told
+    TrackedEncoder        sends  theta - xhat
+    ErrorFeedbackEncoder  sends  a = b e + (theta - phi) + (1 - b) (phi - xhat),  e <- a - sent
 
 `TrackedEncoder` (CHOCO-Gossip, 1902.00340) keeps what a codec lost in the next difference: xhat follows the model
-itself, so a node tells again what it has learned of others. With a coarse codec that fills the message.
-`ErrorFeedbackEncoder` (SparseLoCo, 2508.15706) tells a node's own progress, and remembers with decay b what did not
+itself, so a node sends again what it has learned of others. With a coarse codec that fills the message.
+`ErrorFeedbackEncoder` (SparseLoCo, 2508.15706) sends a node's own progress, and remembers with decay b what did not
 fit. The paper's nodes share one phi, and its a ends there; the last term is ours. What e forgets comes back in it as
-the gap to the consensus, so that public estimates do not walk away from each other, and news travels beyond the next
+the gap to the consensus, so that public estimates do not drift apart, and changes travel beyond the next
 neighbour. In rounds alone, where phi becomes theta, e comes to be phi - xhat, and all of it `TrackedEncoder`.
 """
 
@@ -33,7 +33,7 @@ from p2ptrain.sync.vectors import check_model
 
 @dataclass(frozen=True)
 class FragmentSchedule:
-    """Which part is told in which round, and how. `codecs` has an encoder a part: some remember what they sent."""
+    """Which part is sent in which round, and in which codec. `codecs` has one a part: some remember what they sent."""
 
     parts: tuple[Fragment, ...]
     codecs: tuple[Compressor, ...]
@@ -60,31 +60,31 @@ class FragmentSchedule:
         return cls(parts, codecs, compress.get("none"), is_exact)
 
     def part(self, round: int) -> Fragment:
-        """What is told, and averaged, in a round."""
+        """The part that is sent, and averaged, in a round."""
         return self.parts[round % len(self.parts)]
 
     def codec(self, round: int) -> Compressor:
-        """How."""
+        """The codec of a round."""
         return self.exact if self.is_exact(round) else self.codecs[round % len(self.codecs)]
 
 
 class ScheduledEncoder(UpdateEncoder, Protocol):
-    """A voice with what its own strategy needs beyond speaking."""
+    """An encoder with what its own strategy needs beside messages."""
 
     schedule: FragmentSchedule
     decoder: Decoder
 
     def gamma(self, round: int) -> float:
-        """The consensus step that goes with what is told in a round."""
+        """The consensus step that goes with the codec of a round."""
 
     def restart(self, public_d: torch.Tensor) -> None:
-        """Begin anew, as the base of a new chain: nothing said so far is remembered."""
+        """Begin a new chain at `public_d` (d,): nothing sent so far is remembered."""
 
     def state_dict(self) -> State:
         """What it remembers."""
 
     def load_state_dict(self, state: State) -> None:
-        """Take up `state_dict`. ValueError when it is of another voice."""
+        """Take up `state_dict`. ValueError when it is of another encoder."""
 
 
 class _BaseEncoder:
@@ -96,24 +96,24 @@ class _BaseEncoder:
         self.decoder = Decoder(genesis_d.numel())
         self.public_d = genesis_d.clone()
         self.rung = ""
-        """See Voice."""
+        """What an `adaptive` codec made the newest message with; "" for others."""
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
-        """See Voice."""
+        """Tell `adaptive` codecs what the link carries in the time that a message may take."""
         for codec in self.schedule.codecs:
             if (adaptive := adaptive_in(codec)) is not None:
                 adaptive.budget(bytes_per_s, seconds)
 
     def gamma(self, round: int) -> float:
-        """See ScheduledEncoder."""
+        """Return the consensus step that goes with the codec of a round."""
         return self.schedule.codec(round).gamma
 
     def fork(self) -> Self:
-        """See Voice."""
+        """Return an encoder that goes on from here, without the other's knowledge."""
         return copy.deepcopy(self)
 
     def restart(self, public_d: torch.Tensor) -> None:
-        """See ScheduledEncoder."""
+        """Begin a new chain at `public_d` (d,): nothing sent so far is remembered."""
         self.public_d = public_d
         for codec in self.schedule.codecs:
             reset(codec)
@@ -124,7 +124,7 @@ class _BaseEncoder:
         return {name: value for memory in memories for name, value in memory.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """See ScheduledEncoder."""
+        """Take up `state_dict`. ValueError when it is of another encoder."""
         for index, codec in enumerate(self.schedule.codecs):
             own = {name: value for name, value in state.items() if name.split(".")[0] == str(index)}
             load_state(codec, {name.partition(".")[2]: value for name, value in own.items()})
@@ -141,52 +141,53 @@ class _BaseEncoder:
 
 
 class TrackedEncoder(_BaseEncoder):
-    """Tells the difference to the public estimate, of the part whose turn it is. Memory: `public_d`."""
+    """Sends the difference to the public estimate, of the part whose turn it is. Memory: `public_d`."""
 
     def draft(self, theta_d: torch.Tensor, *, anchor_d: torch.Tensor, round: int) -> Message:
-        """See Voice."""
+        """Return the message that moves the public estimate towards `theta_d` (d,); nothing moves yet."""
         part = self.schedule.part(round)
         return self._message(part.of(theta_d) - part.of(self.public_d), round)
 
     def commit(self, message: Message) -> None:
-        """See Voice."""
+        """Advance by the last draft, as receivers will. PayloadError, with nothing changed, if they would refuse it."""
         self.public_d = self._advanced(message)
 
 
 class ErrorFeedbackEncoder(_BaseEncoder):
-    """Tells own progress, with an error feedback that decays; the whole model. Memory: `public_d` and the error."""
+    """Sends own progress, with an error feedback that decays; the whole model. Memory: `public_d` and the error."""
 
     def __init__(self, schedule: FragmentSchedule, genesis_d: torch.Tensor, *, decay: float) -> None:
         super().__init__(schedule, genesis_d)
         self.decay = decay
         self.untold_d = torch.zeros_like(genesis_d)
-        """e: what was wished to be told and was not. Replaced, never changed in place."""
+        """e: the residual, what was to be sent and was not. Replaced, never changed in place."""
         self._wish_d = self.untold_d
 
     def draft(self, theta_d: torch.Tensor, *, anchor_d: torch.Tensor, round: int) -> Message:
-        """See Voice."""
+        """Return the message that moves the public estimate towards `theta_d` (d,); nothing moves yet."""
         wish_d = (anchor_d - self.public_d).mul_(1 - self.decay)
         wish_d.add_(theta_d).sub_(anchor_d).add_(self.untold_d, alpha=self.decay)
         self._wish_d = wish_d
         return self._message(wish_d, round)
 
     def commit(self, message: Message) -> None:
-        """See Voice. What counts as told is what receivers' estimates moved by, the addition's rounding included."""
+        """Advance by the last draft, as receivers will. PayloadError, with nothing changed, if they would refuse it.
+        What counts as sent is what receivers' estimates moved by, the addition's rounding included."""
         advanced_d = self._advanced(message)
         self.untold_d = self._wish_d.sub_(advanced_d - self.public_d)
         self.public_d = advanced_d
 
     def restart(self, public_d: torch.Tensor) -> None:
-        """See ScheduledEncoder: a base tells all."""
+        """Begin a new chain at `public_d` (d,): a base sends all, so that no residual is left."""
         super().restart(public_d)
         self.untold_d = torch.zeros_like(public_d)
 
     def state_dict(self) -> State:
-        """What the encoder remembers, and what is untold."""
+        """Return what the codecs remember, and the residual as `untold`."""
         return {"untold": self.untold_d, **super().state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """See ScheduledEncoder."""
+        """Take up `state_dict`. ValueError when it is of another encoder."""
         super().load_state_dict(state)
         untold_d = state.get("untold", self.untold_d)
         if untold_d.shape != self.public_d.shape:

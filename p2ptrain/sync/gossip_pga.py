@@ -1,7 +1,7 @@
 """Gossip-PGA: cheap gossip in pairs, and in one round of P an exact average over everybody (2105.09080).
 
     round r with (r + 1) mod P = 0: payloads are exact, and theta' is the mean over all neighbours
-    all others: payloads are compressed, and theta' is the mean with this round's partner (company.Pairs)
+    all others: payloads are compressed, and theta' is the mean with this round's partner (RandomMatching)
 
 The global rounds end what sparse gossip lets drift apart. They are global where everybody is everybody's neighbour, and
 an average over the neighbourhood elsewhere.

@@ -38,7 +38,7 @@ def _check(config: SyncConfig) -> None:
 
 
 class Gradient:
-    """See GradientStrategy."""
+    """Data parallel: compressed gradients are averaged at every step."""
 
     def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> None:
         self.name = config.strategy
@@ -51,7 +51,8 @@ class Gradient:
         """Decoded messages of this step, by member."""
 
     def encode(self, gradient_d: torch.Tensor, *, step: int) -> Message:
-        """See GradientStrategy. A gradient that is not finite is told as none, and what is owed goes on."""
+        """Return the message of this step, from the own gradient (d,). A gradient that is not finite is told as none,
+        and what is owed goes on."""
         if gradient_d.shape != self._zero_d.shape:
             shape, own = tuple(gradient_d.shape), tuple(self._zero_d.shape)
             raise ValueError(f"a gradient of shape {shape}, the model's is {own}")
@@ -61,13 +62,14 @@ class Gradient:
         return message
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
-        """See GradientStrategy."""
+        """Take a member's message of this step. Raises PayloadError; nothing is then taken."""
         if peer == self.own:
             raise PayloadError("protocol", "a message in our own name")
         self._told[peer] = self._decoder.advance(self._zero_d, codec, payload)
 
     def aggregate(self, peers: Collection[str], *, step: int) -> torch.Tensor:
-        """See GradientStrategy. ValueError with fewer members than the aggregator's f needs, or without own message."""
+        """Return the averaged gradient (d,), the same bits at all members. ValueError with fewer members than the
+        aggregator's f needs, or without own message."""
         if self.own not in self._told:
             raise ValueError("own gradient comes first: there is none of this step")
         told = [self._told[peer] for peer in sorted(self._told.keys() & {self.own, *peers})]

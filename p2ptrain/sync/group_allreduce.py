@@ -33,9 +33,8 @@ from p2ptrain.sync.vectors import check_model
 
 
 class GroupAllReduce(ModelAveraging):
-    """See the module, and Meeting. Memory: three fp32 vectors of size d, the packed model, and what the outer optimizer
-    remembers; while a part is reduced, as much as a model and the reduced part again.
-    """
+    """Averages whole models within a group, by parts. Memory: three fp32 vectors of size d, the packed model, and what
+    the outer optimizer remembers; while a part is reduced, as much as a model and the reduced part again."""
 
     def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, peer_selection: PeerSelection) -> None:
         schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
@@ -51,12 +50,12 @@ class GroupAllReduce(ModelAveraging):
         self._heard = 1
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
-        """See Meeting."""
+        """Return who takes part in this round's exchange, own name included, in the order of their parts."""
         chosen = self._peer_selection.chosen(sorted(set(peers) - {self._own}), round)
         return in_turn([self._own, *chosen], self._seed, round)
 
     def pack(self, theta_d: torch.Tensor) -> bytes:
-        """See Meeting."""
+        """Return the model after the inner steps as bytes; it becomes the public model. ValueError when not finite."""
         self._check_shape(theta_d)
         check_model(theta_d)
         self.encoder.restart(theta_d.clone())
@@ -64,7 +63,8 @@ class GroupAllReduce(ModelAveraging):
         return self._packed
 
     def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
-        """See Meeting. Rows are models, in the order in which members come."""
+        """Reduce one part of several members' models to as many bytes. Rows are models, in the order in which members
+        come."""
         models = [model_r for data in packed.values() if (model_r := self._read(data)) is not None]
         self._heard = len(models)
         rule, _ = self._fault_tolerance.rule(len(models))
@@ -76,7 +76,7 @@ class GroupAllReduce(ModelAveraging):
     def settle(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
     ) -> RoundResult:
-        """See Meeting."""
+        """Close the round with the reduced parts; where one is missing, own values stay."""
         self._check_shape(theta_d)
         target_d, squares, came = theta_d.clone(), 0.0, False
         for owner, part, data in parts:

@@ -1,6 +1,6 @@
-"""A trial: the loss, on data of one's own, of the model that a vector would make. For an aggregator that asks (zeno).
+"""Scores a vector: the loss, on own data, of the model that it would make. For an aggregator that asks (zeno).
 
-An aggregator sees movements, not models, and of a fragment only that fragment. The trial knows what they are added to.
+An aggregator sees movements, not models, and of a fragment only that fragment. The scorer knows what they are added to.
 All vectors of a round are tried on the same data, and every round on other data.
 """
 
@@ -17,14 +17,14 @@ Judge = Callable[[torch.Tensor, int], float]
 
 @runtime_checkable
 class Scored(Protocol):
-    """A strategy that can ask what a model is worth."""
+    """A strategy that can score models on own data."""
 
     def judge_by(self, judge: Judge) -> None:
-        """Try models so from now on."""
+        """Score models by `judge` from now on."""
 
 
 class LossScorer:
-    """Begun once a round, and moved to where the vectors start by the blend. Then `score` is what it is called by."""
+    """Begun once a round, and moved by the mixing to where the vectors start. Aggregators then call `score`."""
 
     def __init__(self, numel: int) -> None:
         self.judge: Judge | None = None
@@ -33,7 +33,7 @@ class LossScorer:
         self._round = 0
 
     def begin(self, model_d: torch.Tensor, part: Fragment, round: int) -> None:
-        """A round that averages `part` of `model_d`."""
+        """Begin a round that averages `part` of `model_d` (d,)."""
         self._model_d, self._part, self._round = model_d, part, round
         self._base_p = part.of(model_d)
 

@@ -6,8 +6,8 @@
 
 x are the public estimates, own one x_i; w_j is the staleness weight, which shrinks the difference under any rule
 (docs/decisions/0002). The aggregator sees own zero first, so that rules for gossip know which vector is their own.
-`tracked` keeps what own model has and did not tell yet; `clipped` goes to what was told, which all members know alike,
-and lets nobody pull harder than the median member (SparseLoCo, 2508.15706).
+`tracked` keeps what the own model has and has not sent yet. `clipped` goes to what was sent, which all members know
+alike, and lets nobody pull harder than the median member (SparseLoCo, 2508.15706).
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class MixInputs:
     """Theirs, by staleness."""
     gamma: float
     loss_scorer: LossScorer
-    """Asked by an aggregator that tries models; begins at theta."""
+    """Scores models for an aggregator that tries them; begins at theta."""
 
 
 Blend = Callable[[MixInputs, Aggregator], torch.Tensor]
@@ -45,7 +45,7 @@ Blend = Callable[[MixInputs, Aggregator], torch.Tensor]
 
 
 def tracked(table: MixInputs, rule: Aggregator) -> torch.Tensor:
-    """See the module."""
+    """Return theta' (p,): theta moved by the robust mean of the weighted differences to the public estimate."""
 
     def read(part: slice) -> torch.Tensor:
         own_c = table.public_p[part]
@@ -59,7 +59,7 @@ def tracked(table: MixInputs, rule: Aggregator) -> torch.Tensor:
 
 
 def clipped(table: MixInputs, rule: Aggregator) -> torch.Tensor:
-    """See the module."""
+    """Return theta' (p,): the anchor moved by public estimates, each clipped to the median distance."""
     vectors = [table.public_p, *table.others]
     norms = [distance(x_p, table.anchor_p) for x_p in vectors]
     scales = [min(1.0, median(norms) / norm) if norm > 0 else 1.0 for norm in norms]

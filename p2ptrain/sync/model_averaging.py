@@ -1,14 +1,14 @@
-"""The one strategy that averages models: what its parts leave open is done here, in the order in which a round goes.
+"""The one strategy that averages models: it does what its parts leave open, in the order of a round.
 
 A node holds its anchor phi, its public estimate xhat (what its neighbours think its model is) and an estimate of every
 neighbour. A round, after the inner steps made theta of phi:
 
-    encode     the voice tells its neighbours of theta; xhat moves by what it said (encoder.py)
+    encode     the encoder makes a message of theta; xhat moves by that message (encoder.py)
     apply      xhat_j += q_j for each neighbour's q_j: bit for bit what neighbour j did to its own
-    aggregate  the company says over whom, the council by which rule, the blend makes theta' of the vectors (mixing.py);
+    aggregate  peer selection says over whom, fault tolerance by which rule, mixing makes theta' of the vectors;
                phi <- OuterStep(phi, theta'); the model is corrected by (1 - mixing) (phi - theta)
 
-In a round that tells a part of the model, only that part is averaged, and has an outer optimizer of its own.
+In a round that sends a part of the model, only that part is averaged. Each part has its own outer optimizer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,8 +45,9 @@ class AveragingParts:
 
 
 class ModelAveraging:
-    """See the module. Memory: (3 + neighbours) fp32 vectors of size d and two more at work; what the outer optimizer
-    and the voice remember; and, where fragments travel, a copy of every member's fragment while a round is closed.
+    """Averages models once a round. Memory: (3 + neighbours) fp32 vectors of size d and two more at work; what the
+    outer optimizer and the encoder remember; and, where fragments travel, a copy of every member's fragment while a
+    round is closed.
     """
 
     def __init__(self, config: SyncConfig, parts: AveragingParts) -> None:
@@ -75,7 +76,8 @@ class ModelAveraging:
         return self._known.models
 
     def encode(self, theta_d: torch.Tensor, *, round: int) -> Message:
-        """See SyncStrategy."""
+        """Return the message of this round and advance the public estimate. ValueError on a model that is not
+        finite."""
         self._check_shape(theta_d)
         check_model(theta_d)
         message = self.encoder.draft(theta_d, anchor_d=self.anchor_d, round=round)
@@ -83,19 +85,19 @@ class ModelAveraging:
         return message
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
-        """See SyncStrategy and Estimates."""
+        """Advance a neighbour's estimate by its payload. Raises PayloadError; the estimate is then unchanged."""
         self._known.apply(peer, codec, payload)
 
     def track(self, peer: str, base: bytes | None) -> None:
-        """See SyncStrategy and Estimates."""
+        """Begin a neighbour's estimate at the genesis (None) or a snapshot. Raises PayloadError."""
         self._known.track(peer, base)
 
     def forget(self, peer: str) -> None:
-        """See SyncStrategy."""
+        """Drop a neighbour's estimate; no-op where there is none."""
         self._known.forget(peer)
 
     def aggregate(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
-        """See SyncStrategy. Named neighbours with no estimate are passed over.
+        """Close the round over the named neighbours, each so many rounds old. Those with no estimate are left out.
 
         The consensus distance is that of the public estimates, own included: what all of them can be seen to hold.
         """
@@ -125,7 +127,9 @@ class ModelAveraging:
         )
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
-        """See SyncStrategy. The trimmed mean with f, or with what the neighbours allow: their median at the least.
+        """Return a late joiner's model: the trimmed mean of the neighbours' estimates. It becomes own anchor and base.
+
+        It is trimmed with f, or with what the neighbours allow: it is their median at the least.
 
         Trimmed whatever the aggregator is: a newcomer has no model of its own to hold against a lie. Where there are
         fewer than 2 f + 1 donors, but several, the own anchor is one more: the median of two donors and of where we
@@ -143,28 +147,28 @@ class ModelAveraging:
         return adopted_d.clone()
 
     def judge_by(self, judge: Judge) -> None:
-        """See Judged."""
+        """Score models by `judge` from now on, for an aggregator that tries them."""
         self._loss_scorer.judge = judge
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
-        """See SyncStrategy."""
+        """Tell `adaptive` compressors what the link carries in the time that a message may take."""
         self.encoder.budget(bytes_per_s, seconds)
 
     @property
     def rung(self) -> str:
-        """See SyncStrategy."""
+        """Return what an `adaptive` compressor made the newest message with; "" for others."""
         return self.encoder.rung
 
     def snapshot(self) -> bytes:
-        """See SyncStrategy: fp32 little-endian."""
+        """Return the own public estimate, exact: fp32 little-endian."""
         return to_bytes(self.public_d)
 
     def estimate(self, peer: str) -> bytes | None:
-        """See SyncStrategy: fp32 little-endian."""
+        """Return a neighbour's estimate, exact, or None: fp32 little-endian."""
         return to_bytes(self.estimates[peer]) if peer in self.estimates else None
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See SyncStrategy: `anchor`; the outer optimizers' buffers as `outer.<part>.<name>`; the voice's memory as
+        """Return the own state: `anchor`; outer buffers as `outer.<part>.<name>`; the encoder's memory as
         `encoder.<name>`; `held`, the f that no round may fall below (fault_tolerance.py), int64 (1,)."""
         state = {"anchor": self.anchor_d}
         for index, optimizer in enumerate(self._outers):
@@ -173,7 +177,8 @@ class ModelAveraging:
         return state | ({_HELD: torch.tensor([self._fault_tolerance.held])} if self._fault_tolerance.held else {})
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """See SyncStrategy. The public estimate starts again at the anchor, as the base of a new chain."""
+        """Take up `state_dict`. ValueError when it is of another model. The public estimate starts again at the anchor,
+        as the base of a new chain."""
         if "anchor" not in state or not all(self._fits(name, value) for name, value in state.items()):
             raise ValueError("the sync state belongs to another model or strategy: its vectors have other sizes")
         check_model(state["anchor"])
@@ -184,7 +189,7 @@ class ModelAveraging:
         self._fault_tolerance.resume(int(state[_HELD]) if _HELD in state else 0)
 
     def _fits(self, name: str, value: torch.Tensor) -> bool:
-        if name.startswith(_VOICE):  # checked by the voice
+        if name.startswith(_VOICE):  # checked by the encoder
             return True
         if name.startswith(_OUTER):
             index = name.split(".")[1]

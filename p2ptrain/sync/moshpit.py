@@ -2,7 +2,7 @@
 
     theta' = Agg over the group of theta_j: each member reduces one part of the model for all (group_allreduce.py)
 
-Members lie on a grid with d axes; a round averages along one of them (company.Groups).
+Members lie on a grid with d axes; a round averages along one of them (peer_selection.GridGroups).
 Guarantee: with n = size^(d-1) k members, k <= size, an exact codec and the mean, d rounds without training in between
 make all models the mean of all; other n come near. All members must know each other: a node with other neighbours
 numbers them otherwise, and groups that are not alike at all their members exchange nothing.

@@ -3,12 +3,11 @@
     theta' = (theta_i + theta_j) / 2, j this round's partner: each reduces a half of the model for both
     (group_allreduce.py) delta <- 0.5 delta + 0.7 (theta' - phi); phi <- phi + delta
 
-Guarantee: partners choose each other (company.Pairs) where both know the same members, so that with an exact codec and
-no momentum the members' mean stays. Of two nobody can be outvoted: f must be 0. The paper's step is stable on pairs for
-alpha < beta < sqrt(2 + alpha^2); DiLoCo's 0.9 with 0.7 is not.
-Cost: one packed model sent a round, however many neighbours there are, and one more vector held. Models travel, not
-differences: fp16 by default, int8 at the least.
-"""
+Guarantee: partners choose each other (peer_selection.RandomMatching) where both know the same members, so that with an
+exact codec and no momentum the members' mean stays. Of two nobody can be outvoted: f must be 0. The paper's step is
+stable on pairs for alpha < beta < sqrt(2 + alpha^2); DiLoCo's 0.9 with 0.7 is not. Cost: one packed model sent a round,
+however many neighbours there are, and one more vector held. Models travel, not differences: fp16 by default, int8 at
+the least."""
 
 import torch
 

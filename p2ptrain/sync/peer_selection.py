@@ -35,7 +35,7 @@ class Everyone:
     """All neighbours."""
 
     def chosen(self, peers: Sequence[str], round: int) -> list[str]:
-        """See Company."""
+        """Return whom to average with in this round, of these peers."""
         return list(peers)
 
 
@@ -55,7 +55,7 @@ class RandomMatching:
     seed: bytes
 
     def chosen(self, peers: Sequence[str], round: int) -> list[str]:
-        """See Company."""
+        """Return whom to average with in this round, of these peers."""
         members = sorted({self.own, *peers})
         free = set(members)
         for one, other in sorted(combinations(members, 2), key=lambda pair: _draw(self.seed, round, *pair)):
@@ -80,7 +80,7 @@ class GridGroups:
     size: int
 
     def chosen(self, peers: Sequence[str], round: int) -> list[str]:
-        """See Company."""
+        """Return whom to average with in this round, of these peers."""
         axes = self.axes(len({self.own, *peers}))
         passes, axis = divmod(round, axes)
         members = sorted({self.own, *peers}, key=lambda name: _draw(self.seed, passes, name))
@@ -109,14 +109,14 @@ def in_turn(members: Collection[str], seed: bytes, round: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Alternating:
-    """`special` company in the rounds that `is_special` names, `usual` company in all others."""
+    """Selects by `special` in the rounds that `is_special` names, and by `usual` in all others."""
 
     usual: PeerSelection
     special: PeerSelection
     is_special: Callable[[int], bool]
 
     def chosen(self, peers: Sequence[str], round: int) -> list[str]:
-        """See Company."""
+        """Return whom to average with in this round, of these peers."""
         return (self.special if self.is_special(round) else self.usual).chosen(peers, round)
 
 

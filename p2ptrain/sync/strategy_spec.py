@@ -17,7 +17,7 @@ Build = Callable[["SyncConfig", torch.Tensor, str], S]
 
 
 def anything_goes(config: "SyncConfig") -> None:
-    """The check of a method that every combination suits."""
+    """Default check: accepts every combination."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class StrategySpec:
     gradients: Build[GradientStrategy] | None = None
     """Averages gradients, at every step: for drivers that stop between a trainer's two half steps."""
     meets: bool = False
-    """Averages by exchanges within groups: what `models` makes is a Meeting."""
+    """Averages by exchanges within groups: what `models` makes is an AllReduceStrategy."""
     compressor: str = "q2"
     codec_options: Mapping[str, object] = field(default_factory=dict)
     """For its last part, where that is the one used, whatever stages are before it."""

@@ -69,7 +69,7 @@ DRAIN_S: Final = 10.0
 STREAMS_BURST: Final = 40
 STREAMS_PER_S: Final = 20.0
 """Streams that a peer may open over its data connections; for later ones it waits. As many as updates are taken of a
-neighbour (follower.UPDATES_PER_S), each of which is a stream; one costs 0.3 ms."""
+neighbour (follower_task.UPDATES_PER_S), each of which is a stream; one costs 0.3 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)

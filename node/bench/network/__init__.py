@@ -1,4 +1,4 @@
-"""Measurements between real processes over loopback: what the parent does (crew.py), and what its children do.
+"""Measurements between real processes over loopback: what the parent does (workers.py), and what its children do.
 
 A child takes orders, one JSON object a line on stdin, and answers the same way on stdout. It ends when stdin does, so
 that none outlives the program that started it. Times are of the system's monotonic clock, which is one for all

@@ -88,7 +88,8 @@ class Colluding:
         self._known = sum(peer < honest for peer in recipe.neighbours[index])
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """See VectorAttack. Rows are in the order of the nodes' names: liars, and the own model, come last."""
+        """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d). Rows are in the order of the
+        nodes' names: liars, and the own model, come last."""
         return self._attack(honest_nd[: self._known], self._liars, generator)[self._part : self._part + 1]
 
 

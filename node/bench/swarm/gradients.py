@@ -16,7 +16,7 @@ from p2ptrain.training import Trainer
 
 
 class GradientSwarm:
-    """See the module. ValueError with liars: nobody is there whose gradient is not told."""
+    """Simulate data-parallel training. ValueError with liars: every gradient is sent as it is."""
 
     def __init__(self, recipe: RunSpec, task: Task) -> None:
         if recipe.shape.byzantine:

@@ -34,7 +34,7 @@ class HalvedDigits(Digits):
     He, Karimireddy and Jaggi (2202.01545) with MNIST, where each side of a dumbbell is one half."""
 
     def examples(self, shard: Shard) -> Indices:
-        """See Digits. A single shard has all."""
+        """Return the indices of the examples of a shard. A single shard has all."""
         kinds = min(2, shard.count)
         number, kind = divmod(shard.index % shard.count, kinds)
         mine = np.flatnonzero(self.train.labels.numpy() * kinds // CLASSES == kind)

@@ -1,4 +1,4 @@
-"""Compute lanes by name."""
+"""Executors of heavy work, by name."""
 
 from node.training.executors.base import Executor
 from node.training.executors.inline import InlineExecutor

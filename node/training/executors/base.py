@@ -1,8 +1,7 @@
 """Where computing happens, so that the event loop never does it. Members: `thread` (the default) and `inline`.
 
-A lane has two jobs. `drive` runs the inner loop, a generator that yields after every step, to its end. `offload` runs
-one shorter piece beside it: a codec, an aggregation, an evaluation.
-"""
+An executor has two jobs. `drive` runs the inner loop, a generator that yields after every step, to its end. `offload`
+runs one shorter piece beside it: a codec, an aggregation, an evaluation."""
 
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeVar

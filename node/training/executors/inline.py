@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class InlineExecutor:
-    """Lane whose steps last `step_seconds` and whose other work takes no time."""
+    """Executor whose steps last `step_seconds` and whose other work takes no time."""
 
     def __init__(self, step_seconds: float = 0.05) -> None:
         self._step_seconds = step_seconds

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ThreadExecutor:
-    """Lane over trio's worker threads."""
+    """Executor over trio's worker threads."""
 
     def __init__(self) -> None:
         self._inner_limit = trio.CapacityLimiter(1)
