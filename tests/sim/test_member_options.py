@@ -118,8 +118,14 @@ def test_what_older_releases_wrote_means_the_same() -> None:
     apart = SyncConfig(strategy="sparse_loco", compressor="randomk", outer="delayed_nesterov", **{"randomk.every": 8})
     assert (apart.outer_options(), apart.codec_options()) == ({}, {"randomk.every": 8})
     assert settings_of(from_raw({"sync": {"strategy": "streaming"}}))["sync"] == {
-        "strategy": "streaming", "compressor": "int4", "aggregator": "mean", "f": 0, "outer": "nesterov",
-        "staleness_exponent": 0.5, "fragments": 4, "mixing": 0.5,
+        "strategy": "streaming",
+        "compressor": "int4",
+        "aggregator": "mean",
+        "f": 0,
+        "outer": "nesterov",
+        "staleness_exponent": 0.5,
+        "fragments": 4,
+        "mixing": 0.5,
     }, "a swarm's signed settings are those of the release before, and so is their digest"
 
 
