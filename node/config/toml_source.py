@@ -96,9 +96,9 @@ def _lines_in(text: str) -> dict[tuple[str, ...], int]:
 
 
 def parse_set(text: str) -> tuple[str, str, Any]:
-    """Section, key and value of one `--set`, whose key may be `member.option` in a section of DOTTED. The value is a TOML value, or else the string as it stands.
+    """Section, key and value of one `--set`, whose key may be `member.option` in a section of DOTTED.
 
-    Raises UsageError when the text has another form.
+    The value is a TOML value, or else the string as it stands. Raises UsageError when the text has another form.
     """
     path, equals, value = text.partition("=")
     parts = path.strip().split(".")

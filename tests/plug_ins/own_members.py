@@ -1,4 +1,7 @@
-"""A third party's compressor and aggregator, each with an option of its own. tests/sim/test_member_options.py uses it."""
+"""A third party's compressor and aggregator, each with an option of its own.
+
+Used by tests/sim/test_member_options.py.
+"""
 
 from typing import Annotated
 
