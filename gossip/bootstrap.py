@@ -23,6 +23,7 @@ from gossip.core.errors import GossipError, LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import STREAM_PROTOCOL
+from gossip.core.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.core.messages import FindRequest, GoodbyeRequest, HelloRequest, encode_answer, encode_refusal, parse_request
 from gossip.core.networks import network_of
 from gossip.core.rate_limit import KeyedTokenBucket
@@ -31,7 +32,6 @@ from gossip.discovery.dialler_task import RUMOUR_MAX_S
 from gossip.discovery.peerstore import MAX_DUMP_BYTES
 from gossip.discovery.peerstore_file_task import SAVE_EVERY_S, write_whole
 from gossip.membership.anti_entropy import AntiEntropy
-from gossip.membership.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.membership.membership_sync_task import MembershipSync, MemberView, ServicePorts
 from gossip.membership.private_swarm import PrivateSwarm, of_swarm
 from gossip.reachability.dialback import DIALBACK_PROTOCOL
@@ -70,10 +70,10 @@ class BootstrapService:
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
-        spread = None if private is None else AntiEntropy(private.gate)
-        roles = None if spread is None else Roles(identity.peer_id, spread.role_of, spread.why_out)
-        self.rendezvous = BootstrapState(identity, config.named, rng, roles)
-        self.stats = self.rendezvous.court.stats
+        anti_entropy = None if private is None else AntiEntropy(private.admission)
+        roles = None if anti_entropy is None else Roles(identity.peer_id, anti_entropy.role_of, anti_entropy.why_out)
+        self.bootstrap_state = BootstrapState(identity, config.named, rng, roles)
+        self.stats = self.bootstrap_state.peer_scores.stats
         self._transport = transport
         self._config = config
         self._warn = warn
@@ -87,9 +87,9 @@ class BootstrapService:
         self._quota = KeyedTokenBucket(burst=PROBES_BURST, per_s=PROBES_PER_S)
         self._budget = RequestLimit()
         self._newcomer = trio.Event()
-        self._registrar = None
-        if private is not None and spread is not None:
-            self._registrar = MembershipSync(private, spread, self._house(rng))
+        self._membership_sync = None
+        if private is not None and anti_entropy is not None:
+            self._membership_sync = MembershipSync(private, anti_entropy, self._house(rng))
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._charged)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -98,8 +98,8 @@ class BootstrapService:
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(self._transport.run, self))
             nursery.start_soon(self._keep_on_disk)
-            if self._registrar is not None:
-                nursery.start_soon(self._registrar.run)
+            if self._membership_sync is not None:
+                nursery.start_soon(self._membership_sync.run)
             self._nursery = nursery
             task_status.started()
             while True:
@@ -151,13 +151,13 @@ class BootstrapService:
 
     def peer_connected(self, peer: PeerId) -> None:
         """Whoever comes asks for itself, but for what members have to know."""
-        if self._registrar is not None:
-            self._registrar.peer_connected(peer)
+        if self._membership_sync is not None:
+            self._membership_sync.peer_connected(peer)
 
     def peer_lost(self, peer: PeerId) -> None:
         """Members come and go, and mean nothing by it."""
-        if self._registrar is not None:
-            self._registrar.peer_lost(peer)
+        if self._membership_sync is not None:
+            self._membership_sync.peer_lost(peer)
 
     def keeps(self, peer: PeerId) -> bool:
         """Nobody stays: whoever idles longest makes room."""
@@ -175,55 +175,55 @@ class BootstrapService:
 
     def roster_view(self) -> list[MemberView]:
         """Everybody whom the roster has; nobody where the swarm is open."""
-        return [] if self._registrar is None else self._registrar.view()
+        return [] if self._membership_sync is None else self._membership_sync.view()
 
     def submit(self, signed: Iterable[bytes]) -> None:
         """As GossipService.submit."""
-        if self._registrar is None:
+        if self._membership_sync is None:
             raise LocalError("the swarm is open to all: nobody is its admin")
-        self._registrar.submit(signed)
+        self._membership_sync.submit(signed)
 
     # -- insides
 
     def _house(self, rng: random.Random) -> ServicePorts:
-        court = self.rendezvous.court
+        peer_scores = self.bootstrap_state.peer_scores
         return ServicePorts(
             transport=self._transport,
             config=self._config,
             jitter=lambda: rng.uniform(0.75, 1.25),
             warn=self._warn,
             offence=self._charged,
-            refuse=court.refuse,
+            refuse=peer_scores.refuse,
             cut=self._cut,
-            inherit=court.scores.inherit,
+            inherit=peer_scores.scores.inherit,
         )
 
     def _cut(self, peer: PeerId, why: RemoteError) -> None:
         """A member that is none any more."""
-        self.rendezvous.court.refuse(peer, why)
-        self.rendezvous.on_goodbye(peer)
+        self.bootstrap_state.peer_scores.refuse(peer, why)
+        self.bootstrap_state.on_goodbye(peer)
         if self._nursery is not None:
             self._nursery.start_soon(self._transport.disconnect, peer)
 
     async def _answer(self, peer: PeerId, raw: bytes) -> bytes:
         request, now = parse_request(raw), trio.current_time()
         try:
-            await trio.sleep(self._budget.reserve(peer, now, known=self._registrar is not None))
+            await trio.sleep(self._budget.reserve(peer, now, known=self._membership_sync is not None))
             match request:
                 case HelloRequest(hello=hello):
-                    answer = self.rendezvous.on_hello(peer, hello, now, self._transport.network_of(peer))
+                    answer = self.bootstrap_state.on_hello(peer, hello, now, self._transport.network_of(peer))
                     self._newcomer.set()
                     return encode_answer(answer)
                 case FindRequest():
                     network = self._transport.network_of(peer)
-                    found = self.rendezvous.on_find(peer, request, trio.current_time(), network)
+                    found = self.bootstrap_state.on_find(peer, request, trio.current_time(), network)
                     self._newcomer.set()
                     return encode_answer(b"", found)
                 case GoodbyeRequest():
-                    self.rendezvous.on_goodbye(peer)
+                    self.bootstrap_state.on_goodbye(peer)
                     return encode_answer()
-                case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest() if self._registrar:
-                    return self._registrar.answer(peer, request)
+                case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest() if self._membership_sync:
+                    return self._membership_sync.answer(peer, request)
                 case _:
                     raise RemoteError(Reason.UNAVAILABLE, "a bootstrap node trains nothing: ask a member")
         except RemoteError as error:
@@ -231,20 +231,20 @@ class BootstrapService:
                 await self._offended(peer, error)
             return encode_refusal(error.reason, error.detail)
         finally:
-            self.rendezvous.outbox.drain()  # there is nobody to tell: the counters have it all
+            self.bootstrap_state.actions.drain()  # there is nobody to tell: the counters have it all
 
     async def _offended(self, peer: PeerId, error: RemoteError) -> None:
-        if self.rendezvous.charge(peer, error, trio.current_time()):
+        if self.bootstrap_state.charge(peer, error, trio.current_time()):
             await self._transport.disconnect(peer)
 
     def _charged(self, peer: PeerId, error: RemoteError) -> None:
         """What a stream that is reset already was about: a ban ends the next one."""
-        self.rendezvous.charge(peer, error, trio.current_time())
+        self.bootstrap_state.charge(peer, error, trio.current_time())
 
     def _probe_some(self, nursery: trio.Nursery) -> None:
         now, hosts = trio.current_time(), set(map(host_of, self._probing.values()))
         networks = Counter(map(network_of, self._probing.values()))
-        for peer, address in self.rendezvous.to_try(now):
+        for peer, address in self.bootstrap_state.to_try(now):
             if len(self._probing) >= MAX_PROBES:
                 return
             host, network = host_of(address), network_of(address)
@@ -264,11 +264,11 @@ class BootstrapService:
             now = trio.current_time()
             self._attempts.failed(address, now)
             self._hosts.failed(host_of(address), now)
-            self.rendezvous.missed(peer)
+            self.bootstrap_state.missed(peer)
         else:
             self._attempts.succeeded(address)
             self._hosts.succeeded(host_of(address))
-            self.rendezvous.answered(peer, address, trio.current_time(), network)
+            self.bootstrap_state.answered(peer, address, trio.current_time(), network)
         finally:
             del self._probing[peer]
             self._newcomer.set()
@@ -278,7 +278,7 @@ class BootstrapService:
             return
         try:
             with self._path.open("rb") as file:
-                self.rendezvous.recall(file.read(2 * MAX_RUNS * MAX_DUMP_BYTES + 1))
+                self.bootstrap_state.recall(file.read(2 * MAX_RUNS * MAX_DUMP_BYTES + 1))
         except (OSError, LocalError) as error:
             self._warn(f"the address book {self._path} cannot be used: {error}; starting with an empty one")
 
@@ -296,9 +296,9 @@ class BootstrapService:
 
     def _save_due(self) -> Callable[[], None] | None:
         """What writes the address book as it is now; None where the file has it all."""
-        if self._path is None or not self.rendezvous.changed:
+        if self._path is None or not self.bootstrap_state.changed:
             return None
-        return partial(write_whole, self._path, self.rendezvous.dump())
+        return partial(write_whole, self._path, self.bootstrap_state.dump())
 
     @contextmanager
     def _warned(self) -> Iterator[None]:

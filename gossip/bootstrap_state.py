@@ -31,10 +31,10 @@ from gossip.core.statements import PeerRecord, parse_record
 from gossip.discovery.dht import FINDS_BURST, FINDS_PER_S, asker_of, placed
 from gossip.discovery.peerstore import MAX_DUMP_BYTES, MAX_RECORDS, PeerStore, RecordTrust
 from gossip.discovery.routing_table import nearest
+from gossip.discovery.topology import Rings
 from gossip.engine import HELLO_BURST, HELLO_PER_S
 from gossip.updates.peer_score import PeerScores
 from gossip.updates.roles import Roles
-from gossip.updates.topology import Rings
 
 MAX_RUNS: Final = 8
 """Runs of one swarm that are known at a time: a swarm has one, and a second while it changes its model."""
@@ -68,23 +68,23 @@ class _Run:
     rings: Rings
     named_by: str
     """The group of whoever was first to speak of it."""
-    book: PeerStore = field(default_factory=PeerStore)
+    peerstore: PeerStore = field(default_factory=PeerStore)
     fresh_until: dict[PeerId, float] = field(default_factory=dict)
     misses: dict[PeerId, int] = field(default_factory=dict)
 
     def heard(self, peer: PeerId, now: float) -> None:
         self.fresh_until[peer], self.misses[peer] = now + FRESH_S, 0
-        if len(self.misses) > len(self.book):  # of records that the book has dropped since
-            known = {record.peer for record in self.book.known()}
+        if len(self.misses) > len(self.peerstore):  # of records that the book has dropped since
+            known = {record.peer for record in self.peerstore.known()}
             self.fresh_until = {each: until for each, until in self.fresh_until.items() if each in known}
             self.misses = {each: count for each, count in self.misses.items() if each in known}
 
     def verified(self) -> int:
-        return len(self.book.of_standing(RecordTrust.VERIFIED))
+        return len(self.peerstore.of_standing(RecordTrust.VERIFIED))
 
     def networks(self) -> set[str]:
         """The groups of its members that have answered, in this life of ours or the one before."""
-        return {self.book.group_of(record.peer) for record in self.book.established()}
+        return {self.peerstore.group_of(record.peer) for record in self.peerstore.established()}
 
 
 class BootstrapState:
@@ -92,8 +92,8 @@ class BootstrapState:
 
     def __init__(self, identity: Identity, swarm: SwarmId, rng: random.Random, roles: Roles | None = None) -> None:
         self.me = identity.peer_id
-        self.outbox = ActionQueue()
-        self.court = PeerScores(self.outbox)
+        self.actions = ActionQueue()
+        self.peer_scores = PeerScores(self.actions)
         self._swarm = swarm
         self._roles = roles or Roles(identity.peer_id)
         self._rng = rng
@@ -114,16 +114,16 @@ class BootstrapState:
     @property
     def peers_known(self) -> int:
         """Records that are held, in all runs."""
-        return sum(len(run.book) for run in self._runs.values())
+        return sum(len(run.peerstore) for run in self._runs.values())
 
     @property
     def changed(self) -> bool:
         """Whether there is something new since the last dump."""
-        return any(run.book.changed for run in self._runs.values())
+        return any(run.peerstore.changed for run in self._runs.values())
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float, network: str | None = "") -> bytes:
         """The hello of a member that calls from `network`; returns the answer. Raises RemoteError."""
-        if self.court.scores.banned(peer, now):
+        if self.peer_scores.scores.banned(peer, now):
             raise RemoteError(Reason.BANNED)
         if not self._hellos.take(peer, now):
             self.charge(peer, RemoteError(Reason.FLOODED, "too many hellos"), now)
@@ -138,7 +138,7 @@ class BootstrapState:
         group = group_of(peer, network)
         run = self._run(hello.scope, hello.genesis, group)
         if record is not None:
-            run.book.learn(record, first_hand=True, calls_from=network)
+            run.peerstore.learn(record, first_hand=True, calls_from=network)
             run.heard(peer, now)
             self._trim(group, peer)
         return Hello(
@@ -146,13 +146,13 @@ class BootstrapState:
             genesis=hello.genesis,
             neighbours=0,
             admitted=False,
-            records=run.book.sample(self._rng, without=peer, rings=run.rings),
+            records=run.peerstore.sample(self._rng, without=peer, rings=run.rings),
         ).encode()
 
     def on_find(self, peer: PeerId, request: FindRequest, now: float, network: str | None = "") -> list[bytes]:
         """The records of the members that stand nearest to the target, of whichever run is asked for. RemoteError when
         there is none such: a question makes no run known."""
-        if self.court.scores.banned(peer, now):
+        if self.peer_scores.scores.banned(peer, now):
             raise RemoteError(Reason.BANNED)
         if not self._finds.take(peer, now):
             raise RemoteError(Reason.FLOODED, "too many find requests")
@@ -163,20 +163,20 @@ class BootstrapState:
         if run is None:
             raise RemoteError(Reason.UNAVAILABLE, "nobody of that run has been here")
         if (asker := asker_of(request, run.scope, peer)) is not None:
-            run.book.learn(asker, first_hand=True, calls_from=network)
+            run.peerstore.learn(asker, first_hand=True, calls_from=network)
             run.heard(peer, now)
             self._trim(group_of(peer, network), peer)
-        there = [record for record in run.book.of_standing(RecordTrust.VERIFIED) if record.peer != peer]
+        there = [record for record in run.peerstore.of_standing(RecordTrust.VERIFIED) if record.peer != peer]
         return [record.raw for record in nearest(there, run.scope, placed(request.target))]
 
     def on_goodbye(self, peer: PeerId) -> None:
         """A member leaves."""
         for run in self._runs.values():
-            run.book.forget(peer)
+            run.peerstore.forget(peer)
 
     def charge(self, peer: PeerId, error: RemoteError, now: float) -> bool:
         """Count and charge an offence; True when the peer is banned, and its records are gone."""
-        banned = self.court.charge(peer, error, now)
+        banned = self.peer_scores.charge(peer, error, now)
         if banned:
             self.on_goodbye(peer)
         return banned
@@ -186,20 +186,20 @@ class BootstrapState:
         found = [
             (record.peer, self._rng.choice(record.addresses))
             for run in self._runs.values()
-            for record in run.book.known()
+            for record in run.peerstore.known()
             if record.addresses and self._doubtful(run, record, now)
         ]
         self._rng.shuffle(found)
         return found
 
     def _doubtful(self, run: _Run, record: PeerRecord, now: float) -> bool:
-        verified = run.book.standing(record.peer) is RecordTrust.VERIFIED
+        verified = run.peerstore.standing(record.peer) is RecordTrust.VERIFIED
         return not verified or run.fresh_until.get(record.peer, now) <= now
 
     def answered(self, peer: PeerId, address: str, now: float, network: str | None = "") -> None:
         """A probe found the peer at this address, in this network."""
         for run in self._having(peer):
-            run.book.reached(peer, address, network)
+            run.peerstore.reached(peer, address, network)
             run.heard(peer, now)
         self._trim(group_of(peer, network), peer)
 
@@ -207,27 +207,31 @@ class BootstrapState:
         """A probe did not find the peer where its record says."""
         for run in self._having(peer):
             run.misses[peer] = run.misses.get(peer, 0) + 1
-            if run.misses[peer] >= MISSES * len(run.book.addresses(peer)):
-                run.book.forget(peer)
+            if run.misses[peer] >= MISSES * len(run.peerstore.addresses(peer)):
+                run.peerstore.forget(peer)
                 run.misses.pop(peer)
 
     def dump(self) -> bytes:
         """What is worth keeping, for `recall` in a later life."""
         runs = [
-            {"run": run_id.hex(), "genesis": genesis.hex(), "book": base64.b64encode(run.book.dump()).decode("ascii")}
+            {
+                "run": run_id.hex(),
+                "genesis": genesis.hex(),
+                "book": base64.b64encode(run.peerstore.dump()).decode("ascii"),
+            }
             for (run_id, genesis), run in self._runs.items()
         ]
         return json.dumps({"format": FORMAT, "runs": runs}, indent=0).encode("ascii") + b"\n"
 
     def recall(self, data: bytes) -> int:
         """Take up a dump; how many records it held. LocalError when it is none."""
-        for run_id, genesis, book in _runs_in(data):
+        for run_id, genesis, peerstore in _runs_in(data):
             run = self._run(Scope(swarm=self._swarm, run=run_id), genesis, "")
-            run.book.recall(book, run.scope)
+            run.peerstore.recall(peerstore, run.scope)
         return self.peers_known
 
     def _having(self, peer: PeerId) -> list[_Run]:
-        return [run for run in self._runs.values() if run.book.addresses(peer)]
+        return [run for run in self._runs.values() if run.peerstore.addresses(peer)]
 
     def _run(self, scope: Scope, genesis: Digest, named_by: str) -> _Run:
         key = (scope.run, genesis)
@@ -261,11 +265,15 @@ class BootstrapState:
 
     def _trim(self, group: str, newcomer: PeerId) -> None:
         """Keep a group to its records in all runs: of what it has in the newest run the least trusted go first."""
-        too_many = sum(run.book.count_of(group) for run in self._runs.values()) - MAX_OF_NETWORK
+        too_many = sum(run.peerstore.count_of(group) for run in self._runs.values()) - MAX_OF_NETWORK
         for run in reversed(self._runs.values()) if too_many > 0 else ():
-            theirs = [it.peer for it in run.book.known() if it.peer != newcomer and run.book.group_of(it.peer) == group]
-            for peer in sorted(theirs, key=run.book.standing)[: max(0, too_many)]:
-                run.book.forget(peer)
+            theirs = [
+                it.peer
+                for it in run.peerstore.known()
+                if it.peer != newcomer and run.peerstore.group_of(it.peer) == group
+            ]
+            for peer in sorted(theirs, key=run.peerstore.standing)[: max(0, too_many)]:
+                run.peerstore.forget(peer)
                 too_many -= 1
 
 

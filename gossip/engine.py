@@ -32,6 +32,7 @@ from gossip.discovery.dht import KademliaNode
 from gossip.discovery.peerstore import PeerStore
 from gossip.discovery.peerstore import RecordTrust as BookStanding
 from gossip.discovery.record_exchange import RecordExchange
+from gossip.discovery.topology import agreed_edges, tag_of
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.hash_chain import Verdict
 from gossip.updates.mesh import Mesh, MeshEvidence
@@ -42,7 +43,6 @@ from gossip.updates.publisher import Publisher
 from gossip.updates.roles import Roles
 from gossip.updates.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
 from gossip.updates.seen import Seen
-from gossip.updates.topology import agreed_edges, tag_of
 from gossip.updates.traffic import Traffic
 
 MAX_SEEN: Final = 4096
@@ -105,17 +105,17 @@ class Engine:
         self._connections = connections
         self.scope = Scope(swarm=config.named, run=run.run_id)
         self.roles = roles or Roles(self.me)
-        self._outbox = ActionQueue()
-        self.court = PeerScores(self._outbox)
-        self.book = PeerStore()
+        self._actions = ActionQueue()
+        self.peer_scores = PeerScores(self._actions)
+        self.peerstore = PeerStore()
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
         self.members = Mesh(
             me=self.me,
             scope=self.scope,
             degree=config.degree,
             rng=rng,
-            scores=self.court.scores,
-            outbox=self._outbox,
+            scores=self.peer_scores.scores,
+            actions=self._actions,
             roles=self.roles,
             evidence=MeshEvidence(
                 standing=self._standing_of, network=self._network_of, dialled_us=connections.dialled_us
@@ -127,7 +127,7 @@ class Engine:
         """When our newest chain began (seconds, monotonic)."""
         self.outvoted_liars = False
         """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
-        self.traffic = Traffic(self.court.stats, self.publisher, self.neighbours)
+        self.traffic = Traffic(self.peer_scores.stats, self.publisher, self.neighbours)
         self.work = WorkLimit(self.neighbours.keys())
         self._identity = identity
         self._liars = liars
@@ -135,12 +135,14 @@ class Engine:
         self._run = run
         self._rng = rng
         self._seen = Seen(MAX_SEEN)
-        self._earshot = BroadcastValidator(self.court, self.roles, self.offence)
+        self._validator = BroadcastValidator(self.peer_scores, self.roles, self.offence)
         self._hellos = KeyedTokenBucket(burst=HELLO_BURST, per_s=HELLO_PER_S)
         dialable = self.members.dialable
-        self._hearsay = RecordExchange(self.book, self.scope, dialable, connections.network_of, self.neighbours.keys())
-        self.directory = KademliaNode(
-            me=self.me, scope=self.scope, genesis=run.genesis, book=self.book, dialable=dialable
+        self._record_exchange = RecordExchange(
+            self.peerstore, self.scope, dialable, connections.network_of, self.neighbours.keys()
+        )
+        self.dht = KademliaNode(
+            me=self.me, scope=self.scope, genesis=run.genesis, peerstore=self.peerstore, dialable=dialable
         )
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"
@@ -150,25 +152,25 @@ class Engine:
 
     def drain(self) -> list[Out]:
         """What is to be performed, in order."""
-        return self._outbox.drain()
+        return self._actions.drain()
 
     # -- broadcasts
 
     def on_message(self, forwarder: PeerId, data: bytes, now: float) -> bool:
         """A broadcast. True: pass it on. False: it is bad, or it was passed on only just now."""
-        if self.court.scores.banned(forwarder, now):
+        if self.peer_scores.scores.banned(forwarder, now):
             return False
         name = digest_of(data)
         signer = self._seen.signer(name)
         if signer is not None:
-            return self._earshot.listens(forwarder, signer, now) and self._seen.passes_again(name, now)
+            return self._validator.listens(forwarder, signer, now) and self._seen.passes_again(name, now)
         try:
             link = self._check_link(parse_update_header(open_envelope(data, self.scope)))
         except RemoteError as error:
             self.offence(forwarder, error, now)
             return False
         self._seen.add(name, link.peer, now)
-        return self._earshot.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
+        return self._validator.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
 
     def _on_broadcast_link(self, forwarder: PeerId, link: UpdateHeader, now: float) -> bool:
         if link.peer == self.me:
@@ -182,7 +184,7 @@ class Engine:
             self.offence(link.peer, error, now)
             return True
         if replayed:  # counted, but not charged: whoever does not follow the signer passes it on in good faith
-            self.court.refuse(forwarder, RemoteError(Reason.REPLAYED, f"an old link of {link.peer}"))
+            self.peer_scores.refuse(forwarder, RemoteError(Reason.REPLAYED, f"an old link of {link.peer}"))
         return not replayed
 
     def _check_link(self, link: UpdateHeader) -> UpdateHeader:
@@ -196,14 +198,14 @@ class Engine:
         verdict = neighbour.chain.learn(link)
         if self.fetch == "nothing" and verdict is Verdict.NEWS:
             self.probation.contributed(link.peer)
-        self._outbox.add(WakeSync(peer=link.peer))
+        self._actions.add(WakeSync(peer=link.peer))
         return verdict
 
     def _look_for_twin(self, link: UpdateHeader) -> None:
         newest = self.publisher.newest
         if newest is not None and link.place > newest.place and not self._warned_of_twin:
             self._warned_of_twin = True
-            self._outbox.tell(
+            self._actions.tell(
                 "warning", self.me, detail="another node runs with our identity; give it a key of its own"
             )
 
@@ -214,7 +216,7 @@ class Engine:
         if not self.roles.publishes:
             return
         statement = record_statement(epoch=epoch, version=version, addresses=addresses, beside=beside)
-        self.directory.record = seal(self._identity, self.scope, statement).raw
+        self.dht.record = seal(self._identity, self.scope, statement).raw
 
     def hello_for(self, peer: PeerId, now: float) -> bytes:
         """Our hello to `peer`."""
@@ -225,8 +227,8 @@ class Engine:
             neighbours=len(self.neighbours),
             admitted=self._takes(peer, now),
             link=newest.raw if newest and publishes else b"",
-            record=self.directory.record,
-            records=self.book.sample(self._rng, without=peer, rings=self.members.rings) if publishes else (),
+            record=self.dht.record,
+            records=self.peerstore.sample(self._rng, without=peer, rings=self.members.rings) if publishes else (),
         ).encode()
 
     def _takes(self, peer: PeerId, now: float) -> bool:
@@ -262,13 +264,13 @@ class Engine:
                 self.members.admit(peer, hello.neighbours, now)
         finally:
             if peer not in self.neighbours:
-                self._outbox.add(Disconnect(peer=peer, hurried=False))
+                self._actions.add(Disconnect(peer=peer, hurried=False))
         if not hello.admitted and not hello.record and peer in self.members.anchors:
             self.met_bootstrap = True
         self._learn_link(peer, hello, now)
 
     def _parse_hello(self, peer: PeerId, raw: bytes, now: float) -> Hello:
-        if self.court.scores.banned(peer, now):
+        if self.peer_scores.scores.banned(peer, now):
             raise RemoteError(Reason.BANNED)
         hello = parse_hello(raw)
         check_run(hello, self.scope, self._run.genesis)
@@ -278,7 +280,7 @@ class Engine:
     def _learn_records(self, peer: PeerId, hello: Hello, now: float) -> None:
         self.members.present(peer)
         self.members.met(peer)
-        self._hearsay.take(peer, hello, now)
+        self._record_exchange.take(peer, hello, now)
 
     def _learn_link(self, peer: PeerId, hello: Hello, now: float) -> None:
         neighbour = self.neighbours.get(peer)
@@ -292,7 +294,7 @@ class Engine:
 
     def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
         """A peer wants nothing to do with us: counted under its reason, not charged, and left alone."""
-        self.court.refuse(peer, refusal)
+        self.peer_scores.refuse(peer, refusal)
         self.members.drop(peer, f"it refused our hello: {refusal}")
 
     # -- coming and going
@@ -307,26 +309,26 @@ class Engine:
     def fell_silent(self, peer: PeerId, now: float) -> None:
         """A neighbour has not been heard of for too long."""
         self.members.vanish(peer, "it fell silent", now)
-        self._outbox.add(Disconnect(peer=peer))
+        self._actions.add(Disconnect(peer=peer))
 
     def look_round(self, now: float) -> None:
         """Draw the rings of everybody whose record says where it is: those that we have verified, and, to know whom to
         dial, those as well that others tell of."""
-        known = dict.fromkeys(record.peer for record in (*self.book.established(), *self.book.known()))
-        there = (peer for peer in known if self.roles.trains(peer) and self.book.addresses(peer))
+        known = dict.fromkeys(record.peer for record in (*self.peerstore.established(), *self.peerstore.known()))
+        there = (peer for peer in known if self.roles.trains(peer) and self.peerstore.addresses(peer))
         self.members.look_round(there, now)
 
     def _standing_of(self, peer: PeerId) -> BookStanding:
         """How far a peer's record is trusted where places are given: a circuit shows nobody's address."""
-        standing = self.book.standing(peer)
-        if standing is BookStanding.VERIFIED and self.book.network_of(peer) is None:
+        standing = self.peerstore.standing(peer)
+        if standing is BookStanding.VERIFIED and self.peerstore.network_of(peer) is None:
             return BookStanding.FIRST_HAND
         return standing
 
     def _network_of(self, peer: PeerId) -> str | None:
         """The network that a peer is in, as far as it is known; one of our own of whom we know nothing at all."""
-        if self.book.addresses(peer):
-            return self.book.network_of(peer)
+        if self.peerstore.addresses(peer):
+            return self.peerstore.network_of(peer)
         network = self._connections.network_of(peer)
         return network if network is not None or peer in self._connections.peers else ""
 
@@ -339,7 +341,7 @@ class Engine:
         """Who is beside whom, as far as both say so in their newest records; ourselves included."""
         rows = {
             tag_of(record.peer): record.beside
-            for record in self.book.known()
+            for record in self.peerstore.known()
             if record.peer in self.neighbours or self.members.is_there(record.peer, now)
         }
         return agreed_edges({**rows, tag_of(self.me): self.beside})
@@ -351,15 +353,15 @@ class Engine:
 
     def dial_failed(self, peer: PeerId, detail: str) -> None:
         """An address could not be dialled."""
-        self._outbox.tell("dial_failed", peer, detail=detail)
+        self._actions.tell("dial_failed", peer, detail=detail)
 
     def warn(self, message: str) -> None:
         """Tell the operator of something that is nobody's offence."""
-        self._outbox.tell("warning", self.me, detail=message)
+        self._actions.tell("warning", self.me, detail=message)
 
     def tell_reachability(self, words: str) -> None:
         """Tell the operator whether others can dial us."""
-        self._outbox.tell("reachability", self.me, detail=words)
+        self._actions.tell("reachability", self.me, detail=words)
 
     def jitter(self) -> float:
         """A factor in 0.75..1.25 for periodic work, so that no two nodes stay in step."""
@@ -375,7 +377,7 @@ class Engine:
     def on_goodbye(self, peer: PeerId, raw: bytes, now: float) -> None:
         """A peer leaves the run. Raises RemoteError."""
         open_from(raw, self.scope, peer, EnvelopeKind.GOODBYE)
-        self.book.forget(peer)
+        self.peerstore.forget(peer)
         self.roles.lose(peer)
         self.members.depart(peer, now)
 
@@ -395,7 +397,7 @@ class Engine:
                 neighbour.begin_anew(now)
         self.fetch = fetch
         for peer in self.neighbours:
-            self._outbox.add(WakeSync(peer=peer))
+            self._actions.add(WakeSync(peer=peer))
 
     def on_links(self, peer: PeerId, raws: tuple[bytes, ...], now: float) -> None:
         """The answer to FetchLinks. Raises RemoteError."""
@@ -422,7 +424,7 @@ class Engine:
 
     def accepted(self, what: UpdateHeader | SnapshotOffer) -> None:
         """The runtime has applied an update."""
-        self.court.stats.updates_accepted += 1
+        self.peer_scores.stats.updates_accepted += 1
         neighbour = self.neighbours.get(what.peer)
         if neighbour is not None:
             neighbour.accepted(what)
@@ -439,13 +441,13 @@ class Engine:
         """A round of ours was trained, and its update written in so many seconds."""
         self.work.trained(encode_s)
         for peer in self.neighbours:  # who was held back may go on
-            self._outbox.add(WakeSync(peer=peer))
+            self._actions.add(WakeSync(peer=peer))
 
     def hold_back(self, peer: PeerId, now: float) -> float:
         """Seconds for which nothing more is fetched of a neighbour, for what reading its updates has taken; 0: none."""
         pause = self.work.pause(peer, now)
         if pause > 0 and (complaint := self.work.complaint(peer, now)) is not None:
-            self._outbox.tell("throttled", peer, detail=complaint)
+            self._actions.tell("throttled", peer, detail=complaint)
         return pause
 
     # -- rounds
@@ -497,14 +499,14 @@ class Engine:
 
     def cut(self, peer: PeerId, why: RemoteError) -> None:
         """A member that is none any more: counted under its reason, and forgotten with all that it had to say."""
-        self.court.refuse(peer, why)
-        self.book.forget(peer)
-        self.directory.table.forget(peer)
+        self.peer_scores.refuse(peer, why)
+        self.peerstore.forget(peer)
+        self.dht.table.forget(peer)
         self.roles.lose(peer)
         self.members.drop(peer, f"it is no member any more: {why}")
 
     def offence(self, peer: PeerId, error: RemoteError, now: float) -> None:
         """Count, tell and charge a refusal; at 100 points the peer is banned."""
-        if self.court.charge(peer, error, now):
-            self.book.forget(peer)
+        if self.peer_scores.charge(peer, error, now):
+            self.peerstore.forget(peer)
             self.members.drop(peer, "banned")

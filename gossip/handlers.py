@@ -29,7 +29,7 @@ class Handlers:
     _dialler: Dialler
     _relay: Relay
     _dialbacks: DialBacks
-    _registrar: MembershipSync | None
+    _membership_sync: MembershipSync | None
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
         """A peer opened a stream."""
@@ -48,13 +48,13 @@ class Handlers:
 
     def peer_connected(self, peer: PeerId) -> None:
         """A connection is up: greet, unless the peer is banned."""
-        if self._context.engine.court.scores.banned(peer, trio.current_time()):
+        if self._context.engine.peer_scores.scores.banned(peer, trio.current_time()):
             self._context.engine.members.drop(peer, "banned")
             self._context.perform()
             return
         self._dialler.connected(peer)
-        if self._registrar is not None:
-            self._registrar.peer_connected(peer)
+        if self._membership_sync is not None:
+            self._membership_sync.peer_connected(peer)
 
     def peer_lost(self, peer: PeerId) -> None:
         """The last connection is gone, and what it was good for."""
@@ -63,13 +63,13 @@ class Handlers:
         engine = self._context.engine
         engine.roles.lose(peer)
         engine.members.vanish(peer, "the connection is lost", trio.current_time())
-        if self._registrar is not None:
-            self._registrar.peer_lost(peer)
+        if self._membership_sync is not None:
+            self._membership_sync.peer_lost(peer)
         self._context.perform()
 
     async def _part(self, out: Disconnect) -> None:
         """Close all connections to a peer; a bootstrap node has yet to hear what we know, and we what it does."""
-        if not out.hurried and self._registrar is not None:
+        if not out.hurried and self._membership_sync is not None:
             await trio.sleep(LINGER_S)
             if out.peer in self._context.engine.neighbours:
                 return

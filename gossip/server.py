@@ -14,13 +14,14 @@ from typing import assert_never
 import trio
 
 from gossip.allreduce.allreduce_task import AllReducer
-from gossip.blobs.blob_cache import BlobCache
+from gossip.blobs.blob_cache_task import BlobCache
 from gossip.blobs.snapshots_task import Snapshots
 from gossip.context import ServiceContext
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import peer_id_of
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import MAX_STREAMS_PER_PEER, STREAM_PROTOCOL
+from gossip.core.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.core.messages import (
     ChunkRequest,
     FindRequest,
@@ -37,7 +38,6 @@ from gossip.core.messages import (
     parse_request,
 )
 from gossip.core.request_limit import SMALL_CHUNK_BYTES, RequestLimit
-from gossip.membership.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.membership.membership_sync_task import MembershipSync
 from gossip.session import serve
 from gossip.transport.base import Stream, TransportError
@@ -60,14 +60,18 @@ class Server:
     """The answering end of all streams."""
 
     def __init__(
-        self, context: ServiceContext, snapshots: Snapshots, exchanger: AllReducer, registrar: MembershipSync | None
+        self,
+        context: ServiceContext,
+        snapshots: Snapshots,
+        allreducer: AllReducer,
+        membership_sync: MembershipSync | None,
     ) -> None:
         self._context = context
         self._engine = context.engine
         self._snapshots = snapshots
-        self._exchanger = exchanger
-        self._registrar = registrar
-        self.shelf = BlobCache(most=context.config.max_payload_bytes, count=context.config.degree)
+        self._allreducer = allreducer
+        self._membership_sync = membership_sync
+        self.blob_cache = BlobCache(most=context.config.max_payload_bytes, count=context.config.degree)
         self._streams: Counter[PeerId] = Counter()
         self._budget = RequestLimit()
 
@@ -121,7 +125,7 @@ class Server:
     def _knows(self, peer: PeerId) -> bool:
         """Not a stranger: in a private swarm nobody is one, for a key costs a use of an invite."""
         here = peer in self._engine.neighbours or peer in self._engine.roles.listeners
-        return here or self._registrar is not None
+        return here or self._membership_sync is not None
 
     async def _take_time(self, peer: PeerId) -> None:
         """Before an answer that carries nothing to speak of: the link does not pace these."""
@@ -140,11 +144,11 @@ class Server:
                 return encode_answer()
             case FindRequest():
                 self._engine.roles.check_find(peer, request)
-                return encode_answer(*self._engine.directory.on_find(peer, request, trio.current_time()))
+                return encode_answer(*self._engine.dht.on_find(peer, request, trio.current_time()))
             case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest():
-                if self._registrar is None:
+                if self._membership_sync is None:
                     raise RemoteError(Reason.UNAVAILABLE, "the swarm is open to all")
-                return self._registrar.answer(peer, request)
+                return self._membership_sync.answer(peer, request)
         if peer in self._engine.roles.listeners:
             self._check_listens(peer, request)
         elif peer not in self._engine.neighbours:
@@ -163,7 +167,7 @@ class Server:
             case ChunkRequest(address=address, index=index):
                 return encode_answer(await self._chunk(talk, address, index))
             case PartRequest(envelope=envelope):
-                self._exchanger.on_part(peer, envelope)
+                self._allreducer.on_part(peer, envelope)
                 return encode_answer()
             case _:
                 assert_never(request)
@@ -174,7 +178,7 @@ class Server:
 
     async def _offer(self, epoch: int, seq: int) -> bytes:
         offer = await self._snapshots.offer(epoch, seq)
-        self._engine.court.stats.snapshots_served += 1
+        self._engine.peer_scores.stats.snapshots_served += 1
         return encode_answer(offer.raw)
 
     def _witness(self, asked: StateRequest) -> Digest:
@@ -186,14 +190,14 @@ class Server:
 
     async def _manifest(self, talk: _Conversation, address: Digest) -> bytes:
         self._uploaded(talk, whole=False)
-        if address in self._exchanger.blobs:  # of which a part may be taken: its size says nothing of the link's speed
-            manifest = self._exchanger.blobs.manifest(address)
+        if address in self._allreducer.blobs:  # of which a part may be taken: its size says nothing of the link's speed
+            manifest = self._allreducer.blobs.manifest(address)
         elif address in self._engine.publisher.blobs:
             manifest = self._engine.publisher.blobs.manifest(address)
             talk.upload = self._engine.traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
             talk.address = address
         else:  # of which the others take what they lack
-            manifest = self.shelf.manifest(address)
+            manifest = self.blob_cache.manifest(address)
         first = await self._chunk(talk, address, 0) if len(manifest.chunks) == 1 else b""
         return encode_answer(manifest.encode(), first)
 
@@ -208,15 +212,15 @@ class Server:
         talk.sent.clear()
 
     async def _chunk(self, talk: _Conversation, address: Digest, index: int) -> bytes | memoryview:
-        if address in self._exchanger.blobs:
-            part = self._exchanger.blobs.chunk(address, index)
-            self._engine.court.stats.payload_bytes_sent += len(part)
-            self._exchanger.sent(talk.peer, address, index)
+        if address in self._allreducer.blobs:
+            part = self._allreducer.blobs.chunk(address, index)
+            self._engine.peer_scores.stats.payload_bytes_sent += len(part)
+            self._allreducer.sent(talk.peer, address, index)
             return part
         if address in self._engine.publisher.blobs:
             return self._own_chunk(talk, address, index)
-        others = await self.shelf.chunk(address, index)
-        self._engine.traffic.passed_on(len(others), snapshot=self.shelf.is_model(address))
+        others = await self.blob_cache.chunk(address, index)
+        self._engine.traffic.passed_on(len(others), snapshot=self.blob_cache.is_model(address))
         return others
 
     def _own_chunk(self, talk: _Conversation, address: Digest, index: int) -> memoryview:

@@ -93,10 +93,10 @@ class GossipService(Handlers):
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
-        spread = None if private is None else AntiEntropy(private.gate)
+        anti_entropy = None if private is None else AntiEntropy(private.admission)
         # No buffer: an update leaves its follower when the runtime takes it, so that memory is bounded by the degree.
         self._updates_in, self.updates = trio.open_memory_channel[Update](0)
-        roles = None if spread is None else Roles(identity.peer_id, spread.role_of, spread.why_out)
+        roles = None if anti_entropy is None else Roles(identity.peer_id, anti_entropy.role_of, anti_entropy.why_out)
         self._engine = Engine(
             identity=identity,
             config=config,
@@ -106,7 +106,7 @@ class GossipService(Handlers):
             liars=1 if tracked is None else tracked.liars,
             connections=transport,
         )
-        self.stats: GossipStats = self._engine.court.stats
+        self.stats: GossipStats = self._engine.peer_scores.stats
         self._run_info = run
         self._observer = observer
         self._context = ServiceContext(
@@ -119,23 +119,23 @@ class GossipService(Handlers):
             quiet=quiet_by(config.quiet_hours, minute_of_day),
             tracked=tracked,
         )
-        self._exchanger = AllReducer(self._context, identity)
+        self._allreducer = AllReducer(self._context, identity)
         publisher, hasher = self._engine.publisher, self._context.hasher
         snapshots = Snapshots(publisher, snapshot_source, hasher, self._context.warn)
-        self._registrar = None
-        if private is not None and spread is not None:
-            self._registrar = MembershipSync(private, spread, service_ports_of(self._context, self._forget))
-        self._server = Server(self._context, snapshots, self._exchanger, self._registrar)
+        self._membership_sync = None
+        if private is not None and anti_entropy is not None:
+            self._membership_sync = MembershipSync(private, anti_entropy, service_ports_of(self._context, self._forget))
+        self._server = Server(self._context, snapshots, self._allreducer, self._membership_sync)
         self._marker = StateDigestPublisher(publisher, hasher)
         self._dialler = Dialler(self._context, rng)
         self._finder = LookupTask(self._context, self._dialler, rng)
         self._relay = relay_of(self._context, identity)
         self.relaying = self._relay.reading
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._context.offence)
-        self._book = PeerStoreKeeper(self._context)
+        self._peerstore = PeerStoreKeeper(self._context)
         self._announcer = Announcer(self._context)
-        self.closer = RoundCloser(self._context)
-        self._followers = Followers(self._context, self._updates_in, self._server.shelf)
+        self.round_closer = RoundCloser(self._context)
+        self._followers = Followers(self._context, self._updates_in, self._server.blob_cache)
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
         """Who takes part in the newest closed round, neighbours or not by now."""
@@ -153,13 +153,13 @@ class GossipService(Handlers):
             self._nursery = nursery
             # The wall clock only orders our own records across restarts; nothing else depends on it.
             nursery.start_soon(self._announcer.run, time.time_ns() // 1_000_000)
-            self._book.load()
-            nursery.start_soon(self._book.run)
+            self._peerstore.load()
+            nursery.start_soon(self._peerstore.run)
             nursery.start_soon(self._dialler.run)
             nursery.start_soon(self._finder.run)
             nursery.start_soon(ReachabilityTask(self._context).run)
-            if self._registrar is not None:
-                nursery.start_soon(self._registrar.run)
+            if self._membership_sync is not None:
+                nursery.start_soon(self._membership_sync.run)
             if self._context.config.mdns:
                 nursery.start_soon(mdns_for(self._context, self._dialler.hint).run)
             task_status.started()
@@ -228,7 +228,7 @@ class GossipService(Handlers):
         is None, and the caller keeps its own. Raises LocalError while another exchange is under way, or one of the same
         group, round and size was the last; what `reduce` raises, in a group.
         """
-        return await self._exchanger.run(group, data, reduce, gather_s=gather_s, timeout_s=timeout_s)
+        return await self._allreducer.run(group, data, reduce, gather_s=gather_s, timeout_s=timeout_s)
 
     def fetch(self, fetch: Fetch) -> None:
         """What to fetch of the neighbours from now on; at first it is their updates. What the runtime holds of them is
@@ -247,22 +247,22 @@ class GossipService(Handlers):
 
     async def close_round(self, round: int, *, at_most_s: float) -> RoundView:
         """Wait for a quorum of fresh neighbours, or for the deadline; never longer than `at_most_s`."""
-        view = await self.closer.close(round, at_most_s)
+        view = await self.round_closer.close(round, at_most_s)
         self.newest_members = frozenset(view.staleness)
         return view
 
     def arrivals(self, round: int) -> Arrivals:
         """How many of the neighbours' updates of a round have arrived so far."""
-        return self.closer.arrivals(round)
+        return self.round_closer.arrivals(round)
 
     def exchange_patience(self, round: int) -> float:
         """For how many seconds a round should be kept open at the least: so long as the exchange of its updates takes,
         as measured, with a margin. 0 where nobody's update is to be expected."""
-        return self.closer.patience(round)
+        return self.round_closer.patience(round)
 
     def exchange_seconds(self) -> float | None:
         """How long the exchange of a round's updates with a quorum of the neighbours takes, as measured of late."""
-        return self.closer.exchange_seconds()
+        return self.round_closer.exchange_seconds()
 
     async def wait_for_neighbours(self, count: int, timeout_s: float) -> int:
         """Wait for so many neighbours, at most `timeout_s`; how many there are."""
@@ -315,8 +315,8 @@ class GossipService(Handlers):
             peer: it.status(
                 ours=ours,
                 theirs=engine.round_of(it),
-                score=engine.court.scores.points(peer, now),
-                address=next(iter(engine.book.addresses(peer)), ""),
+                score=engine.peer_scores.scores.points(peer, now),
+                address=next(iter(engine.peerstore.addresses(peer)), ""),
             )
             for peer, it in engine.neighbours.items()
         }
@@ -329,7 +329,7 @@ class GossipService(Handlers):
     @property
     def peers_known(self) -> int:
         """How many peers' records are held, neighbours or not."""
-        return len(self._context.engine.book)
+        return len(self._context.engine.peerstore)
 
     @property
     def met_bootstrap(self) -> bool:
@@ -341,7 +341,7 @@ class GossipService(Handlers):
         return await self._finder.find(peer)
 
     def known_graph(self) -> dict[bytes, frozenset[bytes]]:
-        """Who is beside whom in the swarm, as far as we know it; by tags (updates/topology.py)."""
+        """Who is beside whom in the swarm, as far as we know it; by tags (discovery/topology.py)."""
         return self._engine.known_graph(trio.current_time())
 
     def reachability(self) -> Reachability:
@@ -362,7 +362,7 @@ class GossipService(Handlers):
 
     def proofs(self) -> dict[PeerId, tuple[bytes, bytes]]:
         """Two contradicting signed envelopes of each peer that was caught with two histories."""
-        return dict(self._engine.court.proofs)
+        return dict(self._engine.peer_scores.proofs)
 
     async def leave(self, timeout_s: float) -> None:
         """Let neighbours pull our newest update and finish pulls under way, then say goodbye; at most `timeout_s`."""
@@ -385,20 +385,20 @@ class GossipService(Handlers):
 
     def roster_view(self) -> list[MemberView]:
         """Everybody whom the roster has; nobody where the swarm is open."""
-        return [] if self._registrar is None else self._registrar.view()
+        return [] if self._membership_sync is None else self._membership_sync.view()
 
     def submit(self, signed: Iterable[bytes]) -> None:
         """Take up, keep and spread what an admin has signed: `pack_item` of a revocation or certificate, or
         `pack_manifests`. LocalError when the swarm is not private, or does not take it."""
-        if self._registrar is None:
+        if self._membership_sync is None:
             raise LocalError("the swarm is open to all: nobody is its admin")
-        self._registrar.submit(signed)
+        self._membership_sync.submit(signed)
 
     # -- insides
 
     def _forget(self, peer: PeerId, why: RemoteError) -> None:
         """A member that is none any more."""
-        self._server.shelf.forget(peer)
+        self._server.blob_cache.forget(peer)
         self._engine.cut(peer, why)
         self._perform()
 
@@ -417,7 +417,7 @@ class GossipService(Handlers):
     def _owing(self) -> bool:
         """Whether a neighbour has yet to take the newest that we have for it."""
         if self._engine.fetch == "nothing":
-            return self._exchanger.owes(self._engine.neighbours)
+            return self._allreducer.owes(self._engine.neighbours)
         return not self._engine.traffic.all_delivered()
 
     async def _announce(self) -> None:

@@ -29,6 +29,15 @@ from gossip.core.errors import Reason
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest
 from gossip.core.limits import CHUNK_BYTES, PROTOCOL_VERSION
+from gossip.core.member_messages import (
+    BucketsRequest,
+    Known,
+    MembershipRequest,
+    RosterRequest,
+    TermsRequest,
+    pack_parts,
+)
+from gossip.core.membership_limits import BUCKET_BYTES, BUCKETS
 from gossip.core.statements import (
     Stage,
     UpdateHeader,
@@ -41,17 +50,8 @@ from gossip.core.statements import (
     update_header_statement,
 )
 from gossip.discovery.routing_table import PLACE_BITS, place_of_id
-from gossip.membership.member_messages import (
-    BucketsRequest,
-    Known,
-    MembershipRequest,
-    RosterRequest,
-    TermsRequest,
-    pack_parts,
-)
-from gossip.membership.membership_limits import BUCKET_BYTES, BUCKETS
+from gossip.discovery.topology import place_of, tag_of
 from gossip.updates.hash_chain import EquivocationError, HashChain
-from gossip.updates.topology import place_of, tag_of
 
 FOLDER = Path(__file__).parents[1] / "tests" / "vectors"
 ADDRESSES = (f"/ip4/192.0.2.7/tcp/4001/p2p/{ALICE.peer_id}", f"/dns4/node.example/tcp/4001/p2p/{ALICE.peer_id}")

@@ -18,13 +18,13 @@ from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
 from gossip.transport.memory.network import LinkQuality, MemoryNetwork, MemoryTransport
 from node.config.schema import Config, from_raw
+from node.roles.assembly import NodeContext, make_node
 from node.roles.trainer import live
-from node.swarm.manifest_updates import follow_manifests
-from node.system import credentials
+from node.swarm import credentials
 from node.system.run_dir import IDENTITY
-from node.training.assembly import NodeContext, make_node
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.executors import InlineExecutor
+from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 
 STEP_SECONDS = 0.05
@@ -142,7 +142,7 @@ class Swarm:
         node, checkpoint = make_node(self._config(wait_for, peers, sections), around)
         if follows:
             assert held.private is not None
-            held.news.to = follow_manifests(node, held.private.gate.chain, emit)
+            held.news.to = follow_manifests(node, held.private.admission.chain, emit)
         change(node)
         member = Member(name, node, transport, folder, events, checkpoint is not None)
         self.members[name] = member

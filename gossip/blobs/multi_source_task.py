@@ -3,7 +3,8 @@
 An author that is slow, silent, gone or refuses is helped out by other neighbours: by HELPERS of them at most, those
 first that help us least already, in an order of our own, so that not everybody asks the same one. One that lacks the
 blob costs a small refusal and is asked again later; one that lies costs a chunk, is charged, and asked no more. The
-pull fails when the author has, and no neighbour has anything to give; what is verified by then is kept (blob_cache.py).
+pull fails when the author has, and no neighbour has anything to give; what is verified by then is kept
+(blob_cache_task.py).
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Final
 
 import trio
 
-from gossip.blobs.blob_cache import HELP_STREAMS, StreamSlots
+from gossip.blobs.blob_cache_task import HELP_STREAMS, StreamSlots
 from gossip.blobs.blob_fetch_task import BULK_BYTES, BlobFetch, fetch_blob_from
 from gossip.blobs.download import LACKS_S, AuthorLiedError, Download
 from gossip.context import ServiceContext

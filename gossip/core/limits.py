@@ -85,3 +85,6 @@ MAX_COUNTER: Final = 2**53 - 1
 MAX_STREAMS_PER_PEER: Final = 8
 """A neighbour needs one stream to pull, one for hellos, one to ask us about others and two to have us help with others'
 blobs; those that end may overlap the next for a while."""
+
+TAG_BYTES: Final = 8
+"""How a peer is named in a graph: by the first bytes of its key."""

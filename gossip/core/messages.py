@@ -29,8 +29,7 @@ from gossip.core.limits import (
     MAX_RESPONSE_BYTES,
     PROTOCOL_VERSION,
 )
-from gossip.core.wire import Fields, pack, unpack
-from gossip.membership.member_messages import (
+from gossip.core.member_messages import (
     BucketsRequest,
     Known,
     MemberRequest,
@@ -43,6 +42,7 @@ from gossip.membership.member_messages import (
     parse_roster,
     parse_terms,
 )
+from gossip.core.wire import Fields, pack, unpack
 
 
 @dataclass(frozen=True, kw_only=True)

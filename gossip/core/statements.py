@@ -19,9 +19,9 @@ from gossip.core.limits import (
     MAX_BLOB_BYTES,
     MAX_CODEC_CHARS,
     MAX_RECORD_NEIGHBOURS,
+    TAG_BYTES,
 )
 from gossip.core.wire import malformed, pack
-from gossip.updates.topology import TAG_BYTES
 
 _UPDATE_KINDS: Final = frozenset(get_args(UpdateKind))
 
@@ -185,7 +185,7 @@ def parse_snapshot_offer(envelope: Envelope) -> SnapshotOffer:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRecord:
-    """Where a peer says it can be dialled, and beside whom it stands (tags: updates/topology.py). Of two records the
+    """Where a peer says it can be dialled, and beside whom it stands (tags: discovery/topology.py). Of two records the
     one with the larger (epoch, version) holds."""
 
     peer: PeerId

@@ -50,7 +50,13 @@ class KademliaNode:
     """The table, and both ends of a find request. `dialable(peer, now)`: whether we want to hear of a peer at all."""
 
     def __init__(
-        self, *, me: PeerId, scope: Scope, genesis: Digest, book: PeerStore, dialable: Callable[[PeerId, float], bool]
+        self,
+        *,
+        me: PeerId,
+        scope: Scope,
+        genesis: Digest,
+        peerstore: PeerStore,
+        dialable: Callable[[PeerId, float], bool],
     ) -> None:
         self.table = RoutingTable(me, scope)
         self.record = b""
@@ -58,7 +64,7 @@ class KademliaNode:
         self._me = me
         self._scope = scope
         self._genesis = genesis
-        self._book = book
+        self._peerstore = peerstore
         self._dialable = dialable
         self._finds = KeyedTokenBucket(burst=FINDS_BURST, per_s=FINDS_PER_S)
         self._callers: OrderedDict[PeerId, float] = OrderedDict()
@@ -88,14 +94,14 @@ class KademliaNode:
         gone = {peer for peer in self.table.peers() if not self._dialable(peer, now)}
         found = self.table.closest(target, BUCKET, without=gone | {asker})
         if not found or self.place(found[0].peer) != target:  # perhaps it is one that the table has no room for
-            known = self._book.of_standing(RecordTrust.VERIFIED)
+            known = self._peerstore.of_standing(RecordTrust.VERIFIED)
             there = [each for each in known if self.place(each.peer) == target and self._dialable(each.peer, now)]
             found = [*(each for each in there if each.peer != asker), *found][:BUCKET]
         return found
 
     def _met(self, record: PeerRecord, now: float) -> None:
-        self._book.learn(record, first_hand=True)
-        if self._book.standing(record.peer) is not RecordTrust.VERIFIED:
+        self._peerstore.learn(record, first_hand=True)
+        if self._peerstore.standing(record.peer) is not RecordTrust.VERIFIED:
             self._callers[record.peer] = now + CALLER_S
             self._callers.move_to_end(record.peer)
             while len(self._callers) > MAX_CALLERS:
@@ -114,7 +120,7 @@ class KademliaNode:
         """A lookup that sets out from those that we know; `also`: from these. `member`: of who stands there, not of
         the place."""
         self.table.looked_up(target, now)
-        known = self._book.of_standing(RecordTrust.VERIFIED, RecordTrust.KEPT)
+        known = self._peerstore.of_standing(RecordTrust.VERIFIED, RecordTrust.KEPT)
         seeds = {each.peer: each for each in (*also, *nearest(known, self._scope, target), *self.table.closest(target))}
         width = BUCKET if member else WIDTH
         return Lookup(target=target, me=self._me, scope=self._scope, seeds=list(seeds.values()), width=width)
@@ -131,7 +137,7 @@ class KademliaNode:
             raise
         if record is None:
             return None
-        self._book.learn(record, first_hand=True)
+        self._peerstore.learn(record, first_hand=True)
         return self._take_in(record)
 
     # -- the table
@@ -141,7 +147,9 @@ class KademliaNode:
         for peer in self.table.peers():
             if not self._dialable(peer, now):
                 self.table.forget(peer)
-        verified = [each for each in self._book.of_standing(RecordTrust.VERIFIED) if self._dialable(each.peer, now)]
+        verified = [
+            each for each in self._peerstore.of_standing(RecordTrust.VERIFIED) if self._dialable(each.peer, now)
+        ]
         doubtful = []
         for record in verified:
             self._callers.pop(record.peer, None)
@@ -153,9 +161,9 @@ class KademliaNode:
         return [peer for peer in dict.fromkeys(doubtful) if peer is not None]
 
     def _take_in(self, record: PeerRecord) -> PeerId | None:
-        if self._book.standing(record.peer) is not RecordTrust.VERIFIED:
+        if self._peerstore.standing(record.peer) is not RecordTrust.VERIFIED:
             return None
         return self.table.see(record, self._where(record))
 
     def _where(self, record: PeerRecord) -> str:
-        return self._book.reached_at(record.peer)
+        return self._peerstore.reached_at(record.peer)

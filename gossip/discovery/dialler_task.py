@@ -1,7 +1,7 @@
 """Finds neighbours: dials bootstrap and learned addresses, and greets whoever is connected.
 
 While there are fewer neighbours than we look for, every address that is due is tried: first those of whom the rings put
-beside us, if what we hear is true (updates/topology.py; they are tried also when all places are taken: a dial is how
+beside us, if what we hear is true (discovery/topology.py; they are tried also when all places are taken: a dial is how
 they come to have a right to one), then the operator's, those of peers that we have reached before, and what others told
 us, in which networks take turns. All have a back-off with jitter. The operator's are tried for as long as it takes; a
 learned record is dropped when it has failed a few times, but not while nobody at all is connected: then the fault is
@@ -77,7 +77,7 @@ class Dialler:
         self._refusals = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
         # Quick at first, then no quicker than heartbeats: neighbours take twice as many hellos, and charge for more.
         self._asks = Backoff(least=config.redial_min_s, most=max(config.redial_max_s, config.heartbeat_s), rng=rng)
-        self._prober = AddressProber(
+        self._address_prober = AddressProber(
             context, Backoff(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng), self._hosts
         )
         self.lost: OrderedDict[PeerId, None] = OrderedDict()
@@ -132,11 +132,11 @@ class Dialler:
         return False
 
     def _callable(self, record: PeerRecord) -> list[str]:
-        peer, now, book = record.peer, trio.current_time(), self._context.engine.book
+        peer, now, peerstore = record.peer, trio.current_time(), self._context.engine.peerstore
         if not self._context.engine.members.dialable(peer, now):
             return []
-        trusted = {*self._operators, *(book.addresses(peer) if self._trusted(peer) else ())}
-        hosts, last = set(self._dialling.values()), book.reached_at(peer)
+        trusted = {*self._operators, *(peerstore.addresses(peer) if self._trusted(peer) else ())}
+        hosts, last = set(self._dialling.values()), peerstore.reached_at(peer)
         return [
             address
             for address in sorted(record.addresses, key=lambda each: each != last)
@@ -152,7 +152,7 @@ class Dialler:
                 self._dial_some(nursery)
                 self._ask_some(nursery)
                 self._visit_somebody(nursery)
-                self._prober.start_some(nursery)
+                self._address_prober.start_some(nursery)
                 with trio.move_on_after(self._context.config.redial_min_s * self._rng.uniform(0.75, 1.25)):
                     await self._woken.wait()
 
@@ -229,7 +229,7 @@ class Dialler:
             ripe = self._dials.due(address, now) and self._refusals.due(peer, now)
             if not free or not ripe or not self._context.engine.members.dialable(peer, now):
                 continue
-            known = self._trusted(peer) and address in self._context.engine.book.addresses(peer)
+            known = self._trusted(peer) and address in self._context.engine.peerstore.addresses(peer)
             if (address, peer) in mine or known or self._rumour_due(address, peer, hosts, now):
                 chosen[peer] = address
                 hosts.add(host_of(address))
@@ -250,7 +250,7 @@ class Dialler:
         return turns
 
     def _trusted(self, peer: PeerId) -> bool:
-        return self._context.engine.book.standing(peer) >= RecordTrust.KEPT
+        return self._context.engine.peerstore.standing(peer) >= RecordTrust.KEPT
 
     def _rumour_due(self, address: str, peer: PeerId, hosts: set[str], now: float) -> bool:
         host = host_of(address)
@@ -270,11 +270,11 @@ class Dialler:
         return self._shuffled(list(addresses.items()))
 
     def _learned(self, only: frozenset[PeerId] | None) -> list[tuple[str, PeerId]]:
-        book = self._context.engine.book
-        peers = [record.peer for record in book.known()] if only is None else sorted(only)
-        pairs = self._shuffled([(address, peer) for peer in peers for address in book.addresses(peer)])
+        peerstore = self._context.engine.peerstore
+        peers = [record.peer for record in peerstore.known()] if only is None else sorted(only)
+        pairs = self._shuffled([(address, peer) for peer in peers for address in peerstore.addresses(peer)])
         # Of a peer's addresses the one that failed least: each gets its turn, however many there are.
-        pairs = sorted(pairs, key=lambda pair: (-book.standing(pair[1]), self._dials.failures(pair[0])))
+        pairs = sorted(pairs, key=lambda pair: (-peerstore.standing(pair[1]), self._dials.failures(pair[0])))
         return [*pairs, *(pair for pair in self._hints.items() if only is None or pair[1] in only)]
 
     def _shuffled(self, pairs: list[tuple[str, PeerId]]) -> list[tuple[str, PeerId]]:
@@ -312,7 +312,7 @@ class Dialler:
         """Where the peer has dialled us meanwhile, that connection may be all that there is: a probe shows the rest."""
         transport = self._context.transport
         if not transport.dialled_us(peer):
-            self._context.engine.book.reached(peer, address, transport.network_of(peer))
+            self._context.engine.peerstore.reached(peer, address, transport.network_of(peer))
 
     def _failed(self, address: str, peer: PeerId, why: str) -> None:
         engine, now = self._context.engine, trio.current_time()
@@ -325,7 +325,7 @@ class Dialler:
             self._hosts.failed(host_of(address), now)
             if self._dials.failures(address) >= FORGET_AFTER:
                 del self._hints[address]
-        elif self._context.transport.peers and address in engine.book.addresses(peer):
+        elif self._context.transport.peers and address in engine.peerstore.addresses(peer):
             self._missed(address, peer, now)
         elif self._context.transport.peers and address not in self._operators:  # a lookup's: nobody we know
             self._rumours.failed(peer, now)
@@ -333,9 +333,9 @@ class Dialler:
         self._note_lost(peer)
 
     def _note_lost(self, peer: PeerId) -> None:
-        members, book = self._context.engine.members, self._context.engine.book
+        members, peerstore = self._context.engine.members, self._context.engine.peerstore
         ours = peer in self._belonging() or peer in members.anchors
-        if ours and self._context.transport.peers and all(self._dials.failures(it) for it in book.addresses(peer)):
+        if ours and self._context.transport.peers and all(self._dials.failures(it) for it in peerstore.addresses(peer)):
             self.lost[peer] = None
             self.lost.move_to_end(peer)
             while len(self.lost) > MAX_LOST:
@@ -343,14 +343,14 @@ class Dialler:
 
     def _missed(self, address: str, peer: PeerId, now: float) -> None:
         """A learned address does not answer, and it is not we who are cut off."""
-        book = self._context.engine.book
-        if all(self._dials.failures(each) for each in book.addresses(peer)):
+        peerstore = self._context.engine.peerstore
+        if all(self._dials.failures(each) for each in peerstore.addresses(peer)):
             self._context.engine.members.absent(peer, now)
         self._rumours.failed(peer, now)
         self._hosts.failed(host_of(address), now)
-        patience = FORGET_AFTER * (len(book.addresses(peer)) if self._trusted(peer) else 1)
+        patience = FORGET_AFTER * (len(peerstore.addresses(peer)) if self._trusted(peer) else 1)
         if self._rumours.failures(peer) >= patience:
-            book.forget(peer)
+            peerstore.forget(peer)
 
     async def _greet(self, peer: PeerId) -> None:
         try:

@@ -55,7 +55,7 @@ class LookupTask:
 
     def __init__(self, context: ServiceContext, dialler: Dialler, rng: random.Random) -> None:
         self._context = context
-        self._directory = context.engine.directory
+        self._dht = context.engine.dht
         self._dialler = dialler
         self._rng = rng
         self._slots = trio.Semaphore(MAX_LOOKUPS)
@@ -69,7 +69,7 @@ class LookupTask:
         """Until cancelled."""
         while True:
             await trio.sleep(LOOK_TABLE_S)
-            for peer in self._directory.look(trio.current_time()):
+            for peer in self._dht.look(trio.current_time()):
                 await self._doubt(peer)
             # Neighbours first: nothing is looked up while they are being dialled, or while there are none.
             if self._context.engine.members.wide and self._context.transport.peers and self._dialler.idle:
@@ -83,21 +83,21 @@ class LookupTask:
             return self._context.addresses()
         if (known := self._known(peer)) is not None:
             return known
-        found = (await self._look_up(self._directory.place(peer), member=True)).found
+        found = (await self._look_up(self._dht.place(peer), member=True)).found
         return None if found is None or found.peer != peer else found.addresses
 
     async def _look_up(self, target: int, *, member: bool) -> Lookup:
         """Ask on towards a place, until the nearest have been asked or who stands there has answered."""
         async with self._slots:
-            lookup = self._directory.begin(target, trio.current_time(), self._dialler.operators(), member=member)
+            lookup = self._dht.begin(target, trio.current_time(), self._dialler.operators(), member=member)
             async with trio.open_nursery() as nursery:
                 self._ask_some(lookup, nursery)
         return lookup
 
     def _known(self, peer: PeerId) -> tuple[str, ...] | None:
         engine = self._context.engine
-        if peer in engine.neighbours or engine.book.standing(peer) is RecordTrust.VERIFIED:
-            return engine.book.addresses(peer) or None
+        if peer in engine.neighbours or engine.peerstore.standing(peer) is RecordTrust.VERIFIED:
+            return engine.peerstore.addresses(peer) or None
         return None
 
     # -- a lookup
@@ -128,10 +128,10 @@ class LookupTask:
             lookup.failed(peer)
             self._missed(peer)
             return None
-        request = self._directory.request(lookup.target)
+        request = self._dht.request(lookup.target)
         try:
             raw = await ask_once(context.transport, peer, request, QUESTION_S, MAX_FIND_ANSWER_BYTES)
-            return self._directory.on_answer(lookup, peer, raw)
+            return self._dht.on_answer(lookup, peer, raw)
         except (Refused, TransportError):
             lookup.failed(peer)
         except RemoteError as error:
@@ -151,19 +151,19 @@ class LookupTask:
     async def _doubt(self, peer: PeerId) -> None:
         """Somebody waits for its place: has it gone?"""
         if peer in self._context.transport.peers:
-            self._directory.table.alive(peer)
+            self._dht.table.alive(peer)
         elif self._evictions.take("", trio.current_time()):
             try:
                 with trio.fail_after(QUESTION_S):
-                    await self._context.transport.probe(self._context.engine.book.reached_at(peer))
+                    await self._context.transport.probe(self._context.engine.peerstore.reached_at(peer))
             except (GossipError, trio.TooSlowError):
                 self._missed(peer)
             else:
-                self._directory.table.alive(peer)
+                self._dht.table.alive(peer)
 
     def _missed(self, peer: PeerId) -> None:
         if self._context.transport.peers:  # else it is we who are cut off
-            self._directory.table.failed(peer)
+            self._dht.table.failed(peer)
 
     async def _refresh_if_due(self) -> None:
         """Our own place first, and then whichever bucket was looked up longest ago."""
@@ -172,9 +172,9 @@ class LookupTask:
             self._refresh_at = now
         if now < self._refresh_at:
             return
-        mine = self._directory.place(self._context.engine.me)
+        mine = self._dht.place(self._context.engine.me)
         first = self._pause_s == FIRST_S
-        stale = None if first else self._directory.table.stale(now, self._rng)
+        stale = None if first else self._dht.table.stale(now, self._rng)
         await self._look_up(mine if stale is None else stale, member=False)
         self._refresh_at = trio.current_time() + self._pause_s * self._context.engine.jitter()
         self._pause_s = min(REFRESH_S, 2 * self._pause_s)
@@ -187,7 +187,7 @@ class LookupTask:
         if due:
             peer = self._rng.choice(due)
             self._sought.failed(peer, now)
-            lookup = await self._look_up(self._directory.place(peer), member=True)
+            lookup = await self._look_up(self._dht.place(peer), member=True)
             if lookup.found is not None:
                 self._sought.succeeded(peer)
                 self._dialler.found(peer)

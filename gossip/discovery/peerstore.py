@@ -24,7 +24,7 @@ from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_ENVELOPE_BYTES, MAX_HELLO_RECORDS
 from gossip.core.networks import NOT_SAID, PARTS, bounded, group_of, in_turn, largest_share, network_of, share_of
 from gossip.core.statements import PeerRecord, parse_record
-from gossip.updates.topology import Rings
+from gossip.discovery.topology import Rings
 
 MAX_RECORDS: Final = 256
 """32 times the default degree; at 2.4 KiB a record 600 KiB at most."""

@@ -22,12 +22,12 @@ SAVE_EVERY_S: Final = 30.0
 """A book changes within seconds while a swarm gathers; who is killed then knows its bootstrap peers still."""
 
 
-def load_peerstore(path: Path, book: PeerStore, scope: Scope) -> None:
+def load_peerstore(path: Path, peerstore: PeerStore, scope: Scope) -> None:
     """Take up the file, if there is one. Raises LocalError, which says what is wrong with it."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_DUMP_BYTES + 1)
-        book.recall(data, scope)
+        peerstore.recall(data, scope)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -38,9 +38,9 @@ def load_peerstore(path: Path, book: PeerStore, scope: Scope) -> None:
         raise LocalError(f"the address book {path} cannot be used: {error}; starting with an empty one") from error
 
 
-def save_peerstore(path: Path, book: PeerStore) -> None:
+def save_peerstore(path: Path, peerstore: PeerStore) -> None:
     """Write the file whole or not at all. Raises LocalError."""
-    write_whole(path, book.dump())
+    write_whole(path, peerstore.dump())
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -63,7 +63,7 @@ class PeerStoreKeeper:
         """Once, before anybody is dialled."""
         if self._path is not None:
             try:
-                load_peerstore(self._path, self._context.engine.book, self._context.engine.scope)
+                load_peerstore(self._path, self._context.engine.peerstore, self._context.engine.scope)
             except LocalError as error:
                 self._context.warn(str(error))
 
@@ -82,10 +82,10 @@ class PeerStoreKeeper:
 
     def _due(self) -> Callable[[], None] | None:
         """What writes the book as it is now; None where the file has it all."""
-        book = self._context.engine.book
-        if self._path is None or not book.changed:
+        peerstore = self._context.engine.peerstore
+        if self._path is None or not peerstore.changed:
             return None
-        return partial(write_whole, self._path, book.dump())
+        return partial(write_whole, self._path, peerstore.dump())
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -93,7 +93,7 @@ class PeerStoreKeeper:
         try:
             yield
         except LocalError as error:
-            self._context.engine.book.changed = True
+            self._context.engine.peerstore.changed = True
             if not self._complained:  # a full disk stays full for a while
                 self._context.warn(str(error))
             self._complained = True

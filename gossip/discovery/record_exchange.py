@@ -28,13 +28,13 @@ class RecordExchange:
 
     def __init__(
         self,
-        book: PeerStore,
+        peerstore: PeerStore,
         scope: Scope,
         dialable: Callable[[PeerId, float], bool],
         network_of: Callable[[PeerId], str | None],
         neighbours: Container[PeerId],
     ) -> None:
-        self._book = book
+        self._peerstore = peerstore
         self._neighbours = neighbours
         self._strangers = TokenBucket(burst=STRANGERS_BURST, per_s=STRANGERS_PER_S)
         self._scope = scope
@@ -46,8 +46,8 @@ class RecordExchange:
         """The records of one hello. Raises RemoteError."""
         if hello.record:
             own = parse_record(open_from(hello.record, self._scope, teller, EnvelopeKind.RECORD))
-            self._book.learn(own, first_hand=True, calls_from=self._network_of(teller))
-        known = {record.raw for record in self._book.known()}
+            self._peerstore.learn(own, first_hand=True, calls_from=self._network_of(teller))
+        known = {record.raw for record in self._peerstore.known()}
         for raw in hello.records:
             if raw not in known and self._listens(teller, now):
                 self._learn(raw, group_of(teller, self._network_of(teller)), now)
@@ -64,4 +64,4 @@ class RecordExchange:
     def _learn(self, raw: bytes, teller: str, now: float) -> None:
         record = parse_record(open_envelope(raw, self._scope))
         if self._dialable(record.peer, now):
-            self._book.learn(record, first_hand=False, teller=teller)
+            self._peerstore.learn(record, first_hand=False, teller=teller)

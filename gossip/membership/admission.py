@@ -10,12 +10,12 @@ from typing import Final
 
 from gossip.core.errors import AnsweredError, LocalError, Reason, RemoteError
 from gossip.core.ids import PeerId
+from gossip.core.membership_limits import MAX_PIECES, MAX_REMEMBERED
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.membership.certificate import Certificate, SwarmClaim, parse_credentials
 from gossip.membership.check_membership import check_membership, members
 from gossip.membership.invite import Role
 from gossip.membership.manifest_chain import ManifestChain, pack_manifests
-from gossip.membership.membership_limits import MAX_PIECES, MAX_REMEMBERED
 from gossip.membership.refusal import Refusal, claim_words, ended_words, names, parse_refusal, refusal_for
 from gossip.membership.revocation import Revocation
 from gossip.membership.roster import Roster, pack_item

@@ -16,13 +16,13 @@ from typing import Final
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
+from gossip.core.member_messages import Known, MembershipRequest
+from gossip.core.membership_limits import MAX_REDEMPTIONS, MAX_REVOCATIONS
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.membership.admission import Applied, MembershipAdmission
 from gossip.membership.invite import Role
 from gossip.membership.manifest import parse_manifest
 from gossip.membership.manifest_chain import pack_manifests
-from gossip.membership.member_messages import Known, MembershipRequest
-from gossip.membership.membership_limits import MAX_REDEMPTIONS, MAX_REVOCATIONS
 from gossip.membership.roster import parse_item
 from gossip.membership.roster_index import RosterIndex, role_of, why_out
 from gossip.membership.roster_sync import paged, parse_page
@@ -61,9 +61,9 @@ class AntiEntropy:
     """What one member tells and believes. Methods that judge what a peer sent raise RemoteError, or have it in
     `Applied.error`."""
 
-    def __init__(self, gate: MembershipAdmission) -> None:
-        self.gate = gate
-        self._census: RosterIndex | None = None
+    def __init__(self, admission: MembershipAdmission) -> None:
+        self.admission = admission
+        self._roster_index: RosterIndex | None = None
         self._news = KeyedTokenBucket(burst=NEWS_BURST, per_s=NEWS_PER_S)
         self._told = KeyedTokenBucket(burst=TOLD_BURST, per_s=TOLD_PER_S)
         self._pulled = KeyedTokenBucket(burst=PULLED_BURST, per_s=PULLED_PER_S)
@@ -71,32 +71,32 @@ class AntiEntropy:
         self._refused: OrderedDict[Digest, None] = OrderedDict()
 
     @property
-    def census(self) -> RosterIndex:
+    def roster_index(self) -> RosterIndex:
         """The roster as it is now."""
-        if self._census is None:
-            self._census = RosterIndex(self.gate.roster)
-        return self._census
+        if self._roster_index is None:
+            self._roster_index = RosterIndex(self.admission.roster)
+        return self._roster_index
 
     def changed(self, new: Sequence[bytes] = ()) -> None:
         """The roster is not what it was. `new`: the items that came, if it is that; others may have gone for them."""
-        if self._census is None or len(self._census) + len(new) != len(self.gate.roster):
-            self._census = None
+        if self._roster_index is None or len(self._roster_index) + len(new) != len(self.admission.roster):
+            self._roster_index = None
             return
         for item in new:
-            self._census.add(item)
+            self._roster_index.add(item)
 
     def known(self) -> Known:
         """What we tell of what we know."""
-        newest = self.gate.chain.newest
-        return Known(roster=self.census.digest, version=newest.version, manifest=newest.digest)
+        newest = self.admission.chain.newest
+        return Known(roster=self.roster_index.digest, version=newest.version, manifest=newest.digest)
 
     def role_of(self, peer: PeerId) -> Role | None:
         """See census.role_of."""
-        return role_of(self.gate, self.census, peer)
+        return role_of(self.admission, self.roster_index, peer)
 
     def why_out(self, peer: PeerId) -> RemoteError | None:
         """See census.why_out."""
-        return why_out(self.gate, self.census, peer)
+        return why_out(self.admission, self.roster_index, peer)
 
     # -- telling
 
@@ -107,14 +107,14 @@ class AntiEntropy:
 
     def manifest_above(self, version: int) -> bytes:
         """The oldest manifest above `version` that a chain needs; b"": none."""
-        return next((each.raw for each in self.gate.chain.spine() if each.version > version), b"")
+        return next((each.raw for each in self.admission.chain.spine() if each.version > version), b"")
 
     # -- told
 
     def on_told(self, peer: PeerId, told: MembershipRequest, now: float) -> Applied:
         """A member's news. Raises RemoteError on a page that is none."""
         items = parse_page(told.page) if told.page else ()
-        fresh = [item for item in items if item not in self.census]
+        fresh = [item for item in items if item not in self.roster_index]
         counted = [item for item in fresh if _is_revocation(item) or self._news.take(peer, now)]
         applied = self._take(counted, told.known)
         if len(counted) == len(fresh) or applied.error is not None:
@@ -130,7 +130,7 @@ class AntiEntropy:
 
     def wants_manifest(self, theirs: Known) -> bool:
         """Whether a member has a manifest that we should see: a newer one, or another of our number."""
-        newest = self.gate.chain.newest
+        newest = self.admission.chain.newest
         if theirs.manifest in self._refused:
             return False
         return theirs.version > newest.version or (
@@ -140,7 +140,7 @@ class AntiEntropy:
     def on_page(self, peer: PeerId, page: bytes, theirs: Known, now: float) -> Applied:
         """A page that we asked for. Raises RemoteError on one that is none, and FLOODED for the rest of this pull when
         there was more news than rosters have."""
-        fresh = [item for item in parse_page(page) if item not in self.census]
+        fresh = [item for item in parse_page(page) if item not in self.roster_index]
         counted = [item for item in fresh if _is_revocation(item) or self._pulled.take(peer, now)]
         applied = self._take(counted, theirs)
         if len(counted) < len(fresh) and applied.error is None:
@@ -154,7 +154,7 @@ class AntiEntropy:
 
     def submit_manifests(self, dump: bytes, offered: Digest | None = None) -> Applied:
         """Manifests of our own admin, or (`offered`: its newest) of a member."""
-        applied = self.gate.apply_manifests(dump)
+        applied = self.admission.apply_manifests(dump)
         if applied.new:
             self.changed()
         if applied.error is not None and offered is not None:
@@ -165,19 +165,19 @@ class AntiEntropy:
 
     def submit_items(self, items: Iterable[bytes]) -> Applied:
         """Items of our own admin."""
-        applied = self.gate.apply(items)
+        applied = self.admission.apply(items)
         if applied.new:
             self.changed(applied.new)
         return applied
 
     def _take(self, items: Iterable[bytes], theirs: Known) -> Applied:
         """Under another manifest other admins may have signed them: those are left alone until we have it too."""
-        if theirs.manifest != self.gate.chain.newest.digest:
+        if theirs.manifest != self.admission.chain.newest.digest:
             items = [item for item in items if self._trusts(item)]
         return self.submit_items(items)
 
     def _trusts(self, item: bytes) -> bool:
         try:
-            return self.gate.roster.trusts(parse_item(item))
+            return self.admission.roster.trusts(parse_item(item))
         except RemoteError:
             return True  # to be refused as what it is

@@ -18,9 +18,9 @@ from gossip.core.digests import DIGEST_BYTES, SWARM_ID_BYTES, digest_of
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import Identity, verify_key_of
 from gossip.core.ids import Digest, PeerId, SwarmId
+from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ROTATIONS, TOLERANCE_S
 from gossip.core.wire import Fields, malformed, pack
 from gossip.membership.invite import Appointment, Invite, Role, parse_appointment, parse_invite
-from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ROTATIONS, TOLERANCE_S
 from gossip.membership.signed import (
     NONCE_BYTES,
     SignedKind,

@@ -6,11 +6,11 @@ the certificate was parsed.
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import PeerId
+from gossip.core.membership_limits import TOLERANCE_S
 from gossip.membership.certificate import Certificate, SwarmClaim
 from gossip.membership.invite import Appointment, Role
 from gossip.membership.manifest import ManifestBody, Policy
 from gossip.membership.manifest_chain import ManifestChain
-from gossip.membership.membership_limits import TOLERANCE_S
 from gossip.membership.roster import Roster
 
 

@@ -9,9 +9,9 @@ from typing import Final
 import trio
 
 from gossip.core.errors import LocalError
+from gossip.core.membership_limits import MAX_LINE_BYTES
 from gossip.core.secret_file import read_private
 from gossip.membership.membership_files import SUFFIX, MembershipFiles
-from gossip.membership.membership_limits import MAX_LINE_BYTES
 
 INBOX_LOOK_S: Final = 0.5
 """Between two looks: who revokes somebody is not to wait for it. A look at an empty folder takes 20 us."""

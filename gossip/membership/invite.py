@@ -17,14 +17,14 @@ from typing import Final
 from gossip.core.digests import SWARM_ID_BYTES
 from gossip.core.identity import KEY_BYTES
 from gossip.core.ids import Digest, PeerId, SwarmId
-from gossip.core.wire import Fields, malformed
-from gossip.membership.membership_limits import (
+from gossip.core.membership_limits import (
     MAX_CERTIFICATE_BYTES,
     MAX_NAME_CHARS,
     MAX_OPEN_USES,
     MAX_REDEMPTIONS,
     MAX_USES,
 )
+from gossip.core.wire import Fields, malformed
 from gossip.membership.signed import SignedKind, Signer, key_of, open_signed, ours, peer_of, sign
 
 _MAX_ROLE_CHARS: Final = 16

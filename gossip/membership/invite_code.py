@@ -18,18 +18,18 @@ from typing import Final
 from gossip.core.digests import digest_of
 from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import KEY_BYTES, Identity
-from gossip.core.wire import malformed, pack
-from gossip.membership.invite import parse_invite
-from gossip.membership.invite_bundle import InviteBundle, check_parts
-from gossip.membership.manifest import PSK_BYTES, parse_manifest
-from gossip.membership.manifest_chain import ManifestChain
-from gossip.membership.membership_limits import (
+from gossip.core.membership_limits import (
     MAX_CERTIFICATE_BYTES,
     MAX_LINE_BYTES,
     MAX_LINE_CHARS,
     MAX_LINE_MANIFESTS,
     MAX_MANIFEST_BYTES,
 )
+from gossip.core.wire import malformed, pack
+from gossip.membership.invite import parse_invite
+from gossip.membership.invite_bundle import InviteBundle, check_parts
+from gossip.membership.manifest import PSK_BYTES, parse_manifest
+from gossip.membership.manifest_chain import ManifestChain
 from gossip.membership.short_invite import ShortInvite, pack_short, parse_short
 from gossip.membership.signed import unpack_exact
 

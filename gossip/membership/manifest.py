@@ -16,8 +16,7 @@ from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import KEY_BYTES, SIGNATURE_BYTES, peer_id_of, verify, verify_key_of
 from gossip.core.ids import Digest, PeerId, SwarmId
 from gossip.core.limits import MAX_BLOB_BYTES
-from gossip.core.wire import Fields, malformed, pack
-from gossip.membership.membership_limits import (
+from gossip.core.membership_limits import (
     MAX_ADDRESS_CHARS,
     MAX_ADMINS,
     MAX_ALLOWED,
@@ -29,6 +28,7 @@ from gossip.membership.membership_limits import (
     MAX_SIGNATURES,
     MAX_VERSION,
 )
+from gossip.core.wire import Fields, malformed, pack
 from gossip.membership.settings import Settings, pack_settings, parse_settings
 from gossip.membership.signed import NONCE_BYTES, SignedKind, Signer, domain, keys_of, ours, sorted_keys, unpack_exact
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import SwarmId
+from gossip.core.membership_limits import MAX_CHAIN, MAX_CONFLICTS, MAX_MANIFEST_BYTES
 from gossip.core.wire import pack
 from gossip.membership.manifest import Manifest, parse_manifest
-from gossip.membership.membership_limits import MAX_CHAIN, MAX_CONFLICTS, MAX_MANIFEST_BYTES
 from gossip.membership.signed import unpack_exact
 
 MAX_CHAIN_BYTES: Final = MAX_CHAIN * (MAX_MANIFEST_BYTES + 8)

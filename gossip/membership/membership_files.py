@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gossip.core.errors import LocalError, RemoteError
+from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES
 from gossip.core.secret_file import read_private, write_private
 from gossip.membership import (
     Certificate,
@@ -25,7 +26,6 @@ from gossip.membership import (
     parse_certificate,
 )
 from gossip.membership.manifest_chain import MAX_CHAIN_BYTES
-from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES
 from gossip.membership.roster_sync import MAX_ROSTER_BYTES
 from gossip.transport.pnet import PresharedKey
 

@@ -19,13 +19,7 @@ from gossip.core.config import GossipConfig
 from gossip.core.errors import GossipError, LocalError, Reason, RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.limits import KIB
-from gossip.core.messages import Refused, encode_answer, parse_bytes_answer, parse_known_answer
-from gossip.membership import dump_roster
-from gossip.membership.admission import Applied
-from gossip.membership.anti_entropy import AntiEntropy, is_item
-from gossip.membership.inbox_task import watch_inbox
-from gossip.membership.invite import Role
-from gossip.membership.member_messages import (
+from gossip.core.member_messages import (
     MAX_PAGE_NUMBER,
     BucketsRequest,
     Known,
@@ -37,7 +31,13 @@ from gossip.membership.member_messages import (
     pack_parts,
     unpack_parts,
 )
-from gossip.membership.membership_limits import MAX_CHAIN, MAX_MANIFEST_BYTES, MAX_PAGE_BYTES
+from gossip.core.membership_limits import MAX_CHAIN, MAX_MANIFEST_BYTES, MAX_PAGE_BYTES
+from gossip.core.messages import Refused, encode_answer, parse_bytes_answer, parse_known_answer
+from gossip.membership import dump_roster
+from gossip.membership.admission import Applied
+from gossip.membership.anti_entropy import AntiEntropy, is_item
+from gossip.membership.inbox_task import watch_inbox
+from gossip.membership.invite import Role
 from gossip.membership.private_swarm import PrivateSwarm
 from gossip.membership.roster_sync import differing
 from gossip.session import Session, ask_once, open_session
@@ -80,16 +80,16 @@ class ServicePorts:
 
 def service_ports_of(context: ServiceContext, cut: Callable[[PeerId, RemoteError], None]) -> ServicePorts:
     """A member's."""
-    court = context.engine.court
+    peer_scores = context.engine.peer_scores
     return ServicePorts(
         transport=context.transport,
         config=context.config,
         jitter=context.engine.jitter,
         warn=context.warn,
         offence=context.offence,
-        refuse=court.refuse,
+        refuse=peer_scores.refuse,
         cut=cut,
-        inherit=court.scores.inherit,
+        inherit=peer_scores.scores.inherit,
     )
 
 
@@ -108,11 +108,11 @@ class MemberView:
 
 
 class MembershipSync:
-    """One task of a service. `spread` is what it decides by."""
+    """One task of a service. `anti_entropy` is what it decides by."""
 
-    def __init__(self, private: PrivateSwarm, spread: AntiEntropy, house: ServicePorts) -> None:
-        self.spread = spread
-        self._gate = private.gate
+    def __init__(self, private: PrivateSwarm, anti_entropy: AntiEntropy, house: ServicePorts) -> None:
+        self.anti_entropy = anti_entropy
+        self._admission = private.admission
         self._private = private
         self._house = house
         self._news: list[bytes] = []
@@ -123,7 +123,7 @@ class MembershipSync:
         self._complained: set[str] = set()
         self._turn = 0
         self._nursery: trio.Nursery | None = None
-        private.gate.learned = self._learned
+        private.admission.learned = self._learned
 
     # -- the service's calls
 
@@ -143,37 +143,39 @@ class MembershipSync:
     def peer_connected(self, peer: PeerId) -> None:
         """Somebody is here, and hears at once what we know. Who had another key keeps what that one is charged with, by
         its own showing: a rotation that somebody else hands in may name any heir."""
-        for old in self._gate.predecessors(peer):
+        for old in self._admission.predecessors(peer):
             self._house.inherit(peer, old)
         self._tell(peer, b"")
 
     def peer_lost(self, peer: PeerId) -> None:
         """The last connection is gone."""
-        self._gate.forget(peer)
+        self._admission.forget(peer)
 
     def answer(self, peer: PeerId, request: MemberRequest) -> bytes:
         """The answer to a member. Raises RemoteError, which is charged to it."""
         match request:
             case MembershipRequest():
-                applied = self.spread.on_told(peer, request, trio.current_time())
+                applied = self.anti_entropy.on_told(peer, request, trio.current_time())
                 self._follow_up(applied)
                 if applied.error is not None:
                     raise applied.error
                 self._consider(peer, request.known)
-                return encode_answer(*known_fields(self.spread.known()))
+                return encode_answer(*known_fields(self.anti_entropy.known()))
             case BucketsRequest():
-                return encode_answer(self.spread.census.buckets)
+                return encode_answer(self.anti_entropy.roster_index.buckets)
             case RosterRequest(parts=parts, page=page):
-                return encode_answer(self.spread.census.page(unpack_parts(parts), page))
+                return encode_answer(self.anti_entropy.roster_index.page(unpack_parts(parts), page))
             case TermsRequest(above=above):
-                return encode_answer(self.spread.manifest_above(above))
+                return encode_answer(self.anti_entropy.manifest_above(above))
 
     def submit(self, signed: Iterable[bytes]) -> None:
         """Take up what an admin has signed, items (`pack_item`) and manifests (`pack_manifests`), save it, and tell
         everybody. Raises LocalError when some of it is nothing that the swarm takes; the rest is taken up."""
         errors = []
         for each in signed:
-            applied = self.spread.submit_items((each,)) if is_item(each) else self.spread.submit_manifests(each)
+            applied = (
+                self.anti_entropy.submit_items((each,)) if is_item(each) else self.anti_entropy.submit_manifests(each)
+            )
             self._follow_up(applied)
             errors += [applied.error] if applied.error else []
         self._save()
@@ -185,8 +187,8 @@ class MembershipSync:
     def view(self) -> list[MemberView]:
         """Everybody whom the roster has, in the order of their joining."""
         connected, rows = self._house.transport.peers, []
-        for each in sorted(self._gate.roster.certificates, key=lambda it: (it.joined_at, it.peer)):
-            error = self._gate.why_out(each.peer, each)
+        for each in sorted(self._admission.roster.certificates, key=lambda it: (it.joined_at, it.peer)):
+            error = self._admission.why_out(each.peer, each)
             rows.append(
                 MemberView(
                     peer=each.peer,
@@ -204,7 +206,7 @@ class MembershipSync:
 
     def _learned(self, item: bytes) -> None:
         """The gate has let a newcomer in."""
-        self.spread.changed((item,))
+        self.anti_entropy.changed((item,))
         self._tell_on((item,))
 
     def _follow_up(self, applied: Applied) -> None:
@@ -213,7 +215,7 @@ class MembershipSync:
         self._tell_on(tuple(each for each in applied.new if is_item(each)))
         if not all(map(is_item, applied.new)):
             self._unsaved.add("manifests")
-            self._private.on_manifest(self._gate.chain.newest)
+            self._private.on_manifest(self._admission.chain.newest)
         self._cut(applied.cut)
 
     def _tell_on(self, items: tuple[bytes, ...]) -> None:
@@ -223,7 +225,7 @@ class MembershipSync:
 
     def _cut(self, peers: Iterable[PeerId]) -> None:
         for peer in peers:
-            error = self.spread.why_out(peer) or RemoteError(Reason.NO_MEMBER, "no member any more")
+            error = self.anti_entropy.why_out(peer) or RemoteError(Reason.NO_MEMBER, "no member any more")
             self._house.cut(peer, error)
 
     def _blame(self, peer: PeerId, error: RemoteError) -> None:
@@ -246,7 +248,7 @@ class MembershipSync:
             await self._woken.wait()
             self._woken, items = trio.Event(), self._news
             self._news = []
-            page = self.spread.news_page(items, trio.current_time())
+            page = self.anti_entropy.news_page(items, trio.current_time())
             for peer in self._house.transport.peers:
                 self._tell(peer, page)
             await trio.sleep(NEWS_PAUSE_S)
@@ -270,7 +272,7 @@ class MembershipSync:
         house, owed = self._house, self._owed[peer]
         try:
             while owed:
-                request = MembershipRequest.of(self.spread.known(), owed.popleft())
+                request = MembershipRequest.of(self.anti_entropy.known(), owed.popleft())
                 raw = await ask_once(house.transport, peer, request, house.config.request_timeout_s, KIB)
                 self._consider(peer, parse_known_answer(raw))
         except (Refused, TransportError):
@@ -283,7 +285,7 @@ class MembershipSync:
     async def _visit_guides(self) -> None:
         """Bootstrap nodes are connected to nobody for long; what an admin says is brought to them."""
         house = self._house
-        for address in dict.fromkeys((*house.config.peers, *self._gate.chain.newest.terms.bootstrap)):
+        for address in dict.fromkeys((*house.config.peers, *self._admission.chain.newest.terms.bootstrap)):
             with suppress(GossipError), trio.move_on_after(house.config.dial_timeout_s):
                 if peer_in(address) not in house.transport.peers:
                     self._tell(await house.transport.dial(address), b"")
@@ -292,7 +294,7 @@ class MembershipSync:
 
     def _consider(self, peer: PeerId, theirs: Known) -> None:
         free = peer not in self._pulling and self._nursery is not None
-        if free and self.spread.wants_of(peer, theirs, trio.current_time()):
+        if free and self.anti_entropy.wants_of(peer, theirs, trio.current_time()):
             assert self._nursery is not None
             self._pulling.add(peer)
             self._nursery.start_soon(self._pull, peer, theirs)
@@ -313,15 +315,15 @@ class MembershipSync:
 
     async def _pull_manifests(self, session: Session, theirs: Known) -> None:
         for _ in range(MAX_CHAIN):
-            if not self.spread.wants_manifest(theirs):
+            if not self.anti_entropy.wants_manifest(theirs):
                 return
-            newest = self._gate.chain.newest
+            newest = self._admission.chain.newest
             above = min(newest.version, theirs.version - 1)  # of a fork, theirs
             answer = await session.ask(TermsRequest(above=above), MAX_MANIFEST_BYTES + KIB)
             raw = parse_bytes_answer(answer, MAX_MANIFEST_BYTES)
             if not raw:
                 return
-            applied = self.spread.on_manifest(raw, theirs)
+            applied = self.anti_entropy.on_manifest(raw, theirs)
             self._follow_up(applied)
             if applied.error is not None:
                 raise applied.error
@@ -329,7 +331,7 @@ class MembershipSync:
                 return
 
     async def _pull_roster(self, session: Session, peer: PeerId, theirs: Known) -> None:
-        ours = self.spread.census
+        ours = self.anti_entropy.roster_index
         if theirs.roster == ours.digest:
             return
         answer = await session.ask(BucketsRequest(), len(ours.buckets) + KIB)
@@ -339,7 +341,7 @@ class MembershipSync:
             page = parse_bytes_answer(answer, MAX_PAGE_BYTES)
             if not page:
                 return
-            applied = self.spread.on_page(peer, page, theirs, trio.current_time())
+            applied = self.anti_entropy.on_page(peer, page, theirs, trio.current_time())
             self._follow_up(applied)
             if applied.error is not None:
                 raise applied.error
@@ -351,9 +353,9 @@ class MembershipSync:
         while True:
             await trio.sleep(LOOK_S)
             # Of more members than the gate remembers, the roster still tells who is out.
-            strangers = {peer for peer in self._house.transport.peers if self.spread.role_of(peer) is None}
-            self._cut(self._gate.cut() | strangers)
-            why = self._gate.why_out(self._house.transport.peer_id, self._gate.own)
+            strangers = {peer for peer in self._house.transport.peers if self.anti_entropy.role_of(peer) is None}
+            self._cut(self._admission.cut() | strangers)
+            why = self._admission.why_out(self._house.transport.peer_id, self._admission.own)
             if why is not None:
                 self._warn_once(f"our own membership has ended: {why}")
             if trio.current_time() >= saved_at + SAVE_EVERY_S:
@@ -362,7 +364,7 @@ class MembershipSync:
 
     async def _save_some(self) -> None:
         """A large roster is written in a thread: on a slow disk it takes longer than anybody should wait."""
-        dump = dump_roster(self._gate.roster) if "roster" in self._unsaved else b""
+        dump = dump_roster(self._admission.roster) if "roster" in self._unsaved else b""
         if len(dump) <= self._house.config.hash_in_thread_above:
             self._save()
             return
@@ -377,9 +379,9 @@ class MembershipSync:
         files = self._private.files
         try:
             if "manifests" in self._unsaved:
-                files.save_manifests(self._gate.chain)
+                files.save_manifests(self._admission.chain)
             if self._unsaved:
-                files.save_roster(self._gate.roster)
+                files.save_roster(self._admission.roster)
             self._unsaved.clear()
         except LocalError as error:
             self._warn_once(str(error))

@@ -19,7 +19,7 @@ from gossip.membership.membership_files import MembershipFiles
 
 def of_swarm(config: GossipConfig, private: "PrivateSwarm") -> GossipConfig:
     """The config with the swarm's own id. Raises LocalError when it names another one."""
-    swarm = private.gate.chain.swarm
+    swarm = private.admission.chain.swarm
     if config.swarm_id not in (None, swarm):
         raise LocalError("the config names another swarm than the membership is of")
     return replace(config, swarm_id=swarm)
@@ -34,7 +34,7 @@ class PrivateSwarm:
     """A node's membership. `on_manifest` is called on the loop with each newer manifest that is accepted, to be applied
     at its round; it must be quick and must not raise."""
 
-    gate: MembershipAdmission
+    admission: MembershipAdmission
     files: MembershipFiles
     on_manifest: Callable[[Manifest], None] = ignore_manifest
 
@@ -50,11 +50,11 @@ class PrivateSwarm:
         """Of what is on disk. `now` in unix seconds. Raises LocalError: damaged files, or a membership of our own that
         does not hold. Takes 0.2 ms for each member that is known."""
         chain = files.load_manifests()
-        gate = MembershipAdmission(
+        admission = MembershipAdmission(
             peer=peer,
             certificate=files.load_certificate(),
             chain=chain,
             roster=files.load_roster(chain),
             now=now,
         )
-        return cls(gate=gate, files=files, on_manifest=on_manifest)
+        return cls(admission=admission, files=files, on_manifest=on_manifest)

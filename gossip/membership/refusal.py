@@ -14,10 +14,10 @@ from typing import Final
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import PeerId
+from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES
 from gossip.core.wire import malformed, pack
 from gossip.membership.certificate import Certificate, SwarmClaim
 from gossip.membership.manifest import ManifestBody
-from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES
 from gossip.membership.revocation import Revocation, parse_revocation
 from gossip.membership.roster import Roster
 from gossip.membership.signed import unpack_exact

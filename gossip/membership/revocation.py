@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 from gossip.core.digests import SWARM_ID_BYTES
 from gossip.core.identity import peer_id_of
 from gossip.core.ids import Digest, PeerId, SwarmId
+from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES, MAX_REASON_CHARS
 from gossip.core.wire import malformed
-from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, MAX_REASON_CHARS
 from gossip.membership.signed import SignedKind, Signer, key_of, open_signed, ours, sign
 
 Target: TypeAlias = "tuple[What, PeerId | Digest]"

@@ -15,9 +15,9 @@ from typing import Final, TypeAlias
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId, SwarmId
+from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ITEM_BYTES, MAX_REDEMPTIONS, MAX_REVOCATIONS
 from gossip.core.wire import pack
 from gossip.membership.certificate import Certificate, Key, parse_certificate
-from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ITEM_BYTES, MAX_REDEMPTIONS, MAX_REVOCATIONS
 from gossip.membership.revocation import Revocation, Target, What, parse_revocation
 from gossip.membership.signed import unpack_exact
 

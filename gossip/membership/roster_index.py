@@ -8,10 +8,10 @@ from collections.abc import Collection
 from gossip.core.digests import digest_of
 from gossip.core.errors import RemoteError
 from gossip.core.ids import Digest, PeerId
+from gossip.core.membership_limits import BUCKET_BYTES, BUCKETS
 from gossip.membership.admission import MembershipAdmission
 from gossip.membership.certificate import Certificate
 from gossip.membership.invite import Role
-from gossip.membership.membership_limits import BUCKET_BYTES, BUCKETS
 from gossip.membership.roster import Roster, parse_item
 from gossip.membership.roster_sync import bucket_of, buckets_of, paged
 
@@ -66,22 +66,22 @@ class RosterIndex:
         return self._by_peer.get(peer, [])
 
 
-def role_of(gate: MembershipAdmission, census: RosterIndex, peer: PeerId) -> Role | None:
+def role_of(admission: MembershipAdmission, roster_index: RosterIndex, peer: PeerId) -> Role | None:
     """What a peer may do by what the roster has of it, or by what it showed us; None for one of whom nothing is known
     that makes it a member. Of two memberships a trainer's counts."""
-    known = census.certificates_of(peer)
-    roles = {each.role for each in known if gate.why_out(peer, each) is None}
+    known = roster_index.certificates_of(peer)
+    roles = {each.role for each in known if admission.why_out(peer, each) is None}
     if not roles:
-        return gate.role_of(peer)
+        return admission.role_of(peer)
     return Role.TRAINER if Role.TRAINER in roles else min(roles)
 
 
-def why_out(gate: MembershipAdmission, census: RosterIndex, peer: PeerId) -> RemoteError | None:
+def why_out(admission: MembershipAdmission, roster_index: RosterIndex, peer: PeerId) -> RemoteError | None:
     """Why a peer of whom we know is no member any more; None for a member, and for one that we know nothing of."""
-    if role_of(gate, census, peer) is not None:
+    if role_of(admission, roster_index, peer) is not None:
         return None
-    known = census.certificates_of(peer)
+    known = roster_index.certificates_of(peer)
     if known:
-        return gate.why_out(peer, known[0])
-    gone = gate.roster.replaced(peer) or gate.roster.revoked_peer(peer) is not None
-    return gate.why_out(peer) if gone else None
+        return admission.why_out(peer, known[0])
+    gone = admission.roster.replaced(peer) or admission.roster.revoked_peer(peer) is not None
+    return admission.why_out(peer) if gone else None

@@ -14,8 +14,7 @@ from typing import Final
 from gossip.core.digests import DIGEST_BYTES, SWARM_ID_BYTES, digest_of
 from gossip.core.errors import LocalError, RemoteError
 from gossip.core.ids import Digest, SwarmId
-from gossip.core.wire import malformed, pack
-from gossip.membership.membership_limits import (
+from gossip.core.membership_limits import (
     BUCKET_BYTES,
     BUCKETS,
     MAX_ITEM_BYTES,
@@ -23,6 +22,7 @@ from gossip.membership.membership_limits import (
     MAX_REDEMPTIONS,
     MAX_REVOCATIONS,
 )
+from gossip.core.wire import malformed, pack
 from gossip.membership.roster import Roster, parse_item
 from gossip.membership.signed import unpack_exact
 

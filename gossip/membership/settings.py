@@ -12,14 +12,14 @@ import msgpack
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.limits import MAX_COUNTER
-from gossip.core.wire import malformed, pack
-from gossip.membership.membership_limits import (
+from gossip.core.membership_limits import (
     MAX_KEY_CHARS,
     MAX_SETTING_CHARS,
     MAX_SETTINGS,
     MAX_SETTINGS_BYTES,
     MAX_SETTINGS_DEPTH,
 )
+from gossip.core.wire import malformed, pack
 
 Setting: TypeAlias = "str | int | float | bool | list[Setting] | dict[str, Setting] | None"
 Settings: TypeAlias = Mapping[str, Setting]

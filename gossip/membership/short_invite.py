@@ -21,12 +21,7 @@ from gossip.core.digests import SWARM_ID_BYTES
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of
 from gossip.core.ids import PeerId, SwarmId
-from gossip.core.wire import malformed, pack
-from gossip.membership.invite import Invite, Role, parse_invite
-from gossip.membership.invite_bundle import InviteBundle, check_parts
-from gossip.membership.manifest import PSK_BYTES
-from gossip.membership.manifest_chain import ManifestChain, pack_manifests
-from gossip.membership.membership_limits import (
+from gossip.core.membership_limits import (
     MAX_ADDRESS_CHARS,
     MAX_LINE_ADDRESSES,
     MAX_LINE_BYTES,
@@ -34,6 +29,11 @@ from gossip.membership.membership_limits import (
     MAX_USES,
     NAMED_BYTES,
 )
+from gossip.core.wire import malformed, pack
+from gossip.membership.invite import Invite, Role, parse_invite
+from gossip.membership.invite_bundle import InviteBundle, check_parts
+from gossip.membership.manifest import PSK_BYTES
+from gossip.membership.manifest_chain import ManifestChain, pack_manifests
 from gossip.membership.signed import key_of, unpack_exact
 
 ROLES: Final = (Role.TRAINER, Role.OBSERVER, Role.RELAY, Role.BOOTSTRAP)

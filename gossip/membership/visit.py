@@ -21,18 +21,18 @@ from gossip.core.digests import digest_of
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
-from gossip.core.wire import malformed, pack
-from gossip.membership.invite import Invite, parse_invite
-from gossip.membership.invite_bundle import InviteBundle
-from gossip.membership.manifest import ManifestBody
-from gossip.membership.manifest_chain import ManifestChain, load_chain, pack_manifests
-from gossip.membership.membership_limits import (
+from gossip.core.membership_limits import (
     MAX_CERTIFICATE_BYTES,
     MAX_LINE_BYTES,
     MAX_PIECE_BYTES,
     NAMED_BYTES,
     TOLERANCE_S,
 )
+from gossip.core.wire import malformed, pack
+from gossip.membership.invite import Invite, parse_invite
+from gossip.membership.invite_bundle import InviteBundle
+from gossip.membership.manifest import ManifestBody
+from gossip.membership.manifest_chain import ManifestChain, load_chain, pack_manifests
 from gossip.membership.refusal import TOLD, Refusal, invite_words, parse_refusal
 from gossip.membership.revocation import What
 from gossip.membership.roster import Roster

@@ -12,8 +12,8 @@ import trio
 
 from gossip.core.errors import GossipError, Reason, RemoteError
 from gossip.core.ids import PeerId
+from gossip.core.membership_limits import MAX_PIECES
 from gossip.membership import InviteBundle
-from gossip.membership.membership_limits import MAX_PIECES
 from gossip.membership.visit import TurnedAwayError, Visitor
 from gossip.transport.base import Stream, Transport, TransportError
 

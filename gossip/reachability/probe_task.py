@@ -41,7 +41,7 @@ class AddressProber:
     def start_some(self, nursery: trio.Nursery) -> None:
         """Probe whoever is connected, or asked us for somebody of late, and was not reached where its record says."""
         now = trio.current_time()
-        for record in self._context.engine.book.of_standing(RecordTrust.FIRST_HAND):
+        for record in self._context.engine.peerstore.of_standing(RecordTrust.FIRST_HAND):
             if len(self._probing) >= MAX_PROBES:
                 return
             address = self._next(record, now)
@@ -50,7 +50,7 @@ class AddressProber:
                 nursery.start_soon(self._probe, record.peer, address)
 
     def _next(self, record: PeerRecord, now: float) -> str | None:
-        there = record.peer in self._context.transport.peers or self._context.engine.directory.awaits(record.peer, now)
+        there = record.peer in self._context.transport.peers or self._context.engine.dht.awaits(record.peer, now)
         if record.peer in self._probing or not there:
             return None
         busy = {host_of(address) for address in self._probing.values()}
@@ -77,6 +77,6 @@ class AddressProber:
         else:
             self._attempts.succeeded(address)
             self._hosts.succeeded(host_of(address))
-            self._context.engine.book.reached(peer, address, network)
+            self._context.engine.peerstore.reached(peer, address, network)
         finally:
             del self._probing[peer]

@@ -12,16 +12,18 @@ from gossip.updates.roles import Roles
 class BroadcastValidator:
     """`offence(peer, error, now)` charges a peer."""
 
-    def __init__(self, court: PeerScores, roles: Roles, offence: Callable[[PeerId, RemoteError, float], None]) -> None:
-        self._court = court
+    def __init__(
+        self, peer_scores: PeerScores, roles: Roles, offence: Callable[[PeerId, RemoteError, float], None]
+    ) -> None:
+        self._peer_scores = peer_scores
         self._roles = roles
         self._offence = offence
         self._rates = AnnouncementLimit()
 
     def listens(self, forwarder: PeerId, signer: PeerId, now: float) -> bool:
         """Whether a link of `signer` that `forwarder` passes on is looked into."""
-        if self._court.scores.banned(signer, now):
-            self._court.refuse(signer, RemoteError(Reason.BANNED, "a link of a banned signer"))
+        if self._peer_scores.scores.banned(signer, now):
+            self._peer_scores.refuse(signer, RemoteError(Reason.BANNED, "a link of a banned signer"))
             return False
         if (objection := self._roles.objection(signer)) is not None:
             self._blame(forwarder, signer, objection, now)
@@ -37,4 +39,4 @@ class BroadcastValidator:
         if forwarder == signer:
             self._offence(signer, error, now)
         else:
-            self._court.refuse(forwarder, error)
+            self._peer_scores.refuse(forwarder, error)

@@ -11,7 +11,7 @@ from typing import assert_never
 import trio
 
 from gossip.blobs.attestation_task import SnapshotAttestation
-from gossip.blobs.blob_cache import BlobCache, PartialBlob
+from gossip.blobs.blob_cache_task import BlobCache, PartialBlob
 from gossip.blobs.blob_fetch_task import BlobFetch
 from gossip.blobs.multi_source_task import MultiSourceFetch
 from gossip.context import ServiceContext
@@ -34,13 +34,15 @@ from gossip.updates.neighbour import FetchHeaders, FetchPayload, FetchSnapshot, 
 class Fetcher:
     """Of one neighbour. `pulling`: whether a blob is on its way."""
 
-    def __init__(self, peer: PeerId, context: ServiceContext, shelf: BlobCache, witnesses: SnapshotAttestation) -> None:
+    def __init__(
+        self, peer: PeerId, context: ServiceContext, blob_cache: BlobCache, attestation: SnapshotAttestation
+    ) -> None:
         self.pulling = False
         self._peer = peer
         self._context = context
         self._engine = context.engine
-        self._shelf = shelf
-        self._witnesses = witnesses
+        self._blob_cache = blob_cache
+        self._attestation = attestation
 
     async def fetch(self, work: Work) -> tuple[UpdateHeader | SnapshotOffer, bytes | None] | None:
         """What came of it: an update, or None where there is none to hand on. Raises RemoteError (also Refused) or
@@ -55,7 +57,7 @@ class Fetcher:
                 return None
             case FetchSnapshot(epoch=epoch, seq=seq):
                 offer = await self._offer(SnapshotRequest(epoch=epoch, seq=seq))
-                await self._witnesses.check(offer, seq if offer.epoch == epoch else 0)
+                await self._attestation.check(offer, seq if offer.epoch == epoch else 0)
                 return offer, await self._pull(offer.address, offer.size, model=True)
             case _:
                 assert_never(work)
@@ -78,9 +80,9 @@ class Fetcher:
 
     async def _pull(self, address: Digest, size: int, *, model: bool) -> bytes:
         """A blob, of its author or of whoever has it."""
-        self._shelf.make_room(self._peer, self._engine.neighbours, trio.current_time())
-        kept = self._shelf.begin(self._peer, address, size, model=model, now=trio.current_time())
-        joint = MultiSourceFetch(self._context, self._pulling_of(kept), self._shelf.places)
+        self._blob_cache.make_room(self._peer, self._engine.neighbours, trio.current_time())
+        kept = self._blob_cache.begin(self._peer, address, size, model=model, now=trio.current_time())
+        joint = MultiSourceFetch(self._context, self._pulling_of(kept), self._blob_cache.places)
         async with self._at_it(kept):
             whole, error = await joint.run(), joint.error
         if not whole:
@@ -89,8 +91,8 @@ class Fetcher:
         if isinstance(error, RemoteError) and not isinstance(error, Refused):  # the others have helped out
             self._context.offence(self._peer, error)
         data = kept.download.finish()
-        self._engine.court.stats.blob_seconds.add(trio.current_time() - kept.download.began)
-        self._shelf.finish(self._peer, kept, data)
+        self._engine.peer_scores.stats.blob_seconds.add(trio.current_time() - kept.download.began)
+        self._blob_cache.finish(self._peer, kept, data)
         return data
 
     def _pulling_of(self, kept: PartialBlob) -> BlobFetch:

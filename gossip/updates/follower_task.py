@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from gossip.blobs.attestation_task import SnapshotAttestation
-from gossip.blobs.blob_cache import BlobCache
+from gossip.blobs.blob_cache_task import BlobCache
 from gossip.blobs.state_digest_task import StateDigestVerifier
 from gossip.context import Notifier, ServiceContext
 from gossip.core.api import Update
@@ -48,8 +48,8 @@ class Follower:
         neighbour: Neighbour,
         context: ServiceContext,
         updates: trio.MemorySendChannel[Update],
-        shelf: BlobCache,
-        witnesses: SnapshotAttestation,
+        blob_cache: BlobCache,
+        attestation: SnapshotAttestation,
     ) -> None:
         self.scope = trio.CancelScope()
         self._woken = Notifier()
@@ -58,9 +58,9 @@ class Follower:
         self._context = context
         self._engine = context.engine
         self._updates = updates
-        self._shelf = shelf
+        self._blob_cache = blob_cache
         self._in_flight: _InFlight | None = None
-        self._fetcher = Fetcher(peer, context, shelf, witnesses)
+        self._fetcher = Fetcher(peer, context, blob_cache, attestation)
         self._checker = StateDigestVerifier(peer, neighbour, context)
         self._quota = KeyedTokenBucket(burst=UPDATES_BURST, per_s=UPDATES_PER_S)
 
@@ -80,8 +80,8 @@ class Follower:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._heartbeat)
                 await self._follow()
-        if self._engine.court.scores.banned(self._peer, trio.current_time()):
-            self._shelf.forget(self._peer)
+        if self._engine.peer_scores.scores.banned(self._peer, trio.current_time()):
+            self._blob_cache.forget(self._peer)
 
     def wake(self) -> None:
         """There may be something to fetch: look, and time how long that takes from now."""

@@ -3,7 +3,7 @@
 import trio
 
 from gossip.blobs.attestation_task import SnapshotAttestation
-from gossip.blobs.blob_cache import BlobCache
+from gossip.blobs.blob_cache_task import BlobCache
 from gossip.context import ServiceContext
 from gossip.core.api import QueueName, Update
 from gossip.core.errors import RemoteError
@@ -14,11 +14,11 @@ from gossip.updates.follower_task import Follower
 class Followers:
     """By neighbour."""
 
-    def __init__(self, context: ServiceContext, updates: trio.MemorySendChannel[Update], shelf: BlobCache) -> None:
+    def __init__(self, context: ServiceContext, updates: trio.MemorySendChannel[Update], blob_cache: BlobCache) -> None:
         self._context = context
         self._updates = updates
-        self._shelf = shelf
-        self._witnesses = SnapshotAttestation(context)
+        self._blob_cache = blob_cache
+        self._attestation = SnapshotAttestation(context)
         self._all: dict[PeerId, Follower] = {}
 
     def __len__(self) -> int:
@@ -28,7 +28,7 @@ class Followers:
         """Follow this peer, unless it is lost again already."""
         neighbour = self._context.engine.neighbours.get(peer)
         if neighbour is not None:
-            follower = Follower(peer, neighbour, self._context, self._updates, self._shelf, self._witnesses)
+            follower = Follower(peer, neighbour, self._context, self._updates, self._blob_cache, self._attestation)
             self._all[peer] = follower
             nursery.start_soon(follower.run)
 

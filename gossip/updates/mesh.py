@@ -1,7 +1,7 @@
 """Who our neighbours are: at most `degree`, taken in after a hello, let go when lost, banned or gone.
 
 Who gets in, and who has to go for it, is decided in mesh_admission.py. Here is what that is decided by: the table, the
-rings that are drawn of verified members (topology.py), and how many of each network are known.
+rings that are drawn of verified members (discovery/topology.py), and how many of each network are known.
 """
 
 import random
@@ -17,11 +17,11 @@ from gossip.core.ids import PeerId
 from gossip.core.networks import bounded, group_of, largest_share, share_of
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.discovery.peerstore import RecordTrust
+from gossip.discovery.topology import Rings
 from gossip.updates.mesh_admission import Newcomer, Occupancy, Occupant
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.roles import Roles
 from gossip.updates.score_table import ScoreTable
-from gossip.updates.topology import Rings
 
 MAX_DEPARTED: Final = 64
 DEPARTED_S: Final = 60.0
@@ -74,7 +74,7 @@ class Mesh:
         degree: int,
         rng: random.Random,
         scores: ScoreTable,
-        outbox: ActionQueue,
+        actions: ActionQueue,
         evidence: MeshEvidence,
         roles: Roles | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class Mesh:
         self._degree = degree
         self._rng = rng
         self._scores = scores
-        self._outbox = outbox
+        self._actions = actions
         self._evidence = evidence
         self._roles = roles or Roles(me)
         self._departed: OrderedDict[PeerId, float] = OrderedDict()
@@ -213,20 +213,20 @@ class Mesh:
         self._calls[peer] = newcomer.group, newcomer.dialled_us
         self._departed.pop(peer, None)
         self.present(peer)
-        self._outbox.add(Follow(peer=peer))
-        self._outbox.tell("neighbour_up", peer)
+        self._actions.add(Follow(peer=peer))
+        self._actions.tell("neighbour_up", peer)
 
     def lose(self, peer: PeerId, why: str) -> None:
         """Forget a neighbour; nothing happens for a peer that is none."""
         self._calls.pop(peer, None)
         if self.table.pop(peer, None) is not None:
-            self._outbox.add(Unfollow(peer=peer))
-            self._outbox.tell("neighbour_lost", peer, detail=why)
+            self._actions.add(Unfollow(peer=peer))
+            self._actions.tell("neighbour_lost", peer, detail=why)
 
     def drop(self, peer: PeerId, why: str) -> None:
         """Forget a neighbour, and close all connections to a peer, neighbour or not."""
         self.lose(peer, why)
-        self._outbox.add(Disconnect(peer=peer))
+        self._actions.add(Disconnect(peer=peer))
 
     def vanish(self, peer: PeerId, why: str, now: float) -> None:
         """A neighbour is gone without a word."""

@@ -6,7 +6,7 @@ holds a share of the places (core/networks.py), and whoever is beyond it is *sur
 wants.
 
 - A place that is free goes to whoever comes; but some stay free for those whom we are dialling ourselves, for whom the
-  rings (topology.py) put there, and, from a network's surplus, for other networks.
+  rings (discovery/topology.py) put there, and, from a network's surplus, for other networks.
 - When all are taken, surplus gives way to any verified newcomer that is none. Who is not verified gives way to one that
   the rings put beside us, and, where there would be a place for everyone, to every verified one.
 - Of the verified those that have been here longest stay, as many as the rings have places. The others may have to go

@@ -20,18 +20,18 @@ LOUD_REFUSALS: Final = 16
 class PeerScores:
     """Counters, scores and proofs."""
 
-    def __init__(self, outbox: ActionQueue) -> None:
+    def __init__(self, actions: ActionQueue) -> None:
         self.stats = GossipStats()
         self.scores = ScoreTable()
         self.proofs: OrderedDict[PeerId, tuple[bytes, bytes]] = OrderedDict()
-        self._outbox = outbox
+        self._actions = actions
 
     def refuse(self, peer: PeerId, error: RemoteError) -> None:
         """Count and tell, without a charge: the peer may have acted in good faith."""
         self.stats.count_rejection(peer, error.reason)
         count = self.stats.rejected.get((peer, error.reason), 0)
         if count and (count <= LOUD_REFUSALS or count & (count - 1) == 0):
-            self._outbox.tell("rejected", peer, reason=error.reason, detail=error.detail)
+            self._actions.tell("rejected", peer, reason=error.reason, detail=error.detail)
 
     def charge(self, peer: PeerId, error: RemoteError, now: float) -> bool:
         """Count, tell and charge; True when the peer is banned, now or already."""
@@ -39,12 +39,12 @@ class PeerScores:
             self._keep_proof(peer, error.proof)
         self.refuse(peer, error)
         if self.scores.charge(peer, error.reason, now):
-            self._outbox.tell("banned", peer, reason=error.reason, detail=error.detail)
+            self._actions.tell("banned", peer, reason=error.reason, detail=error.detail)
         return self.scores.banned(peer, now)
 
     def _keep_proof(self, peer: PeerId, proof: tuple[bytes, bytes]) -> None:
         if peer not in self.proofs:
             self.proofs[peer] = proof
-            self._outbox.tell("equivocation", peer, reason=Reason.EQUIVOCATION, detail="signed two histories")
+            self._actions.tell("equivocation", peer, reason=Reason.EQUIVOCATION, detail="signed two histories")
         while len(self.proofs) > MAX_PROOFS:
             self.proofs.popitem(last=False)

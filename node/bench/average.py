@@ -75,11 +75,11 @@ class Average:
     def run(self) -> Iterator[Row]:
         """See Benchmark: a row a repetition."""
         patience_s = PATIENCE_S + self.peers**2 * self.mib / LEAST_MIB_S
-        with Workers(patience_s) as crew, Workers(PATIENCE_S + hivemind_peer.STEP_S) as theirs:
+        with Workers(patience_s) as workers, Workers(PATIENCE_S + hivemind_peer.STEP_S) as theirs:
             other = self._hire_rival(theirs)
-            peers, met = self._gather(crew)
+            peers, met = self._gather(workers)
             for repetition in range(self.repetitions + 1):
-                own = self._repeat(crew, peers, repetition)
+                own = self._repeat(workers, peers, repetition)
                 against: Row = {"hivemind_absent": self.notes[-1]} if self.notes else {}
                 if other is not None:
                     against = self._against(theirs, other, own["seconds"])
@@ -88,13 +88,13 @@ class Average:
                     settings = {"peers": self.peers, "mib": self.mib, "codec": self.codec, "way": self.way}
                     yield {"repetition": repetition, **settings, **own, **against, "meeting_seconds": met}
 
-    def _gather(self, crew: Workers) -> tuple[list[Worker], float]:
+    def _gather(self, workers: Workers) -> tuple[list[Worker], float]:
         """The peers, each a neighbour of all. All but the first know the first, and find the others through it."""
-        peers = [crew.hire(f"peer {index}", "averager") for index in range(self.peers)]
+        peers = [workers.hire(f"peer {index}", "averager") for index in range(self.peers)]
         swarm = f"bench-{secrets.token_hex(8)}"
         join: list[str] = []
         for index, peer in enumerate(peers):
-            crew.tell(
+            workers.tell(
                 peer,
                 "start",
                 index=index,
@@ -107,18 +107,18 @@ class Average:
                 join=join,
             )
             if index == 0:
-                join = [crew.hear(peer, "listening")["address"]]
-        crew.hear_all(peers[1:], "listening")
-        crew.tell_all(peers, "meet")
-        return peers, round(max(float(message["seconds"]) for message in crew.hear_all(peers, "met")), 3)
+                join = [workers.hear(peer, "listening")["address"]]
+        workers.hear_all(peers[1:], "listening")
+        workers.tell_all(peers, "meet")
+        return peers, round(max(float(message["seconds"]) for message in workers.hear_all(peers, "met")), 3)
 
-    def _repeat(self, crew: Workers, peers: Sequence[Worker], repetition: int) -> dict[str, float]:
-        crew.tell_all(peers, "prepare", repetition=repetition)
-        crew.hear_all(peers, "prepared")
-        crew.tell_all(peers, "average")
-        told = crew.hear_all(peers, "averaged")
-        crew.tell_all(peers, "check")
-        checked = crew.hear_all(peers, "checked")
+    def _repeat(self, workers: Workers, peers: Sequence[Worker], repetition: int) -> dict[str, float]:
+        workers.tell_all(peers, "prepare", repetition=repetition)
+        workers.hear_all(peers, "prepared")
+        workers.tell_all(peers, "average")
+        told = workers.hear_all(peers, "averaged")
+        workers.tell_all(peers, "check")
+        checked = workers.hear_all(peers, "checked")
         if len({message["digest"] for message in checked}) > 1:
             raise RunError("the peers came to different means")
         seconds = max(message["ended"] for message in told) - min(message["began"] for message in told)
@@ -130,24 +130,24 @@ class Average:
             "rounding": round(max(message["rounding"] for message in checked), 3),
         }
 
-    def _hire_rival(self, crew: Workers) -> Worker | None:
+    def _hire_rival(self, workers: Workers) -> Worker | None:
         if self.hivemind is None and importlib.util.find_spec("hivemind") is None:
             self.notes.append("hivemind is not installed here, and not measured: --hivemind names a Python that has it")
             return None
         # Not resolved: a link to Python is what makes it the one of its environment.
         command = [str(self.hivemind or sys.executable), hivemind_peer.__file__, str(self.peers), str(self.mib)]
-        child = crew.hire_command("hivemind", command)
+        child = workers.hire_command("hivemind", command)
         try:
-            crew.hear(child, "ready")
+            workers.hear(child, "ready")
         except RunError as error:
             self._without(error)
             return None
         return child
 
-    def _against(self, crew: Workers, child: Worker, own: float) -> Row:
+    def _against(self, workers: Workers, child: Worker, own: float) -> Row:
         try:
-            crew.tell(child, "average")
-            averaged = crew.hear(child, "averaged")
+            workers.tell(child, "average")
+            averaged = workers.hear(child, "averaged")
         except RunError as error:
             self._without(error)
             return {"hivemind_absent": self.notes[-1]}

@@ -53,31 +53,31 @@ class Blob:
 
     def run(self) -> Iterator[Row]:
         """See Benchmark: a row a repetition."""
-        with Workers(PATIENCE_S + self.mib / LEAST_MIB_S) as crew:
-            publisher, fetcher = crew.hire("the publisher", "publisher"), crew.hire("the fetcher", "fetcher")
+        with Workers(PATIENCE_S + self.mib / LEAST_MIB_S) as workers:
+            publisher, fetcher = workers.hire("the publisher", "publisher"), workers.hire("the fetcher", "fetcher")
             start = {"mib": self.mib, "seed": self.seed, "swarm": f"bench-{secrets.token_hex(8)}"}
-            crew.tell(publisher, "start", **start)
-            crew.tell(fetcher, "start", **start, addresses=crew.hear(publisher, "ready")["addresses"])
-            met = crew.hear(fetcher, "met")["seconds"]
+            workers.tell(publisher, "start", **start)
+            workers.tell(fetcher, "start", **start, addresses=workers.hear(publisher, "ready")["addresses"])
+            met = workers.hear(fetcher, "met")["seconds"]
             for repetition in range(self.repetitions + 1):
-                row = self._repeat(crew, publisher, fetcher, repetition)
+                row = self._repeat(workers, publisher, fetcher, repetition)
                 if repetition:
                     yield {"repetition": repetition, "mib": self.mib, **row, "meeting_seconds": round(met, 3)}
 
-    def _repeat(self, crew: Workers, publisher: Worker, fetcher: Worker, repetition: int) -> Row:
-        crew.tell(publisher, "make")
-        digest = crew.hear(publisher, "made")["digest"]
+    def _repeat(self, workers: Workers, publisher: Worker, fetcher: Worker, repetition: int) -> Row:
+        workers.tell(publisher, "make")
+        digest = workers.hear(publisher, "made")["digest"]
         row: dict[str, object] = {}
         seconds: dict[str, float] = {}
         for turn in range(len(WAYS)):
             way = WAYS[(repetition + turn) % len(WAYS)]  # whoever comes first after the making has cold caches
-            crew.tell(fetcher, "fetch", way=way)
+            workers.tell(fetcher, "fetch", way=way)
             published = None
             if way == "gossip":
-                crew.tell(publisher, "publish")
-                published = crew.hear(publisher, "published")
+                workers.tell(publisher, "publish")
+                published = workers.hear(publisher, "published")
                 row["publish_seconds"] = round(published["ended"] - published["began"], 4)
-            fetched = crew.hear(fetcher, "fetched")
+            fetched = workers.hear(fetcher, "fetched")
             if fetched["digest"] != digest:
                 raise RunError(f"{way} brought other bytes than were sent")
             seconds[way] = fetched["ended"] - (published or fetched)["began"]

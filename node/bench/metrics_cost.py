@@ -22,10 +22,11 @@ from node.bench.base import Column, Row, Summary, within
 from node.bench.blob import draw_speeds, with_medians
 from node.bench.timing import spent, threads
 from node.events.progress import NodeProgress
-from node.metrics.live_metrics import Readings, disk_free
+from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import LAG_PERIOD_S, Metrics
 from node.page.feed import Feed
 from node.page.status_server import StatusServer
+from node.system.disk import disk_free
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer

@@ -67,8 +67,8 @@ def doctor(
 def _as_member(subject: "Subject", member: "Membership", passphrase_file: Path | None) -> "Subject":
     """With what the swarm's members want to see of it."""
     from gossip.membership.private_swarm import of_swarm
+    from node.swarm import credentials
     from node.swarm.views import is_running
-    from node.system import credentials
 
     if member.invitation is not None:
         return replace(
@@ -87,7 +87,7 @@ def _subject(raw: "Raw", run_dir: Path) -> "Subject":
     from node.config.sections import role_in
     from node.doctor.finding import Subject
     from node.roles import bootstrap
-    from node.training.assembly import check_runnable
+    from node.roles.assembly import check_runnable
 
     if role_in(raw) == "bootstrap":
         settings = bootstrap.from_raw(raw)

@@ -13,7 +13,7 @@ from node.system.run_dir import write_atomic
 from node.system.safe_io import say
 
 if TYPE_CHECKING:
-    from node.metrics.prometheus_sd import Entry, RunTargets
+    from node.top.prometheus_sd import Entry, RunTargets
 
 app = typer.Typer(help="For Prometheus and Grafana.", no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def targets(
 
     Nodes that have ended are left out; one that was killed is listed for an hour, so that it is missed.
     """
-    from node.metrics.prometheus_sd import RunTargets
+    from node.top.prometheus_sd import RunTargets
 
     source = RunTargets(run_dir, run)
     if watch:
@@ -72,7 +72,7 @@ def _watch(source: "RunTargets", out: Path | None, every: float, *, json: bool) 
 
 def _tell(entries: "list[Entry]", out: Path | None, *, json: bool, watching: bool) -> bool:
     """Whether somebody still reads it."""
-    from node.metrics.prometheus_sd import to_line, to_text
+    from node.top.prometheus_sd import to_line, to_text
 
     if out is not None:
         write_atomic(out, to_text(entries).encode())

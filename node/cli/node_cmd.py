@@ -107,7 +107,7 @@ class _Main(Protocol):
 def _trainer(raw: "Raw", tried: bool) -> tuple[_Settings, _Main]:
     from node.config.schema import from_raw
     from node.roles import trainer
-    from node.training.assembly import check_runnable
+    from node.roles.assembly import check_runnable
 
     settings = _awaiting_peers(from_raw(raw))
     check_runnable(settings)

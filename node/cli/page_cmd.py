@@ -33,7 +33,7 @@ def page(
 
     from node.page.status_server import Listening, SwarmServer
     from node.page.swarm_feed import SwarmFeed
-    from node.page.token import check_exposure, load_or_create
+    from node.system.page_token import check_exposure, load_or_create
 
     check_exposure(host, token_file, setting="--host", token_setting="--token-file FILE")
     feed = SwarmFeed(runs)
@@ -47,7 +47,7 @@ def page(
 async def _serve(server: "SwarmServer", count: int, token_file: Path | None) -> None:
     import trio
 
-    from node.page.address import page_words
+    from node.events.page_address import page_words
     from node.system.signals import until_signal
     from node.system.text import plural
 

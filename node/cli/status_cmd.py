@@ -10,8 +10,8 @@ from rich.console import Console
 
 from node.cli import options
 from node.events.log import read_events
+from node.events.page_address import page_lines
 from node.events.progress import NodeProgress
-from node.page.address import page_lines
 from node.system.run_dir import EVENTS, node_dirs
 
 
@@ -21,9 +21,9 @@ def status(
     json: options.Json = False,
 ) -> None:
     """Show where a run stands, while it runs or after."""
-    from node.system.liveness import lines
+    from node.events.liveness import lines
     from node.top.remote import fetch, token_in
-    from node.up.table import nodes_table
+    from node.top.table import nodes_table
 
     is_url = run.startswith(("http://", "https://"))
     now = time.time()
@@ -41,7 +41,7 @@ def status(
 
 
 def _replay(folder: Path, now: float) -> NodeProgress:
-    from node.system.liveness import judge, look
+    from node.events.liveness import judge, look
 
     progress = NodeProgress(folder.name)
     for event in read_events(folder / EVENTS):

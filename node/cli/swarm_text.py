@@ -150,7 +150,7 @@ def listed(rows: list[dict[str, Any]], name: str) -> Said:
 
 def ends_note(expires: int | None) -> str | None:
     """What whoever gives an invite should know of its end; None where it has none."""
-    from gossip.membership.membership_limits import TOLERANCE_S
+    from gossip.core.membership_limits import TOLERANCE_S
     from node.swarm.parsing import moment
 
     if expires is None:

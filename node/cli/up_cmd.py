@@ -14,7 +14,7 @@ from rich.console import Console
 from node.cli import options
 from node.cli.telling import on_a_terminal
 from node.events.lines import LastingConsole
-from node.page.address import page_words
+from node.events.page_address import page_words
 from node.system import interrupts, text
 from node.system import run_dir as folders
 from node.system.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
@@ -148,7 +148,7 @@ def _server(plan: "Plan") -> "SwarmServer | None":
     """As the nodes' own pages are served: where, whether at all, and with which token."""
     from node.page.status_server import Listening, SwarmServer
     from node.page.swarm_feed import SwarmFeed
-    from node.page.token import load_or_create
+    from node.system.page_token import load_or_create
 
     settings = plan.nodes[0].config.node
     if settings.metrics_port < 0:
@@ -196,7 +196,7 @@ def _check_task(plan: "Plan") -> list[str]:
     """Build the task here first: missing data, or an attack that the task has no place for, is one clear line, and the
     nodes find the data prepared. The device as well. A task of the user's own is tried; doubts are returned."""
     from node.roles.byzantine import attack_of, poisoned
-    from node.training.task_check import check_task
+    from node.roles.task_check import check_task
     from p2ptrain import tasks
     from p2ptrain.tasks import Shard
     from p2ptrain.training.trainer import pick_device

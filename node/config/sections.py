@@ -16,8 +16,8 @@ from gossip.core.config import GossipConfig
 from gossip.core.errors import LocalError
 from gossip.transport.connection_limits import LOCAL_NETWORKS, ConnectionBounds
 from node.config.toml_source import Raw, drop_options_of_other_names, merge, parse_set, read_file
-from node.page.token import check_exposure
 from node.system.errors import UsageError
+from node.system.page_token import check_exposure
 
 Role = Literal["trainer", "observer", "bootstrap"]
 ROLES: tuple[str, ...] = get_args(Role)

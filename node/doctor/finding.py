@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gossip.core.api import RunInfo
 from node.config.schema import Config
 from node.config.sections import NetworkConfig, NodeConfig
-from node.system.credentials import Credentials
+from node.swarm.credentials import Credentials
 from p2ptrain.training.preflight import Preflight
 
 Level = Literal["ok", "unknown", "warning", "problem"]

@@ -13,11 +13,11 @@ from typing import Final
 import psutil
 
 from node.doctor.finding import Finding, Level, Model, Subject
+from node.roles.assembly import own_data, run_info
+from node.roles.task_check import BYTES_PER_PARAMETER_GPU, memory_needed
 from node.system import text
 from node.system.run_dir import EPOCH
-from node.training.assembly import own_data, run_info
 from node.training.checkpoint_room import CHECKPOINT_BYTES_PER_PARAMETER
-from node.training.task_check import BYTES_PER_PARAMETER_GPU, memory_needed
 from p2ptrain import tasks
 from p2ptrain.training import Trainer
 from p2ptrain.training.preflight import Preflight, is_built_in, preflight

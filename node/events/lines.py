@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from node.events.log import Event
-from node.page.address import page_words
+from node.events.page_address import page_words
 from node.system import text
 from node.system.safe_io import silence
 

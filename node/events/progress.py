@@ -64,7 +64,7 @@ class NodeProgress:
 
     name: str = ""
     state: str = "starting"
-    """starting, running, finished, interrupted, failed; of its process (system/liveness.py) dead, which is over without
+    """starting, running, finished, interrupted, failed; of its process (events/liveness.py) dead, which is over without
     a word, or silent, which is alive without news."""
     started_at: float | None = None
     updated_at: float | None = None

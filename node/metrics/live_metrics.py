@@ -4,11 +4,9 @@ Whoever owns the node says where to read (`watch`); until then nothing is known 
 answered on the event loop, where the network's tables may be read.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -49,16 +47,6 @@ class Readings:
     """Bytes a second that it would relay at most; 0: it does not relay."""
     disk_free: int = -1
     """Bytes that this user may still write where the run lies; below 0: not known."""
-
-
-def disk_free(folder: Path) -> int:
-    """Bytes that this user may still write on the disk of `folder`, or of the nearest folder above it that is there; -1
-    where nobody can say. One system call, of microseconds on a local disk. One that hangs would hold up the log too."""
-    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
-    try:
-        return shutil.disk_usage(there).free
-    except OSError:
-        return -1
 
 
 class LiveMetrics(Collector):

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from node.page.token import cookie_of, matches
+from node.system.page_token import cookie_of, matches
 
 POLICY = "; ".join(
     (

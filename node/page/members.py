@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from node.events.liveness import lives
 from node.events.log import Event, from_line
+from node.events.page_address import page_of
 from node.events.progress import NodeProgress
-from node.metrics.prometheus_sd import lives
-from node.page.address import page_of
 from node.page.columns import COLUMNS, Columns, number
 from node.page.history import Curve
 from node.page.replay import events_in

@@ -25,8 +25,8 @@ from node.page.guard import Guard
 from node.page.serving import limit_buffers, serve
 from node.page.stream import Streams
 from node.page.swarm_feed import SwarmFeed
-from node.page.token import check_exposure, cookie_of, load_or_create
 from node.system.errors import RunError, UsageError
+from node.system.page_token import check_exposure, cookie_of, load_or_create
 
 SHARED = {
     "/page.css": ("page.css", "text/css"),

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import trio
 
+from node.events.liveness import lives
 from node.events.log import Event, to_line
-from node.metrics.prometheus_sd import lives
 from node.page import members as logs
 from node.page.feed import points_of
 from node.page.history import Cursor

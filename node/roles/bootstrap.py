@@ -23,16 +23,17 @@ from gossip.membership.refusal import ASK
 from node.config import config_errors
 from node.config.sections import NetworkConfig, NodeConfig, check_addresses
 from node.config.toml_source import Raw
+from node.events.liveness import beat
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
-from node.metrics.live_metrics import Readings, disk_free
+from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed, LiveSnapshot
 from node.page.status_server import server_of
-from node.system import credentials
+from node.swarm import credentials
 from node.system.addresses import best_address
+from node.system.disk import disk_free
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
-from node.system.liveness import beat
 from node.system.run_dir import ADDRESSES
 from node.system.signals import until_signal
 
@@ -150,16 +151,16 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
         _announce(parts, held.identity.peer_id, url)
         nursery.start_soon(_tell, parts)
         if held.private is not None:
-            nursery.start_soon(_stop_outside, held.private.gate)
+            nursery.start_soon(_stop_outside, held.private.admission)
         await interrupted.wait()
         nursery.cancel_scope.cancel()
     emit("interrupted", summary=None)
     return EXIT_INTERRUPTED
 
 
-async def _stop_outside(gate: MembershipAdmission) -> None:
+async def _stop_outside(admission: MembershipAdmission) -> None:
     """Raises RunError when this node is no member any more: nobody would come to it."""
-    while (ended := gate.ended()) is None:  # noqa: ASYNC110  # an end date is nobody's event
+    while (ended := admission.ended()) is None:  # noqa: ASYNC110  # an end date is nobody's event
         await trio.sleep(LOOK_INSIDE_S)
     raise RunError(ended, ASK)
 
@@ -195,7 +196,7 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
 async def _tell(parts: _Parts) -> None:
     told: tuple[int, int] | None = None
     while True:
-        known = parts.service.rendezvous
+        known = parts.service.bootstrap_state
         now = known.members, known.runs
         if now != told:
             told = now

@@ -24,7 +24,7 @@ from gossip.core.api import Update
 from gossip.core.ids import PeerId
 from gossip.updates.rounds import swarm_round
 from node.config.schema import Config
-from node.events import round_report
+from node.training import round_report
 from node.training.joining import ALONE_S, JOIN_PATIENCE_S, LOOK_AGAIN_S, NEWCOMERS_S, fetching_models, find_neighbours
 from node.training.node import Node
 from node.training.sync_loop import follow

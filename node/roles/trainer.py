@@ -17,7 +17,7 @@ import trio
 
 from gossip.membership.private_swarm import PrivateSwarm
 from node.config.schema import Config, join_command
-from node.events import round_report
+from node.events.liveness import beat
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
 from node.events.summary import NodeSummary, read_node_summary, to_json, write_atomic
@@ -28,26 +28,27 @@ from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
 from node.page.names import Names
 from node.page.status_server import server_of
+from node.roles.assembly import NodeContext, make_node
 from node.roles.observer import observe, observes
+from node.roles.port_forwarding import mapper_for
+from node.roles.task_check import check_task
+from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
-from node.swarm.manifest_updates import follow_manifests
-from node.system import credentials, gc_tuning
+from node.system import gc_tuning
 from node.system.addresses import best_address
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
-from node.system.liveness import beat
-from node.system.port_forwarding import mapper_for
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
 from node.system.signals import until_signal
-from node.training.assembly import NodeContext, make_node
+from node.training import round_report
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.divergence import diverged, unusable
 from node.training.executors import LANES
 from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
+from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 from node.training.outcome import check_room, check_saved, check_taken
 from node.training.sync_loop import follow, synchronize, train
-from node.training.task_check import check_task
 from p2ptrain.sync import AllReduceStrategy
 from p2ptrain.tasks.metrics import metric_units
 
@@ -137,7 +138,7 @@ async def _run(
     check_room(node)
     fits()
     if held.private is not None:
-        held.news.to = follow_manifests(node, held.private.gate.chain, emit)
+        held.news.to = follow_manifests(node, held.private.admission.chain, emit)
     metrics.live.watch(partial(round_report.readings, node))
     feed.watch(lambda: round_report.moment(node, metrics.newest_lag_s))
     node.meter = meter_for(node.inner.trainer.device, watts=config.monitoring.watts_per_core)
@@ -179,7 +180,7 @@ async def _run(
 
 
 def _certified(private: PrivateSwarm | None) -> list[tuple[str, str]]:
-    return [] if private is None else [(str(it.peer), it.grant.name) for it in private.gate.roster.certificates]
+    return [] if private is None else [(str(it.peer), it.grant.name) for it in private.admission.roster.certificates]
 
 
 async def _until(stop: trio.Event, run: Callable[[], Awaitable[None]]) -> None:

@@ -19,9 +19,9 @@ import tomli_w
 from gossip.core.backoff import peer_in
 from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import Identity
+from gossip.core.membership_limits import MAX_LINE_CHARS, TOLERANCE_S
 from gossip.membership import InviteBundle, Manifest, ManifestChain, Policy, Role, ShortInvite, parse_any
 from gossip.membership.invite_code import is_whole, unwrapped
-from gossip.membership.membership_limits import MAX_LINE_CHARS, TOLERANCE_S
 from gossip.membership.signed import NONCE_BYTES
 from node.config.toml_source import Raw, merge
 from node.swarm import agreed_settings, parsing

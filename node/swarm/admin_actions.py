@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gossip.core.errors import LocalError, RemoteError
 from gossip.core.ids import Digest, PeerId
+from gossip.core.membership_limits import MAX_CHAIN, MAX_MANIFEST_BYTES
 from gossip.core.secret_file import read_private, write_private
 from gossip.membership import (
     Manifest,
@@ -30,7 +31,6 @@ from gossip.membership import (
 from gossip.membership.inbox_task import MAX_INBOX_BYTES
 from gossip.membership.invite_code import PREFIX, SHORT
 from gossip.membership.manifest_chain import MAX_CHAIN_BYTES
-from gossip.membership.membership_limits import MAX_CHAIN, MAX_MANIFEST_BYTES
 from gossip.membership.signed import Signer, unpack_exact
 from node.swarm import agreed_settings, parsing
 from node.swarm.accept_invite import read_invite

@@ -13,9 +13,9 @@ from gossip.core.errors import RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import PROTOCOL_VERSION
+from gossip.core.membership_limits import MAX_NAME_CHARS
 from gossip.membership import ManifestBody, ManifestChain, Policy, Role, create_manifest, next_version, psk_fingerprint
 from gossip.membership.manifest import PSK_BYTES
-from gossip.membership.membership_limits import MAX_NAME_CHARS
 from gossip.membership.signed import NONCE_BYTES, Signer
 from node.config.schema import Config, from_raw
 from node.config.toml_source import Raw
@@ -85,8 +85,8 @@ def check_possible(out: Path, wish: CreateRequest) -> None:
 
 def check_recipe(raw: Raw, wish: CreateRequest) -> None:
     """As a trainer would look at its settings: what no node can do is said now. UsageError."""
-    from node.training.assembly import check_runnable
-    from node.training.task_check import check_task
+    from node.roles.assembly import check_runnable
+    from node.roles.task_check import check_task
     from p2ptrain import tasks
     from p2ptrain.tasks import Shard
 

@@ -11,8 +11,8 @@ import psutil
 from gossip.core.errors import GossipError
 from gossip.core.identity import KEY_BYTES, verify_key_of
 from gossip.core.ids import PeerId
+from gossip.core.membership_limits import MAX_ADDRESS_CHARS, MAX_ALLOWED
 from gossip.membership import Policy, Role
-from gossip.membership.membership_limits import MAX_ADDRESS_CHARS, MAX_ALLOWED
 from node.system.addresses import default_sources
 from node.system.errors import UsageError
 

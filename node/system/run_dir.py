@@ -2,7 +2,7 @@
 
 A node holds an exclusive flock on `lock` in its folder for as long as it lives. The kernel lets go of it when the
 process ends, however it ends, so a folder is never left locked by a crash. The pid in the file is for people, and the
-file's time is the node's heartbeat (liveness.py).
+file's time is the node's heartbeat (events/liveness.py).
 """
 
 import fcntl

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from node.events.progress import NodeProgress
-from node.page.token import load
 from node.system.errors import P2PTrainError, RunError
+from node.system.page_token import load
 
 TIMEOUT_S = 5.0
 """A status page on the same network answers in milliseconds."""

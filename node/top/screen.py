@@ -11,12 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from node.events.liveness import lines
+from node.events.page_address import page_of
 from node.events.summary import mean
-from node.page.address import page_of
 from node.system import text
-from node.system.liveness import lines
 from node.top.source import Watched
-from node.up.table import remaining_s, swarm_round
+from node.top.table import remaining_s, swarm_round
 
 BARS = "".join(map(chr, range(0x2581, 0x2589)))
 """Eighths of a block, from one to eight."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
+from node.events.liveness import judge, look
 from node.events.log import Event, from_line, older
 from node.events.progress import NodeProgress
 from node.page.history import Curve
 from node.system.errors import RunError
-from node.system.liveness import judge, look
 from node.system.run_dir import CONFIG, EVENTS, node_dirs
 from node.top.remote import fetch, token_of
 

@@ -45,7 +45,7 @@ async def meet(
     await node.service.publish(round=node.round, codec=MARK_CODEC, payload=MARK, steps=phase.steps, tokens=phase.tokens)
     node.note_payload(len(packed))
     node.pace.took(node.peer_id, phase.steps)
-    names = [PeerId(name) for name in meeting.company(node.service.members(node.round), round=node.round)]
+    names = [PeerId(name) for name in meeting.peer_selection(node.service.members(node.round), round=node.round)]
     left_s = max(0.0, ends_at - trio.current_time())
     parts: list[Reduced] = []
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import torch
 
-from node.metrics.live_metrics import disk_free
 from node.system import text
+from node.system.disk import disk_free
 from node.system.errors import RunError
 
 CHECKPOINT_BYTES_PER_PARAMETER: Final = 20

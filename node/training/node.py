@@ -14,7 +14,6 @@ from gossip.service import GossipService
 from node.config.schema import Config
 from node.events.journal import Journal
 from node.metrics.energy import Meter
-from node.swarm.former_member import Outside
 from node.system.errors import RunError
 from node.training.checkpoint import CheckpointStore
 from node.training.epochs import EpochCounter
@@ -22,6 +21,7 @@ from node.training.estimates import HeldEstimates
 from node.training.executors import Executor
 from node.training.executors.base import Spent, not_asked
 from node.training.executors.thread import ThreadExecutor
+from node.training.former_member import Outside
 from node.training.in_time import InTime, Lengthened, Lengths, late_words, lengthened_words
 from node.training.inner_loop import InnerLoop, Phase
 from node.training.pace import Pace

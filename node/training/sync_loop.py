@@ -16,13 +16,13 @@ import trio
 from gossip.core.api import RoundView, Update
 from gossip.core.errors import Reason
 from gossip.core.limits import MAX_DETAIL_CHARS
-from node.events.round_report import record_round
 from node.training.allreduce_round import meet
 from node.training.bandwidth import give_budget, plan_phase
 from node.training.divergence import check_phase, diverged, why_refused
 from node.training.inner_loop import Phase
 from node.training.joining import rejoin
 from node.training.node import Node
+from node.training.round_report import record_round
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.sync.base import AllReduceStrategy, Message, RoundResult
 

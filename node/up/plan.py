@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.config.schema import AttackSection, Config
+from node.roles.assembly import check_runnable
 from node.system.errors import UsageError
 from node.system.run_dir import PEERS
-from node.training.assembly import check_runnable
 
 MAX_NODES = 64
 """Processes on one machine: each holds a model and an interpreter of 300 MB or more."""

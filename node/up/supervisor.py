@@ -18,12 +18,12 @@ from pathlib import Path
 
 import trio
 
+from node.events.liveness import HEARTBEAT_S, judge, look, words
 from node.events.log import Event, from_line
 from node.events.progress import NodeProgress
-from node.metrics.prometheus_sd import entry, to_text
 from node.system.errors import EXIT_INTERRUPTED, RunError, describe_code
-from node.system.liveness import HEARTBEAT_S, judge, look, words
 from node.system.run_dir import CONFIG, STDERR, TARGETS, make_dir, write_atomic
+from node.top.prometheus_sd import entry, to_text
 from node.up.plan import NodePlan, Plan
 
 STOP_GRACE_S = 4.5

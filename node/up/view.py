@@ -18,7 +18,7 @@ from node.events.progress import NodeProgress, common_evaluation
 from node.events.summary import mean
 from node.system import text
 from node.system.safe_io import say
-from node.up.table import MAX_NOTES, swarm_round, swarm_view
+from node.top.table import MAX_NOTES, swarm_round, swarm_view
 
 REFRESH_PER_SECOND = 4
 """Enough to look alive; each refresh costs a millisecond of a core that a node could use."""

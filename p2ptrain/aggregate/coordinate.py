@@ -39,10 +39,10 @@ class CoordinateRule(Rule, ABC):
     """A rule that treats every column by itself."""
 
     def _combine(self, rows: Rows) -> torch.Tensor:
-        return average(rows, self._sieve(rows.n))
+        return average(rows, self._selector(rows.n))
 
     @abstractmethod
-    def _sieve(self, n: int) -> RowSelector:
+    def _selector(self, n: int) -> RowSelector:
         """For so many rows, enough of them."""
 
 
@@ -76,14 +76,14 @@ class Network:
         return scratch_rc[: self.kept]
 
 
-def average(rows: Rows, sieve: RowSelector) -> torch.Tensor:
+def average(rows: Rows, selector: RowSelector) -> torch.Tensor:
     """The mean (d,) of what the sieve leaves of every column."""
     out_d = new_vector(rows)
-    width = width_for(rows, sieve.scratch, out_d.device)
+    width = width_for(rows, selector.scratch, out_d.device)
     cut = parts(0, rows.d, width)
     sum_p = out_d.new_zeros(len(cut))
     sums = sum_p.unbind(0)
-    averager = _averager(rows, sieve, out_d, width)
+    averager = _averager(rows, selector, out_d, width)
 
     def worker() -> Work:
         average_columns = averager()
@@ -97,7 +97,7 @@ def average(rows: Rows, sieve: RowSelector) -> torch.Tensor:
 
     sweep(rows, cut, worker, out_d.device)
     strange = (~torch.isfinite(sum_p)).nonzero().flatten().tolist()
-    sweep(rows, [cut[index] for index in strange], lambda: _careful(rows, sieve, out_d, width), out_d.device)
+    sweep(rows, [cut[index] for index in strange], lambda: _careful(rows, selector, out_d, width), out_d.device)
     return out_d
 
 
@@ -105,40 +105,45 @@ Averager = Callable[[torch.Tensor, torch.Tensor], None]
 """Writes the means of what is left of the columns of (n, c) to (c,)."""
 
 
-def _averager(rows: Rows, sieve: RowSelector, out_d: torch.Tensor, width: int) -> Callable[[], Averager]:
+def _averager(rows: Rows, selector: RowSelector, out_d: torch.Tensor, width: int) -> Callable[[], Averager]:
     """One for each thread: compiled, where there is a compiler and enough to do, or else by torch's operations."""
-    if isinstance(sieve, Network) and out_d.device.type == "cpu" and rows.n * rows.d >= jit.WORTH and jit.available():
-        program = sieve.program
+    if (
+        isinstance(selector, Network)
+        and out_d.device.type == "cpu"
+        and rows.n * rows.d >= jit.WORTH
+        and jit.available()
+    ):
+        program = selector.program
         return lambda: MeanOfMiddle(program)
-    return lambda: Operations(sieve, out_d, width)
+    return lambda: Operations(selector, out_d, width)
 
 
 class Operations:
     """An averager that lets torch do one operation of the sieve after the other."""
 
-    def __init__(self, sieve: RowSelector, out_d: torch.Tensor, width: int) -> None:
-        self._sieve = sieve
-        self._scratch_rc = out_d.new_empty(sieve.scratch, width)
+    def __init__(self, selector: RowSelector, out_d: torch.Tensor, width: int) -> None:
+        self._selector = selector
+        self._scratch_rc = out_d.new_empty(selector.scratch, width)
         # A matrix-vector product reads all rows in one go, which neither torch.sum nor a chain of additions does. Its
         # weights are 1, or the inverse of a power of two, which rounds nothing either.
-        self._is_power = sieve.kept.bit_count() == 1
-        self._weight_k = out_d.new_full((sieve.kept,), 1 / sieve.kept if self._is_power else 1.0)
+        self._is_power = selector.kept.bit_count() == 1
+        self._weight_k = out_d.new_full((selector.kept,), 1 / selector.kept if self._is_power else 1.0)
 
     def __call__(self, x_nc: torch.Tensor, out_c: torch.Tensor) -> None:
         """See Averager."""
-        kept_kc = self._sieve(x_nc, self._scratch_rc[:, : len(out_c)])
+        kept_kc = self._selector(x_nc, self._scratch_rc[:, : len(out_c)])
         torch.mv(kept_kc.T, self._weight_k, out=out_c)
         if not self._is_power:
-            out_c.div_(self._sieve.kept)
+            out_c.div_(self._selector.kept)
 
 
-def _careful(rows: Rows, sieve: RowSelector, out_d: torch.Tensor, width: int) -> Work:
-    scratch_rc = out_d.new_empty(sieve.scratch, width)
+def _careful(rows: Rows, selector: RowSelector, out_d: torch.Tensor, width: int) -> Work:
+    scratch_rc = out_d.new_empty(selector.scratch, width)
 
     def work(part: slice) -> None:
         out_c = out_d[part]
         x_nc = torch.stack([_without_nan(x_c) for x_c in rows.read(part).unbind(0)])
-        kept_kc = sieve(x_nc, scratch_rc[:, : len(out_c)])
+        kept_kc = selector(x_nc, scratch_rc[:, : len(out_c)])
         total_c = torch.zeros_like(out_c, dtype=torch.float64)
         for kept_c in kept_kc.unbind(0):
             total_c += kept_c

@@ -25,7 +25,7 @@ class MeaMed(CoordinateRule):
         """2f + 1: the honest are more than the liars."""
         return 2 * self.f + 1
 
-    def _sieve(self, n: int) -> RowSelector:
+    def _selector(self, n: int) -> RowSelector:
         return _Nearest(n, self.f) if self.f else Everything(n)
 
 

@@ -19,5 +19,5 @@ class Median(CoordinateRule):
         """2f + 1: the honest are more than the liars."""
         return 2 * self.f + 1
 
-    def _sieve(self, n: int) -> RowSelector:
+    def _selector(self, n: int) -> RowSelector:
         return Network(middle(n, (n - 1) // 2)) if n > 2 else Everything(n)

@@ -23,5 +23,5 @@ class TrimmedMean(CoordinateRule):
         """2f + 1: of fewer nothing would be left."""
         return 2 * self.f + 1
 
-    def _sieve(self, n: int) -> RowSelector:
+    def _selector(self, n: int) -> RowSelector:
         return Network(middle(n, self.f)) if self.f else Everything(n)

@@ -134,7 +134,7 @@ class AllReduceStrategy(SyncStrategy, Protocol):
     the same company averages over tracked estimates.
     """
 
-    def company(self, peers: Collection[str], *, round: int) -> list[str]:
+    def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """Who meets in this round: own name and those of some of the members of the run that we know, in the order in
         which they own parts. All who know the same peers find the same groups. Own name alone: nobody."""
 

@@ -35,7 +35,7 @@ class Observable(SyncStrategy, Protocol):
     """A strategy that a liar can wrap: its vectors can be seen."""
 
     @property
-    def voice(self) -> UpdateEncoder:
+    def encoder(self) -> UpdateEncoder:
         """What it tells of itself."""
 
     @property
@@ -62,7 +62,7 @@ class Byzantine:
         self._inner = inner
         self._attack = attack
         self._generator = generator
-        self._voice = inner.voice.fork()
+        self._encoder = inner.encoder.fork()
         """Says the lies; `public_d` is what the neighbours hold for this node."""
         self._anchors: dict[int, torch.Tensor] = {}
         """Ours of this round and of the one before."""
@@ -76,9 +76,9 @@ class Byzantine:
         self._anchors = {at: old_d for at, old_d in self._anchors.items() if at == round - 1} | {round: anchor_d}
         lie_d = self._lie(theta_d, round)
         self._inner.encode(theta_d, round=round)
-        message = self._voice.draft(lie_d, anchor_d=anchor_d, round=round)
+        message = self._encoder.draft(lie_d, anchor_d=anchor_d, round=round)
         with suppress(PayloadError):
-            self._voice.commit(message)
+            self._encoder.commit(message)
         return message
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
@@ -117,16 +117,16 @@ class Byzantine:
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """As the honest strategy, for the lies as well: they travel over the same link."""
         self._inner.budget(bytes_per_s, seconds)
-        self._voice.budget(bytes_per_s, seconds)
+        self._encoder.budget(bytes_per_s, seconds)
 
     @property
     def rung(self) -> str:
         """That of the lie: it is what travels."""
-        return self._voice.rung
+        return self._encoder.rung
 
     def snapshot(self) -> bytes:
         """The lie told so far, exact: what `track` takes at the other side."""
-        return to_bytes(self._voice.public_d)
+        return to_bytes(self._encoder.public_d)
 
     def estimate(self, peer: str) -> bytes | None:
         """As the honest strategy."""
@@ -153,7 +153,7 @@ class Byzantine:
         return [self._inner.estimates[peer] - self._anchors[at] for peer, at in known if at in self._anchors]
 
     def _begin_anew(self) -> None:
-        self._voice = self._inner.voice.fork()
+        self._encoder = self._inner.encoder.fork()
         self._rounds.clear()
 
 
@@ -166,15 +166,15 @@ class LyingMember(Byzantine):
         super().__init__(inner, attack, generator=generator)
         self._met = inner
 
-    def company(self, peers: Collection[str], *, round: int) -> list[str]:
+    def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """As the honest strategy."""
-        return self._met.company(peers, round=round)
+        return self._met.peer_selection(peers, round=round)
 
     def pack(self, theta_d: torch.Tensor) -> bytes:
         """The lie, which may be none that can be read."""
         lie_d = self._lie(theta_d, NOTHING_YET)
         self._met.pack(theta_d)
-        self._voice.public_d = lie_d
+        self._encoder.public_d = lie_d
         return self._met.packing.pack(lie_d)
 
     def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:

@@ -71,7 +71,7 @@ class FragmentSchedule:
 class ScheduledEncoder(UpdateEncoder, Protocol):
     """A voice with what its own strategy needs beyond speaking."""
 
-    programme: FragmentSchedule
+    schedule: FragmentSchedule
     decoder: Decoder
 
     def gamma(self, round: int) -> float:
@@ -90,9 +90,9 @@ class ScheduledEncoder(UpdateEncoder, Protocol):
 class _BaseEncoder:
     """The common half: encode, and advance as receivers do."""
 
-    def __init__(self, programme: FragmentSchedule, genesis_d: torch.Tensor) -> None:
+    def __init__(self, schedule: FragmentSchedule, genesis_d: torch.Tensor) -> None:
         check_model(genesis_d)
-        self.programme = programme
+        self.schedule = schedule
         self.decoder = Decoder(genesis_d.numel())
         self.public_d = genesis_d.clone()
         self.rung = ""
@@ -100,13 +100,13 @@ class _BaseEncoder:
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """See Voice."""
-        for codec in self.programme.codecs:
+        for codec in self.schedule.codecs:
             if (adaptive := adaptive_in(codec)) is not None:
                 adaptive.budget(bytes_per_s, seconds)
 
     def gamma(self, round: int) -> float:
         """See ScheduledEncoder."""
-        return self.programme.codec(round).gamma
+        return self.schedule.codec(round).gamma
 
     def fork(self) -> Self:
         """See Voice."""
@@ -115,23 +115,23 @@ class _BaseEncoder:
     def restart(self, public_d: torch.Tensor) -> None:
         """See ScheduledEncoder."""
         self.public_d = public_d
-        for codec in self.programme.codecs:
+        for codec in self.schedule.codecs:
             reset(codec)
 
     def state_dict(self) -> State:
         """What the encoders remember, as `<part>.<name>`."""
-        memories = [state_of(codec, f"{index}.") for index, codec in enumerate(self.programme.codecs)]
+        memories = [state_of(codec, f"{index}.") for index, codec in enumerate(self.schedule.codecs)]
         return {name: value for memory in memories for name, value in memory.items()}
 
     def load_state_dict(self, state: State) -> None:
         """See ScheduledEncoder."""
-        for index, codec in enumerate(self.programme.codecs):
+        for index, codec in enumerate(self.schedule.codecs):
             own = {name: value for name, value in state.items() if name.split(".")[0] == str(index)}
             load_state(codec, {name.partition(".")[2]: value for name, value in own.items()})
 
     def _message(self, wish_p: torch.Tensor, round: int) -> Message:
-        codec = self.programme.codec(round)
-        message = Message(self.programme.part(round).prefix + codec.name, codec.encode(wish_p))
+        codec = self.schedule.codec(round)
+        message = Message(self.schedule.part(round).prefix + codec.name, codec.encode(wish_p))
         adaptive = adaptive_in(codec)
         self.rung = "" if adaptive is None else adaptive.rung
         return message
@@ -145,7 +145,7 @@ class TrackedEncoder(_BaseEncoder):
 
     def draft(self, theta_d: torch.Tensor, *, anchor_d: torch.Tensor, round: int) -> Message:
         """See Voice."""
-        part = self.programme.part(round)
+        part = self.schedule.part(round)
         return self._message(part.of(theta_d) - part.of(self.public_d), round)
 
     def commit(self, message: Message) -> None:
@@ -156,8 +156,8 @@ class TrackedEncoder(_BaseEncoder):
 class ErrorFeedbackEncoder(_BaseEncoder):
     """Tells own progress, with an error feedback that decays; the whole model. Memory: `public_d` and the error."""
 
-    def __init__(self, programme: FragmentSchedule, genesis_d: torch.Tensor, *, decay: float) -> None:
-        super().__init__(programme, genesis_d)
+    def __init__(self, schedule: FragmentSchedule, genesis_d: torch.Tensor, *, decay: float) -> None:
+        super().__init__(schedule, genesis_d)
         self.decay = decay
         self.untold_d = torch.zeros_like(genesis_d)
         """e: what was wished to be told and was not. Replaced, never changed in place."""

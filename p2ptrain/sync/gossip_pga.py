@@ -44,6 +44,8 @@ def _build(period: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) -
     def is_global(round: int) -> bool:
         return (round + 1) % period == 0
 
-    programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), is_exact=is_global)
-    company = Alternating(RandomMatching(own, shared_seed(genesis_d)), EVERYONE, is_global)
-    return ModelAveraging(config, AveragingParts(voice=TrackedEncoder(programme, genesis_d), company=company))
+    schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), is_exact=is_global)
+    peer_selection = Alternating(RandomMatching(own, shared_seed(genesis_d)), EVERYONE, is_global)
+    return ModelAveraging(
+        config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), peer_selection=peer_selection)
+    )

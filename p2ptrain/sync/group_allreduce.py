@@ -37,27 +37,29 @@ class GroupAllReduce(ModelAveraging):
     remembers; while a part is reduced, as much as a model and the reduced part again.
     """
 
-    def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, company: PeerSelection) -> None:
-        programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
-        super().__init__(config, AveragingParts(voice=TrackedEncoder(programme, genesis_d), company=company))
+    def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, peer_selection: PeerSelection) -> None:
+        schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
+        super().__init__(
+            config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), peer_selection=peer_selection)
+        )
         self._own = own
-        self._company = company
+        self._peer_selection = peer_selection
         self._seed = shared_seed(genesis_d)
         codec = compress.get(config.compressor, **config.codec_options())
         self.packing = Packing(codec, genesis_d.numel())
         self._packed = b""
         self._heard = 1
 
-    def company(self, peers: Collection[str], *, round: int) -> list[str]:
+    def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """See Meeting."""
-        chosen = self._company.chosen(sorted(set(peers) - {self._own}), round)
+        chosen = self._peer_selection.chosen(sorted(set(peers) - {self._own}), round)
         return in_turn([self._own, *chosen], self._seed, round)
 
     def pack(self, theta_d: torch.Tensor) -> bytes:
         """See Meeting."""
         self._check_shape(theta_d)
         check_model(theta_d)
-        self.voice.restart(theta_d.clone())
+        self.encoder.restart(theta_d.clone())
         self._packed, self._heard = self.packing.pack(theta_d), 1
         return self._packed
 
@@ -65,7 +67,7 @@ class GroupAllReduce(ModelAveraging):
         """See Meeting. Rows are models, in the order in which members come."""
         models = [model_r for data in packed.values() if (model_r := self._read(data)) is not None]
         self._heard = len(models)
-        rule, _ = self._council.rule(len(models))
+        rule, _ = self._fault_tolerance.rule(len(models))
         if rule is None:
             return bytes(packed[self._own])
         rows = Rows(len(models), models[0].numel(), lambda part: torch.stack([model_r[part] for model_r in models]))
@@ -89,14 +91,14 @@ class GroupAllReduce(ModelAveraging):
             target_d[span] = mean_r if self.packing.exact and gamma == 1.0 else theta_d[span] + gamma * move_r
         members = len(group) if came else self._heard
         correction_d = self._step(theta_d, target_d, Fragment(theta_d.numel()))
-        self.voice.restart(self.anchor_d)
+        self.encoder.restart(self.anchor_d)
         self._packed = b""
         return RoundResult(
             correction_d=correction_d,
             anchor_d=self.anchor_d,
             consensus_distance=squares**0.5,
             members=members,
-            robust=self._council.rule(members)[1],
+            robust=self._fault_tolerance.rule(members)[1],
         )
 
     def _read(self, data: bytes | memoryview) -> torch.Tensor | None:

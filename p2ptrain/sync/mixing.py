@@ -36,7 +36,7 @@ class MixInputs:
     weights: Sequence[float]
     """Theirs, by staleness."""
     gamma: float
-    trial: LossScorer
+    loss_scorer: LossScorer
     """Asked by an aggregator that tries models; begins at theta."""
 
 
@@ -73,7 +73,7 @@ def clipped(table: MixInputs, rule: Aggregator) -> torch.Tensor:
         return moved_nc
 
     own_p = torch.sub(table.public_p, table.anchor_p).mul_(scales[0]).add_(table.anchor_p)
-    table.trial.start_from(own_p)
+    table.loss_scorer.start_from(own_p)
     return own_p + rule.reduce(Rows(len(vectors), table.public_p.numel(), read))
 
 

@@ -37,8 +37,8 @@ _OUTER, _VOICE, _HELD = "outer.", "voice.", "held"
 class AveragingParts:
     """What a strategy is made of."""
 
-    voice: ScheduledEncoder
-    company: PeerSelection = EVERYONE
+    encoder: ScheduledEncoder
+    peer_selection: PeerSelection = EVERYONE
     blend: Blend = tracked
     mixing: float = 0.0
     """Share of the local parameters that a correction leaves."""
@@ -52,20 +52,22 @@ class ModelAveraging:
     def __init__(self, config: SyncConfig, parts: AveragingParts) -> None:
         self.name = config.strategy
         self.config = config
-        self.voice = parts.voice
-        self.anchor_d = self.voice.public_d
+        self.encoder = parts.encoder
+        self.anchor_d = self.encoder.public_d
         """phi: where the inner steps of this round began. Replaced, never changed in place."""
         self._parts = parts
         self._genesis_d = self.anchor_d
-        self._known = Estimates(self._genesis_d, self.voice.decoder)
-        self._trial = LossScorer(self._genesis_d.numel())
-        self._council = FaultTolerance(config.aggregator, config.f, config.rule_options(self._trial.score))
+        self._known = Estimates(self._genesis_d, self.encoder.decoder)
+        self._loss_scorer = LossScorer(self._genesis_d.numel())
+        self._fault_tolerance = FaultTolerance(
+            config.aggregator, config.f, config.rule_options(self._loss_scorer.score)
+        )
         self._outers = self._fresh_outers()
 
     @property
     def public_d(self) -> torch.Tensor:
         """xhat: what the neighbours hold for this node."""
-        return self.voice.public_d
+        return self.encoder.public_d
 
     @property
     def estimates(self) -> dict[str, torch.Tensor]:
@@ -76,8 +78,8 @@ class ModelAveraging:
         """See SyncStrategy."""
         self._check_shape(theta_d)
         check_model(theta_d)
-        message = self.voice.draft(theta_d, anchor_d=self.anchor_d, round=round)
-        self.voice.commit(message)
+        message = self.encoder.draft(theta_d, anchor_d=self.anchor_d, round=round)
+        self.encoder.commit(message)
         return message
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
@@ -100,16 +102,16 @@ class ModelAveraging:
         self._check_shape(theta_d)
         heard = sorted(staleness.keys() & self.estimates.keys())  # sorted: sums do not depend on who came first
         # Drawn among all whom we know: both partners draw from the same names, however late either one's update is.
-        chosen = self._parts.company.chosen(sorted(self.estimates), round)
+        chosen = self._parts.peer_selection.chosen(sorted(self.estimates), round)
         members = [peer for peer in chosen if peer in staleness]
-        rule, robust = self._council.rule(len(members) + 1)
-        part = self.voice.programme.part(round)
+        rule, robust = self._fault_tolerance.rule(len(members) + 1)
+        part = self.encoder.schedule.part(round)
         theta_p, anchor_p = part.of(theta_d), part.of(self.anchor_d)
         clipped: tuple[str, ...] = ()
         if rule is None or not members:
             target_p = theta_p.clone()
         else:
-            self._trial.begin(theta_d, part, round)
+            self._loss_scorer.begin(theta_d, part, round)
             target_p = self._parts.blend(self._table(theta_p, anchor_p, members, staleness, round), rule)
             if isinstance(rule, Clips):
                 clipped = tuple(members[row - 1] for row in rule.clipped if row > 0)  # row 0 is own model
@@ -142,16 +144,16 @@ class ModelAveraging:
 
     def judge_by(self, judge: Judge) -> None:
         """See Judged."""
-        self._trial.judge = judge
+        self._loss_scorer.judge = judge
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """See SyncStrategy."""
-        self.voice.budget(bytes_per_s, seconds)
+        self.encoder.budget(bytes_per_s, seconds)
 
     @property
     def rung(self) -> str:
         """See SyncStrategy."""
-        return self.voice.rung
+        return self.encoder.rung
 
     def snapshot(self) -> bytes:
         """See SyncStrategy: fp32 little-endian."""
@@ -163,12 +165,12 @@ class ModelAveraging:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """See SyncStrategy: `anchor`; the outer optimizers' buffers as `outer.<part>.<name>`; the voice's memory as
-        `voice.<name>`; `held`, the f that no round may fall below (fault_tolerance.py), int64 (1,)."""
+        `encoder.<name>`; `held`, the f that no round may fall below (fault_tolerance.py), int64 (1,)."""
         state = {"anchor": self.anchor_d}
         for index, optimizer in enumerate(self._outers):
             state |= {f"{_OUTER}{index}.{name}": value for name, value in optimizer.state_dict().items()}
-        state |= {_VOICE + name: value for name, value in self.voice.state_dict().items()}
-        return state | ({_HELD: torch.tensor([self._council.held])} if self._council.held else {})
+        state |= {_VOICE + name: value for name, value in self.encoder.state_dict().items()}
+        return state | ({_HELD: torch.tensor([self._fault_tolerance.held])} if self._fault_tolerance.held else {})
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """See SyncStrategy. The public estimate starts again at the anchor, as the base of a new chain."""
@@ -178,8 +180,8 @@ class ModelAveraging:
         self._restart_at(state["anchor"].clone())
         for index, optimizer in enumerate(self._outers):
             optimizer.load_state_dict(_below(f"{_OUTER}{index}.", state))
-        self.voice.load_state_dict(_below(_VOICE, state))
-        self._council.resume(int(state[_HELD]) if _HELD in state else 0)
+        self.encoder.load_state_dict(_below(_VOICE, state))
+        self._fault_tolerance.resume(int(state[_HELD]) if _HELD in state else 0)
 
     def _fits(self, name: str, value: torch.Tensor) -> bool:
         if name.startswith(_VOICE):  # checked by the voice
@@ -188,7 +190,7 @@ class ModelAveraging:
             index = name.split(".")[1]
             known = index.isdecimal() and int(index) < len(self._outers)
             # A buffer is a vector of the part's size, or a counter.
-            return known and value.shape in {(self.voice.programme.parts[int(index)].numel,), (1,)}
+            return known and value.shape in {(self.encoder.schedule.parts[int(index)].numel,), (1,)}
         return value.shape == {"anchor": self._genesis_d.shape, _HELD: (1,)}.get(name)
 
     def _step(self, theta_d: torch.Tensor, target_p: torch.Tensor, part: Fragment) -> torch.Tensor:
@@ -206,16 +208,16 @@ class ModelAveraging:
         staleness: Mapping[str, int],
         round: int,
     ) -> MixInputs:
-        programme, own_gamma = self.voice.programme, self.config.gamma
-        part = programme.part(round)
+        schedule, own_gamma = self.encoder.schedule, self.config.gamma
+        part = schedule.part(round)
         return MixInputs(
             theta_p=theta_p,
             anchor_p=anchor_p,
             public_p=part.of(self.public_d),
             others=[part.of(self.estimates[peer]) for peer in members],
             weights=[self._weight(staleness[peer]) for peer in members],
-            trial=self._trial,
-            gamma=self.voice.gamma(round) if own_gamma is None or programme.is_exact(round) else own_gamma,
+            loss_scorer=self._loss_scorer,
+            gamma=self.encoder.gamma(round) if own_gamma is None or schedule.is_exact(round) else own_gamma,
         )
 
     def _weight(self, staleness: int) -> float:
@@ -223,11 +225,11 @@ class ModelAveraging:
 
     def _fresh_outers(self) -> list[OuterOptimizer]:
         options = self.config.outer_options()
-        return [outer.get(self.config.outer, **options) for _ in self.voice.programme.parts]
+        return [outer.get(self.config.outer, **options) for _ in self.encoder.schedule.parts]
 
     def _restart_at(self, model_d: torch.Tensor) -> None:
         self.anchor_d = model_d
-        self.voice.restart(model_d)
+        self.encoder.restart(model_d)
         self._outers = self._fresh_outers()
 
     def _check_shape(self, theta_d: torch.Tensor) -> None:

@@ -56,6 +56,6 @@ def method(
 
 
 def _build(decay: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
-    voice = ErrorFeedbackEncoder(programme, genesis_d, decay=decay)
-    return ModelAveraging(config, AveragingParts(voice=voice, blend=clipped))
+    schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
+    encoder = ErrorFeedbackEncoder(schedule, genesis_d, decay=decay)
+    return ModelAveraging(config, AveragingParts(encoder=encoder, blend=clipped))

@@ -55,5 +55,5 @@ def method(
 
 
 def _build(fragments: int, mixing: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), fragments=fragments)
-    return ModelAveraging(config, AveragingParts(voice=TrackedEncoder(programme, genesis_d), mixing=mixing))
+    schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), fragments=fragments)
+    return ModelAveraging(config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), mixing=mixing))

@@ -30,5 +30,5 @@ def method() -> StrategySpec:
 def among_all(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
     """Whole models, told as differences to estimates, over all neighbours. What is different under other names is the
     outer optimizer, and the defaults."""
-    programme = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
-    return ModelAveraging(config, AveragingParts(voice=TrackedEncoder(programme, genesis_d)))
+    schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
+    return ModelAveraging(config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d)))

@@ -118,8 +118,8 @@ class Watch:
         stage = self.stage
         if stage.bootstrap is None:
             return
-        run = stage.bootstrap.rendezvous._runs.get((stage.scope.run, stage.genesis))
-        verified = set() if run is None else {record.peer for record in run.book.of_standing(RecordTrust.VERIFIED)}
+        run = stage.bootstrap.bootstrap_state._runs.get((stage.scope.run, stage.genesis))
+        verified = set() if run is None else {record.peer for record in run.peerstore.of_standing(RecordTrust.VERIFIED)}
         there = {life.peer for life in stage.running}
         self.known |= verified
         lost = (self.known & there) - verified
@@ -151,19 +151,19 @@ def sizes_of(life: Life) -> Iterator[tuple[str, int, int]]:
     """What a node holds of others: name, size, and bound."""
     node = life.member.node
     service, config = node.service, node.config.network
-    engine, shelf = service._engine, service._server.shelf
+    engine, blob_cache = service._engine, service._server.blob_cache
     models = len(getattr(node.strategy, "estimates", {}))
     yield "estimates", models, 2 * config.degree
     yield "neighbours", len(engine.neighbours), config.degree
     yield "estimates held", len(node.estimates), config.degree + MAX_DEPARTED
-    yield "bytes of finished downloads", shelf.bytes_held, config.max_payload_bytes
-    yield "unfinished downloads", len(shelf._coming), 2 * config.degree
-    yield "records", len(engine.book), 256
-    yield "scores", len(engine.court.scores), 1024
+    yield "bytes of finished downloads", blob_cache.bytes_held, config.max_payload_bytes
+    yield "unfinished downloads", len(blob_cache._coming), 2 * config.degree
+    yield "records", len(engine.peerstore), 256
+    yield "scores", len(engine.peer_scores.scores), 1024
     yield "broadcasts remembered", len(engine._seen), 4096
-    yield "proofs", len(engine.court.proofs), 64
-    yield "counted refusals", len(engine.court.stats.rejected), 257 * 25
-    yield "early parts", len(service._exchanger._early), 4 * 64
+    yield "proofs", len(engine.peer_scores.proofs), 64
+    yield "counted refusals", len(engine.peer_scores.stats.rejected), 257 * 25
+    yield "early parts", len(service._allreducer._early), 4 * 64
     yield "streams served", service._server.serving, 8 * (config.degree + 20)
     yield "bytes served", engine.publisher.blobs.bytes_held, 11 * config.max_payload_bytes
     for neighbour in engine.neighbours.values():
@@ -174,9 +174,9 @@ def sizes_of(life: Life) -> Iterator[tuple[str, int, int]]:
 def sizes_of_bootstrap(stage: Stage) -> Iterator[tuple[str, int, int]]:
     """The same of the bootstrap node."""
     if stage.bootstrap is not None:
-        rendezvous = stage.bootstrap.rendezvous
-        yield "runs", rendezvous.runs, 8
-        yield "records", rendezvous.peers_known, 8 * 256
+        bootstrap_state = stage.bootstrap.bootstrap_state
+        yield "runs", bootstrap_state.runs, 8
+        yield "records", bootstrap_state.peers_known, 8 * 256
 
 
 # -- when it is over

@@ -5,6 +5,7 @@ from pathlib import Path
 from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
+from gossip.core.membership_limits import NAMED_BYTES
 from gossip.membership import (
     Authority,
     Certificate,
@@ -19,7 +20,6 @@ from gossip.membership import (
     next_version,
     redeem,
 )
-from gossip.membership.membership_limits import NAMED_BYTES
 from gossip.membership.private_swarm import PrivateSwarm
 from node.swarm.folder import membership_of
 
@@ -65,7 +65,7 @@ def enroll(folder: Path, peer: PeerId) -> None:
 def gate_of(folder: Path, peer: PeerId) -> MembershipAdmission:
     """What a hostile member's transport asks."""
     enroll(folder, peer)
-    return PrivateSwarm.load(membership_of(folder), peer, now=lambda: FOUNDED + 1000.0).gate
+    return PrivateSwarm.load(membership_of(folder), peer, now=lambda: FOUNDED + 1000.0).admission
 
 
 def forged_manifest(last: Manifest, by: Identity) -> Manifest:

@@ -30,8 +30,8 @@ from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
 from gossip.transport.memory.network import LinkQuality, MemoryTransport
 from node.config.schema import from_raw
+from node.roles.assembly import run_info
 from node.system.run_dir import IDENTITY
-from node.training.assembly import run_info
 from node.training.node import Node
 from p2ptrain import compress, tasks
 from p2ptrain.tasks import Shard
@@ -300,8 +300,8 @@ class Stage:
         self._made += 1
         identity = key_of(name) if identity is None else identity
         private = self.scenario.kind == "private"
-        gate = gate_of(self._folder / identity.peer_id, identity.peer_id) if private else None
-        peer = HostilePeer(self, identity, gate)
+        admission = gate_of(self._folder / identity.peer_id, identity.peer_id) if private else None
+        peer = HostilePeer(self, identity, admission)
         self.ever_hostile.add(peer.peer)
         await self.nursery.start(lambda *, task_status: peer.run(task_status=task_status))
         return peer

@@ -20,6 +20,16 @@ from gossip.core.errors import GossipError, Reason, RemoteError
 from gossip.core.identity import Identity, peer_id_of
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import CHUNK_BYTES, MAX_RESPONSE_BYTES
+from gossip.core.member_messages import (
+    BucketsRequest,
+    Known,
+    MemberRequest,
+    MembershipRequest,
+    RosterRequest,
+    TermsRequest,
+    known_fields,
+    unpack_parts,
+)
 from gossip.core.messages import (
     ChunkRequest,
     FindRequest,
@@ -39,16 +49,6 @@ from gossip.core.messages import (
 )
 from gossip.membership import MembershipAdmission, parse_page
 from gossip.membership.anti_entropy import AntiEntropy
-from gossip.membership.member_messages import (
-    BucketsRequest,
-    Known,
-    MemberRequest,
-    MembershipRequest,
-    RosterRequest,
-    TermsRequest,
-    known_fields,
-    unpack_parts,
-)
 from gossip.reachability.circuit import STOP_PROTOCOL, CircuitKind, CircuitMessage, CircuitStatus, encode_stop
 from gossip.reachability.delimited_task import send_message
 from gossip.reachability.dialback import DIALBACK_PROTOCOL, encode_sighting, parse_ask
@@ -106,11 +106,11 @@ class Fault:
 class HostilePeer:
     """`heard`: broadcasts of others. `passes_on`: whether it forwards them. `records`: what it tells others of whom."""
 
-    def __init__(self, stage: "Stage", identity: Identity, gate: MembershipAdmission | None = None) -> None:
+    def __init__(self, stage: "Stage", identity: Identity, admission: MembershipAdmission | None = None) -> None:
         self.identity = identity
         self.stage = stage
-        self.transport = stage.network.attach(identity.peer_id, gate)
-        self.spread = None if gate is None else AntiEntropy(gate)
+        self.transport = stage.network.attach(identity.peer_id, admission)
+        self.spread = None if admission is None else AntiEntropy(admission)
         """What it knows of the members, where the swarm is private."""
         self.terms: bytes | None = None
         """The manifest that it gives; None: the true one."""

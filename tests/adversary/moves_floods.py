@@ -12,6 +12,8 @@ from gossip.core.envelope import seal
 from gossip.core.errors import GossipError
 from gossip.core.ids import Digest
 from gossip.core.limits import MAX_RESPONSE_BYTES, STREAM_PROTOCOL
+from gossip.core.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
+from gossip.core.membership_limits import BUCKETS
 from gossip.core.messages import (
     ChunkRequest,
     FindRequest,
@@ -27,8 +29,6 @@ from gossip.core.messages import (
 )
 from gossip.core.statements import Stage as PartStage
 from gossip.core.statements import part_statement
-from gossip.membership.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
-from gossip.membership.membership_limits import BUCKETS
 from gossip.reachability.circuit import HOP_PROTOCOL, CircuitKind, CircuitMessage, encode_hop
 from gossip.reachability.dialback import DIALBACK_PROTOCOL, encode_ask
 from gossip.session import FrameStream, open_session

@@ -11,7 +11,7 @@ from moves_chains import LOOK_S, lie, new_epoch, take_part
 from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
 from gossip.core.messages import GoodbyeRequest
-from gossip.updates.topology import CIRCLE, place_of
+from gossip.discovery.topology import CIRCLE, place_of
 
 
 @move("leave", variants=("goodbye", "silently"), seconds=(5, 40), speaks=("goodbye",), among=CLOSED)

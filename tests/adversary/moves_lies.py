@@ -231,7 +231,7 @@ async def _part(act: Act) -> None:
         link = chain.begin(epoch=new_epoch(act), round=stage.round, model_d=lie(act, "mean", stage.genesis_d))
         await act.peer.tell(link.raw)
         for life in act.targets:
-            exchange = life.member.node.service._exchanger._exchange
+            exchange = life.member.node.service._allreducer._exchange
             if exchange is not None:
                 await _state_parts(act, life.peer, exchange.name, exchange.group.size)
         await trio.sleep(2.0)

@@ -10,10 +10,10 @@ from gossip.core.digests import digest_of
 from gossip.core.errors import AnsweredError, GossipError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
+from gossip.core.member_messages import Known, MembershipRequest
+from gossip.core.membership_limits import MAX_LINE_BYTES, MAX_PIECE_BYTES
 from gossip.core.wire import pack
 from gossip.membership import Authority, create_manifest, pack_item, pack_manifests, revoke_grant, revoke_peer
-from gossip.membership.member_messages import Known, MembershipRequest
-from gossip.membership.membership_limits import MAX_LINE_BYTES, MAX_PIECE_BYTES
 from gossip.membership.refusal import MAX_REFUSAL_BYTES, TOLD, Refusal
 from gossip.membership.roster_sync import paged
 from gossip.membership.visit import Visitor, make_visit
@@ -91,7 +91,7 @@ async def _known(act: Act) -> None:
     await act.meet()
     peer = act.peer
     assert peer.spread is not None
-    peer.terms = forged_manifest(peer.spread.gate.chain.newest, peer.identity).raw
+    peer.terms = forged_manifest(peer.spread.admission.chain.newest, peer.identity).raw
     for _ in range(act.move.amount):
         noise, true = Digest(act.rng.randbytes(32)), peer.known()
         known = {

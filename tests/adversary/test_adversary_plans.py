@@ -9,9 +9,8 @@ from adversary_scenario import KINDS
 from adversary_shrink import shrink
 from hostile_peer import ANSWERED, FAULTS
 
-from gossip.core import messages
+from gossip.core import member_messages, messages
 from gossip.core.envelope import EnvelopeKind
-from gossip.membership import member_messages
 
 DEFAULT_SEEDS = range(40)
 

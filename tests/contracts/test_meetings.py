@@ -81,7 +81,7 @@ def test_all_find_the_same_groups_and_take_turns_in_owning(name: str) -> None:
     nodes = crowd(name, 7, 10)
     lasts = set()
     for round in range(12):
-        groups = {own: node.sync.company(node.known, round=round) for own, node in nodes.items()}
+        groups = {own: node.sync.peer_selection(node.known, round=round) for own, node in nodes.items()}
         for own, group in groups.items():
             assert own in group
             assert all(groups[other] == group for other in group)
@@ -95,7 +95,7 @@ def test_a_round_is_the_groups_mean_and_leaves_the_mean_of_all(name: str) -> Non
     thetas = scattered(nodes)
     before_d = mean_of(thetas)
     for round in range(3):
-        groups = {own: node.sync.company(node.known, round=round) for own, node in nodes.items()}
+        groups = {own: node.sync.peer_selection(node.known, round=round) for own, node in nodes.items()}
         means = {own: mean_of({other: thetas[other] for other in group}) for own, group in groups.items()}
         thetas = one_round(nodes, thetas, round)
         for own, mean_d in means.items():
@@ -230,7 +230,7 @@ def test_too_few_robust_contributions_leave_the_owners_values() -> None:
 def test_alone_it_keeps_what_it_learned(name: str) -> None:
     node = make(name, "own", 1000, outer="average")
     theta_d = genesis(1000) + 1
-    assert node.company([], round=0) == ["own"]
+    assert node.peer_selection([], round=0) == ["own"]
     node.pack(theta_d)
     result = node.settle(theta_d, ["own"], [], round=0)
     assert result.members == 1
@@ -256,7 +256,7 @@ def test_who_sees_another_group_exchanges_nothing_and_keeps_its_own(name: str) -
     nodes["peer00"] = SimulatedMember(lost.sync, {"peer01", "stranger"})
     thetas = scattered(nodes)
     for round in range(6):
-        group = lost.sync.company(nodes["peer00"].known, round=round)
+        group = lost.sync.peer_selection(nodes["peer00"].known, round=round)
         came = simulated_allreduce.exchange(nodes, thetas, round)
         after = settled(nodes, thetas, came, round)
         if came.groups["peer01"] != group:

@@ -136,7 +136,7 @@ class Swarm:
         """A node that does not run yet. `network`: which others see it in. `changes`: of the config."""
         key = identity(number)
         attach = partial(self.network.attach, network=network)
-        transport = attach(key.peer_id) if private is None else attach(key.peer_id, private.gate)
+        transport = attach(key.peer_id) if private is None else attach(key.peer_id, private.admission)
         events: list[GossipEvent] = []
         node: FakeRuntime
 

@@ -11,11 +11,11 @@ from gossip.core.digests import NO_DIGEST
 from gossip.core.envelope import Scope
 from gossip.core.errors import Reason
 from gossip.core.limits import KIB
+from gossip.core.member_messages import Known, MembershipRequest, known_fields
 from gossip.core.messages import Hello, Request, encode_answer, parse_empty_answer, parse_known_answer
 from gossip.membership import pack_item
 from gossip.membership.anti_entropy import AntiEntropy
 from gossip.membership.certificate import Certificate
-from gossip.membership.member_messages import Known, MembershipRequest, known_fields
 from gossip.membership.roster_sync import paged
 from gossip.session import ask_once
 
@@ -59,8 +59,8 @@ async def insider(
     """One that runs, and knows what an honest member knows at its start; it answers as if that were all, for ever."""
     it.enroll(number, shown, **granted)
     private, key = it.private(number), identity(number)
-    liar = Insider(key, it.network.attach(key.peer_id, private.gate))
-    liar.known = AntiEntropy(private.gate).known()
+    liar = Insider(key, it.network.attach(key.peer_id, private.admission))
+    liar.known = AntiEntropy(private.admission).known()
 
     def answer(request: Request) -> bytes | None:
         return encode_answer(*known_fields(liar.known)) if isinstance(request, MembershipRequest) else None

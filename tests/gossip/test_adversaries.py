@@ -42,7 +42,7 @@ async def test_replays_are_counted_and_honest_nodes_that_pass_them_on_are_not_ch
         for raw in older:
             await liar.transport.publish(raw)
         await until(lambda: all(Reason.REPLAYED in reasons for reasons in counted(nodes, liar)))
-        assert all(node.service._engine.court.scores.points(liar.peer, 0.0) == 0 for node in nodes)
+        assert all(node.service._engine.peer_scores.scores.points(liar.peer, 0.0) == 0 for node in nodes)
         views = await play(nodes, range(31, 33))
         assert {view.closed_by for row in views for view in row} == {"quorum"}
         nursery.cancel_scope.cancel()

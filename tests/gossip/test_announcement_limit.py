@@ -33,7 +33,7 @@ def genesis(number: int) -> bytes:
 
 
 def points(it: Engine, peer: PeerId, now: float = 0.0) -> float:
-    return it.court.scores.points(peer, now)
+    return it.peer_scores.scores.points(peer, now)
 
 
 def test_an_honest_rate_is_never_charged(it):
@@ -58,11 +58,11 @@ def test_a_pause_of_ours_in_which_announcements_queue_up_bans_nobody(it):
 @pytest.mark.parametrize("repeated", [False, True], ids=["new links", "one link again and again"])
 def test_who_floods_with_links_of_its_own_is_charged_and_banned(it, repeated):
     number = 0
-    while not it.court.scores.banned(A, 0.0):
+    while not it.peer_scores.scores.banned(A, 0.0):
         number += 1
         it.on_message(A, genesis(1 if repeated else number), 0.0)
     assert number == LINKS_BURST + EXCESS_TO_BAN
-    assert it.court.stats.rejected == {(A, Reason.FLOODED): EXCESS_TO_BAN}
+    assert it.peer_scores.stats.rejected == {(A, Reason.FLOODED): EXCESS_TO_BAN}
     assert A not in it.neighbours
     assert it.on_message(A, genesis(number + 1), 0.0) is False
 
@@ -72,7 +72,7 @@ def test_who_passes_a_flood_on_is_not_charged_and_neither_is_its_signer(it):
     for number in range(1000):
         it.on_message(B, genesis(number + 1), 0.0)
     assert (points(it, A), points(it, B)) == (0, 0)
-    assert it.court.stats.rejected[B, Reason.FLOODED] == 1000 - LINKS_BURST
+    assert it.peer_scores.stats.rejected[B, Reason.FLOODED] == 1000 - LINKS_BURST
 
 
 def test_a_recording_played_back_by_a_third_does_not_silence_the_signer(it):
@@ -89,7 +89,7 @@ def test_what_a_banned_signer_says_goes_no_further_whoever_brings_it(it):
     known = genesis(1)
     assert it.on_message(B, known, 0.0) is False
     assert it.on_message(B, known, 10.0) is False
-    assert it.court.stats.rejected[A, Reason.BANNED] == 2
+    assert it.peer_scores.stats.rejected[A, Reason.BANNED] == 2
     assert it.on_message(B, chain(1, by=CAROL)[0].raw, 0.0)
 
 
@@ -158,5 +158,5 @@ async def test_a_member_that_floods_is_refused_in_the_end_and_quarter_second_rou
             assert not node.transport.drops["pubsub_flood"]
         assert counted(nodes, liar) == [{Reason.FLOODED}] * 4
         honest = {node.peer for node in nodes}
-        assert not any(node.service._engine.court.scores.points(peer, 0.0) for node in nodes for peer in honest)
+        assert not any(node.service._engine.peer_scores.scores.points(peer, 0.0) for node in nodes for peer in honest)
         nursery.cancel_scope.cancel()

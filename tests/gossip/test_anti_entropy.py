@@ -5,10 +5,10 @@ from gossip_swarm import identity
 from private_swarm import NOW, OTHER_ADMIN, certificate, chain, invite, private_swarm, revocation, version
 
 from gossip.core.errors import Reason
+from gossip.core.member_messages import Known
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.membership import MembershipAdmission, Roster, pack_item
 from gossip.membership.anti_entropy import TOLD_BURST, TOLD_PER_S, AntiEntropy
-from gossip.membership.member_messages import Known
 from gossip.membership.roster_sync import paged, parse_page
 
 PEER = identity(2).peer_id
@@ -18,10 +18,10 @@ FLOOD = [pack_item(certificate(1000 + at, invite(90, uses=None), of=90)) for at 
 @pytest.fixture
 def it():
     roster = Roster(chain().swarm, chain().newest.terms.admins)
-    gate = MembershipAdmission(
+    admission = MembershipAdmission(
         peer=identity(1).peer_id, certificate=certificate(1), chain=chain(), roster=roster, now=lambda: float(NOW)
     )
-    return AntiEntropy(gate)
+    return AntiEntropy(admission)
 
 
 def test_what_a_member_tells_has_a_rate_and_revocations_come_first(it):
@@ -50,7 +50,7 @@ def test_what_is_pulled_from_a_member_has_a_bound_but_for_revocations(it):
 @pytest.mark.parametrize("signer", [OTHER_ADMIN, None], ids=["forged", "forked"])
 def test_a_refused_manifest_is_not_asked_for_again(it, signer):
     if signer is None:
-        it.gate.chain.accept(version(chain().newest, run="ours"))
+        it.admission.chain.accept(version(chain().newest, run="ours"))
     manifest = version(chain().newest, run="theirs") if signer is None else version(chain().newest, signer)
     theirs = Known(roster=it.known().roster, version=2, manifest=manifest.digest)
     assert it.wants_manifest(theirs)
@@ -63,8 +63,8 @@ async def test_only_trainers_stand_on_the_rings(autojump_clock, tmp_path, monkey
     async with private_swarm(tmp_path) as swarm:
         nodes = await swarm.enter_all(1, 2, 3)
         engine, stranger = nodes[0].service._engine, identity(77).peer_id
-        known = engine.book.known()[0]
-        engine.book.learn(_of(stranger, known), first_hand=False)
+        known = engine.peerstore.known()[0]
+        engine.peerstore.learn(_of(stranger, known), first_hand=False)
         seen = []
         monkeypatch.setattr(engine.members, "look_round", lambda heard_of, now: seen.extend(heard_of))
         engine.look_round(0.0)

@@ -12,7 +12,7 @@ from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord
 from gossip.discovery.peerstore import MAX_OF_NETWORK, MAX_REACHED, MAX_RECORDS, PeerStore, RecordTrust
-from gossip.updates.topology import Rings
+from gossip.discovery.topology import Rings
 
 HOST = "203.0.113.0/24"
 HONEST = [f"honest {number}" for number in range(20)]

@@ -120,7 +120,7 @@ def test_a_flood_of_hellos_is_charged_and_bans_in_the_end(it):
     for _ in range(500):
         with pytest.raises(RemoteError):
             it.on_hello(ALICE.peer_id, hello(), 0.0)
-    assert it.court.scores.banned(ALICE.peer_id, 0.0)
+    assert it.peer_scores.scores.banned(ALICE.peer_id, 0.0)
     assert it.peers_known == 0
     it.on_hello(BOB.peer_id, hello(BOB), 0.0)
 
@@ -196,7 +196,7 @@ async def test_members_that_know_only_the_bootstrap_node_find_each_other_and_go_
         assert {view.neighbours for row in views for view in row} == {3}
         for node in nodes:
             assert post.peer not in node.service.neighbours()
-            assert post.peer not in {known.peer for known in node.service._engine.book.known()}
+            assert post.peer not in {known.peer for known in node.service._engine.peerstore.known()}
             assert not [event for event in node.told("rejected") if event.reason is not Reason.UNAVAILABLE]
         post.scope.cancel()
         await trio.sleep(120)
@@ -212,14 +212,14 @@ async def test_a_restarted_bootstrap_node_tells_of_those_it_knew(autojump_clock,
         first = Post(it, 900, path)
         await nursery.start(first.run)
         nodes = await members(it, first, 2)
-        await until(lambda: first.service.rendezvous.members == 2)
+        await until(lambda: first.service.bootstrap_state.members == 2)
         first.scope.cancel()
         await trio.sleep(0.1)
         for node in nodes:
             node.service._context.transport.dial = _nowhere  # they do not come back by themselves
         again = Post(it, 900, path)
         await nursery.start(again.run)
-        await until(lambda: again.service.rendezvous.members == 2, timeout_s=30)
+        await until(lambda: again.service.bootstrap_state.members == 2, timeout_s=30)
         late = await it.start(9, peers=(again.address,))
         await until(lambda: len(late.service.neighbours()) == 2, timeout_s=30)
         assert not again.warnings
@@ -235,11 +235,11 @@ async def test_a_member_that_is_gone_is_not_told_of_for_ever(autojump_clock):
         post = Post(it, 900)
         await nursery.start(post.run)
         nodes = await members(it, post, 3)
-        await until(lambda: post.service.rendezvous.members == 3)
+        await until(lambda: post.service.bootstrap_state.members == 3)
         nodes[2].scope.cancel()
-        await until(lambda: post.service.rendezvous.members == 2, timeout_s=3600)
+        await until(lambda: post.service.bootstrap_state.members == 2, timeout_s=3600)
         await trio.sleep(2 * FRESH_S)
-        assert post.service.rendezvous.members == 2, "those that are there stay"
+        assert post.service.bootstrap_state.members == 2, "those that are there stay"
         nursery.cancel_scope.cancel()
 
 

@@ -31,11 +31,11 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
         traffic=SimpleNamespace(exchanges=ExchangeTimes(())),
     )
     config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)
-    closer = RoundCloser(SimpleNamespace(config=config, engine=engine, changed=Notifier(), liars=1))  # type: ignore[arg-type]
-    first = await closer.close(1, at_most_s=60.0)
+    round_closer = RoundCloser(SimpleNamespace(config=config, engine=engine, changed=Notifier(), liars=1))  # type: ignore[arg-type]
+    first = await round_closer.close(1, at_most_s=60.0)
     assert (first.closed_by, round(first.seconds, 6)) == ("deadline", 7.0)
-    closer.settle(GossipConfig(quorum=0.5, initial_deadline_s=7.0))
-    assert (await closer.close(2, at_most_s=60.0)).closed_by == "quorum"
-    closer.settle(GossipConfig(quorum=1.0, initial_deadline_s=3.0))
-    third = await closer.close(3, at_most_s=60.0)
+    round_closer.settle(GossipConfig(quorum=0.5, initial_deadline_s=7.0))
+    assert (await round_closer.close(2, at_most_s=60.0)).closed_by == "quorum"
+    round_closer.settle(GossipConfig(quorum=1.0, initial_deadline_s=3.0))
+    third = await round_closer.close(3, at_most_s=60.0)
     assert (third.closed_by, round(third.seconds, 6)) == ("deadline", 3.0)

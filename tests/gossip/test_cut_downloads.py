@@ -4,7 +4,7 @@ import random
 
 from gossip_swarm import CONFIG, FakeRuntime, swarm, until
 
-from gossip.blobs.blob_cache import CUT_DOWNLOADS, BlobCache
+from gossip.blobs.blob_cache_task import CUT_DOWNLOADS, BlobCache
 from gossip.core.limits import CHUNK_BYTES, MIB
 
 IDENTITIES = 40
@@ -14,7 +14,7 @@ UP = 4.0 * MIB
 
 
 def shelf_of(node: FakeRuntime) -> BlobCache:
-    return node.service._server.shelf
+    return node.service._server.blob_cache
 
 
 async def test_forty_identities_in_turn_hold_no_more_downloads_than_a_node_has_places(autojump_clock, monkeypatch):
@@ -22,15 +22,15 @@ async def test_forty_identities_in_turn_hold_no_more_downloads_than_a_node_has_p
     async with swarm() as it:
         victim = await it.start(1)
         await victim.begin()
-        shelf, counts, held = shelf_of(victim), [], []
+        blob_cache, counts, held = shelf_of(victim), [], []
         for number in range(IDENTITIES):
             model = random.Random(number).randbytes(SIZE)
             liar = await it.start(100 + number, peers=(victim.address,), up_bytes_per_s=UP)
-            before = shelf.bytes_coming
+            before = blob_cache.bytes_coming
             await liar.begin(snapshot=model)
-            await until(lambda before=before: shelf.bytes_coming != before, 10.0)
-            counts.append(shelf.coming)
-            held.append(shelf.bytes_coming)
+            await until(lambda before=before: blob_cache.bytes_coming != before, 10.0)
+            counts.append(blob_cache.coming)
+            held.append(blob_cache.bytes_coming)
             liar.scope.cancel()
             await until(lambda: not victim.service.neighbours(), 120.0)
         assert victim.estimates == {}, "none was ever whole"

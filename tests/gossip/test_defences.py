@@ -74,14 +74,14 @@ def test_quotas_are_bounded() -> None:
 @pytest.fixture
 def full() -> Mesh:
     """Eight honest neighbours, each followed, with neighbours of its own."""
-    outbox = ActionQueue()
+    actions = ActionQueue()
     made = Mesh(
         me=PeerId("me"),
         scope=SCOPE,
         degree=8,
         rng=random.Random(1),
         scores=ScoreTable(),
-        outbox=outbox,
+        actions=actions,
         evidence=WELL_KNOWN,
     )
     for peer in HONEST:

@@ -56,7 +56,7 @@ def test_a_hello_makes_a_neighbour():
     assert Follow(peer=A) in outs
     assert WakeSync(peer=A) in outs
     assert it.neighbours[A].chain.announced == link()
-    assert it.book.addresses(A) == (f"/memory/1/p2p/{A}",)
+    assert it.peerstore.addresses(A) == (f"/memory/1/p2p/{A}",)
 
 
 OTHER_RUN = Scope(swarm=SCOPE.swarm, run=RunId(b"x" * 16))
@@ -85,11 +85,11 @@ def test_hellos_that_are_refused(changes, reason):
 def test_records_of_others_are_kept_and_those_of_peers_that_were_reached_passed_on():
     it = engine()
     it.on_hello(A, hello(records=(record(by=BOB), record(by=ME))), 0.0)
-    assert {entry.peer for entry in it.book.known()} == {A, B}
+    assert {entry.peer for entry in it.peerstore.known()} == {A, B}
     assert record(by=BOB) not in parse_hello(it.hello_for(C, 0.0)).records
     it.on_hello(B, hello(BOB), 0.0)
     assert record(by=BOB) not in parse_hello(it.hello_for(C, 0.0)).records
-    it.book.reached(B, it.book.addresses(B)[0])
+    it.peerstore.reached(B, it.peerstore.addresses(B)[0])
     assert record(by=BOB) in parse_hello(it.hello_for(C, 0.0)).records
 
 
@@ -109,7 +109,7 @@ def test_records_told_beyond_what_a_peer_may_tell_are_not_looked_at():
     for n in range(4):
         told = [Identity(bytes([10 + n, k]) + bytes(30)) for k in range(32)]
         it.on_hello(A, hello(records=tuple(record(by=each) for each in told)), float(n))
-    assert len(it.book) <= 1 + 32 + 3 * RECORDS_PER_S
+    assert len(it.peerstore) <= 1 + 32 + 3 * RECORDS_PER_S
 
 
 BAD_BROADCASTS = {
@@ -126,11 +126,11 @@ BAD_BROADCASTS = {
 @pytest.mark.parametrize("reason", BAD_BROADCASTS)
 def test_what_no_honest_node_passes_on_is_charged_to_the_forwarder(it, reason):
     assert it.on_message(B, BAD_BROADCASTS[reason], 0.0) is False
-    assert it.court.stats.rejected == {(B, reason): 1}
-    assert it.court.stats.rejected_by_reason == {reason: 1}
+    assert it.peer_scores.stats.rejected == {(B, reason): 1}
+    assert it.peer_scores.stats.rejected_by_reason == {reason: 1}
     assert events(it) == [("rejected", B, reason)]
-    assert it.court.scores.points(B, 0.0) > 0
-    assert it.court.scores.points(A, 0.0) == 0
+    assert it.peer_scores.scores.points(B, 0.0) > 0
+    assert it.peer_scores.scores.points(A, 0.0) == 0
 
 
 def test_a_link_is_news_once_whoever_brings_it(it):
@@ -146,7 +146,7 @@ def test_a_link_is_not_passed_on_again_at_once(it):
     passed = [it.on_message(B, raw, at / 10) for at in range(21)]
     assert passed.count(True) == 1 + 2.0 // REPEAT_S
     assert passed[0] is True
-    assert it.court.scores.points(B, 2.0) == 0
+    assert it.peer_scores.scores.points(B, 2.0) == 0
 
 
 def test_links_of_strangers_are_passed_on_and_not_kept(it):
@@ -157,8 +157,8 @@ def test_links_of_strangers_are_passed_on_and_not_kept(it):
 def test_a_replay_is_counted_and_nobody_is_charged_for_passing_it_on(it):
     it.on_message(A, link(epoch=5).raw, 0.0)
     assert it.on_message(B, link(epoch=4).raw, 0.0) is False
-    assert it.court.stats.rejected == {(B, Reason.REPLAYED): 1}
-    assert it.court.scores.points(B, 0.0) == 0
+    assert it.peer_scores.stats.rejected == {(B, Reason.REPLAYED): 1}
+    assert it.peer_scores.scores.points(B, 0.0) == 0
 
 
 def test_equivocation_is_proved_told_and_bans_the_signer_only(it):
@@ -166,7 +166,7 @@ def test_equivocation_is_proved_told_and_bans_the_signer_only(it):
     assert it.on_message(B, one.raw, 0.0) is True
     it.drain()
     assert it.on_message(B, other.raw, 0.0) is True  # others must see it too
-    assert it.court.proofs == {A: (one.raw, other.raw)}
+    assert it.peer_scores.proofs == {A: (one.raw, other.raw)}
     outs = it.drain()
     names = [out.event.name for out in outs if isinstance(out, EmitEvent)]
     assert names == ["equivocation", "rejected", "banned", "neighbour_lost"]
@@ -183,7 +183,7 @@ def test_an_announced_payload_beyond_the_limit_is_the_signers_offence():
     it.on_hello(A, hello(), 0.0)
     big = link(seq=1, prev=link().digest, size=101).raw
     assert it.on_message(B, big, 0.0) is True
-    assert it.court.stats.rejected == {(A, Reason.OVERSIZE): 1}
+    assert it.peer_scores.stats.rejected == {(A, Reason.OVERSIZE): 1}
     with pytest.raises(RemoteError) as caught:
         it.on_offer(A, offer(chain(2)[1], size=101).raw, (0, 0))
     assert caught.value.reason is Reason.OVERSIZE
@@ -200,8 +200,8 @@ def test_a_flood_is_counted_fully_and_told_sparsely(it):
     it.drain()
     for seq in range(1000):
         it.on_message(B, link(epoch=4, round=seq).raw, 0.0)
-    assert it.court.stats.rejected[B, Reason.REPLAYED] == LINKS_BURST
-    assert it.court.stats.rejected[B, Reason.FLOODED] == 1000 - LINKS_BURST
+    assert it.peer_scores.stats.rejected[B, Reason.REPLAYED] == LINKS_BURST
+    assert it.peer_scores.stats.rejected[B, Reason.FLOODED] == 1000 - LINKS_BURST
     assert len(events(it)) < 60
 
 
@@ -210,16 +210,16 @@ def test_repeated_offences_ban_and_a_banned_forwarder_is_not_even_read(it):
         it.on_message(B, ONE_OF_EACH[EnvelopeKind.LINK][:-1] + bytes([n]), 0.0)
     assert ("banned", B, Reason.FORGED) in events(it)
     assert set(it.neighbours) == {A}
-    counted = dict(it.court.stats.rejected)
+    counted = dict(it.peer_scores.stats.rejected)
     assert it.on_message(B, b"junk", 1.0) is False
-    assert it.court.stats.rejected == counted
+    assert it.peer_scores.stats.rejected == counted
     assert not it.members.dialable(B, 1.0)
 
 
 def test_a_full_node_says_so_and_makes_room_for_the_lonely_now_and_then():
     it, late = engine(degree=2), Identity(b"\x07" * 32)
     for key in (ALICE, BOB, CAROL, late):
-        it.book.reached(key.peer_id, f"/memory/1/p2p/{key.peer_id}")
+        it.peerstore.reached(key.peer_id, f"/memory/1/p2p/{key.peer_id}")
     for key in (ALICE, BOB):
         it.on_hello(key.peer_id, hello(key, neighbours=2), 0.0)
     assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=2), 1.0)).admitted is False
@@ -238,7 +238,7 @@ def test_a_full_node_makes_no_room_for_one_that_only_says_hello():
     for key in (ALICE, BOB):
         it.on_hello(key.peer_id, hello(key, neighbours=2), 0.0)
     assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=0), 1.0)).admitted is False
-    it.book.reached(C, f"/memory/1/p2p/{C}")
+    it.peerstore.reached(C, f"/memory/1/p2p/{C}")
     assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=0), 2.0)).admitted is True
     assert set(it.neighbours) == {A, C}, "the newest of those that only said hello goes for one that was reached"
 

@@ -95,7 +95,7 @@ async def test_all_come_to_the_exact_sum(count, autojump_clock):
             assert len(results) == count
             for parts in results.values():
                 assert np.array_equal(whole(parts), expected(list(range(count)), round_=round_))
-        assert all(len(node.service._exchanger.blobs) == KEPT * BLOBS_EACH for node in nodes)  # of three exchanges
+        assert all(len(node.service._allreducer.blobs) == KEPT * BLOBS_EACH for node in nodes)  # of three exchanges
         assert all(node.service.stats.rejected == {} for node in nodes)
 
 
@@ -120,8 +120,8 @@ class SlowHasher(Hasher):
 async def test_who_hashes_its_own_part_last_still_gives_it_to_all(autojump_clock):
     async with swarm() as net:
         nodes = await net.start_all(3)
-        exchanger = nodes[0].service._exchanger
-        exchanger._context = replace(exchanger._context, hasher=SlowHasher(SIZE))
+        allreducer = nodes[0].service._allreducer
+        allreducer._context = replace(allreducer._context, hasher=SlowHasher(SIZE))
         results = await exchanged(nodes, group_of(nodes))
         for parts in results.values():
             assert np.array_equal(whole(parts), expected([0, 1, 2]))
@@ -171,8 +171,8 @@ async def test_nobody_waits_for_one_that_is_gone_with_its_part_given(autojump_cl
         began = trio.current_time()
 
         async def dies_when_all_have_its_part() -> None:
-            await until(lambda: all(node.service._exchanger._exchange is not None for node in nodes))
-            ours = [node.service._exchanger._exchange for node in nodes[:2]]
+            await until(lambda: all(node.service._allreducer._exchange is not None for node in nodes))
+            ours = [node.service._allreducer._exchange for node in nodes[:2]]
             await until(lambda: all(exchange and nodes[2].peer in exchange.reduced for exchange in ours))
             nodes[2].scope.cancel()
 
@@ -180,7 +180,7 @@ async def test_nobody_waits_for_one_that_is_gone_with_its_part_given(autojump_cl
             await trio.sleep(5.0)  # the others have the last one's part by then, and it has gone
             await honest(exchange, work, reduce, perform)
 
-        first = nodes[0].service._exchanger
+        first = nodes[0].service._allreducer
         honest, first._reduce = first._reduce, held_up
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dies_when_all_have_its_part)
@@ -208,8 +208,8 @@ async def test_one_that_begins_too_late_is_left_out_and_still_served(autojump_cl
 
 
 def lies_about_size(node: FakeRuntime, group: Group) -> None:
-    exchanger = node.service._exchanger
-    honest = exchanger._serve
+    allreducer = node.service._allreducer
+    honest = allreducer._serve
 
     def serve(exchange, stage, payload):
         if stage is Stage.WHOLE:
@@ -217,13 +217,13 @@ def lies_about_size(node: FakeRuntime, group: Group) -> None:
         statement = part_statement(
             exchange=group.name, round=group.round, stage=stage, address=Digest(bytes(range(32))), size=7
         )
-        return seal(exchanger._identity, exchanger._scope, statement).raw
+        return seal(allreducer._identity, allreducer._scope, statement).raw
 
-    exchanger._serve = serve
+    allreducer._serve = serve
 
 
 def serves_other_bytes(node: FakeRuntime, group: Group) -> None:
-    blobs = node.service._exchanger.blobs
+    blobs = node.service._allreducer.blobs
     honest = blobs.chunk
 
     def chunk(address: Digest, index: int) -> memoryview:
@@ -276,7 +276,7 @@ async def test_what_is_no_exchange_is_refused(autojump_clock):
             await exchange(data=b"abc")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(exchange, data=bytes(SIZE)))
-            await until(lambda: service._exchanger._exchange is not None)
+            await until(lambda: service._allreducer._exchange is not None)
             with pytest.raises(LocalError, match="under way"):
                 await exchange(data=bytes(SIZE))
         with pytest.raises(LocalError, match="once"):

@@ -60,7 +60,7 @@ async def test_who_leaves_waits_for_its_reduced_part_to_be_taken(autojump_clock)
             results[node.peer] = await node.service.exchange(group, data, reduce, gather_s=20.0, timeout_s=20.0)
 
         async def leave() -> None:
-            await until(lambda: owner.service._exchanger._reduced is not None)
+            await until(lambda: owner.service._allreducer._reduced is not None)
             await owner.service.leave(40.0)
             left.append(trio.current_time())
 

@@ -37,7 +37,7 @@ async def told_by(liar: Liar, node: FakeRuntime | Post, request: FindRequest) ->
 
 
 def knows(node: FakeRuntime, other: FakeRuntime) -> bool:
-    return bool(node.service._engine.book.addresses(other.peer))
+    return bool(node.service._engine.peerstore.addresses(other.peer))
 
 
 def in_nobodys_hello(nodes: list[FakeRuntime], seeker: FakeRuntime) -> FakeRuntime | None:
@@ -49,13 +49,13 @@ def in_nobodys_hello(nodes: list[FakeRuntime], seeker: FakeRuntime) -> FakeRunti
 def _learnt_by(node: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[tuple[PeerId, bool]]:
     """Whose records come to its book from now on, and whether from themselves."""
     learnt: list[tuple[PeerId, bool]] = []
-    learn = node.service._engine.book.learn
+    learn = node.service._engine.peerstore.learn
 
     def noting(record: PeerRecord, *, first_hand: bool, **how: Any) -> bool:
         learnt.append((record.peer, first_hand))
         return learn(record, first_hand=first_hand, **how)
 
-    monkeypatch.setattr(node.service._engine.book, "learn", noting)
+    monkeypatch.setattr(node.service._engine.peerstore, "learn", noting)
     return learnt
 
 
@@ -76,7 +76,7 @@ async def test_a_member_that_is_in_no_neighbours_hello_is_found_by_its_id(autoju
                 assert await seeker.service.find(sought.peer) == (sought.address,)
                 assert (sought.peer, True) in learnt  # it has answered itself; so small a book may have lost it since
         assert looked_up == 8
-        assert not any(len(node.service._engine.book) > 8 for node in nodes)
+        assert not any(len(node.service._engine.peerstore) > 8 for node in nodes)
         assert await nodes[0].service.find(identity(999).peer_id) is None
         assert {(event.reason, event.detail) for node in nodes for event in node.told("rejected")} == set()
 
@@ -112,8 +112,8 @@ async def test_an_asker_is_probed_and_then_told_of(autojump_clock):
         own = record(by=liar.identity, version=100, addresses=tuple(liar.transport.addresses))
         for each in (liar, other):
             await each.transport.dial(node.address)
-        assert await told_by(liar, node, question(liar.peer, record=own)) == (node.service._engine.directory.record, ())
-        assert await told_by(other, node, question(liar.peer)) == (node.service._engine.directory.record, ())
+        assert await told_by(liar, node, question(liar.peer, record=own)) == (node.service._engine.dht.record, ())
+        assert await told_by(other, node, question(liar.peer)) == (node.service._engine.dht.record, ())
         await liar.transport.disconnect(node.peer)
         await trio.sleep(2 * LOOK_TABLE_S)
         assert (await told_by(other, node, question(liar.peer)))[1] == (own,)
@@ -131,7 +131,7 @@ async def test_an_asker_that_says_it_lives_where_a_victim_does_is_told_of_to_nob
         await told_by(liar, node, question(liar.peer, record=own))
         await liar.transport.disconnect(node.peer)
         await trio.sleep(600)
-        assert liar.peer not in node.service._engine.directory.table
+        assert liar.peer not in node.service._engine.dht.table
         assert 1 <= len(dials.to("memory/victim")) <= 20, "as often as after a hello, and two probes more"
         nursery.cancel_scope.cancel()
 
@@ -176,19 +176,19 @@ async def test_a_bootstrap_node_tells_of_the_nearest_of_the_run_that_is_asked_fo
         post = Post(it, 900)
         await nursery.start(post.run)
         nodes = [await it.start(number, peers=(post.address,)) for number in range(1, 8)]
-        await until(lambda: post.service.rendezvous.members == len(nodes))
+        await until(lambda: post.service.bootstrap_state.members == len(nodes))
         liar = await announcing(it, nursery, 66)
         await liar.transport.dial(post.address)
-        records = list(nodes[0].service._engine.book.known())
+        records = list(nodes[0].service._engine.peerstore.known())
         own, told = await told_by(liar, post, question(nodes[3].peer))
         assert own == b""
         assert len(told) == len(nodes)
-        assert told[0] == nodes[3].service._engine.directory.record
+        assert told[0] == nodes[3].service._engine.dht.record
         near = [each.raw for each in nearest([each for each in records if each.raw in told], SCOPE, _place(nodes[3]))]
         assert [raw for raw in told if raw in near] == near
         with pytest.raises(Exception, match="nobody of that run"):
             await told_by(liar, post, question(nodes[3].peer, genesis=Digest(bytes(32))))
-        assert post.service.rendezvous.runs == 1
+        assert post.service.bootstrap_state.runs == 1
         for _ in range(FINDS_BURST):
             with pytest.raises(Exception, match=r"nobody of that run|flooded"):
                 await told_by(liar, post, question(nodes[3].peer, run=RunId(bytes(16))))
@@ -214,7 +214,7 @@ class Teller(Announcing):
         self.answer = self._tell
         await self.transport.dial(node.address)
         await self.say(node)
-        await until(lambda: node.service._engine.book.standing(self.peer) is RecordTrust.VERIFIED)
+        await until(lambda: node.service._engine.peerstore.standing(self.peer) is RecordTrust.VERIFIED)
 
     def _tell(self, request: Request) -> bytes | None:
         if isinstance(request, FindRequest):
@@ -271,7 +271,7 @@ async def test_whom_a_liar_names_at_a_victims_address_is_dialled_by_the_rules_of
             assert await node.service.find(identity(5).peer_id) is None
             await trio.sleep(60)
         assert 1 <= len(dials.to("memory/victim")) <= 10
-        assert not any(node.service._engine.book.addresses(peer) for peer in made), "nor does it stand in the book"
+        assert not any(node.service._engine.peerstore.addresses(peer) for peer in made), "nor does it stand in the book"
         nursery.cancel_scope.cancel()
 
 
@@ -294,7 +294,7 @@ async def test_one_of_the_operators_that_has_moved_is_looked_up_by_its_id(autoju
         moved = nodes[5]
         await trio.sleep(30)
         late = await it.start(20, peers=(first.address, f"/memory/777/p2p/{moved.peer}"))
-        known, learn = late.service._engine.book, late.service._engine.book.learn
+        known, learn = late.service._engine.peerstore, late.service._engine.peerstore.learn
         known.learn = lambda told, *, first_hand, **how: (  # type: ignore[method-assign]
             (first_hand or told.peer != moved.peer) and learn(told, first_hand=first_hand, **how)
         )

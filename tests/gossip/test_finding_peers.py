@@ -180,8 +180,8 @@ async def test_so_it_is_when_its_bootstrap_peer_is_gone_and_it_alone_dials(autoj
         first.scope.cancel()
         it.network.part([cut.peer], [node.peer for node in others])
         for node in others:
-            node.service._engine.book.forget(cut.peer)
-            node.service._engine.book.learn = lambda record, **how: False  # type: ignore[method-assign]
+            node.service._engine.peerstore.forget(cut.peer)
+            node.service._engine.peerstore.learn = lambda record, **how: False  # type: ignore[method-assign]
         await trio.sleep(600)
         it.network.heal()
         await until(lambda: len(cut.service.neighbours()) == 2, timeout_s=2 * PERIOD_S)
@@ -194,9 +194,11 @@ async def test_every_address_of_a_peer_is_tried(autojump_clock):
         dead = [f"/memory/{number}/p2p/{first.peer}" for number in range(90, 97)]
         addresses = (*dead, first.address)
         node = await it.start(3, peers=(other.address,))
-        book = node.service._engine.book
-        book.learn(parse_record(open_envelope(record(by=identity(1), addresses=addresses), SCOPE)), first_hand=True)
-        book.reached(first.peer, dead[0])
+        peerstore = node.service._engine.peerstore
+        peerstore.learn(
+            parse_record(open_envelope(record(by=identity(1), addresses=addresses), SCOPE)), first_hand=True
+        )
+        peerstore.reached(first.peer, dead[0])
         dials = Dials(it)
         dials.watch(node)
         it.network.stall(first.peer)
@@ -213,9 +215,9 @@ async def test_after_an_outage_many_dead_addresses_do_not_stand_before_a_live_on
         node = it.make(1)
         for number in range(100, 200):
             key = identity(number)
-            node.service._engine.book._kept.add(key.peer_id)
-            node.service._engine.book._records[key.peer_id] = parse_record(open_envelope(record(by=key), SCOPE))
-            node.service._engine.book._note(key.peer_id)
+            node.service._engine.peerstore._kept.add(key.peer_id)
+            node.service._engine.peerstore._records[key.peer_id] = parse_record(open_envelope(record(by=key), SCOPE))
+            node.service._engine.peerstore._note(key.peer_id)
             it.network.stall(key.peer_id)
         under_way: list[str] = []
         most = [0, 0]
@@ -249,8 +251,8 @@ async def test_a_record_that_never_answers_while_others_do_is_dropped(autojump_c
         third = await it.start(3, peers=(first.address,))
         await until(lambda: first.peer in third.service.neighbours())
         await trio.sleep(600)
-        assert other.peer not in {known.peer for known in third.service._engine.book.known()}
-        assert other.peer not in {known.peer for known in first.service._engine.book.known()}
+        assert other.peer not in {known.peer for known in third.service._engine.peerstore.known()}
+        assert other.peer not in {known.peer for known in first.service._engine.peerstore.known()}
 
 
 # -- addresses that somebody else is to dial
@@ -363,7 +365,7 @@ async def test_an_honest_newcomer_is_told_of_once_it_was_reached(autojump_clock)
         first = await it.start(1)
         second = await it.start(2, peers=(first.address,))
         await until(lambda: first.peer in second.service.neighbours())
-        await until(lambda: first.service._engine.book.standing(second.peer) is RecordTrust.VERIFIED, timeout_s=3)
+        await until(lambda: first.service._engine.peerstore.standing(second.peer) is RecordTrust.VERIFIED, timeout_s=3)
         third = await it.start(3, peers=(first.address,))
         await until(lambda: second.peer in third.service.neighbours(), timeout_s=5)
 

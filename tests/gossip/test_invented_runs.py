@@ -56,7 +56,7 @@ def come(
 def told(it: BootstrapState, run_id: RunId = REAL) -> set[PeerId]:
     """Whom a newcomer to a run is told of, who comes when nothing more happens."""
     known = it._runs.get((run_id, GENESIS))
-    return set() if known is None else {each.peer for each in known.book.known()}
+    return set() if known is None else {each.peer for each in known.peerstore.known()}
 
 
 def members(count: int, first: int = 1) -> list[Identity]:
@@ -151,7 +151,7 @@ def test_one_network_has_an_eighth_of_all_records_and_a_whole_run_of_others_is_w
     come(it, real, REAL, of_many)
     for number in range(1, MAX_RUNS):
         come(it, members(100, 1000 * number), run(number), HOST, answer=number % 2 == 0)
-    assert sum(each.book.count_of(HOST) for each in it._runs.values()) == MAX_OF_NETWORK
+    assert sum(each.peerstore.count_of(HOST) for each in it._runs.values()) == MAX_OF_NETWORK
     assert told(it) == {key.peer_id for key in real}
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from private_swarm import NOW, SWARM, certificate, chain, identity, invite, revocation
 
 from gossip.core.errors import LocalError
+from gossip.core.member_messages import PART_BYTES, pack_parts, unpack_parts
+from gossip.core.membership_limits import BUCKETS
 from gossip.membership import Roster, pack_item, pack_manifests
 from gossip.membership.anti_entropy import is_item
-from gossip.membership.member_messages import PART_BYTES, pack_parts, unpack_parts
 from gossip.membership.membership_files import MembershipFiles
-from gossip.membership.membership_limits import BUCKETS
 from gossip.membership.private_swarm import PrivateSwarm
 
 
@@ -39,7 +39,7 @@ def test_what_is_kept_comes_back(files):
     assert [each.peer for each in roster.certificates] == [identity(2).peer_id]
     assert files.load_psk().text() == (files.folder / "swarm.key").read_bytes()
     private = PrivateSwarm.load(files, identity(1).peer_id, now=lambda: NOW)
-    assert private.gate.credentials() == certificate(1, invite(1)).raw
+    assert private.admission.credentials() == certificate(1, invite(1)).raw
 
 
 def test_nobody_else_may_read_any_of_it(files):

@@ -23,17 +23,11 @@ from private_swarm import (
 from gossip.core.digests import NO_DIGEST, digest_of
 from gossip.core.errors import Reason
 from gossip.core.ids import SwarmId
+from gossip.core.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest, known_fields
+from gossip.core.membership_limits import BUCKET_BYTES, BUCKETS, TOLERANCE_S
 from gossip.core.messages import Refused, encode_answer
 from gossip.membership import pack_item, revoke_peer
 from gossip.membership.anti_entropy import NEWS_BURST, NEWS_PER_S, PULLS_BURST, PULLS_PER_S
-from gossip.membership.member_messages import (
-    BucketsRequest,
-    MembershipRequest,
-    RosterRequest,
-    TermsRequest,
-    known_fields,
-)
-from gossip.membership.membership_limits import BUCKET_BYTES, BUCKETS, TOLERANCE_S
 from gossip.membership.membership_sync_task import LOOK_S
 from gossip.membership.roster_sync import paged
 from gossip.session import ask_once
@@ -88,12 +82,12 @@ async def test_what_nobody_may_say_is_charged_to_who_says_it(autojump_clock, tmp
         nodes = await it.enter_all(1, 2)
         liar = await insider(it, nursery, 66)
         await liar.transport.dial(nodes[0].address)
-        liar.known = nodes[0].service._registrar.spread.known()
+        liar.known = nodes[0].service._membership_sync.spread.known()
         before = rosters(nodes[0])
         with pytest.raises(Refused, match=reason):
             await liar.tells(nodes[0], item)
         assert reasons(nodes[0], liar) == {reason: 1}
-        assert nodes[0].service._engine.court.scores.points(liar.peer, trio.current_time()) > 0
+        assert nodes[0].service._engine.peer_scores.scores.points(liar.peer, trio.current_time()) > 0
         assert rosters(nodes[0]) == before
         nursery.cancel_scope.cancel()
 

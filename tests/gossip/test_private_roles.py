@@ -38,7 +38,7 @@ async def test_a_listener_follows_everybody_and_is_followed_by_nobody(autojump_c
         for node in trainers:
             assert watcher.peer not in node.service.neighbours()
             assert met(node, watcher.peer)
-            assert watcher.peer not in {record.peer for record in node.service._engine.book.known()}
+            assert watcher.peer not in {record.peer for record in node.service._engine.peerstore.known()}
             assert watcher.peer not in node.service._engine.members.rings.wanted
             assert not reasons(node, watcher)
             assert node.service._engine.members.dialable(watcher.peer, trio.current_time()) == (role is Role.RELAY)
@@ -148,4 +148,4 @@ async def test_a_listener_has_no_part_in_exchanges_and_is_found_by_nobody(autoju
 
 
 def known(node):
-    return {record.peer for record in node.service._engine.book.known()}
+    return {record.peer for record in node.service._engine.peerstore.known()}

@@ -23,9 +23,9 @@ from private_swarm import (
 from gossip.bootstrap import BootstrapService
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import PeerId
+from gossip.core.membership_limits import TOLERANCE_S
 from gossip.membership import Role, Roster, pack_item, rotate, rotated
 from gossip.membership.inbox_task import INBOX_LOOK_S, MAX_INBOX_BYTES
-from gossip.membership.membership_limits import TOLERANCE_S
 from gossip.membership.membership_sync_task import LOOK_S
 from gossip.transport.memory.link_quality import LinkQuality
 
@@ -130,7 +130,7 @@ async def test_a_new_version_of_the_manifest_reaches_all_and_is_handed_to_the_ru
         await trio.sleep(60)
         assert all(it.applied[node.peer] == [2] for node in nodes)
         await it.stop(*nodes)
-        assert it.private(5).gate.chain.newest.version == 2
+        assert it.private(5).admission.chain.newest.version == 2
 
 
 async def test_of_a_fork_each_keeps_what_it_saw_first_and_nobody_is_charged(autojump_clock, tmp_path):
@@ -201,7 +201,7 @@ async def guided(it: PrivateSwarm, nursery: trio.Nursery, latency_s: float) -> t
     roster.add(pack_item(certificate(5)))
     it.files(1).save_roster(roster)
     key, private = identity(9), it.private(9)
-    transport = it.network.attach(key.peer_id, private.gate)
+    transport = it.network.attach(key.peer_id, private.admission)
     it.network.set_link(key.peer_id, identity(1).peer_id, LinkQuality(latency_s=latency_s))
     guide = BootstrapService(
         identity=key, transport=transport, config=CONFIG, rng=random.Random(9), warn=pytest.fail, private=private
@@ -249,4 +249,4 @@ async def test_what_a_command_leaves_in_the_inbox_is_taken_up_within_a_second(au
         assert [each.name for each in inbox.iterdir()] == ["notes.txt"]
         assert not met(nodes[0], nodes[2].peer)
         assert any("was not taken up" in event.detail for event in nodes[0].told("warning"))
-        assert it.private(1).gate.roster.revoked_peer(nodes[2].peer) is not None  # also should it crash now
+        assert it.private(1).admission.roster.revoked_peer(nodes[2].peer) is not None  # also should it crash now

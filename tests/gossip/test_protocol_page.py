@@ -31,7 +31,7 @@ from gossip.core.messages import (
 from gossip.core.statements import UpdateHeaderBody, parse_update_header, update_header_statement
 from gossip.updates import score_table
 from node.config.schema import load
-from node.training.assembly import run_info
+from node.roles.assembly import run_info
 from p2ptrain import compress
 from p2ptrain.training.flat import fingerprint
 

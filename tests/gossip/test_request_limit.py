@@ -142,10 +142,10 @@ async def test_chunks_that_carry_nothing_are_paced_like_requests(autojump_clock)
 def test_new_records_of_strangers_are_bounded_in_all():
     scope = Scope(swarm=b"s" * 32, run=RUN.run_id)  # type: ignore[arg-type]
     neighbour = PeerId("neighbour")
-    hearsay = RecordExchange(PeerStore(), scope, lambda peer, now: True, lambda peer: None, {neighbour})
+    record_exchange = RecordExchange(PeerStore(), scope, lambda peer, now: True, lambda peer: None, {neighbour})
     seconds, looked_at = 60, 0
     for second in range(seconds):
         for number in range(20):
-            looked_at += sum(hearsay._listens(PeerId(f"{second} {number}"), float(second)) for _ in range(32))
+            looked_at += sum(record_exchange._listens(PeerId(f"{second} {number}"), float(second)) for _ in range(32))
     assert looked_at <= RECORDS_BURST + RECORDS_PER_S * seconds
-    assert sum(hearsay._listens(neighbour, float(seconds)) for _ in range(32)) == 32
+    assert sum(record_exchange._listens(neighbour, float(seconds)) for _ in range(32)) == 32

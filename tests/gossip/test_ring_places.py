@@ -8,10 +8,10 @@ from gossip_swarm import identity
 
 from gossip.actions import ActionQueue, Disconnect
 from gossip.core.ids import PeerId
+from gossip.discovery.topology import CIRCLE, Rings, place_of, ring_count
 from gossip.updates.hash_chain import ChainPosition
 from gossip.updates.mesh import ABSENT_MIN_S, HELD_S, SWAP_EVERY_S, Mesh
 from gossip.updates.score_table import ScoreTable
-from gossip.updates.topology import CIRCLE, Rings, place_of, ring_count
 
 ME, DEGREE = PeerId("me"), 8
 RINGS = ring_count(DEGREE)
@@ -20,12 +20,18 @@ HONEST = [PeerId(f"honest {number}") for number in range(60)]
 
 
 def table(others: list[PeerId] = HONEST, degree: int = DEGREE) -> tuple[Mesh, ActionQueue]:
-    outbox = ActionQueue()
+    actions = ActionQueue()
     made = Mesh(
-        me=ME, scope=SCOPE, degree=degree, rng=random.Random(1), scores=ScoreTable(), outbox=outbox, evidence=WELL_KNOWN
+        me=ME,
+        scope=SCOPE,
+        degree=degree,
+        rng=random.Random(1),
+        scores=ScoreTable(),
+        actions=actions,
+        evidence=WELL_KNOWN,
     )
     made.look_round(others, 0.0)
-    return made, outbox
+    return made, actions
 
 
 def join(it: Mesh, peer: PeerId, now: float = 0.0, *, tracked: bool = True, lonely: bool = False) -> bool:
@@ -57,13 +63,13 @@ def ground(count: int, tries: int = 4000) -> list[PeerId]:
 
 
 def test_whom_the_rings_want_gets_in_and_who_came_last_beside_no_ring_goes():
-    it, outbox = table()
+    it, actions = table()
     strangers, wanted = full(it)
-    outbox.drain()
+    actions.drain()
     assert it.has_room_for(wanted[0], 0.0)
     assert not it.has_room_for(HONEST[-1] if HONEST[-1] not in wanted else HONEST[-2], 0.0)
     assert join(it, wanted[0])
-    assert Disconnect(peer=strangers[-1]) in outbox.drain()
+    assert Disconnect(peer=strangers[-1]) in actions.drain()
     for peer in wanted[1:]:
         assert join(it, peer)
     assert set(it.table) == {*wanted, *strangers[: DEGREE - len(wanted)]}, "the free places stay with the first"
@@ -102,7 +108,7 @@ def test_a_crowd_in_which_each_is_nearer_than_the_one_before_takes_no_free_place
 
 def test_if_all_places_were_the_rings_and_nobody_settled_such_a_crowd_would_have_them_all(monkeypatch):
     monkeypatch.setattr("gossip.updates.mesh.SETTLED_S", float("inf"))
-    monkeypatch.setattr("gossip.updates.topology.ring_count", lambda degree: degree // 2)
+    monkeypatch.setattr("gossip.discovery.topology.ring_count", lambda degree: degree // 2)
     monkeypatch.setattr("test_ring_places.RINGS", DEGREE // 2)
     it, _ = table()
     full(it)
@@ -149,16 +155,16 @@ def test_a_ring_place_that_falls_free_waits_for_whom_the_rings_put_there():
 
 
 def test_so_it_does_for_the_successor_at_no_cost_to_anybody():
-    it, outbox = table()
+    it, actions = table()
     wanted = sorted(it.rings.wanted)
     for peer in (*wanted, *[each for each in HONEST if each not in wanted][: DEGREE - len(wanted)]):
         join(it, peer)
     it.depart(wanted[0], 10.0)
     it.look_round(HONEST, 10.0)
-    outbox.drain()
+    actions.drain()
     for successor in sorted(it.rings.wanted - set(it.table))[:1]:
         assert join(it, successor, 10.0)
-    assert not [out for out in outbox.drain() if isinstance(out, Disconnect)]
+    assert not [out for out in actions.drain() if isinstance(out, Disconnect)]
 
 
 def test_who_is_gone_has_no_place_on_the_rings_until_it_shows_itself():

@@ -48,7 +48,7 @@ BOUNDS = (
     "gossip.updates.round_closer_task.LEAD_ROUNDS",
     "gossip.core.rate_limit.MAX_NAMES",
     "gossip.updates.score_table.MAX_SCORED_PEERS",
-    "gossip.updates.topology.MAX_PLACES",
+    "gossip.discovery.topology.MAX_PLACES",
     "gossip.discovery.dialler_task.MAX_HINTS",
     "gossip.reachability.reachability_task.MAX_ASKED",
     "gossip.transport.memory.network.MAX_SEEN",
@@ -152,8 +152,8 @@ async def test_no_store_grows_with_rounds(autojump_clock):
 async def test_a_store_without_a_bound_is_found(autojump_clock):
     async with swarm() as it:
         node = await it.start(1)
-        node.service._engine.court.everybody = {}  # type: ignore[attr-defined]
+        node.service._engine.peer_scores.everybody = {}  # type: ignore[attr-defined]
         for number in range(MOST + 1):
-            node.service._engine.court.everybody[number] = number  # type: ignore[attr-defined]
+            node.service._engine.peer_scores.everybody[number] = number  # type: ignore[attr-defined]
         assert list(too_long(node)) == ["._engine.court.everybody"]
         assert CONFIG.degree < MOST

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from topology_graphs import Graph, gap_of, names, random_regular_gap, rings_of
 
 from gossip.core.ids import PeerId
-from gossip.updates.topology import MAX_PLACES, Rings, agreed_edges, place_of, ring_count, tag_of
+from gossip.discovery.topology import MAX_PLACES, Rings, agreed_edges, place_of, ring_count, tag_of
 
 DEGREE = 8
 

@@ -14,15 +14,15 @@ from vector_files import FOLDER, ROOT, cases, meant, of
 from gossip.allreduce.allreduce import Group
 from gossip.blobs.blob import blob_manifest_of, parse_blob_manifest
 from gossip.core import limits, messages, statements
+from gossip.core import membership_limits as bounds
 from gossip.core.digests import digest_of, swarm_id_of
 from gossip.core.envelope import EnvelopeKind, Scope, Statement, open_envelope, seal
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import Identity, peer_id_of, verify_key_of
 from gossip.core.ids import PeerId
 from gossip.discovery.routing_table import place_of_id
-from gossip.membership import membership_limits as bounds
+from gossip.discovery.topology import place_of, tag_of
 from gossip.updates.hash_chain import ChainPosition, EquivocationError, HashChain
-from gossip.updates.topology import place_of, tag_of
 
 PARSERS = {
     EnvelopeKind.LINK: statements.parse_update_header,

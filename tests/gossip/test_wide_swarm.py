@@ -13,7 +13,7 @@ from test_finding_peers import announcing
 from topology_graphs import Graph, gap_of, random_regular_gap, rings_of
 
 from gossip.core.ids import PeerId
-from gossip.updates.topology import Rings, tag_of
+from gossip.discovery.topology import Rings, tag_of
 
 DEGREE = CONFIG.degree
 QUIET = replace(CONFIG, heartbeat_s=60.0, silence_s=270.0, reannounce_s=600.0)

@@ -7,7 +7,7 @@ import numpy as np
 from gossip_samples import SCOPE
 
 from gossip.core.ids import PeerId
-from gossip.updates.topology import Rings
+from gossip.discovery.topology import Rings
 
 Graph = Mapping[PeerId, Collection[PeerId]]
 

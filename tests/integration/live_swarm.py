@@ -108,9 +108,9 @@ class Resident:
         identity = key_of(number)
         self.peer = identity.peer_id
         private = PrivateSwarm.load(MembershipFiles(folder), self.peer)
-        self.gate = private.gate
+        self.admission = private.admission
         psk = private.files.load_psk()
-        self.transport = Libp2pTransport(Libp2pConfig(), identity.seed, admission=self.gate, psk=psk)
+        self.transport = Libp2pTransport(Libp2pConfig(), identity.seed, admission=self.admission, psk=psk)
         self.events: list[GossipEvent] = []
         self.updates: list[Update] = []
         self.closed: list[tuple[float, RoundView]] = []
@@ -209,7 +209,7 @@ class LiveSwarm:
             assert each.service.neighbours().keys() <= others
             assert each.service.peers_known <= len(others)
             assert each.service.met <= others
-            assert each.gate.cut() == frozenset()
+            assert each.admission.cut() == frozenset()
 
     def round_s(self, count: int) -> float:
         """The median time of the next so many rounds of every member."""

@@ -31,7 +31,7 @@ class Member:
         self.transport = Libp2pTransport(
             Libp2pConfig(announce=announce, dial_timeout_s=2.0),
             identity.seed,
-            admission=None if private is None else private.gate,
+            admission=None if private is None else private.admission,
         )
         self.events: list[GossipEvent] = []
         self.updates: list[Update] = []

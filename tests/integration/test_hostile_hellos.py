@@ -186,6 +186,10 @@ async def test_nobody_is_made_to_dial_a_third_party_again_and_again() -> None:
                 await sybil.greet(victim)
                 await trio.sleep(4)
                 assert 1 <= len(calls) <= 4
-                assert {key.peer_id for key in keys} & {entry.peer for entry in victim.service._engine.book.known()}
-                assert not {entry.peer for entry in other.service._engine.book.known()} & {key.peer_id for key in keys}
+                assert {key.peer_id for key in keys} & {
+                    entry.peer for entry in victim.service._engine.peerstore.known()
+                }
+                assert not {entry.peer for entry in other.service._engine.peerstore.known()} & {
+                    key.peer_id for key in keys
+                }
         nursery.cancel_scope.cancel()

@@ -15,11 +15,11 @@ async def test_one_of_five_members_is_found_by_its_id_by_one_that_has_not_heard_
     members = [Member(number, degree=2) for number in range(1, 6)]
     async with living(*members):
         for member in members:
-            member.service._engine.book.sample = lambda rng, without, rings=None: ()  # type: ignore[method-assign]
+            member.service._engine.peerstore.sample = lambda rng, without, rings=None: ()  # type: ignore[method-assign]
         with trio.fail_after(20):
             for one, other in pairwise(members):
                 await one.transport.dial(other.address)
-                one.service._engine.book.reached(other.transport.peer_id, other.address)
+                one.service._engine.peerstore.reached(other.transport.peer_id, other.address)
                 await until(lambda one=one, other=other: one.follows(other) and other.follows(one))
             first, last = members[0], members[-1]
             await until(lambda: all(len(member.service._engine.directory.table) for member in members))

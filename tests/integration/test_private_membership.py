@@ -104,13 +104,13 @@ async def test_a_manifest_reaches_all_and_observers_hear_and_say_nothing(tmp_pat
         newer = next_version(FOUNDING, terms, applies_at=3).signed_by(ADMIN)
         nodes[1].service.submit([pack_manifests((newer,))])
         every = [*nodes, watcher]
-        await until(lambda: all(node.service._registrar.spread.known().version == 2 for node in every), 10)
+        await until(lambda: all(node.service._membership_sync.spread.known().version == 2 for node in every), 10)
         assert not any(node.service.stats.rejected for node in every)
 
 
 async def _knows(gone: Member) -> bool:
-    gate = gone.service._registrar._gate
-    await until(lambda: gate.ended() is not None, 10)
+    admission = gone.service._membership_sync._admission
+    await until(lambda: admission.ended() is not None, 10)
     return True
 
 

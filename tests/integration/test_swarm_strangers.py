@@ -88,7 +88,7 @@ def cut_short(swarm: LiveSwarm, peer: PeerId) -> bytes:
 
 
 def of_a_member(swarm: LiveSwarm, peer: PeerId) -> bytes:
-    return swarm.residents[2].gate.credentials()
+    return swarm.residents[2].admission.credentials()
 
 
 CARDS: dict[Shown, tuple[str, str]] = {
@@ -124,7 +124,7 @@ async def knock(swarm: LiveSwarm, member: Resident, shown: Shown, host: str) -> 
         if shown in INVITED:
             await session.write(framed(shown(swarm, peer)))
             size = int.from_bytes(await session.read(2), "big") ^ 0x8000
-            out = swarm.residents[0].gate.roster.revoked_peer(peer)
+            out = swarm.residents[0].admission.roster.revoked_peer(peer)
             assert await session.read(size) == Refusal(reason=Reason(reason), revocation=out).pack(), "and nothing more"
         else:
             with suppress(Exception):  # it may hang up while we speak
@@ -139,7 +139,7 @@ def struck(live: LiveSwarm) -> None:
     async def strike() -> None:
         out = revoke_peer(ADMIN, live.chain.swarm, PeerId(str(STRUCK.local_peer)), issued_at=1, reason="left the lab")
         for each in live.residents:
-            each.gate.roster.put(out)
+            each.admission.roster.put(out)
 
     live.play(strike)
 

@@ -127,7 +127,7 @@ class Door:
         self.chain = ManifestChain(next(iter(chain)))
         self.roster = Roster(chain.swarm, chain.newest.terms.admins)
         own = appointment(node, chain=chain) if shows is None else shows
-        self.gate = MembershipAdmission(
+        self.admission = MembershipAdmission(
             peer=node.peer_id,
             certificate=own,
             chain=self.chain,
@@ -139,7 +139,7 @@ class Door:
     def refusal(self, who: PeerId, shown: Certificate | bytes) -> Reason | None:
         """Why a peer is not let in; None when it is."""
         try:
-            self.gate.admit(who, shown if isinstance(shown, bytes) else shown.raw)
+            self.admission.admit(who, shown if isinstance(shown, bytes) else shown.raw)
         except RemoteError as error:
             return error.reason
         return None

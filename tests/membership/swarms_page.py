@@ -4,7 +4,7 @@ from types import ModuleType
 
 from swarms import ADMIN, NOW, peer, secret
 
-from gossip.core import keyfile
+from gossip.core import keyfile, membership_limits
 from gossip.membership import (
     InviteBundle,
     ManifestBody,
@@ -15,7 +15,6 @@ from gossip.membership import (
     encode_invite_code,
     encode_short,
     make_invite,
-    membership_limits,
     redeem,
     revoke_peer,
     rotate,

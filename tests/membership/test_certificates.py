@@ -11,6 +11,7 @@ from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_COUNTER
+from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ITEM_BYTES, MAX_ROTATIONS
 from gossip.core.wire import pack
 from gossip.membership import (
     Role,
@@ -30,7 +31,6 @@ from gossip.membership import (
 )
 from gossip.membership.certificate import Certificate, parse_credentials
 from gossip.membership.invite import parse_invite
-from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ITEM_BYTES, MAX_ROTATIONS
 from gossip.membership.revocation import What
 from gossip.membership.signed import SignedKind, sign
 

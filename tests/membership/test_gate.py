@@ -20,6 +20,7 @@ from swarms import (
 )
 
 from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES, TOLERANCE_S
 from gossip.membership import (
     Authority,
     Policy,
@@ -34,15 +35,14 @@ from gossip.membership import (
     rotate,
     rotated,
 )
-from gossip.membership.membership_limits import MAX_CERTIFICATE_BYTES, TOLERANCE_S
 from gossip.transport.base import MAX_CREDENTIALS, Admission
 
 A, B, C = peer(11), peer(12), peer(13)
 
 
 def test_a_gate_is_an_admission_and_its_bound_is_the_transports():
-    gate: Admission = Door().gate
-    assert gate.credentials() == appointment(HOME).raw
+    admission: Admission = Door().admission
+    assert admission.credentials() == appointment(HOME).raw
     assert MAX_CERTIFICATE_BYTES == MAX_CREDENTIALS
 
 
@@ -50,16 +50,16 @@ def test_an_invited_peer_comes_in_with_its_role_and_is_recorded():
     door = Door()
     shown = certificate(A, invite(role=Role.OBSERVER))
     assert door.refusal(A.peer_id, shown) is None
-    assert door.gate.role_of(A.peer_id) is Role.OBSERVER
+    assert door.admission.role_of(A.peer_id) is Role.OBSERVER
     assert door.learned == items_of(shown)
     assert door.refusal(A.peer_id, shown) is None  # it comes back
     assert len(door.learned) == 1
     with pytest.raises(RemoteError) as caught:
-        door.gate.require(A.peer_id, Role.TRAINER)
+        door.admission.require(A.peer_id, Role.TRAINER)
     assert caught.value.reason is Reason.WRONG_ROLE
-    door.gate.forget(A.peer_id)
+    door.admission.forget(A.peer_id)
     with pytest.raises(RemoteError) as caught:
-        door.gate.require(A.peer_id, Role.OBSERVER)
+        door.admission.require(A.peer_id, Role.OBSERVER)
     assert caught.value.reason is Reason.NO_MEMBER
 
 
@@ -112,7 +112,7 @@ def test_an_invite_stolen_when_it_is_used_up():
 def test_of_two_redemptions_that_met_late_the_earlier_stays():
     door = Door()
     assert door.refusal(A.peer_id, certificate(A)) is None
-    applied = door.gate.apply(items_of(certificate(B, at=NOW - 1)))
+    applied = door.admission.apply(items_of(certificate(B, at=NOW - 1)))
     assert applied.cut == {A.peer_id}
     assert door.refusal(A.peer_id, certificate(A)) is Reason.USED_UP
     assert door.refusal(B.peer_id, certificate(B, at=NOW - 1)) is None
@@ -125,9 +125,9 @@ def test_an_expired_invite():
     assert door.refusal(A.peer_id, shown) is None
     door.now += 1
     assert door.refusal(A.peer_id, shown) is Reason.EXPIRED
-    assert door.gate.role_of(A.peer_id) is None
-    assert door.gate.cut() == {A.peer_id}
-    assert door.gate.cut() == frozenset()
+    assert door.admission.role_of(A.peer_id) is None
+    assert door.admission.cut() == {A.peer_id}
+    assert door.admission.cut() == frozenset()
 
 
 @pytest.mark.parametrize(("ahead", "reason"), [(TOLERANCE_S, None), (TOLERANCE_S + 1, Reason.EXPIRED)])
@@ -153,19 +153,19 @@ def test_a_revoked_member_is_cut_and_stays_out(of):
         out = revoke_peer(ADMIN, SWARM, A.peer_id, issued_at=NOW, reason="left the lab")
     else:
         out = revoke_grant(ADMIN, SWARM, shown.grant.id, issued_at=NOW)
-    applied = door.gate.apply([pack_item(out)])
+    applied = door.admission.apply([pack_item(out)])
     assert (applied.new, applied.cut, applied.error) == ((pack_item(out),), {A.peer_id}, None)
     assert door.refusal(A.peer_id, shown) is Reason.REVOKED
-    assert door.gate.role_of(A.peer_id) is None
-    assert door.gate.role_of(B.peer_id) is Role.TRAINER
-    assert door.gate.apply([pack_item(out)]).new == ()
+    assert door.admission.role_of(A.peer_id) is None
+    assert door.admission.role_of(B.peer_id) is Role.TRAINER
+    assert door.admission.apply([pack_item(out)]).new == ()
 
 
 def test_members_cannot_revoke():
     door = Door()
     forged = revoke_peer(B, SWARM, A.peer_id, issued_at=NOW)
     elsewhere = revoke_peer(ADMIN, chain_of(nonce=b"m" * 16).swarm, A.peer_id, issued_at=NOW)
-    applied = door.gate.apply([pack_item(forged), pack_item(elsewhere), *items_of(certificate(A))])
+    applied = door.admission.apply([pack_item(forged), pack_item(elsewhere), *items_of(certificate(A))])
     assert applied.new == tuple(items_of(certificate(A)))
     assert applied.error is not None
     assert applied.error.reason is Reason.FORGED
@@ -177,9 +177,9 @@ def test_a_rotated_key_keeps_the_membership_and_its_use():
     second = rotated(first, rotate(A, B.peer_id, issued_at=NOW + 1))
     assert door.refusal(A.peer_id, first) is None
     assert door.refusal(B.peer_id, second) is None
-    assert door.gate.role_of(B.peer_id) is Role.TRAINER
+    assert door.admission.role_of(B.peer_id) is Role.TRAINER
     assert door.refusal(A.peer_id, first) is Reason.REVOKED  # a stolen old key
-    assert door.gate.cut() == {A.peer_id}
+    assert door.admission.cut() == {A.peer_id}
     assert door.refusal(A.peer_id, certificate(A, invite(1), 1)) is Reason.REVOKED  # nor by another invite
 
 
@@ -195,17 +195,17 @@ def test_revoking_any_key_of_a_lineage_revokes_the_member(out):
     shown = rotated(certificate(A), rotate(A, B.peer_id, issued_at=NOW))
     shown = rotated(shown, rotate(B, C.peer_id, issued_at=NOW))
     assert door.refusal(C.peer_id, shown) is None
-    assert door.gate.apply([pack_item(revoke_peer(ADMIN, SWARM, out.peer_id, issued_at=NOW))]).cut == {C.peer_id}
+    assert door.admission.apply([pack_item(revoke_peer(ADMIN, SWARM, out.peer_id, issued_at=NOW))]).cut == {C.peer_id}
     assert door.refusal(C.peer_id, shown) is Reason.REVOKED
 
 
 def test_an_open_swarm_lets_everybody_in_but_the_revoked():
     door = Door(policy_chain(Policy.OPEN))
     assert door.refusal(A.peer_id, b"") is None
-    assert door.gate.role_of(A.peer_id) is Role.TRAINER
+    assert door.admission.role_of(A.peer_id) is Role.TRAINER
     assert door.refusal(B.peer_id, SwarmClaim(swarm=door.chain.swarm).raw) is None
     out = revoke_peer(ADMIN, door.chain.swarm, A.peer_id, issued_at=NOW)
-    assert door.gate.apply([pack_item(out)]).cut == {A.peer_id}
+    assert door.admission.apply([pack_item(out)]).cut == {A.peer_id}
     assert door.refusal(A.peer_id, b"") is Reason.REVOKED
 
 
@@ -216,19 +216,19 @@ def test_an_allow_list_is_kept_to():
     assert door.refusal(B.peer_id, b"") is Reason.NO_MEMBER
     assert door.refusal(B.peer_id, certificate(B, invite(chain=chain))) is Reason.NO_MEMBER
     assert door.refusal(A.peer_id, certificate(A, invite(chain=chain, role=Role.RELAY))) is None
-    assert door.gate.role_of(A.peer_id) is Role.RELAY
+    assert door.admission.role_of(A.peer_id) is Role.RELAY
     assert door.refusal(B.peer_id, appointment(B, chain=chain)) is None
 
 
 def test_a_swarm_has_as_many_members_as_its_manifest_says():
     door = Door()
     full = after(door.chain, ADMIN, max_members=2)
-    door.gate.apply_manifests(pack_manifests((full,)))
+    door.admission.apply_manifests(pack_manifests((full,)))
     assert door.refusal(A.peer_id, certificate(A)) is None
     late = certificate(B, invite(1, expires=None), 1)
     assert door.refusal(B.peer_id, late) is Reason.USED_UP
     assert door.refusal(A.peer_id, certificate(A)) is None
-    door.gate.apply([pack_item(revoke_peer(ADMIN, SWARM, A.peer_id, issued_at=NOW))])
+    door.admission.apply([pack_item(revoke_peer(ADMIN, SWARM, A.peer_id, issued_at=NOW))])
     assert door.refusal(B.peer_id, late) is None
 
 
@@ -236,23 +236,23 @@ def test_a_new_manifest_cuts_those_whom_it_leaves_out():
     door = Door()
     assert door.refusal(A.peer_id, certificate(A)) is None
     strict = after(door.chain, ADMIN, policy=Policy.ALLOW, allow=frozenset({HOME.peer_id}))
-    applied = door.gate.apply_manifests(pack_manifests((strict,)))
+    applied = door.admission.apply_manifests(pack_manifests((strict,)))
     assert (applied.cut, applied.error) == ({A.peer_id}, None)
     assert applied.new == (pack_manifests((*CHAIN, strict)),)
-    assert door.gate.apply_manifests(applied.new[0]).new == ()
+    assert door.admission.apply_manifests(applied.new[0]).new == ()
 
 
 def test_what_a_former_admin_granted_and_revoked_is_void():
     door = Door()
     both = after(door.chain, ADMIN, admins=(ADMIN, ADMINS[1]))
-    assert door.gate.apply_manifests(pack_manifests((both,))).error is None
+    assert door.admission.apply_manifests(pack_manifests((both,))).error is None
     guest = certificate(A, invite(3, ADMINS[1]), 3)
     assert door.refusal(A.peer_id, guest) is None
     assert door.refusal(B.peer_id, certificate(B)) is None
     out = revoke_peer(ADMINS[1], SWARM, B.peer_id, issued_at=NOW)
-    assert door.gate.apply([pack_item(out)]).cut == {B.peer_id}
+    assert door.admission.apply([pack_item(out)]).cut == {B.peer_id}
     one = after(door.chain, ADMIN)
-    assert door.gate.apply_manifests(pack_manifests((one,))).cut == {A.peer_id}
+    assert door.admission.apply_manifests(pack_manifests((one,))).cut == {A.peer_id}
     assert door.refusal(A.peer_id, guest) is Reason.FORGED
     assert door.refusal(B.peer_id, certificate(B)) is None
     assert door.roster.revocations == ()
@@ -260,7 +260,7 @@ def test_what_a_former_admin_granted_and_revoked_is_void():
 
 def test_an_unsigned_manifest_changes_nothing():
     door = Door()
-    applied = door.gate.apply_manifests(pack_manifests((after(door.chain, policy=Policy.OPEN),)))
+    applied = door.admission.apply_manifests(pack_manifests((after(door.chain, policy=Policy.OPEN),)))
     assert applied.error is not None
     assert (applied.error.reason, applied.new) == (Reason.FORGED, ())
     assert door.refusal(A.peer_id, b"") is Reason.NO_MEMBER
@@ -278,7 +278,7 @@ def test_those_who_came_first_are_forgotten_first(monkeypatch):
     door = Door()
     for number in range(3):
         assert door.refusal(peer(number).peer_id, certificate(peer(number), invite(number), number)) is None
-    assert [door.gate.role_of(peer(number).peer_id) for number in range(3)] == [None, Role.TRAINER, Role.TRAINER]
+    assert [door.admission.role_of(peer(number).peer_id) for number in range(3)] == [None, Role.TRAINER, Role.TRAINER]
 
 
 def test_a_full_roster_admits_no_counted_newcomer(monkeypatch):

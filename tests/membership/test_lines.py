@@ -24,6 +24,7 @@ from swarms import (
 )
 
 from gossip.core.errors import LocalError
+from gossip.core.membership_limits import MAX_LINE_BYTES, MAX_LINE_CHARS, MAX_USES
 from gossip.core.wire import pack
 from gossip.membership import (
     InviteBundle,
@@ -39,7 +40,6 @@ from gossip.membership import (
 )
 from gossip.membership import invite_code as lines
 from gossip.membership.invite import parse_appointment, parse_invite
-from gossip.membership.membership_limits import MAX_LINE_BYTES, MAX_LINE_CHARS, MAX_USES
 
 LINE = encode_invite_code(line_parts())
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=64)

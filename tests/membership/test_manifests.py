@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from swarms import ADMIN, ADMINS, CHAIN, HOME, PSK, TYPICAL, after, bootstrap, chain_of, founding, peer, terms
 
+from gossip.core import membership_limits as bounds
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.limits import MAX_BLOB_BYTES, MAX_COUNTER
@@ -21,7 +22,6 @@ from gossip.membership import (
     parse_manifest,
     psk_fingerprint,
 )
-from gossip.membership import membership_limits as bounds
 from gossip.membership.manifest import swarm_id_of
 from gossip.membership.manifest_chain import load_chain
 from gossip.membership.settings import pack_settings, parse_settings

@@ -21,8 +21,8 @@ A, B, C = peer(11), peer(12), peer(13)
 def told(door: Door, one: object, shown: bytes) -> bytes:
     """What the door says to one that it refuses."""
     with pytest.raises(RemoteError) as caught:
-        door.gate.admit(one.peer_id, shown)  # type: ignore[attr-defined]
-    return door.gate.explain(one.peer_id, shown, caught.value)  # type: ignore[attr-defined]
+        door.admission.admit(one.peer_id, shown)  # type: ignore[attr-defined]
+    return door.admission.explain(one.peer_id, shown, caught.value)  # type: ignore[attr-defined]
 
 
 def member(shown: object, chain: ManifestChain = CHAIN, at: float = NOW) -> MembershipAdmission:
@@ -36,10 +36,10 @@ def member(shown: object, chain: ManifestChain = CHAIN, at: float = NOW) -> Memb
     )
 
 
-def heard_by(gate: MembershipAdmission) -> list[tuple[str, Reason, bool]]:
+def heard_by(admission: MembershipAdmission) -> list[tuple[str, Reason, bool]]:
     """What the gate passes on of refusals."""
     heard: list[tuple[str, Reason, bool]] = []
-    gate.refused = lambda by, refusal, signed: heard.append((by, refusal.reason, signed))
+    admission.refused = lambda by, refusal, signed: heard.append((by, refusal.reason, signed))
     return heard
 
 
@@ -52,21 +52,21 @@ def test_one_that_is_revoked_is_shown_the_admin_s_word_and_knows_it_for_good(of:
         if of == "peer"
         else revoke_grant(ADMIN, SWARM, granted.id, issued_at=NOW, reason="left the lab")
     )
-    door.gate.apply([pack_item(out)])
+    door.admission.apply([pack_item(out)])
     said = told(door, A, shown.raw)
     assert parse_refusal(said).revocation == out
-    gate = member(shown)
-    heard, learned = heard_by(gate), []
-    gate.learned = learned.append
-    assert gate.ended() is None
-    words = gate.heard(C.peer_id, said)
+    admission = member(shown)
+    heard, learned = heard_by(admission), []
+    admission.learned = learned.append
+    assert admission.ended() is None
+    words = admission.heard(C.peer_id, said)
     day = "2027-01-15 08:00 UTC"
     ended = f"your membership was revoked by admin {ADMIN.public_key.hex()[:16]} on {day} (left the lab)"
     assert words == f"it does not take us for a member: {ended}"
-    assert gate.ended() == ended
+    assert admission.ended() == ended
     assert heard == [(C.peer_id, Reason.REVOKED, True)]
     assert learned == [pack_item(out)]
-    assert not [item for item in gate.roster.revocations if item != out]
+    assert not [item for item in admission.roster.revocations if item != out]
 
 
 @pytest.mark.parametrize(
@@ -81,34 +81,34 @@ def test_one_that_is_revoked_is_shown_the_admin_s_word_and_knows_it_for_good(of:
     ids=["by a member", "by another swarm's admin", "of another peer", "of another invite", "in another swarm"],
 )
 def test_what_no_admin_has_signed_of_us_is_its_word_alone(out: object) -> None:
-    gate = member(certificate(A))
-    heard = heard_by(gate)
-    words = gate.heard(C.peer_id, Refusal(reason=Reason.REVOKED, revocation=out).pack())  # type: ignore[arg-type]
+    admission = member(certificate(A))
+    heard = heard_by(admission)
+    words = admission.heard(C.peer_id, Refusal(reason=Reason.REVOKED, revocation=out).pack())  # type: ignore[arg-type]
     assert words.endswith("and says that the membership was revoked")
     assert heard == [(C.peer_id, Reason.REVOKED, False)]
-    assert gate.ended() is None
-    assert not gate.roster.revocations
+    assert admission.ended() is None
+    assert not admission.roster.revocations
 
 
 @pytest.mark.parametrize("reason", sorted(TOLD))
 def test_a_reason_without_a_signature_ends_nothing(reason: Reason) -> None:
-    gate = member(certificate(A))
-    heard = heard_by(gate)
-    assert "and says that " in gate.heard(C.peer_id, Refusal(reason=reason).pack())
+    admission = member(certificate(A))
+    heard = heard_by(admission)
+    assert "and says that " in admission.heard(C.peer_id, Refusal(reason=reason).pack())
     assert heard == [(C.peer_id, reason, False)]
-    assert gate.ended() is None
+    assert admission.ended() is None
 
 
 def test_a_signature_that_does_not_hold_is_nothing() -> None:
-    gate = member(certificate(A))
-    heard = heard_by(gate)
+    admission = member(certificate(A))
+    heard = heard_by(admission)
     good = Refusal(reason=Reason.REVOKED, revocation=revoke_peer(ADMIN, SWARM, A.peer_id, issued_at=NOW)).pack()
     for at in range(len(good)):
-        gate.heard(C.peer_id, good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-        gate.heard(C.peer_id, good[:at])
-    gate.heard(C.peer_id, bytes(MAX_REFUSAL_BYTES + 1))
+        admission.heard(C.peer_id, good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        admission.heard(C.peer_id, good[:at])
+    admission.heard(C.peer_id, bytes(MAX_REFUSAL_BYTES + 1))
     assert not [each for each in heard if each[2]]
-    assert gate.ended() is None
+    assert admission.ended() is None
 
 
 def test_strangers_hear_nothing() -> None:
@@ -118,13 +118,13 @@ def test_strangers_hear_nothing() -> None:
     assert told(door, A, b"\x00") == b""
     assert told(door, A, certificate(A, invite(admin=ADMINS[1])).raw) == b"", "an invite that no admin signed"
     assert told(door, A, certificate(A, invite(chain=chain_of(nonce=b"m" * 16))).raw) == b"", "of another swarm"
-    door.gate.apply([pack_item(revoke_grant(ADMIN, SWARM, granted.id, issued_at=NOW, reason="x"))])
+    door.admission.apply([pack_item(revoke_grant(ADMIN, SWARM, granted.id, issued_at=NOW, reason="x"))])
     assert told(door, B, certificate(A, granted, 1).raw) == b"", "another's certificate, replayed"
 
 
 def test_who_comes_too_late_is_told_so_and_of_nobody_else() -> None:
     door = Door()
-    door.gate.admit(B.peer_id, certificate(B).raw)
+    door.admission.admit(B.peer_id, certificate(B).raw)
     said = told(door, A, certificate(A).raw)
     assert parse_refusal(said) == Refusal(reason=Reason.USED_UP)
     ended = Door()

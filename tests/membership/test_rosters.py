@@ -22,6 +22,7 @@ from swarms import (
 
 from gossip.core.digests import DIGEST_BYTES, digest_of
 from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.membership_limits import MAX_ITEM_BYTES, MAX_PAGE_BYTES
 from gossip.membership import (
     Roster,
     buckets,
@@ -38,7 +39,6 @@ from gossip.membership import (
     rotate,
     rotated,
 )
-from gossip.membership.membership_limits import MAX_ITEM_BYTES, MAX_PAGE_BYTES
 from gossip.membership.roster import Item
 
 BOARD = ADMINS[:2]

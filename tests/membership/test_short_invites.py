@@ -32,6 +32,14 @@ from gossip.core.digests import digest_of
 from gossip.core.errors import AnsweredError, LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
+from gossip.core.membership_limits import (
+    MAX_LINE_ADDRESSES,
+    MAX_LINE_BYTES,
+    MAX_PIECE_BYTES,
+    MAX_PIECES,
+    MAX_USES,
+    NAMED_BYTES,
+)
 from gossip.core.wire import pack
 from gossip.membership import (
     Authority,
@@ -54,14 +62,6 @@ from gossip.membership import (
 )
 from gossip.membership import invite_code as lines
 from gossip.membership.admission import PIECES_BURST
-from gossip.membership.membership_limits import (
-    MAX_LINE_ADDRESSES,
-    MAX_LINE_BYTES,
-    MAX_PIECE_BYTES,
-    MAX_PIECES,
-    MAX_USES,
-    NAMED_BYTES,
-)
 from gossip.membership.refusal import TOLD, Refusal
 from gossip.membership.visit import Visitor, make_visit, parse_visit
 from gossip.membership.visit_task import EACH_S, KNOCK_S, FetchError, Nobody, fetch
@@ -256,7 +256,7 @@ def visit(short: ShortInvite | None = None, who: Identity = ASKER, *, by: Identi
 def told(door: Door, shown: bytes, who: Identity = ASKER) -> bytes | Reason:
     """The answer, or why there is none."""
     try:
-        door.gate.admit(who.peer_id, shown)
+        door.admission.admit(who.peer_id, shown)
     except AnsweredError as asked:
         return asked.answer
     except RemoteError as error:
@@ -270,7 +270,7 @@ def test_who_holds_an_invite_is_told_and_not_let_in():
     assert isinstance(answer, bytes)
     assert len(answer) <= MAX_CREDENTIALS
     assert pack_manifests(CHAIN.spine()) in answer
-    assert door.gate.role_of(ASKER.peer_id) is None
+    assert door.admission.role_of(ASKER.peer_id) is None
     assert not door.learned
     assert not door.roster.taken(short_of().invite.id), "and takes no use"
     assert door.refusal(peer(5).peer_id, certificate(peer(5), short_of().invite)) is None
@@ -293,7 +293,7 @@ def test_who_holds_an_invite_is_told_and_not_let_in():
 def test_strangers_hear_nothing(shown, reason):
     door = Door()
     assert told(door, shown) is reason
-    assert door.gate.explain(ASKER.peer_id, shown, RemoteError(reason)) == b""
+    assert door.admission.explain(ASKER.peer_id, shown, RemoteError(reason)) == b""
 
 
 def out(reason: str = "lost laptop", admin: Authority = ADMIN) -> bytes:
@@ -302,11 +302,11 @@ def out(reason: str = "lost laptop", admin: Authority = ADMIN) -> bytes:
 
 def test_an_invite_that_is_no_good_any_more_is_told_why():
     late, revoked, full = Door(now=NOW + 3600 + 301), Door(), Door()
-    revoked.gate.apply([out()])
-    full.gate.admit(peer(5).peer_id, certificate(peer(5)).raw)
+    revoked.admission.apply([out()])
+    full.admission.admit(peer(5).peer_id, certificate(peer(5)).raw)
     for door, reason in ((late, Reason.EXPIRED), (revoked, Reason.REVOKED), (full, Reason.USED_UP)):
         assert told(door, visit()) is reason
-        said = door.gate.explain(ASKER.peer_id, visit(), RemoteError(reason))
+        said = door.admission.explain(ASKER.peer_id, visit(), RemoteError(reason))
         assert said[:1] == b"\x92"
         assert (b"lost laptop" in said) == (reason is Reason.REVOKED)
         assert peer(5).public_key not in said, "and nobody else is named"
@@ -316,7 +316,7 @@ def test_who_asks_too_often_is_not_told():
     door, shown = Door(), visit()
     assert all(isinstance(told(door, shown), bytes) for _ in range(PIECES_BURST))
     assert told(door, shown) is Reason.FLOODED
-    assert door.gate.explain(ASKER.peer_id, shown, RemoteError(Reason.FLOODED)) == b""
+    assert door.admission.explain(ASKER.peer_id, shown, RemoteError(Reason.FLOODED)) == b""
     door.now += 2
     assert isinstance(told(door, shown), bytes)
 
@@ -397,7 +397,7 @@ async def town() -> AsyncIterator[Town]:
 async def test_one_knock_is_enough_and_alarms_nobody(autojump_clock):
     async with town() as it:
         door = Door()
-        node = await it.node(1, door.gate)
+        node = await it.node(1, door.admission)
         found = await it.ask(node)
         assert list(found.chain) == list(CHAIN)
         assert (found.invite, found.secret.seed) == (short_of().invite, short_of().secret.seed)
@@ -412,7 +412,7 @@ async def test_a_large_manifest_comes_in_pieces_over_a_slow_link(autojump_clock)
     allow = frozenset(peer(each).peer_id for each in range(1024))
     chain = chain_of(policy=Policy.ALLOW, allow=allow)
     async with town() as it:
-        node = await it.node(1, Door(chain).gate)
+        node = await it.node(1, Door(chain).admission)
         it.network.set_link(it.asker.peer_id, node.peer_id, LinkQuality(latency_s=0.8))
         found = await it.ask(node, short=short_of(chain))
         assert found.chain.newest.terms.allow == allow
@@ -504,8 +504,8 @@ async def test_a_liar_is_passed_over_and_alone_gets_nothing_taken(lie, autojump_
         assert why
         assert not caught.value.final, "whose signature it may be is not known"
         door = Door(NAMED)
-        door.gate.apply_manifests(NAMED.dump())
-        honest = await it.node(2, door.gate)
+        door.admission.apply_manifests(NAMED.dump())
+        honest = await it.node(2, door.admission)
         began = trio.current_time()
         found = await it.ask(liar, honest, short=by_second())
         assert list(found.chain) == list(NAMED)
@@ -514,11 +514,11 @@ async def test_a_liar_is_passed_over_and_alone_gets_nothing_taken(lie, autojump_
 
 async def test_one_that_is_silent_or_drips_takes_no_more_than_its_turn(autojump_clock):
     async with town() as it:
-        silent = await it.node(1, Door().gate)
+        silent = await it.node(1, Door().admission)
         it.network.stall(silent.peer_id)
         dripping = await it.node(2, Voice(whole(bytes(MAX_LINE_BYTES))))
         it.network.set_link(it.asker.peer_id, dripping.peer_id, LinkQuality(latency_s=6.0))
-        honest = await it.node(3, Door().gate)
+        honest = await it.node(3, Door().admission)
         began = trio.current_time()
         found = await it.ask(silent, dripping, honest)
         assert list(found.chain) == list(CHAIN)
@@ -530,7 +530,7 @@ async def test_one_that_is_silent_or_drips_takes_no_more_than_its_turn(autojump_
 
 async def test_dead_addresses_are_tried_again_until_the_time_is_over(autojump_clock):
     async with town() as it:
-        later = it.network.attach(peer(1).peer_id, Door().gate)
+        later = it.network.attach(peer(1).peer_id, Door().admission)
         dead = f"/memory/99/p2p/{peer(9).peer_id}"
         began = trio.current_time()
         with pytest.raises(FetchError) as caught:
@@ -552,8 +552,8 @@ async def test_dead_addresses_are_tried_again_until_the_time_is_over(autojump_cl
 async def test_an_admin_s_own_word_ends_it_at_once(autojump_clock):
     async with town() as it:
         door = Door()
-        door.gate.apply([out()])
-        node, never = await it.node(1, door.gate), f"/memory/99/p2p/{peer(9).peer_id}"
+        door.admission.apply([out()])
+        node, never = await it.node(1, door.admission), f"/memory/99/p2p/{peer(9).peer_id}"
         began = trio.current_time()
         with pytest.raises(FetchError) as caught:
             await it.ask(node, never)
@@ -566,8 +566,8 @@ async def test_an_admin_s_own_word_ends_it_at_once(autojump_clock):
 async def test_words_of_all_members_end_it_at_once_and_of_some_within_ten_seconds(autojump_clock):
     async with town() as it:
         door = Door()
-        door.gate.admit(peer(5).peer_id, certificate(peer(5)).raw)
-        node, never = await it.node(1, door.gate), f"/memory/99/p2p/{peer(9).peer_id}"
+        door.admission.admit(peer(5).peer_id, certificate(peer(5)).raw)
+        node, never = await it.node(1, door.admission), f"/memory/99/p2p/{peer(9).peer_id}"
         began = trio.current_time()
         with pytest.raises(FetchError) as caught:
             await it.ask(node)
@@ -585,7 +585,7 @@ async def test_a_member_of_an_older_release_is_passed_over(autojump_clock):
             raise RemoteError(Reason.MALFORMED, "field 1 is out of range")
 
     async with town() as it:
-        old, new = await it.node(1, Older(lambda knock: b"")), await it.node(2, Door().gate)
+        old, new = await it.node(1, Older(lambda knock: b"")), await it.node(2, Door().admission)
         with pytest.raises(FetchError) as caught:
             await it.ask(old, within_s=5.0)
         assert "does not take us for a member" in caught.value.tried[old.addresses[0]]
@@ -594,7 +594,7 @@ async def test_a_member_of_an_older_release_is_passed_over(autojump_clock):
 
 async def test_one_that_is_interrupted_leaves_nothing_open(autojump_clock):
     async with town() as it:
-        node = await it.node(1, Door().gate)
+        node = await it.node(1, Door().admission)
         it.network.stall(node.peer_id)
         with trio.move_on_after(3) as scope:
             await it.ask(node)

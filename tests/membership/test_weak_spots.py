@@ -36,7 +36,7 @@ def test_a_member_that_has_the_line_undoes_a_rotation() -> None:
     """An earlier redemption for the same peer, with no successor, takes the place of the one with a successor."""
     door = renewed()
     earlier = redeem(invite(), secret(), OLD.peer_id, issued_at=NOW - 1, nonce=bytes(16))
-    assert door.gate.apply(items_of(earlier)).error is None
+    assert door.admission.apply(items_of(earlier)).error is None
     assert door.refusal(OLD.peer_id, earlier) is None
 
 
@@ -46,16 +46,16 @@ def test_who_has_an_old_key_succeeds_to_it_where_a_member_passes_it_on() -> None
     stolen = rotated(certificate(OLD), rotate(OLD, THIEF.peer_id, issued_at=NOW))
     stolen = rotated(stolen, rotate(THIEF, FRIEND.peer_id, issued_at=NOW))
     assert door.refusal(FRIEND.peer_id, stolen) is Reason.REVOKED
-    assert door.gate.apply(items_of(stolen)).cut == {NEW.peer_id}
+    assert door.admission.apply(items_of(stolen)).cut == {NEW.peer_id}
     assert door.refusal(FRIEND.peer_id, stolen) is None
 
 
 def test_and_an_admin_ends_both_by_revoking_any_of_the_keys() -> None:
     door = renewed()
-    door.gate.roster.put(revoke_peer(ADMIN, SWARM, OLD.peer_id, issued_at=NOW))
+    door.admission.roster.put(revoke_peer(ADMIN, SWARM, OLD.peer_id, issued_at=NOW))
     earlier = redeem(invite(), secret(), OLD.peer_id, issued_at=NOW - 1, nonce=bytes(16))
     assert door.refusal(OLD.peer_id, earlier) is Reason.REVOKED
-    assert door.gate.role_of(NEW.peer_id) is None
+    assert door.admission.role_of(NEW.peer_id) is None
 
 
 def test_a_thief_of_a_used_up_line_takes_its_members_place_with_a_member_that_passes_it_on() -> None:
@@ -63,7 +63,7 @@ def test_a_thief_of_a_used_up_line_takes_its_members_place_with_a_member_that_pa
     assert door.refusal(OLD.peer_id, certificate(OLD)) is None
     backdated = certificate(THIEF, at=NOW - 30)
     assert door.refusal(THIEF.peer_id, backdated) is Reason.USED_UP
-    assert door.gate.apply(items_of(backdated)).cut == {OLD.peer_id}
+    assert door.admission.apply(items_of(backdated)).cut == {OLD.peer_id}
     assert door.refusal(THIEF.peer_id, backdated) is None
 
 
@@ -71,8 +71,8 @@ def test_who_has_not_heard_of_a_revocation_lets_the_revoked_in_until_it_has() ->
     newcomer = Door()
     assert newcomer.refusal(OLD.peer_id, certificate(OLD)) is None
     out = revoke_peer(ADMIN, SWARM, OLD.peer_id, issued_at=NOW)
-    assert newcomer.gate.roster.put(out)
-    assert newcomer.gate.cut() == {OLD.peer_id}
+    assert newcomer.admission.roster.put(out)
+    assert newcomer.admission.cut() == {OLD.peer_id}
 
 
 def test_a_clock_that_is_turned_back_forgives_an_expiry_and_no_revocation() -> None:
@@ -80,7 +80,7 @@ def test_a_clock_that_is_turned_back_forgives_an_expiry_and_no_revocation() -> N
     assert door.refusal(OLD.peer_id, certificate(OLD)) is Reason.EXPIRED
     door.now = NOW
     assert door.refusal(OLD.peer_id, certificate(OLD)) is None
-    door.gate.roster.put(revoke_peer(ADMIN, SWARM, OLD.peer_id, issued_at=NOW))
+    door.admission.roster.put(revoke_peer(ADMIN, SWARM, OLD.peer_id, issued_at=NOW))
     assert door.refusal(OLD.peer_id, certificate(OLD)) is Reason.REVOKED
 
 

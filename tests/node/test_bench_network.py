@@ -47,27 +47,27 @@ time.sleep(600)
 
 
 @pytest.fixture
-def crew() -> Iterator[Workers]:
-    with Workers(PATIENCE_S) as crew:
-        yield crew
+def workers() -> Iterator[Workers]:
+    with Workers(PATIENCE_S) as workers:
+        yield workers
 
 
-def hired(crew: Workers, script: str, name: str = "a child") -> Worker:
-    return crew.hire_command(name, [sys.executable, "-c", script])
+def hired(workers: Workers, script: str, name: str = "a child") -> Worker:
+    return workers.hire_command(name, [sys.executable, "-c", script])
 
 
 def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def test_orders_are_answered_one_by_one(crew: Workers):
-    child = hired(crew, ECHO)
+def test_orders_are_answered_one_by_one(workers: Workers):
+    child = hired(workers, ECHO)
     for number in range(3):
-        crew.tell(child, "double", number=number)
-    assert [crew.hear(child, "double")["twice"] for _ in range(3)] == [0, 2, 4]
-    crew.tell(child, "other", number=1)
+        workers.tell(child, "double", number=number)
+    assert [workers.hear(child, "double")["twice"] for _ in range(3)] == [0, 2, 4]
+    workers.tell(child, "other", number=1)
     with pytest.raises(RunError, match="said 'other' where 'double' was expected"):
-        crew.hear(child, "double")
+        workers.hear(child, "double")
 
 
 def test_a_message_may_come_in_pieces():
@@ -77,41 +77,41 @@ def test_a_message_may_come_in_pieces():
     assert [message["said"] for message in child.said] == ["one", "two"]
 
 
-def test_a_death_ends_the_wait_for_anyone(crew: Workers):
-    dying, silent = hired(crew, DIES, "the first"), hired(crew, NOTES, "the second")
-    crew.tell(dying, "go")
+def test_a_death_ends_the_wait_for_anyone(workers: Workers):
+    dying, silent = hired(workers, DIES, "the first"), hired(workers, NOTES, "the second")
+    workers.tell(dying, "go")
     with pytest.raises(RunError) as caught:
-        crew.hear(silent, "anything")
+        workers.hear(silent, "anything")
     assert caught.value.line() == "the first has died: exit code 3; a reason"
 
 
-def test_a_killed_child_is_named(crew: Workers):
-    child = hired(crew, ECHO)
+def test_a_killed_child_is_named(workers: Workers):
+    child = hired(workers, ECHO)
     child.process.send_signal(signal.SIGKILL)
     with pytest.raises(RunError, match="a child has died: killed by SIGKILL"):
-        crew.hear(child, "anything")
+        workers.hear(child, "anything")
     with pytest.raises(RunError, match="a child has died: killed by SIGKILL"):
-        crew.tell(child, "double", number=1)
+        workers.tell(child, "double", number=1)
 
 
-def test_a_failure_is_told_in_the_childs_words(crew: Workers):
-    child = hired(crew, FAILS)
-    crew.tell(child, "go")
+def test_a_failure_is_told_in_the_childs_words(workers: Workers):
+    child = hired(workers, FAILS)
+    workers.tell(child, "go")
     with pytest.raises(RunError, match="a child failed: no room"):
-        crew.hear(child, "anything")
+        workers.hear(child, "anything")
 
 
 def test_silence_has_an_end_and_says_what_was_noted():
-    with Workers(1.0) as crew:
-        child = hired(crew, NOTES)
+    with Workers(1.0) as workers:
+        child = hired(workers, NOTES)
         with pytest.raises(RunError, match=r"has not said 'met' within 1 s \(a neighbour is gone\)|has not said 'met'"):
-            crew.hear(child, "met")
+            workers.hear(child, "met")
 
 
 def test_what_a_child_started_goes_with_it():
-    with Workers(PATIENCE_S) as crew:
-        child = hired(crew, PARENT)
-        grandchild = crew.hear(child, "started")["pid"]
+    with Workers(PATIENCE_S) as workers:
+        child = hired(workers, PARENT)
+        grandchild = workers.hear(child, "started")["pid"]
         assert alive(grandchild)
     assert child.process.returncode == -signal.SIGKILL
     for _ in range(500):  # it is init's to bury
@@ -126,8 +126,8 @@ def test_children_are_gone_whatever_ends_the_block():
     children: list[Worker] = []
 
     def interrupted() -> None:
-        with Workers(PATIENCE_S) as crew:
-            children.append(hired(crew, NOTES))
+        with Workers(PATIENCE_S) as workers:
+            children.append(hired(workers, NOTES))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

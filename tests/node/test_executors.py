@@ -67,10 +67,10 @@ async def test_offload_returns_and_raises(lane: Executor) -> None:
 
 
 async def test_the_thread_lane_leaves_the_event_loop_alone() -> None:
-    lane, gate, loop_thread = ThreadExecutor(), threading.Event(), threading.get_ident()
+    lane, admission, loop_thread = ThreadExecutor(), threading.Event(), threading.get_ident()
 
     def blocking() -> Generator[None, None, int]:
-        gate.wait(5)  # for what only the event loop can do
+        admission.wait(5)  # for what only the event loop can do
         yield
         return threading.get_ident()
 
@@ -82,7 +82,7 @@ async def test_the_thread_lane_leaves_the_event_loop_alone() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(drive)
         assert await lane.offload(threading.get_ident) != loop_thread
-        gate.set()
+        admission.set()
     assert results[0] != loop_thread
 
 

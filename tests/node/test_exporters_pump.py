@@ -17,12 +17,12 @@ class Recorder:
 
     needs = ""
 
-    def __init__(self, failing=(), gate=None):
-        self.heard, self.failing, self.gate, self.closed = [], failing, gate, 0
+    def __init__(self, failing=(), admission=None):
+        self.heard, self.failing, self.admission, self.closed = [], failing, admission, 0
 
     def export(self, event):
-        if self.gate is not None:
-            self.gate.wait()
+        if self.admission is not None:
+            self.admission.wait()
         if event["round"] in self.failing:
             raise OSError(28, "No space\nleft on device")
         self.heard.append(event["round"])
@@ -56,8 +56,8 @@ def test_a_full_disk_warns_once_and_is_tried_again():
 
 
 def test_one_that_is_stuck_holds_nobody_up_and_its_queue_has_an_end():
-    gate, warnings = threading.Event(), []
-    exporter = Recorder(gate=gate)
+    admission, warnings = threading.Event(), []
+    exporter = Recorder(admission=admission)
     pump = Pump("stuck", lambda: exporter, warnings.append, bound=3)
     began = time.monotonic()
     for event in EVENTS:
@@ -68,20 +68,23 @@ def test_one_that_is_stuck_holds_nobody_up_and_its_queue_has_an_end():
     close_all([pump], within_s=0.05)
     assert time.monotonic() - began < 2.0  # a bound of the test's: it would hang for good without the defence
     assert pump._thread.daemon
-    gate.set()
+    admission.set()
     pump._thread.join(5)
     assert exporter.heard == [0, 1, 2, 3][: len(exporter.heard)]
     assert len(warnings) == 1
 
 
 def test_one_that_is_stuck_takes_no_others_end_along():
-    gate, patient = threading.Event(), Recorder()
-    pumps = [Pump("stuck", lambda: Recorder(gate=gate), lambda _: None), Pump("well", lambda: patient, pytest.fail)]
+    admission, patient = threading.Event(), Recorder()
+    pumps = [
+        Pump("stuck", lambda: Recorder(admission=admission), lambda _: None),
+        Pump("well", lambda: patient, pytest.fail),
+    ]
     for event in EVENTS:
         for pump in pumps:
             pump(event)
     close_all(pumps, within_s=0.5)
-    gate.set()
+    admission.set()
     assert (patient.heard, patient.closed) == (list(range(10)), 1)
     pumps[0]._thread.join(5)
 
@@ -130,10 +133,10 @@ def test_a_node_whose_rounds_are_done_waits_for_one_that_is_slow_to_begin(tmp_pa
     """wandb takes seconds to import: a short run is over before it has told anything."""
     from node.exporters import EXPORTERS, Ending
 
-    gate, exporter = threading.Event(), Recorder()
+    admission, exporter = threading.Event(), Recorder()
 
     def build(about):
-        assert gate.wait(30)
+        assert admission.wait(30)
         return exporter
 
     monkeypatch.setitem(EXPORTERS._factories, "slow", build)
@@ -141,13 +144,13 @@ def test_a_node_whose_rounds_are_done_waits_for_one_that_is_slow_to_begin(tmp_pa
     monkeypatch.setattr("node.exporters.Ending", lambda: Ending(within_s=0.01))
     heard = []
     with EventLog(tmp_path / "events.jsonl", sinks=[heard.append]) as emit:
-        emit.add_sink(lambda event: gate.set() if event["event"] == "waiting" else None)
+        emit.add_sink(lambda event: admission.set() if event["event"] == "waiting" else None)
         with exporting(["slow"], emit, tmp_path) as ending:
             for number in range(3):
                 emit("round", round=number)
             if finished:
                 ending.finished()
-    gate.set()
+    admission.set()
     said = [event["message"] for event in heard if event["event"] in {"waiting", "warning"}]
     if finished:
         assert (exporter.heard, exporter.closed) == ([0, 1, 2], 1)

@@ -102,9 +102,9 @@ def test_wandb_writes_down_neither_the_command_line_nor_the_surroundings(tmp_pat
         "where = Path.cwd() / 'it' / 'node-0'\n"
         "EXPORTERS.get('wandb', about=About(folder=where, run='it', node='node-0')).close()\n"
     )
-    surroundings = {**os.environ, "P2PTRAIN_INVITE": "hidden-in-env"}
+    context = {**os.environ, "P2PTRAIN_INVITE": "hidden-in-env"}
     words = [sys.executable, "-c", script, "--invite", "hidden-in-argv"]
-    done = subprocess.run(words, cwd=tmp_path, env=surroundings, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, env=context, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     written = [path for path in (tmp_path / "it").rglob("*") if path.is_file()]
     assert any(path.suffix == ".wandb" for path in written)

@@ -8,7 +8,7 @@ import pytest
 from gossip.core.errors import Reason
 from gossip.core.ids import PeerId
 from gossip.membership.refusal import Refusal
-from node.swarm.former_member import ALONE_S, CLAIM_LASTS_S, MAX_CLAIMS, Outside
+from node.training.former_member import ALONE_S, CLAIM_LASTS_S, MAX_CLAIMS, Outside
 
 A, B, C, STRANGER = (PeerId(name) for name in "abcx")
 CLAIM = Refusal(reason=Reason.USED_UP)
@@ -28,9 +28,9 @@ class Knows:
         return self.members & frozenset(peers)
 
 
-def outside(gate: Knows, *named: PeerId, liars: int = 1) -> tuple[Outside, list[str]]:
+def outside(admission: Knows, *named: PeerId, liars: int = 1) -> tuple[Outside, list[str]]:
     told: list[str] = []
-    real: Any = gate
+    real: Any = admission
     return Outside(real, named=named, liars=liars, told=lambda peer, words: told.append(f"{peer}: {words}")), told
 
 
@@ -40,13 +40,13 @@ def claims(one: Outside, *peers: PeerId, at: float = 0.0) -> None:
 
 
 def test_what_we_know_ourselves_ends_it_at_once_whoever_is_there() -> None:
-    gate = Knows(A)
-    one, _ = outside(gate)
+    admission = Knows(A)
+    one, _ = outside(admission)
     assert one.why(0.0, [A], resumed=True) is None
-    gate.over = "your membership was revoked by admin 12 on 2027-01-15 08:00 UTC"
+    admission.over = "your membership was revoked by admin 12 on 2027-01-15 08:00 UTC"
     error = one.why(1.0, [A], resumed=True)
     assert error is not None
-    assert error.line().startswith(f"{gate.over}; ask an admin for a new invite")
+    assert error.line().startswith(f"{admission.over}; ask an admin for a new invite")
 
 
 @pytest.mark.parametrize(("who", "over"), [((A,), False), ((A, A), False), ((A, STRANGER), False), ((A, B), True)])

@@ -8,9 +8,8 @@ from swarm_harness import founded, joined, mistake, said, seal_cheaply
 
 from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
-from node.swarm import key_rotation
+from node.swarm import credentials, key_rotation
 from node.swarm.folder import membership_of
-from node.system import credentials
 from node.system.run_dir import IDENTITY
 
 

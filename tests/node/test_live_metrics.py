@@ -11,8 +11,9 @@ from scraped import Scraped, parsed
 from gossip.core.api import Durations, Relaying
 from gossip.transport.drop_reasons import DROPS, counted
 from node.metrics.gpu_metrics import register_gpu
-from node.metrics.live_metrics import QUEUES, REACHABILITY, REFUSALS, Readings, disk_free
+from node.metrics.live_metrics import QUEUES, REACHABILITY, REFUSALS, Readings
 from node.metrics.node_metrics import Metrics
+from node.system.disk import disk_free
 
 
 def scrape(metrics: Metrics) -> Scraped:

@@ -17,11 +17,11 @@ import trio
 
 from node.cli import main
 from node.config.schema import load
+from node.events.liveness import SILENT_S, Signs, ago, beat, judge, lines, look
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
 from node.page.feed import Feed
 from node.system import run_dir
-from node.system.liveness import SILENT_S, Signs, ago, beat, judge, lines, look
 from node.system.run_dir import EVENTS, LOCK, PEERS, is_held, locked
 from node.top.source import FolderSource
 from node.up.plan import make_plan
@@ -219,7 +219,7 @@ def test_the_command_that_goes_on_is_the_one_of_who_made_the_folder(tmp_path: Pa
 def test_a_full_disk_is_named_where_a_node_could_write_no_last_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.system.liveness.disk_free", lambda _: 100)
+    monkeypatch.setattr("node.events.liveness.disk_free", lambda _: 100)
     told = list(lines([(tmp_path, ended("dead")), (tmp_path / "b", ended("finished"))], NOW))
     assert f"the disk of {tmp_path} is full: free some space first" in told
     assert sum("is full" in line for line in told) == 1

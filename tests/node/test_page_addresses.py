@@ -10,8 +10,8 @@ from swarm_story import node_events, round_event
 from node.cli.app import main
 from node.events.lines import describe
 from node.events.log import EventLog
+from node.events.page_address import MAX_LISTED, page_lines, page_of, page_words
 from node.events.progress import NodeProgress
-from node.page.address import MAX_LISTED, page_lines, page_of, page_words
 from node.system.run_dir import EVENTS
 from node.top.screen import screen
 from node.top.source import Watched

@@ -8,9 +8,9 @@ from node.events.progress import NodeProgress
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
 from node.page.status_server import StatusServer, server_of
-from node.page.token import check_exposure, cookie_of, is_loopback, load_or_create, matches
 from node.roles.bootstrap import from_raw as bootstrap_from_raw
 from node.system.errors import RunError, UsageError
+from node.system.page_token import check_exposure, cookie_of, is_loopback, load_or_create, matches
 
 TOKEN = "a token of the test"
 

@@ -4,7 +4,7 @@ import pytest
 
 from gossip.reachability.port_mapping_task import PortMapper
 from node.config.sections import NetworkConfig
-from node.system.port_forwarding import mapper_for
+from node.roles.port_forwarding import mapper_for
 
 INSIDE = "/ip4/192.168.1.5/tcp/4001/p2p/x"
 NAMED = "/dns4/home.example.org/tcp/4001"

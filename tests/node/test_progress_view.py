@@ -9,7 +9,7 @@ from swarm_story import PEER, node_events, round_event
 
 from node.events.lines import LineSink
 from node.events.progress import MAX_WARNINGS, NodeProgress, common_evaluation
-from node.up.table import nodes_table, remaining_s, swarm_round, swarm_view
+from node.top.table import nodes_table, remaining_s, swarm_round, swarm_view
 from node.up.view import JsonView, LiveView, NoteTaker, PlainView, choose, note
 
 

@@ -12,10 +12,10 @@ from swarm_story import node_events
 from node.cli import monitor_cmd
 from node.cli.app import main
 from node.events.log import to_line
-from node.metrics import prometheus_sd
-from node.metrics.prometheus_sd import FORGET_S, RunTargets, entry
 from node.system.errors import UsageError
 from node.system.run_dir import CONFIG, EVENTS, LOCK
+from node.top import prometheus_sd
+from node.top.prometheus_sd import FORGET_S, RunTargets, entry
 
 BEGAN = 1000.0
 LAST = BEGAN + 40

@@ -17,7 +17,7 @@ from gossip.transport.pnet import PresharedKey
 from node.events import library_logs
 from node.events.log import EventLog, read_events
 from node.events.redaction import HIDDEN, Redactor
-from node.page.token import cookie_of
+from node.system.page_token import cookie_of
 
 SEED = bytes(range(100, 132))
 PASSPHRASE = "correct horse"
@@ -210,7 +210,7 @@ def test_what_a_node_holds_is_what_it_hides():
     from node.metrics.node_metrics import Metrics
     from node.page.feed import Feed
     from node.page.status_server import StatusServer
-    from node.system.credentials import Credentials, ManifestListeners
+    from node.swarm.credentials import Credentials, ManifestListeners
 
     seed, psk = secrets.token_bytes(32), PresharedKey.generate()
     held = Credentials(identity=Identity(seed), private=None, psk=psk, news=ManifestListeners())

@@ -10,7 +10,7 @@ from gossip.membership import Authority, ManifestBody, ManifestChain, create_man
 from node.config.schema import Config
 from node.swarm import agreed_settings
 from node.swarm.effective_manifest import holding, rounds_of
-from node.swarm.manifest_updates import follow_manifests
+from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 
 ADMIN = Authority(b"\x07" * 32)
@@ -29,7 +29,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.inner = SimpleNamespace(trainer=SimpleNamespace(config=self.config.train))
-        self.service = SimpleNamespace(closer=SimpleNamespace(settle=self.settled.append))
+        self.service = SimpleNamespace(round_closer=SimpleNamespace(settle=self.settled.append))
 
     def settle_round(self) -> None:
         self.settle(self.round + self.closing, self.round)

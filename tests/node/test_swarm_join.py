@@ -18,14 +18,13 @@ from node.cli.membership_options import settings_in
 from node.config.schema import from_raw
 from node.doctor import peer_checks
 from node.roles import bootstrap
-from node.swarm import agreed_settings, version
+from node.roles.assembly import run_info
+from node.swarm import agreed_settings, credentials, version
 from node.swarm.accept_invite import check_usable, membership, read_invite
 from node.swarm.folder import SwarmFolder, membership_of
 from node.swarm.inviting import Wish, give
-from node.system import credentials
 from node.system.errors import RunError, UsageError
 from node.system.run_dir import IDENTITY, locked
-from node.training.assembly import run_info
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer

@@ -102,6 +102,6 @@ def test_groups_change_from_pass_to_pass() -> None:
 
 
 def test_alternating_takes_turns() -> None:
-    company = Alternating(RandomMatching("a", SEED), EVERYONE, lambda round: round == 3)
+    peer_selection = Alternating(RandomMatching("a", SEED), EVERYONE, lambda round: round == 3)
     peers = ["b", "c", "d"]
-    assert [len(company.chosen(peers, round)) for round in range(5)] == [1, 1, 1, 3, 1]
+    assert [len(peer_selection.chosen(peers, round)) for round in range(5)] == [1, 1, 1, 3, 1]

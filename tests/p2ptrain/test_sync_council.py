@@ -12,9 +12,9 @@ D = 50
 GENESIS = torch.zeros(D)
 
 
-def levels(council: FaultTolerance, members: list[int]) -> list[int | None]:
+def levels(fault_tolerance: FaultTolerance, members: list[int]) -> list[int | None]:
     """The f of each round; None where nothing is aggregated."""
-    return [None if (rule := council.rule(count)[0]) is None else rule.f for count in members]
+    return [None if (rule := fault_tolerance.rule(count)[0]) is None else rule.f for count in members]
 
 
 def test_few_members_from_the_start_are_averaged_with_what_they_allow() -> None:
@@ -36,15 +36,15 @@ def test_an_f_once_held_does_not_fall() -> None:
 
 
 def test_it_says_when_the_promise_holds() -> None:
-    council = FaultTolerance("trimmed_mean", 1)
-    assert [council.rule(members)[1] for members in (2, 3, 2, 4)] == [False, True, False, True]
+    fault_tolerance = FaultTolerance("trimmed_mean", 1)
+    assert [fault_tolerance.rule(members)[1] for members in (2, 3, 2, 4)] == [False, True, False, True]
 
 
 @pytest.mark.parametrize("f", [0, 1])
 def test_the_mean_holds_nothing_and_never_stops(f: int) -> None:
-    council = FaultTolerance("mean", f)
-    assert levels(council, [3, 2, 1, 5, 2]) == [0, 0, 0, 0, 0]
-    assert council.rule(9)[1] == (f == 0)
+    fault_tolerance = FaultTolerance("mean", f)
+    assert levels(fault_tolerance, [3, 2, 1, 5, 2]) == [0, 0, 0, 0, 0]
+    assert fault_tolerance.rule(9)[1] == (f == 0)
 
 
 def tracking(models: dict[str, float], **options: object) -> ModelAveraging:
@@ -149,8 +149,8 @@ def test_any_aggregator_holds_a_liar(strategy: str, aggregator: str) -> None:
 
 
 def test_lots_are_drawn_anew_in_every_round() -> None:
-    council = FaultTolerance("bucketing+trimmed_mean", 1)
+    fault_tolerance = FaultTolerance("bucketing+trimmed_mean", 1)
     rows_nd = torch.randn(9, 20, generator=torch.Generator().manual_seed(0))
-    drawn = [council.rule(9)[0](rows_nd) for _ in range(3)]  # type: ignore[misc]
+    drawn = [fault_tolerance.rule(9)[0](rows_nd) for _ in range(3)]  # type: ignore[misc]
     assert not torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[1], drawn[2])

@@ -21,7 +21,7 @@ def distance(x_d: torch.Tensor, round: int) -> float:
     return float((x_d - AIM).abs().mean())
 
 
-def council(strategy: str) -> SyncStrategy:
+def fault_tolerance(strategy: str) -> SyncStrategy:
     config = SyncConfig(strategy=strategy, compressor="none", aggregator="zeno", f=LIARS)
     made = build(config, torch.zeros(NUMEL), own="me", judge=distance)
     for index in range(HONEST):
@@ -33,7 +33,7 @@ def council(strategy: str) -> SyncStrategy:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_it_moves_towards_those_who_do_well(strategy: str) -> None:
-    made = council(strategy)
+    made = fault_tolerance(strategy)
     theta_d = torch.full((NUMEL,), 0.5)
     made.encode(theta_d, round=0)
     everybody = dict.fromkeys([f"honest{index}" for index in range(HONEST)] + [f"liar{n}" for n in range(LIARS)], 0)

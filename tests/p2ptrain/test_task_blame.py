@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from node.roles.task_check import check_task
 from node.system.errors import EXIT_FAILED, RunError, translate
-from node.training.task_check import check_task
 from p2ptrain import faults
 from p2ptrain.attacks.label_flip import LabelFlip
 from p2ptrain.faults import bytes_asked
@@ -234,7 +234,7 @@ def test_memory_that_is_not_there_is_told_before_the_launch(mine, monkeypatch) -
     class Little:
         available = 1_000_000
 
-    monkeypatch.setattr("node.training.task_check.psutil.virtual_memory", Little)
+    monkeypatch.setattr("node.roles.task_check.psutil.virtual_memory", Little)
     doubts = check_task(Config(train=CONFIG), mine(), Shard(), nodes=3)
     assert any(
         doubt.startswith("3 nodes of this task will want about 1.4 GB of memory, and 1.0 MB") for doubt in doubts

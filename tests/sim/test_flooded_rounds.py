@@ -37,4 +37,4 @@ async def test_a_signed_flood_is_charged_banned_and_holds_up_no_round(
             assert {fields["members"] for fields in after} == {NODES - 1}, "every honest node, in every round"
             assert rounds[-1]["at"] - rounds[0]["at"] < (ROUNDS - 1) * ROUND_S + 0.2
             charged = {peer for peer, _ in member.node.service.stats.rejected} - {liar.node.peer_id}
-            assert not any(member.node.service._engine.court.scores.points(peer, 0.0) for peer in charged)
+            assert not any(member.node.service._engine.peer_scores.scores.points(peer, 0.0) for peer in charged)

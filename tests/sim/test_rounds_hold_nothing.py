@@ -12,10 +12,10 @@ from sim_strangers import until
 from sim_swarm import Member, swarm
 
 from node.events.progress import NodeProgress
-from node.events.round_report import moment, readings
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed, FeedPosition, LiveSnapshot
 from node.training.node import Node
+from node.training.round_report import moment, readings
 
 ROOT = Path(__file__).parents[2]
 OURS = [tracemalloc.Filter(True, str(ROOT / package / "*")) for package in ("gossip", "node", "p2ptrain")]

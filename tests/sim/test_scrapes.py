@@ -9,9 +9,9 @@ from scraped import Scraped, parsed, reachability_in
 from sim_swarm import STEP_SECONDS, Member, swarm
 
 from gossip.transport.memory.link_quality import LinkQuality
-from node.events.round_report import readings
 from node.metrics.live_metrics import QUEUES
 from node.metrics.node_metrics import Metrics
+from node.training.round_report import readings
 
 ROUND_S = 5 * STEP_SECONDS
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from sim_swarm import Member, swarm
 
-from node.events.round_report import LAST_WAITS_S
 from node.roles import trainer
 from node.system.errors import RunError
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.node import Node
+from node.training.round_report import LAST_WAITS_S
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.training.evaluator import Measures
 

@@ -11,9 +11,9 @@ from asked import OF_PROMETHEUS, OF_TARGETS, Question, alerts, panels
 from prometheus_client.parser import text_string_to_metric_families
 from sim_swarm import Member, swarm
 
-from node.events.round_report import readings
 from node.metrics.node_metrics import Metrics
 from node.roles.trainer import _announce_start
+from node.training.round_report import readings
 
 Served = dict[str, dict[str, set[str]]]
 """By name of a series: its labels, and the values that each has."""

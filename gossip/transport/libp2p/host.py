@@ -79,14 +79,14 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         config: ConnectionConfig,
         bounds: ConnectionBounds,
         faults: Faults,
-        door: HandshakeAdmission,
+        handshake_admission: HandshakeAdmission,
         psk: PresharedKey | None,
     ) -> None:
         peerstore = PeerStore()
         retry_never = RetryConfig(max_retries=0)
         self._tcp = OwnPortTcp(psk)
         super().__init__(peer_id, peerstore, upgrader, [self._tcp], retry_never, config)
-        self._door = door
+        self._handshake_admission = handshake_admission
         self._bounds = bounds
         self._faults = faults
         self._networks = Networks(bounds.unbounded_networks)
@@ -181,7 +181,7 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         """That the caller has the pre-shared key, if there is one: found out before it costs others a turn."""
         if stream.veil is not None and await stream.is_foreign(MULTISTREAM, MAGIC):
             why, now = "it has not our pre-shared key", trio.current_time()
-            raise self._door.refusal("refused_psk", why, None, host_of(stream), now)
+            raise self._handshake_admission.refusal("refused_psk", why, None, host_of(stream), now)
 
     async def _turn(self) -> None:
         """Wait until another handshake may begin. Whoever asks at the right moment gets it, so that who waits longest,
@@ -216,7 +216,7 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
     async def _readmit(self, muxed: SteadyYamux) -> None:
         """Close a connection with one that is no member any more. Raises AdmissionDeniedError."""
         try:
-            readmit(self._door, muxed.secured_conn)
+            readmit(self._handshake_admission, muxed.secured_conn)
         except AdmissionDeniedError:
             with trio.CancelScope(shield=True):
                 await muxed.close()
@@ -327,7 +327,7 @@ def build_host(
     serve: StreamHandler,
     settings: MuxSettings,
     bounds: ConnectionBounds,
-    door: HandshakeAdmission,
+    handshake_admission: HandshakeAdmission,
     psk: PresharedKey | None,
 ) -> GuardedHost:
     """A host for the Ed25519 key of `seed` (32 bytes): Noise alone (trap 9), with the door behind it, yamux alone, TCP
@@ -345,8 +345,10 @@ def build_host(
     )
     key_pair = create_new_key_pair(seed)
     noise = NoiseTransport(key_pair, noise_privkey=create_new_noise_key_pair().private_key)
-    upgrader = guarded_upgrader(noise, NOISE_ID, {YAMUX_ID: SteadyYamux}, door)
+    upgrader = guarded_upgrader(noise, NOISE_ID, {YAMUX_ID: SteadyYamux}, handshake_admission)
     upgrader.muxer_multistream = SteadyMuxer(YAMUX_ID, settings)
-    swarm = BoundedSwarm(ID.from_pubkey(key_pair.public_key), upgrader, config, bounds, settings.faults, door, psk)
+    swarm = BoundedSwarm(
+        ID.from_pubkey(key_pair.public_key), upgrader, config, bounds, settings.faults, handshake_admission, psk
+    )
     swarm.peerstore.add_key_pair(swarm.get_peer_id(), key_pair)
     return GuardedHost(swarm, serve, settings.faults)

@@ -105,8 +105,8 @@ class Libp2pTransport:
             stall_s=config.stall_s,
             faults=self._faults,
         )
-        self._door = HandshakeAdmission(admission, self._faults.note)
-        self._host = build_host(seed, self._serve, settings, config.bounds, self._door, psk)
+        self._handshake_admission = HandshakeAdmission(admission, self._faults.note)
+        self._host = build_host(seed, self._serve, settings, config.bounds, self._handshake_admission, psk)
         self._swarm: BoundedSwarm = self._host.get_network()
         self._peer_id = PeerId(str(self._host.get_id()))
         self._dialling: dict[PeerId, trio.Lock] = {}
@@ -171,7 +171,7 @@ class Libp2pTransport:
         self._handlers = handlers
         self._swarm.on_peer = self._peer_changed
         self._swarm.keeps = handlers.keeps
-        self._door.tell = lambda caller, why: handlers.caller_refused(caller, why)
+        self._handshake_admission.tell = lambda caller, why: handlers.caller_refused(caller, why)
         if self._config.data_connections:
             self._swarm.on_data = self._channels.admit
         topic = f"/p2ptrain/1/{self._config.swarm}"

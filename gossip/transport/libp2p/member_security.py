@@ -45,9 +45,9 @@ _LIST: Final = "ls"
 class MemberSecurity:
     """An ISecureTransport of libp2p's: `noise`, and then the door."""
 
-    def __init__(self, noise: Any, door: HandshakeAdmission) -> None:
+    def __init__(self, noise: Any, handshake_admission: HandshakeAdmission) -> None:
         self._noise = noise
-        self._door = door
+        self._handshake_admission = handshake_admission
 
     async def secure_inbound(self, conn: Any) -> Any:
         """Who calls proves its key, shows its credentials, and sees ours if it is admitted. Raises
@@ -55,7 +55,7 @@ class MemberSecurity:
         session = await self._noise.secure_inbound(conn)
         session.credentials = await self._shown(session)
         try:
-            readmit(self._door, session)
+            readmit(self._handshake_admission, session)
         except AdmissionDeniedError as refused:
             if refused.answer:
                 with suppress(IOException):  # it is refused, whether it hears why or not
@@ -73,11 +73,11 @@ class MemberSecurity:
         except IOException as error:
             why = "it hung up when it had seen our credentials: it does not take us for a member"
             raise AdmissionDeniedError("", why) from error
-        readmit(self._door, session)
+        readmit(self._handshake_admission, session)
         return session
 
     async def _show(self, session: Any) -> None:
-        ours = self._door.credentials()
+        ours = self._handshake_admission.credentials()
         await session.write(_LENGTH.pack(len(ours)) + ours)
 
     async def _shown(self, session: Any, *, or_refusal: bool = False) -> bytes:
@@ -85,10 +85,14 @@ class MemberSecurity:
         are not let in, IOException where there is none."""
         (size,) = _LENGTH.unpack(await _exactly(session, _LENGTH.size))
         if or_refusal and size & _REFUSAL and size ^ _REFUSAL <= MAX_CREDENTIALS:
-            raise AdmissionDeniedError("", self._door.heard(_peer(session), await _exactly(session, size ^ _REFUSAL)))
+            raise AdmissionDeniedError(
+                "", self._handshake_admission.heard(_peer(session), await _exactly(session, size ^ _REFUSAL))
+            )
         if size > MAX_CREDENTIALS:
             why = f"credentials of {size} bytes"
-            raise self._door.refusal("refused_oversize", why, _peer(session), host_of(session), trio.current_time())
+            raise self._handshake_admission.refusal(
+                "refused_oversize", why, _peer(session), host_of(session), trio.current_time()
+            )
         return await _exactly(session, size)
 
 
@@ -109,18 +113,18 @@ def host_of(conn: Any) -> str | None:
     return None if address is None else str(address[0])
 
 
-def readmit(door: HandshakeAdmission, session: Any) -> None:
+def readmit(handshake_admission: HandshakeAdmission, session: Any) -> None:
     """Ask (again) about who has shown its credentials on this session. Raises AdmissionDeniedError."""
-    if not door.open:
-        door.admit(_peer(session), session.credentials, host_of(session), trio.current_time())
+    if not handshake_admission.open:
+        handshake_admission.admit(_peer(session), session.credentials, host_of(session), trio.current_time())
 
 
 class _Ear:
     """A communicator of multistream-select's that tells strangers from members by their first words."""
 
-    def __init__(self, communicator: Any, door: HandshakeAdmission) -> None:
+    def __init__(self, communicator: Any, handshake_admission: HandshakeAdmission) -> None:
         self._inner = communicator
-        self._door = door
+        self._handshake_admission = handshake_admission
         self._first = True
 
     async def read(self) -> str:
@@ -148,28 +152,28 @@ class _Ear:
 
     def _refusal(self, why: str) -> AdmissionDeniedError:
         host = host_of(self._inner.read_writer)
-        return self._door.refusal("refused_protocol", why, None, host, trio.current_time())
+        return self._handshake_admission.refusal("refused_protocol", why, None, host, trio.current_time())
 
 
 class _MembersOnly(Multiselect):  # type: ignore[misc]
     """Multistream-select at the listening end, which hangs up after its first no."""
 
-    def __init__(self, door: HandshakeAdmission) -> None:
+    def __init__(self, handshake_admission: HandshakeAdmission) -> None:
         super().__init__()
-        self._door = door
+        self._handshake_admission = handshake_admission
         self.add_handler(MEMBER_ID, None)
 
     async def negotiate(self, communicator: Any, *timeout: int) -> Any:
         """As the base class's. Raises AdmissionDeniedError."""
-        return await super().negotiate(_Ear(communicator, self._door), *timeout)
+        return await super().negotiate(_Ear(communicator, self._handshake_admission), *timeout)
 
 
 def guarded_upgrader(
-    noise: Any, noise_id: TProtocol, muxers: dict[Any, Any], door: HandshakeAdmission
+    noise: Any, noise_id: TProtocol, muxers: dict[Any, Any], handshake_admission: HandshakeAdmission
 ) -> TransportUpgrader:
     """libp2p's upgrader with Noise alone, or where the door is shut with members' security alone."""
-    if door.open:
+    if handshake_admission.open:
         return TransportUpgrader({noise_id: noise}, muxers)
-    upgrader = TransportUpgrader({MEMBER_ID: MemberSecurity(noise, door)}, muxers)
-    upgrader.security_multistream._selector.multiselect = _MembersOnly(door)
+    upgrader = TransportUpgrader({MEMBER_ID: MemberSecurity(noise, handshake_admission)}, muxers)
+    upgrader.security_multistream._selector.multiselect = _MembersOnly(handshake_admission)
     return upgrader

@@ -108,7 +108,7 @@ class MemoryTransport:
         self._seen: OrderedDict[int, None] = OrderedDict()
         self._overflowed = 0
         self._refused: Counter[str] = Counter()
-        self._door = HandshakeAdmission(admission, lambda kind: self._refused.update((kind,)))
+        self._handshake_admission = HandshakeAdmission(admission, lambda kind: self._refused.update((kind,)))
 
     @property
     def peer_id(self) -> PeerId:
@@ -157,7 +157,7 @@ class MemoryTransport:
             raise LocalError(f"{self._address} is in use")
         async with trio.open_nursery() as nursery:
             self._handlers, self._nursery = handlers, nursery
-            self._door.tell = lambda caller, why: handlers.caller_refused(caller, why)
+            self._handshake_admission.tell = lambda caller, why: handlers.caller_refused(caller, why)
             self._network.add(self)
             task_status.started()
             try:
@@ -199,19 +199,23 @@ class MemoryTransport:
     def _introduce(self, node: "MemoryTransport") -> None:
         """What the handshake is elsewhere: who listens decides first, and a stranger sees nothing. Raises
         TransportError."""
-        door, its, now = self._door, node._door, trio.current_time()
-        if door.open != its.open:
+        handshake_admission, its, now = self._handshake_admission, node._handshake_admission, trio.current_time()
+        if handshake_admission.open != its.open:
             if not its.open:
                 its.refusal("refused_protocol", "it shows no membership", self._peer, None, now)
             raise TransportError("one of the two asks for membership, and the other has none")
-        if door.open:
+        if handshake_admission.open:
             return
         try:
-            its.admit(self._peer, door.credentials(), None, now)
+            its.admit(self._peer, handshake_admission.credentials(), None, now)
         except AdmissionDeniedError as refused:
-            why = door.heard(node.peer_id, refused.answer) if refused.answer else "it does not take us for a member"
+            why = (
+                handshake_admission.heard(node.peer_id, refused.answer)
+                if refused.answer
+                else "it does not take us for a member"
+            )
             raise TransportError(why) from None
-        door.admit(node.peer_id, its.credentials(), None, now)
+        handshake_admission.admit(node.peer_id, its.credentials(), None, now)
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
         """A new stream to a connected peer."""

@@ -25,7 +25,7 @@ Simulated = VectorAttack | ModelAttack | DataAttack | EdgeAttack
 class Voiced(Protocol):
     """A strategy whose voice can be forked."""
 
-    voice: UpdateEncoder
+    encoder: UpdateEncoder
 
 
 def simulated() -> list[str]:
@@ -108,17 +108,17 @@ class Whispers:
             raise ValueError(f"the strategy {sync.name} cannot be attacked on its edges: it shows no voice")
         for victim in self._neighbours[liar]:
             if victim < self._honest:
-                self._voices[liar, victim] = sync.voice.fork()
+                self._voices[liar, victim] = sync.encoder.fork()
 
     def messages(self, x_hd: torch.Tensor, round: int) -> dict[tuple[int, int], Message]:
         """By liar and victim, what the one tells the other, from the honest nodes' models (h, d)."""
         lies_hd = self._attack.lies(x_hd, self._graph)
         said: dict[tuple[int, int], Message] = {}
-        for (liar, victim), voice in self._voices.items():
-            message = voice.draft(lies_hd[victim], anchor_d=voice.public_d, round=round)
+        for (liar, victim), encoder in self._voices.items():
+            message = encoder.draft(lies_hd[victim], anchor_d=encoder.public_d, round=round)
             said[liar, victim] = message
             try:
-                voice.commit(message)
+                encoder.commit(message)
             except PayloadError:
                 continue  # the victim refuses it as well
         return said

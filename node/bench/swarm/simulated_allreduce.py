@@ -41,7 +41,7 @@ def members(nodes: Mapping[str, tuple[SyncStrategy, Collection[str]]]) -> dict[s
 def exchange(nodes: Mapping[str, SimulatedMember], thetas: Mapping[str, torch.Tensor], round: int) -> Round:
     """Carry out the exchanges of all groups."""
     packed = {name: node.sync.pack(thetas[name]) for name, node in nodes.items()}
-    groups = {name: node.sync.company(node.known, round=round) for name, node in nodes.items()}
+    groups = {name: node.sync.peer_selection(node.known, round=round) for name, node in nodes.items()}
     sent = dict.fromkeys(nodes, 0)
     reduced: dict[str, bytes] = {}
     shapes = {name: _shape(group, round, packed[name]) for name, group in groups.items() if len(group) > 1}

@@ -10,8 +10,8 @@ import torch
 
 from node.config.schema import Config
 from node.config.sections import NetworkConfig
+from node.roles.assembly import SNAPSHOT_BYTES_PER_PARAMETER
 from node.system import text
-from node.training.assembly import SNAPSHOT_BYTES_PER_PARAMETER
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training.preflight import Preflight, is_built_in, preflight
 

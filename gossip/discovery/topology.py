@@ -19,6 +19,7 @@ from gossip.core.envelope import Scope
 from gossip.core.errors import RemoteError
 from gossip.core.identity import verify_key_of
 from gossip.core.ids import PeerId
+from gossip.core.limits import TAG_BYTES
 
 DOMAIN: Final = b"p2ptrain-ring-v1\x00"
 
@@ -27,9 +28,6 @@ CIRCLE: Final = 1 << 64
 
 MAX_PLACES: Final = 1024
 """Peers whose places are remembered: four times the records of a book, at 3 hashes each."""
-
-TAG_BYTES: Final = 8
-"""How a peer is named in a graph: by the first bytes of its key."""
 
 
 def ring_count(degree: int) -> int:

@@ -31,9 +31,14 @@ class Outside:
     many neighbours may lie. Every `now`: seconds of one clock. `told` is called with each new claim."""
 
     def __init__(
-        self, gate: MembershipAdmission, *, named: Collection[PeerId], liars: int, told: Callable[[PeerId, str], None]
+        self,
+        admission: MembershipAdmission,
+        *,
+        named: Collection[PeerId],
+        liars: int,
+        told: Callable[[PeerId, str], None],
     ) -> None:
-        self._gate = gate
+        self._admission = admission
         self._named = frozenset(named)
         self._liars = liars
         self._told = told
@@ -53,7 +58,7 @@ class Outside:
 
     def why(self, now: float, neighbours: Collection[PeerId], *, resumed: bool) -> RunError | None:
         """Why the node is to stop now; None while it may be a member. `resumed`: it was inside before."""
-        ended = self._gate.ended()
+        ended = self._admission.ended()
         if ended is not None:
             return RunError(ended, ASK)
         if neighbours or self._inside_at is None:
@@ -66,7 +71,7 @@ class Outside:
         if now < self._inside_at + ALONE_S:
             return None
         lately = {peer for peer, (_, at) in self._claims.items() if now < at + CLAIM_LASTS_S}
-        if len(self._gate.members_among(lately)) > self._liars or (
+        if len(self._admission.members_among(lately)) > self._liars or (
             not resumed and self._named and self._named <= lately
         ):
             return RunError(f"no member lets this node in: {self._say(lately)}", ASK)

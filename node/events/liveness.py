@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
 import trio
 
 from node.events.progress import NodeProgress
-from node.metrics.live_metrics import disk_free
 from node.system import text
+from node.system.disk import disk_free
 from node.system.next_command import command, export_command, node_command, of_swarm
 from node.system.run_dir import LOCK, is_held
 
@@ -33,6 +34,10 @@ FULL_BYTES: Final = 1 << 16
 
 MAX_TOLD: Final = 8
 """Nodes of a run whose ends are told one by one. Chosen: more push the table off a screen."""
+
+
+CLOCK_SLACK_S: Final = 60.0
+"""By how much a clock that was set meanwhile may make a process look younger than its lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,3 +140,15 @@ def ago(seconds: float) -> str:
         if whole < most * size:
             return f"{whole // size} {unit} ago"
     return f"{whole // 86400} days ago"
+
+
+def lives(lock: Path) -> bool:
+    """Whether the process that took the lock is there. The lock itself is not tried: a node that starts at that moment
+    would find it taken. The number may belong to a younger process by now, or to one whose parent has not yet asked how
+    it ended."""
+    try:
+        process = psutil.Process(int(lock.read_text()))
+        young = process.create_time() > lock.stat().st_mtime + CLOCK_SLACK_S
+        return not young and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, ValueError, OverflowError, psutil.Error):
+        return False

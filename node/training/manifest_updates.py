@@ -44,7 +44,7 @@ class Applier:
         if manifest.version != self._closed:
             self._closed = manifest.version
             if self._apply(manifest, "network"):
-                self._node.service.closer.settle(self._node.config.network)
+                self._node.service.round_closer.settle(self._node.config.network)
 
     def rounds_in(self, round_: int) -> int:
         """How many rounds the run has, as the settings of a round say: this node may be far from there."""

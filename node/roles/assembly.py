@@ -25,13 +25,13 @@ from node.config.schema import Config
 from node.config.sections import NetworkConfig
 from node.events.journal import Emit, Journal
 from node.roles import byzantine
-from node.swarm.former_member import Outside
 from node.system.errors import RunError, UsageError
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.checkpoint_meta import Totals
 from node.training.epochs import EpochCounter
 from node.training.estimates import MAX_DEPARTED, HeldEstimates
 from node.training.executors import Executor
+from node.training.former_member import Outside
 from node.training.inner_loop import InnerLoop
 from node.training.node import Node
 from node.training.pace import Pace
@@ -131,13 +131,13 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         needed_members=rule.minimum(),
         promises=rule.f >= config.sync.f,
         refusals=refusals,
-        outside=None if around.private is None else _outside(config, around.private.gate, journal),
+        outside=None if around.private is None else _outside(config, around.private.admission, journal),
         genesis=run.genesis.hex()[:GENESIS_DIGITS],
     )
     return node, resume(node)
 
 
-def _outside(config: Config, gate: MembershipAdmission, journal: Journal) -> Outside:
+def _outside(config: Config, admission: MembershipAdmission, journal: Journal) -> Outside:
     def told(peer: PeerId, words: str) -> None:
         message = f"{peer} does not let this node in, and says that {words}: its word alone"
         journal.emit("warning", message=message)
@@ -146,8 +146,8 @@ def _outside(config: Config, gate: MembershipAdmission, journal: Journal) -> Out
         outside.refused(peer, refusal, signed, trio.current_time())
 
     named = [peer_in(address) for address in config.network.peers if "/p2p/" in address]
-    outside = Outside(gate, named=named, liars=config.sync.f, told=told)
-    gate.refused = refused
+    outside = Outside(admission, named=named, liars=config.sync.f, told=told)
+    admission.refused = refused
     return outside
 
 

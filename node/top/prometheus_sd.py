@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-import psutil
-
+from node.events.liveness import lives
 from node.system.errors import UsageError
 from node.system.run_dir import CONFIG, LOCK, node_dirs
 from node.top.source import Log
@@ -21,9 +20,6 @@ from node.top.source import Log
 FORGET_S = 3600.0
 """A killed node is listed for so long after its last event: NodeDown fires after one minute, and whoever looks at the
 dashboard within the hour sees it."""
-
-CLOCK_SLACK_S = 60.0
-"""By how much a clock that was set meanwhile may make a process look younger than its lock."""
 
 ENDED = frozenset({"finished", "interrupted"})
 """States in which nobody is to miss a node. One that `failed` is missed, like one that was killed."""
@@ -117,15 +113,3 @@ def swarm_of(folder: Path) -> str:
     except (OSError, ValueError):
         return ""
     return str(section.get("swarm", "")) if isinstance(section, dict) else ""
-
-
-def lives(lock: Path) -> bool:
-    """Whether the process that took the lock is there. The lock itself is not tried: a node that starts at that moment
-    would find it taken. The number may belong to a younger process by now, or to one whose parent has not yet asked how
-    it ended."""
-    try:
-        process = psutil.Process(int(lock.read_text()))
-        young = process.create_time() > lock.stat().st_mtime + CLOCK_SLACK_S
-        return not young and process.status() != psutil.STATUS_ZOMBIE
-    except (OSError, ValueError, OverflowError, psutil.Error):
-        return False

@@ -47,7 +47,7 @@ class Credentials:
     @property
     def admission(self) -> Admission | None:
         """Who may connect; None: everybody."""
-        return None if self.private is None else self.private.gate
+        return None if self.private is None else self.private.admission
 
     def secrets(self) -> tuple[bytes, ...]:
         """What no log may show."""
@@ -73,5 +73,5 @@ def load(node_dir: Path, passphrase: bytes | None) -> Credentials:
     except LocalError as error:
         hint = f"the membership lies in {files.folder}; ask an admin for a new invite"
         raise RunError(str(error), hint) from error
-    check_version(private.gate.chain.newest.terms)
+    check_version(private.admission.chain.newest.terms)
     return Credentials(identity=identity, private=private, psk=files.load_psk(), news=news)

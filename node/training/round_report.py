@@ -11,11 +11,12 @@ import trio
 
 from gossip.core.api import RoundView
 from gossip.core.ids import PeerId
-from gossip.updates.topology import tag_of
+from gossip.discovery.topology import tag_of
 from node.events.summary import NodeSummary
 from node.metrics.gpu_metrics import gpu_use
-from node.metrics.live_metrics import Readings, disk_free
+from node.metrics.live_metrics import Readings
 from node.page.feed import LiveSnapshot
+from node.system.disk import disk_free
 from node.training.checkpoint import Checkpoint
 from node.training.checkpoint_room import bytes_of, lacking_words
 from node.training.divergence import diverged, untrainable, unusable, why_unusable

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gossip.core.ids import Digest
+from gossip.core.membership_limits import BUCKETS, MAX_PAGE_BYTES, MAX_VERSION
 from gossip.core.wire import Fields
-from gossip.membership.membership_limits import BUCKETS, MAX_PAGE_BYTES, MAX_VERSION
 
 PART_BYTES: Final = BUCKETS // 8
 """Bytes of a set of parts: bit `at % 8` (the lowest first) of byte `at // 8` is part `at`."""
