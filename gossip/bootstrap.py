@@ -33,7 +33,7 @@ from gossip.discovery.peerstore import MAX_DUMP_BYTES
 from gossip.discovery.peerstore_file_task import SAVE_EVERY_S, write_whole
 from gossip.membership.anti_entropy import AntiEntropy
 from gossip.membership.membership_sync_task import MembershipSync, MemberView, ServicePorts
-from gossip.membership.private_swarm import PrivateSwarm, of_swarm
+from gossip.membership.private_swarm import PrivateMembership, of_swarm
 from gossip.reachability.dialback import DIALBACK_PROTOCOL
 from gossip.reachability.dialback_task import DialBacks
 from gossip.reachability.probe_task import PROBES_BURST, PROBES_PER_S
@@ -63,7 +63,7 @@ class BootstrapService:
         config: GossipConfig,
         rng: random.Random,
         warn: Callable[[str], None],
-        private: PrivateSwarm | None = None,
+        private: PrivateMembership | None = None,
     ) -> None:
         """Raises LocalError when the transport has another identity. `private`: the membership that `transport` asks,
         whose roster and manifests are spread like a member's."""

@@ -53,7 +53,7 @@ from gossip.handlers import Handlers
 from gossip.membership import Role
 from gossip.membership.anti_entropy import AntiEntropy
 from gossip.membership.membership_sync_task import MembershipSync, MemberView, service_ports_of
-from gossip.membership.private_swarm import PrivateSwarm, of_swarm
+from gossip.membership.private_swarm import PrivateMembership, of_swarm
 from gossip.reachability.dialback_task import DialBacks
 from gossip.reachability.reachability_task import ReachabilityTask
 from gossip.reachability.relay_task import relay_of
@@ -87,7 +87,7 @@ class GossipService(Handlers):
         tracked: Tracked | None = None,
         observer: Observer = _ignore,
         minute_of_day: Callable[[], int] = local_minute,
-        private: PrivateSwarm | None = None,
+        private: PrivateMembership | None = None,
     ) -> None:
         """Raises LocalError when an address in the config is none. `private`: the membership that `transport` asks."""
         if transport.peer_id != identity.peer_id:

@@ -38,7 +38,7 @@ from gossip.membership.admission import Applied
 from gossip.membership.anti_entropy import AntiEntropy, is_item
 from gossip.membership.inbox_task import watch_inbox
 from gossip.membership.invite import Role
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.membership.roster_sync import differing
 from gossip.session import Session, ask_once, open_session
 from gossip.transport.base import Transport, TransportError
@@ -110,7 +110,7 @@ class MemberView:
 class MembershipSync:
     """One task of a service. `anti_entropy` is what it decides by."""
 
-    def __init__(self, private: PrivateSwarm, anti_entropy: AntiEntropy, house: ServicePorts) -> None:
+    def __init__(self, private: PrivateMembership, anti_entropy: AntiEntropy, house: ServicePorts) -> None:
         self.anti_entropy = anti_entropy
         self._admission = private.admission
         self._private = private

@@ -17,7 +17,7 @@ from gossip.membership import Manifest, MembershipAdmission
 from gossip.membership.membership_files import MembershipFiles
 
 
-def of_swarm(config: GossipConfig, private: "PrivateSwarm") -> GossipConfig:
+def of_swarm(config: GossipConfig, private: "PrivateMembership") -> GossipConfig:
     """The config with the swarm's own id. Raises LocalError when it names another one."""
     swarm = private.admission.chain.swarm
     if config.swarm_id not in (None, swarm):
@@ -30,7 +30,7 @@ def ignore_manifest(manifest: Manifest) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateSwarm:
+class PrivateMembership:
     """A node's membership. `on_manifest` is called on the loop with each newer manifest that is accepted, to be applied
     at its round; it must be quick and must not raise."""
 
@@ -46,7 +46,7 @@ class PrivateSwarm:
         *,
         on_manifest: Callable[[Manifest], None] = ignore_manifest,
         now: Callable[[], float] = time.time,
-    ) -> "PrivateSwarm":
+    ) -> "PrivateMembership":
         """Of what is on disk. `now` in unix seconds. Raises LocalError: damaged files, or a membership of our own that
         does not hold. Takes 0.2 ms for each member that is known."""
         chain = files.load_manifests()

@@ -17,7 +17,7 @@ from gossip.core.backoff import peer_in
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId
 from gossip.membership import MembershipAdmission
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.membership.refusal import Refusal
 from gossip.transport.base import Transport
 from node import exporters
@@ -66,7 +66,7 @@ class NodeContext:
     rng: random.Random
     checkpoints: CheckpointStore
     epoch_file: Path
-    private: PrivateSwarm | None = None
+    private: PrivateMembership | None = None
     """Its membership of a private swarm; None: of an open one."""
 
 

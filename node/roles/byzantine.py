@@ -18,7 +18,7 @@ from gossip.core.envelope import Scope, seal
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest
 from gossip.core.statements import UpdateHeaderBody, update_header_statement
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.service import GossipService
 from gossip.transport.base import Transport
 from node.config.schema import AttackSection
@@ -72,7 +72,7 @@ class ByzantineService(GossipService):
         snapshot_source: SnapshotSource,
         tracked: Tracked,
         observer: Observer,
-        private: PrivateSwarm | None = None,
+        private: PrivateMembership | None = None,
     ) -> None:
         super().__init__(
             identity=identity,

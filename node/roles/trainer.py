@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from node.config.schema import Config, join_command
 from node.events.liveness import beat
 from node.events.log import EventLog
@@ -179,7 +179,7 @@ async def _run(
     return EXIT_INTERRUPTED if interrupted.is_set() else 0
 
 
-def _certified(private: PrivateSwarm | None) -> list[tuple[str, str]]:
+def _certified(private: PrivateMembership | None) -> list[tuple[str, str]]:
     return [] if private is None else [(str(it.peer), it.grant.name) for it in private.admission.roster.certificates]
 
 

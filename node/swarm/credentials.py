@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from gossip.membership import Manifest
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.transport.base import Admission
 from node.swarm.folder import membership_of
 from node.swarm.version import check_version
@@ -40,7 +40,7 @@ class Credentials:
     """`private`, `psk`: None in an open swarm. `news`: of newer manifests."""
 
     identity: Identity
-    private: PrivateSwarm | None
+    private: PrivateMembership | None
     psk: "PresharedKey | None"
     news: ManifestListeners
 
@@ -69,7 +69,7 @@ def load(node_dir: Path, passphrase: bytes | None) -> Credentials:
     if not files.joined:
         return Credentials(identity=identity, private=None, psk=None, news=news)
     try:
-        private = PrivateSwarm.load(files, identity.peer_id, on_manifest=news)
+        private = PrivateMembership.load(files, identity.peer_id, on_manifest=news)
     except LocalError as error:
         hint = f"the membership lies in {files.folder}; ask an admin for a new invite"
         raise RunError(str(error), hint) from error

@@ -20,7 +20,7 @@ from gossip.membership import (
     next_version,
     redeem,
 )
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from node.swarm.folder import membership_of
 
 FOUNDED: int = 1_700_000_000
@@ -65,7 +65,7 @@ def enroll(folder: Path, peer: PeerId) -> None:
 def gate_of(folder: Path, peer: PeerId) -> MembershipAdmission:
     """What a hostile member's transport asks."""
     enroll(folder, peer)
-    return PrivateSwarm.load(membership_of(folder), peer, now=lambda: FOUNDED + 1000.0).admission
+    return PrivateMembership.load(membership_of(folder), peer, now=lambda: FOUNDED + 1000.0).admission
 
 
 def forged_manifest(last: Manifest, by: Identity) -> Manifest:

@@ -18,7 +18,7 @@ from gossip.core.digests import digest_of
 from gossip.core.errors import Reason
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId, RunId
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.service import GossipService
 from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
 
@@ -129,7 +129,7 @@ class Swarm:
         *,
         peers: tuple[str, ...] = (),
         run: RunInfo = RUN,
-        private: PrivateSwarm | None = None,
+        private: PrivateMembership | None = None,
         network: str | None = "",
         **changes: object,
     ) -> FakeRuntime:

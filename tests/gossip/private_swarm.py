@@ -27,7 +27,7 @@ from gossip.membership import (
     revoke_peer,
 )
 from gossip.membership.membership_files import MembershipFiles
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 
 NOW = 1_800_000_000
 """Unix seconds at the start of every test."""
@@ -95,11 +95,11 @@ class PrivateSwarm(Swarm):
         files.save_manifests(chain())
         return files
 
-    def private(self, number: int) -> PrivateSwarm:
+    def private(self, number: int) -> PrivateMembership:
         """What the node's folder holds, as at its start."""
         peer = identity(number).peer_id
         told = self.applied.setdefault(peer, [])
-        return PrivateSwarm.load(
+        return PrivateMembership.load(
             self.files(number), peer, now=now, on_manifest=lambda newest: told.append(newest.version)
         )
 

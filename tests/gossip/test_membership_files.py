@@ -13,7 +13,7 @@ from gossip.core.membership_limits import BUCKETS
 from gossip.membership import Roster, pack_item, pack_manifests
 from gossip.membership.anti_entropy import is_item
 from gossip.membership.membership_files import MembershipFiles
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_what_is_kept_comes_back(files):
     assert roster.revoked_peer(identity(3).peer_id) is not None
     assert [each.peer for each in roster.certificates] == [identity(2).peer_id]
     assert files.load_psk().text() == (files.folder / "swarm.key").read_bytes()
-    private = PrivateSwarm.load(files, identity(1).peer_id, now=lambda: NOW)
+    private = PrivateMembership.load(files, identity(1).peer_id, now=lambda: NOW)
     assert private.admission.credentials() == certificate(1, invite(1)).raw
 
 
@@ -74,7 +74,7 @@ def test_damage_is_told_with_what_to_do(files, name, advice, damage):
 
     def load():
         files.load_psk()
-        PrivateSwarm.load(files, identity(1).peer_id, now=lambda: NOW)
+        PrivateMembership.load(files, identity(1).peer_id, now=lambda: NOW)
 
     with pytest.raises(LocalError, match=advice) as told:
         load()
@@ -83,7 +83,7 @@ def test_damage_is_told_with_what_to_do(files, name, advice, damage):
 
 def test_a_certificate_of_somebody_else_is_found_at_the_start(files):
     with pytest.raises(LocalError, match="your membership "):
-        PrivateSwarm.load(files, identity(2).peer_id, now=lambda: NOW)
+        PrivateMembership.load(files, identity(2).peer_id, now=lambda: NOW)
 
 
 @given(st.frozensets(st.integers(0, BUCKETS - 1)))

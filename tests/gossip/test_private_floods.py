@@ -82,7 +82,7 @@ async def test_what_nobody_may_say_is_charged_to_who_says_it(autojump_clock, tmp
         nodes = await it.enter_all(1, 2)
         liar = await insider(it, nursery, 66)
         await liar.transport.dial(nodes[0].address)
-        liar.known = nodes[0].service._membership_sync.spread.known()
+        liar.known = nodes[0].service._membership_sync.anti_entropy.known()
         before = rosters(nodes[0])
         with pytest.raises(Refused, match=reason):
             await liar.tells(nodes[0], item)

@@ -33,7 +33,7 @@ from gossip.membership import (
     redeem,
 )
 from gossip.membership.membership_files import MembershipFiles
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.service import GossipService
 from gossip.transport.base import Stream
 from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
@@ -107,7 +107,7 @@ class Resident:
         """`folder`: of its membership, which was kept there (`join`)."""
         identity = key_of(number)
         self.peer = identity.peer_id
-        private = PrivateSwarm.load(MembershipFiles(folder), self.peer)
+        private = PrivateMembership.load(MembershipFiles(folder), self.peer)
         self.admission = private.admission
         psk = private.files.load_psk()
         self.transport = Libp2pTransport(Libp2pConfig(), identity.seed, admission=self.admission, psk=psk)

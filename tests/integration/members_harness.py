@@ -10,7 +10,7 @@ from gossip.core.api import GossipEvent, Head, RunInfo, Update
 from gossip.core.config import GossipConfig
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, RunId
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.service import GossipService
 from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
@@ -24,7 +24,7 @@ class Member:
     """A service over real libp2p, and the updates that it was given."""
 
     def __init__(
-        self, number: int, *, hidden: bool = False, private: PrivateSwarm | None = None, **config: object
+        self, number: int, *, hidden: bool = False, private: PrivateMembership | None = None, **config: object
     ) -> None:
         identity = Identity(number.to_bytes(32, "big"))
         announce = NOWHERE if hidden else ()

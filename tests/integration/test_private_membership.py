@@ -26,7 +26,7 @@ from gossip.membership import (
     revoke_peer,
 )
 from gossip.membership.membership_files import MembershipFiles
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.transport.base import TransportError
 
 ADMIN = Authority(b"\x64" * 32)
@@ -38,14 +38,14 @@ def peer(number: int) -> PeerId:
     return Identity(number.to_bytes(32, "big")).peer_id
 
 
-def private(folder: Path, number: int, role: Role = Role.TRAINER) -> PrivateSwarm:
+def private(folder: Path, number: int, role: Role = Role.TRAINER) -> PrivateMembership:
     """A node's membership, as it stands in its folder; appointed by the admin the first time."""
     files = MembershipFiles(folder / str(number))
     if not files.joined:
         grant = appoint(ADMIN, SWARM, peer(number), role=role, issued_at=int(time.time()) - 60)
         files.save_certificate(appointed(grant))
         files.save_manifests(ManifestChain(FOUNDING))
-    return PrivateSwarm.load(files, peer(number))
+    return PrivateMembership.load(files, peer(number))
 
 
 def members(folder: Path, count: int) -> list[Member]:
@@ -104,7 +104,7 @@ async def test_a_manifest_reaches_all_and_observers_hear_and_say_nothing(tmp_pat
         newer = next_version(FOUNDING, terms, applies_at=3).signed_by(ADMIN)
         nodes[1].service.submit([pack_manifests((newer,))])
         every = [*nodes, watcher]
-        await until(lambda: all(node.service._membership_sync.spread.known().version == 2 for node in every), 10)
+        await until(lambda: all(node.service._membership_sync.anti_entropy.known().version == 2 for node in every), 10)
         assert not any(node.service.stats.rejected for node in every)
 
 

@@ -35,7 +35,7 @@ def shown_line(prefix: str = "p2p1") -> str:
 def test_every_bound_stands_in_the_page():
     rows = re.findall(r"^\| `(\w+\.[A-Z_]+)` \| (\d+) \|", PAGE, re.MULTILINE)
     assert {name: int(value) for name, value in rows} == bounds()
-    assert set(re.findall(r"`((?:limits|sealed)\.[A-Z_]+)`", PAGE)) == set(bounds())
+    assert set(re.findall(r"`((?:limits|membership_limits|keyfile)\.[A-Z_]+)`", PAGE)) == set(bounds())
 
 
 def test_the_examples_are_what_the_code_makes():

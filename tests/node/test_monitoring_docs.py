@@ -105,7 +105,9 @@ def test_the_table_of_events_has_every_field_and_no_other():
     told = {event: set(re.sub(r"; of a bootstrap node", " ", cell).split()) for event, cell in rows}
     emitted = emitted_fields()
     assert len(emitted) > 10
-    record = (ROOT / "node" / "record.py").read_text(encoding="utf-8").partition("def _round_fields")[2]
+    record = (
+        (ROOT / "node" / "training" / "round_report.py").read_text(encoding="utf-8").partition("def _round_fields")[2]
+    )
     emitted["round"] = set(re.findall(r'^        "(\w+)": ', record, re.MULTILINE))
     for event, fields in emitted.items():
         assert told[event] == fields, event

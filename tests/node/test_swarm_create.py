@@ -149,7 +149,7 @@ def test_it_is_asked_for_twice_on_a_terminal(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError, match="too easy to guess") as weak:
         passphrases.new_passphrase(None, none=False, what="the key")
     assert "at least 12 characters" in weak.value.hint
-    assert passphrases.new_passphrase(None, none=False, what="the key") == parsing.encode()
+    assert passphrases.new_passphrase(None, none=False, what="the key") == words.encode()
 
 
 @pytest.mark.parametrize("weak", ["pw", "correcthors", "aaaaaaaaaaaaaaaa", "abababababababab", "\u00e9" * 6])

@@ -12,7 +12,7 @@ from swarm_harness import DIGITS, appointed_role, founded, joined, line_of, mist
 
 from gossip.core.identity import Identity
 from gossip.membership import Policy, Role, revoke_peer
-from gossip.membership.private_swarm import PrivateSwarm
+from gossip.membership.private_swarm import PrivateMembership
 from node.cli.doctor_cmd import _as_member, _subject
 from node.cli.membership_options import settings_in
 from node.config.schema import from_raw
@@ -288,7 +288,7 @@ def test_a_sealed_node_key_wants_its_passphrase(tmp_path: Path, monkeypatch: pyt
     assert member is not None
     member.settle(b"correct horse")
     assert Identity.is_sealed(tmp_path / "a" / "node" / IDENTITY)
-    assert isinstance(credentials.load(tmp_path / "a" / "node", b"correct horse").private, PrivateSwarm)
+    assert isinstance(credentials.load(tmp_path / "a" / "node", b"correct horse").private, PrivateMembership)
 
 
 def test_the_defaults_of_another_version_do_not_change_a_swarm(tmp_path: Path) -> None:

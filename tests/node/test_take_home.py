@@ -182,7 +182,7 @@ def test_it_loads_in_plain_torch_in_a_fresh_process(
     kind: str, runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exported(capsys, tmp_path / "model.safetensors", runs(kind))
-    source = ROOT / "p2ptrain" / "tasks" / "byte_lm" / "model.py"
+    source = ROOT / "p2ptrain" / "tasks" / "byte_lm" / "gpt.py"
     command = [sys.executable, "-I", "-c", PLAIN, str(tmp_path / "model.safetensors"), kind, str(source)]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
