@@ -109,7 +109,7 @@ class Engine:
         self.peer_scores = PeerScores(self._actions)
         self.peerstore = PeerStore()
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
-        self.members = Mesh(
+        self.mesh = Mesh(
             me=self.me,
             scope=self.scope,
             degree=config.degree,
@@ -121,7 +121,7 @@ class Engine:
                 standing=self._standing_of, network=self._network_of, dialled_us=connections.dialled_us
             ),
         )
-        self.neighbours = self.members.table
+        self.neighbours = self.mesh.table
         self.probation = Probation(rounds=config.probation_rounds, seats=liars)
         self.begun_at = float("-inf")
         """When our newest chain began (seconds, monotonic)."""
@@ -137,7 +137,7 @@ class Engine:
         self._seen = Seen(MAX_SEEN)
         self._validator = BroadcastValidator(self.peer_scores, self.roles, self.offence)
         self._hellos = KeyedTokenBucket(burst=HELLO_BURST, per_s=HELLO_PER_S)
-        dialable = self.members.dialable
+        dialable = self.mesh.dialable
         self._record_exchange = RecordExchange(
             self.peerstore, self.scope, dialable, connections.network_of, self.neighbours.keys()
         )
@@ -228,13 +228,13 @@ class Engine:
             admitted=self._takes(peer, now),
             link=newest.raw if newest and publishes else b"",
             record=self.dht.record,
-            records=self.peerstore.sample(self._rng, without=peer, rings=self.members.rings) if publishes else (),
+            records=self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings) if publishes else (),
         ).encode()
 
     def _takes(self, peer: PeerId, now: float) -> bool:
         if self.roles.listens(peer):
             return self.roles.takes(peer, now, self._config.silence_s)
-        return self.members.has_room_for(peer, now)
+        return self.mesh.has_room_for(peer, now)
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
         """A peer's hello; returns ours in answer. Raises RemoteError."""
@@ -244,12 +244,12 @@ class Engine:
         hello = self._parse_hello(peer, raw, now)
         if not hello.admitted:
             self.roles.lose(peer)
-            self.members.lose(peer, "it has no room for us")
+            self.mesh.lose(peer, "it has no room for us")
         self._learn_records(peer, hello, now)  # before it is admitted: what is known of it decides about its place
         if hello.admitted and self.roles.listens(peer) and self._takes(peer, now):
             self.roles.listeners[peer] = now
         elif hello.admitted:
-            self.members.admit(peer, hello.neighbours, now)
+            self.mesh.admit(peer, hello.neighbours, now)
         self._learn_link(peer, hello, now)
         return self.hello_for(peer, now)
 
@@ -257,15 +257,15 @@ class Engine:
         """The answer to our hello: both admit each other, or the connection is of no use. Raises RemoteError."""
         hello = self._parse_hello(peer, raw, now)
         if not hello.admitted:
-            self.members.lose(peer, "no room")
+            self.mesh.lose(peer, "no room")
         try:
             self._learn_records(peer, hello, now)
             if hello.admitted:
-                self.members.admit(peer, hello.neighbours, now)
+                self.mesh.admit(peer, hello.neighbours, now)
         finally:
             if peer not in self.neighbours:
                 self._actions.add(Disconnect(peer=peer, hurried=False))
-        if not hello.admitted and not hello.record and peer in self.members.anchors:
+        if not hello.admitted and not hello.record and peer in self.mesh.anchors:
             self.met_bootstrap = True
         self._learn_link(peer, hello, now)
 
@@ -278,8 +278,8 @@ class Engine:
         return hello
 
     def _learn_records(self, peer: PeerId, hello: Hello, now: float) -> None:
-        self.members.present(peer)
-        self.members.met(peer)
+        self.mesh.present(peer)
+        self.mesh.met(peer)
         self._record_exchange.take(peer, hello, now)
 
     def _learn_link(self, peer: PeerId, hello: Hello, now: float) -> None:
@@ -295,7 +295,7 @@ class Engine:
     def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
         """A peer wants nothing to do with us: counted under its reason, not charged, and left alone."""
         self.peer_scores.refuse(peer, refusal)
-        self.members.drop(peer, f"it refused our hello: {refusal}")
+        self.mesh.drop(peer, f"it refused our hello: {refusal}")
 
     # -- coming and going
 
@@ -308,7 +308,7 @@ class Engine:
 
     def fell_silent(self, peer: PeerId, now: float) -> None:
         """A neighbour has not been heard of for too long."""
-        self.members.vanish(peer, "it fell silent", now)
+        self.mesh.vanish(peer, "it fell silent", now)
         self._actions.add(Disconnect(peer=peer))
 
     def look_round(self, now: float) -> None:
@@ -316,7 +316,7 @@ class Engine:
         dial, those as well that others tell of."""
         known = dict.fromkeys(record.peer for record in (*self.peerstore.established(), *self.peerstore.known()))
         there = (peer for peer in known if self.roles.trains(peer) and self.peerstore.addresses(peer))
-        self.members.look_round(there, now)
+        self.mesh.look_round(there, now)
 
     def _standing_of(self, peer: PeerId) -> BookStanding:
         """How far a peer's record is trusted where places are given: a circuit shows nobody's address."""
@@ -342,7 +342,7 @@ class Engine:
         rows = {
             tag_of(record.peer): record.beside
             for record in self.peerstore.known()
-            if record.peer in self.neighbours or self.members.is_there(record.peer, now)
+            if record.peer in self.neighbours or self.mesh.is_there(record.peer, now)
         }
         return agreed_edges({**rows, tag_of(self.me): self.beside})
 
@@ -369,7 +369,7 @@ class Engine:
 
     def goodbye(self) -> bytes:
         """Our own goodbye, signed; from now on nobody is admitted."""
-        self.members.leaving = True
+        self.mesh.leaving = True
         newest = self.publisher.newest
         epoch, seq = newest.place if newest else (0, 0)
         return seal(self._identity, self.scope, goodbye_statement(epoch=epoch, seq=seq)).raw
@@ -379,7 +379,7 @@ class Engine:
         open_from(raw, self.scope, peer, EnvelopeKind.GOODBYE)
         self.peerstore.forget(peer)
         self.roles.lose(peer)
-        self.members.depart(peer, now)
+        self.mesh.depart(peer, now)
 
     # -- catching up
 
@@ -503,10 +503,10 @@ class Engine:
         self.peerstore.forget(peer)
         self.dht.table.forget(peer)
         self.roles.lose(peer)
-        self.members.drop(peer, f"it is no member any more: {why}")
+        self.mesh.drop(peer, f"it is no member any more: {why}")
 
     def offence(self, peer: PeerId, error: RemoteError, now: float) -> None:
         """Count, tell and charge a refusal; at 100 points the peer is banned."""
         if self.peer_scores.charge(peer, error, now):
             self.peerstore.forget(peer)
-            self.members.drop(peer, "banned")
+            self.mesh.drop(peer, "banned")

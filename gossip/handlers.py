@@ -49,7 +49,7 @@ class Handlers:
     def peer_connected(self, peer: PeerId) -> None:
         """A connection is up: greet, unless the peer is banned."""
         if self._context.engine.peer_scores.scores.banned(peer, trio.current_time()):
-            self._context.engine.members.drop(peer, "banned")
+            self._context.engine.mesh.drop(peer, "banned")
             self._context.perform()
             return
         self._dialler.connected(peer)
@@ -62,7 +62,7 @@ class Handlers:
         self._context.relayed.pop(peer, None)
         engine = self._context.engine
         engine.roles.lose(peer)
-        engine.members.vanish(peer, "the connection is lost", trio.current_time())
+        engine.mesh.vanish(peer, "the connection is lost", trio.current_time())
         if self._membership_sync is not None:
             self._membership_sync.peer_lost(peer)
         self._context.perform()

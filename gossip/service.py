@@ -441,7 +441,7 @@ class GossipService(Handlers):
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 for peer in list(self._engine.neighbours):
-                    self._engine.members.lose(peer, "we leave")  # first, or its next hello would take us back in
+                    self._engine.mesh.lose(peer, "we leave")  # first, or its next hello would take us back in
                     nursery.start_soon(self._say_goodbye, peer, goodbye)
                 self._perform()
 

@@ -114,7 +114,7 @@ class Dialler:
     def found(self, peer: PeerId) -> None:
         """It has answered, at an address of a newer record: it is dialled at once if it is wanted."""
         self.lost.pop(peer, None)
-        self._context.engine.members.present(peer)
+        self._context.engine.mesh.present(peer)
         self._woken.beat()
 
     async def call(self, record: PeerRecord, within_s: float) -> bool:
@@ -133,7 +133,7 @@ class Dialler:
 
     def _callable(self, record: PeerRecord) -> list[str]:
         peer, now, peerstore = record.peer, trio.current_time(), self._context.engine.peerstore
-        if not self._context.engine.members.dialable(peer, now):
+        if not self._context.engine.mesh.dialable(peer, now):
             return []
         trusted = {*self._operators, *(peerstore.addresses(peer) if self._trusted(peer) else ())}
         hosts, last = set(self._dialling.values()), peerstore.reached_at(peer)
@@ -166,11 +166,11 @@ class Dialler:
 
     def _belonging(self) -> frozenset[PeerId]:
         """Whom the rings put beside us."""
-        members = self._context.engine.members
+        members = self._context.engine.mesh
         return members.rings.wanted | members.sought
 
     def _greet_some(self, nursery: trio.Nursery) -> None:
-        members, now = self._context.engine.members, trio.current_time()
+        members, now = self._context.engine.mesh, trio.current_time()
         for peer in sorted(self._context.transport.peers):
             wanted = members.dialable(peer, now) and members.has_room_for(peer, now)
             greetable = peer not in members.table and wanted
@@ -179,7 +179,7 @@ class Dialler:
                 nursery.start_soon(self._greet, peer)
 
     def _dial_some(self, nursery: trio.Nursery) -> None:
-        members, now = self._context.engine.members, trio.current_time()
+        members, now = self._context.engine.mesh, trio.current_time()
         mine = self._bootstrap()
         due = self._due(mine, None if members.has_places else members.called_for(now))
         taken = ((address, peer) for address, peer in due if members.would_take(peer, now))
@@ -190,7 +190,7 @@ class Dialler:
 
     def _ask_some(self, nursery: trio.Nursery) -> None:
         """With places left and nobody to dial: ask a neighbour for more addresses, before its next heartbeat does."""
-        members, now = self._context.engine.members, trio.current_time()
+        members, now = self._context.engine.mesh, trio.current_time()
         due = [peer for peer in members.table if self._asks.due(peer, now) and peer not in self._greeting]
         if due and members.has_places and not self._dialling:
             peer = self._rng.choice(due)
@@ -200,7 +200,7 @@ class Dialler:
 
     def _visit_somebody(self, nursery: trio.Nursery) -> None:
         """Beyond a full mesh, once we have the neighbours that we look for: meet another member, and part again."""
-        members, now = self._context.engine.members, trio.current_time()
+        members, now = self._context.engine.mesh, trio.current_time()
         if members.has_places or not members.wide or now < self._visit_at or self._dialling:
             return
         self._visit_at = now + VISIT_EVERY_S * self._context.engine.jitter()
@@ -227,7 +227,7 @@ class Dialler:
         for address, peer in (*mine, *self._learned(only)):
             free = peer not in connected and peer not in self._dialling and peer not in chosen
             ripe = self._dials.due(address, now) and self._refusals.due(peer, now)
-            if not free or not ripe or not self._context.engine.members.dialable(peer, now):
+            if not free or not ripe or not self._context.engine.mesh.dialable(peer, now):
                 continue
             known = self._trusted(peer) and address in self._context.engine.peerstore.addresses(peer)
             if (address, peer) in mine or known or self._rumour_due(address, peer, hosts, now):
@@ -240,7 +240,7 @@ class Dialler:
     def _turns(self, peers: list[PeerId]) -> dict[PeerId, int]:
         """Which of its network each peer is, after our neighbours: the first of each network is dialled before any
         second one, or a crowd's many records would stand before everybody else's. The operator's come first."""
-        members = self._context.engine.members
+        members = self._context.engine.mesh
         counted = Counter(map(members.group_of, members.table))
         turns = {}
         for peer in peers:
@@ -266,7 +266,7 @@ class Dialler:
             except LocalError as error:
                 self._complain(address, str(error))
         self._operators = frozenset(addresses)
-        self._context.engine.members.anchors = frozenset(addresses.values())
+        self._context.engine.mesh.anchors = frozenset(addresses.values())
         return self._shuffled(list(addresses.items()))
 
     def _learned(self, only: frozenset[PeerId] | None) -> list[tuple[str, PeerId]]:
@@ -333,7 +333,7 @@ class Dialler:
         self._note_lost(peer)
 
     def _note_lost(self, peer: PeerId) -> None:
-        members, peerstore = self._context.engine.members, self._context.engine.peerstore
+        members, peerstore = self._context.engine.mesh, self._context.engine.peerstore
         ours = peer in self._belonging() or peer in members.anchors
         if ours and self._context.transport.peers and all(self._dials.failures(it) for it in peerstore.addresses(peer)):
             self.lost[peer] = None
@@ -345,7 +345,7 @@ class Dialler:
         """A learned address does not answer, and it is not we who are cut off."""
         peerstore = self._context.engine.peerstore
         if all(self._dials.failures(each) for each in peerstore.addresses(peer)):
-            self._context.engine.members.absent(peer, now)
+            self._context.engine.mesh.absent(peer, now)
         self._rumours.failed(peer, now)
         self._hosts.failed(host_of(address), now)
         patience = FORGET_AFTER * (len(peerstore.addresses(peer)) if self._trusted(peer) else 1)

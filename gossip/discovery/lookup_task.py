@@ -72,7 +72,7 @@ class LookupTask:
             for peer in self._dht.look(trio.current_time()):
                 await self._doubt(peer)
             # Neighbours first: nothing is looked up while they are being dialled, or while there are none.
-            if self._context.engine.members.wide and self._context.transport.peers and self._dialler.idle:
+            if self._context.engine.mesh.wide and self._context.transport.peers and self._dialler.idle:
                 await self._refresh_if_due()
                 await self._seek_one()
 
@@ -141,7 +141,7 @@ class LookupTask:
 
     async def _hang_up(self, peer: PeerId) -> None:
         """On whom we dialled for a question alone. Who may become a neighbour is being greeted."""
-        members = self._context.engine.members
+        members = self._context.engine.mesh
         if peer in self._context.transport.peers and not members.has_room_for(peer, trio.current_time()):
             with trio.CancelScope(shield=True):
                 await self._context.transport.disconnect(peer)

@@ -24,7 +24,7 @@ EXCESS_TO_BAN = round(BAN_AT / POINTS[Reason.FLOODED])
 def it() -> Engine:
     engine = Engine(identity=identity(9), config=CONFIG, run=RUN, rng=random.Random(1))
     for peer in (A, B):
-        engine.members.admit(peer, 1, 0.0)
+        engine.mesh.admit(peer, 1, 0.0)
     return engine
 
 

@@ -66,7 +66,7 @@ async def test_only_trainers_stand_on_the_rings(autojump_clock, tmp_path, monkey
         known = engine.peerstore.known()[0]
         engine.peerstore.learn(_of(stranger, known), first_hand=False)
         seen = []
-        monkeypatch.setattr(engine.members, "look_round", lambda heard_of, now: seen.extend(heard_of))
+        monkeypatch.setattr(engine.mesh, "look_round", lambda heard_of, now: seen.extend(heard_of))
         engine.look_round(0.0)
         assert known.peer in seen
         assert stranger not in seen

@@ -279,7 +279,7 @@ async def test_it_hangs_up_on_whom_it_dialled_for_a_question_alone(autojump_cloc
     async with swarm(SMALL) as it, trio.open_nursery() as nursery:
         node = await it.start(1)
         liar = await teller(it, nursery, node)
-        node.service._engine.members.has_room_for = lambda peer, now: False  # type: ignore[method-assign]
+        node.service._engine.mesh.has_room_for = lambda peer, now: False  # type: ignore[method-assign]
         await liar.transport.disconnect(node.peer)
         assert await node.service.find(identity(5).peer_id) is None
         assert any(isinstance(request, FindRequest) for request in liar.asked)

@@ -39,9 +39,9 @@ async def test_a_listener_follows_everybody_and_is_followed_by_nobody(autojump_c
             assert watcher.peer not in node.service.neighbours()
             assert met(node, watcher.peer)
             assert watcher.peer not in {record.peer for record in node.service._engine.peerstore.known()}
-            assert watcher.peer not in node.service._engine.members.rings.wanted
+            assert watcher.peer not in node.service._engine.mesh.rings.wanted
             assert not reasons(node, watcher)
-            assert node.service._engine.members.dialable(watcher.peer, trio.current_time()) == (role is Role.RELAY)
+            assert node.service._engine.mesh.dialable(watcher.peer, trio.current_time()) == (role is Role.RELAY)
         assert watcher.service.role is role
         with pytest.raises(LocalError, match="publishes nothing"):
             await watcher.begin()

@@ -42,7 +42,7 @@ async def test_a_revocation_is_everywhere_in_two_seconds_and_cuts_connections(au
         assert trio.current_time() <= began + 2.0
         assert not any(met(node, gone.peer) for node in rest)
         assert not gone.transport.peers
-        assert not any(node.service._engine.members.dialable(gone.peer, trio.current_time()) for node in rest)
+        assert not any(node.service._engine.mesh.dialable(gone.peer, trio.current_time()) for node in rest)
         for node in beside:
             assert node.service.stats.rejected[gone.peer, Reason.REVOKED] >= 1
         await trio.sleep(120)

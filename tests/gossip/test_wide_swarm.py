@@ -118,8 +118,8 @@ async def test_members_that_are_made_up_beside_a_victim_leave_the_rings_and_cost
         made_up, held = {key.peer_id for key in fakes}, []
         for _ in range(60):
             await trio.sleep(5)
-            held.append(len(made_up & victim.service._engine.members.rings.wanted))
+            held.append(len(made_up & victim.service._engine.mesh.rings.wanted))
         assert sum(held) / len(held) < 1, "each is tried now and then, and is gone again"
         assert len(before & set(victim.service.neighbours())) >= DEGREE - 2
-        assert not any(peer in made_up for node in nodes[:5] for peer in node.service._engine.members.rings._seen)
+        assert not any(peer in made_up for node in nodes[:5] for peer in node.service._engine.mesh.rings._seen)
         nursery.cancel_scope.cancel()
