@@ -16,6 +16,9 @@ from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from p2ptrain import faults
+from p2ptrain.options import BadOptionError, Option, converted, options_of
+
+__all__ = ["BadOptionError", "Registry", "UnknownMemberError", "build"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
@@ -23,10 +26,6 @@ F = TypeVar("F", bound=Callable[..., object])
 
 class UnknownMemberError(ValueError):
     """A name that no member of this extension point has; the message lists those there are."""
-
-
-class BadOptionError(ValueError):
-    """An option that a member does not take, or one that it needs and did not get; the message lists its options."""
 
 
 class Registry(Generic[T]):
@@ -59,6 +58,14 @@ class Registry(Generic[T]):
         """What builds the member `name`: its parameters are the member's options. Raises UnknownMemberError."""
         return self._factories.get(name) or self._load(name)
 
+    def parts(self, name: str) -> Mapping[str, Callable[..., object]]:
+        """The factories of the members that `name` is made of, by their names. Raises UnknownMemberError."""
+        return {name: self.factory(name)}
+
+    def options(self, name: str) -> Mapping[str, Option]:
+        """The options of the one member `name` that a file can set, by name. Raises UnknownMemberError."""
+        return options_of(self.parts(name)[name])
+
     @cached_property
     def _plugged(self) -> frozenset[str]:
         # Asked once: it reads the metadata of every installed package (30 ms), and names are checked often.
@@ -76,14 +83,15 @@ class Registry(Generic[T]):
 
 
 def build(factory: Callable[..., T], what: str, options: Mapping[str, object]) -> T:
-    """Call `factory(**options)`. BadOptionError, naming `what`, when the call does not fit its signature."""
+    """Call `factory(**options)`. BadOptionError, naming `what`, when the call does not fit its signature, or a value
+    not the type that the factory declares."""
     signature = inspect.signature(factory)
     try:
         signature.bind(**options)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "none"
         raise BadOptionError(f"{what} {_misfit(signature, options) or error}; its options: {takes}") from error
-    return factory(**options)
+    return factory(**converted(factory, what, options))
 
 
 def _misfit(signature: inspect.Signature, options: Mapping[str, object]) -> str:

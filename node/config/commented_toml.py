@@ -17,6 +17,7 @@ from node.config.schema import Config
 from p2ptrain import tasks
 from p2ptrain.attacks import ATTACKS
 from p2ptrain.registry import UnknownMemberError
+from p2ptrain.sync.sync_config import OPTIONS, OWN_KEYS, all_options
 from p2ptrain.tasks import TaskError
 
 WIDTH: Final = 100
@@ -41,10 +42,22 @@ def _section(config: Config, name: str, dumped: Mapping[str, Any]) -> Iterator[s
     if is_dataclass(part):
         about = field_texts(type(part))
         for each in fields(part):
-            yield from _key(each.name, about.get(each.name, ""), dumped)
+            if (name, each.name) != ("sync", OPTIONS):
+                yield from _key(each.name, about.get(each.name, ""), dumped)
+        if name == "sync":
+            yield from _member_options(dumped)
     else:
         yield from _free(part.name, name, dumped)
     yield ""
+
+
+def _member_options(dumped: Mapping[str, Any]) -> Iterator[str]:
+    """The options of all members that [sync] can name: those that are set, and the others as comments."""
+    known = all_options()
+    for key in (*known, *(key for key in dumped if key not in known and key not in OWN_KEYS)):
+        members, option = known.get(key.rpartition(".")[2], ((), None))
+        of = key.rpartition(".")[0] or " and ".join(members)
+        yield from _key(key, f"{option.about if option else ''} Only for {of}.".strip(), dumped)
 
 
 def _key(key: str, about: str, dumped: Mapping[str, Any]) -> Iterator[str]:

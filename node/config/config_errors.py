@@ -16,8 +16,7 @@ def from_validation(error: ValidationError, keys: Keys, raw: Raw) -> UsageError:
     first = error.errors(include_url=False)[0]
     where = [str(part) for part in first["loc"]]
     if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        unknown, place = _unknown_key(where, keys), place_of(raw, *where[:2])
-        return UsageError(f"{place}: {unknown.message}", unknown.hint) if place else unknown
+        return unknown_key(where, keys, raw)
     name = ".".join(where[:2])
     message = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] in {"tuple_type", "list_type"}:
@@ -27,7 +26,13 @@ def from_validation(error: ValidationError, keys: Keys, raw: Raw) -> UsageError:
     return UsageError(f"{name}: {_lower(message)}{_got(first.get('input'))}", "")
 
 
-def _unknown_key(where: list[str], keys: Keys) -> UsageError:
+def unknown_key(where: list[str], keys: Keys, raw: Raw, takers: Mapping[str, str] | None = None) -> UsageError:
+    """A key that there is not, with the file and line that name it. `takers`: whose options some of the keys are."""
+    unknown, place = _unknown_key(where, keys, takers or {}), place_of(raw, *where[:2])
+    return UsageError(f"{place}: {unknown.message}", unknown.hint) if place else unknown
+
+
+def _unknown_key(where: list[str], keys: Keys, takers: Mapping[str, str]) -> UsageError:
     if len(where) == 1:
         sections = list(keys)
         known = f"there are {', '.join(f'[{name}]' for name in sections)}"
@@ -38,7 +43,8 @@ def _unknown_key(where: list[str], keys: Keys) -> UsageError:
     if elsewhere:
         return UsageError(f"unknown key {section}.{key}", f"did you mean {elsewhere[0]}.{key}?")
     guess = did_you_mean(key, names, prefix=f"{section}.")
-    return UsageError(f"unknown key {section}.{key}{guess}", f"[{section}] has {', '.join(sorted(names))}")
+    told = [f"{name} ({takers[name]})" if name in takers else name for name in sorted(names)]
+    return UsageError(f"unknown key {section}.{key}{guess}", f"[{section}] has {', '.join(told)}")
 
 
 def did_you_mean(name: str, names: list[str], prefix: str = "") -> str:

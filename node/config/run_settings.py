@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, role_in
-from node.config.toml_source import Raw, drop_options_of_other_names, merge, read_file
+from node.config.toml_source import DOTTED, Raw, drop_options_of_other_names, merge, read_file
 from node.system.errors import UsageError
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, CONFIG, EVENTS, LOCK, natural
 
@@ -221,7 +221,8 @@ def _known(raw: Raw) -> tuple[Raw, list[str]]:
 
 
 def _is_known(section: str, key: str, keys: Mapping[str, list[str] | None]) -> bool:
-    return section in keys and key in (keys[section] or [key])
+    option = key.rpartition(".")[2] if section in DOTTED else key  # `member.option`
+    return section in keys and option in (keys[section] or [option])
 
 
 def _keys(raw: Raw) -> Mapping[str, list[str] | None]:
@@ -240,10 +241,17 @@ def _contradiction(written: Raw, trained: Raw) -> str | None:
     for section, key, value in _pairs(written):
         ours = _section(trained, section)
         theirs = ours.get(key)
-        decided = not may_change(section, key) and (key in ours or section in ("task", "attack"))
+        decided = not may_change(section, key) and (key in ours or _is_option(section, key))
         if decided and _plain(value) != _plain(theirs):
             return f"{section}.{key} is {_shown(_plain(value))} there, and {_shown(_plain(theirs))} in the checkpoint"
     return None
+
+
+def _is_option(section: str, key: str) -> bool:
+    """Whether the key belongs to the member that the section names, and is nowhere where it is not set."""
+    from p2ptrain.sync.sync_config import OWN_KEYS
+
+    return section in ("task", "attack") or (section == "sync" and key not in OWN_KEYS)
 
 
 def _only_fixed(raw: Raw) -> Raw:

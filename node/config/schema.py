@@ -1,7 +1,8 @@
 """The whole configuration: the components' own frozen dataclasses, one TOML section each, and nothing said twice.
 
     [task]     name of the task and its options (free keys: size, data, alpha, ...)
-    [train]    p2ptrain.training.TrainConfig        [sync]    p2ptrain.sync.SyncConfig
+    [train]    p2ptrain.training.TrainConfig
+    [sync]     p2ptrain.sync.SyncConfig, and options of the members that it names (free keys: ratio, tau, ...)
     [network]  gossip.core.config.GossipConfig, and where to listen
     [node]     this process: lane, checkpoints, metrics, its shard of the data
     [attack]   what a Byzantine node does (for experiments; none by default)
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gossip.core.errors import LocalError
 from node.config import config_errors
@@ -29,6 +30,7 @@ from node.system.errors import UsageError
 from p2ptrain import attacks
 from p2ptrain.attacks import Attack
 from p2ptrain.sync import SyncConfig
+from p2ptrain.sync.sync_config import OWN_KEYS, all_options, takers_of
 from p2ptrain.training import TrainConfig
 
 _FORBID: ConfigDict = {"extra": "forbid"}
@@ -71,7 +73,7 @@ class Config(BaseModel):
 
     task: TaskSection = TaskSection()
     train: TrainConfig = TrainConfig()
-    sync: SyncConfig = SyncConfig()
+    sync: SyncConfig = Field(default_factory=SyncConfig)
     network: NetworkConfig = NetworkConfig()
     node: NodeConfig = NodeConfig()
     attack: AttackSection = AttackSection()
@@ -95,6 +97,7 @@ def load(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | None
 def from_raw(raw: Raw) -> Config:
     """Validate sections, keys, values, and the names of members. Raises UsageError."""
     check_members(raw)
+    _check_options(raw)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -107,6 +110,18 @@ def from_raw(raw: Raw) -> Config:
     return config
 
 
+def _check_options(raw: Raw) -> None:
+    """UsageError for a key of [sync] that is neither its own nor an option of any member that there is.
+
+    An option of another member than the one chosen is refused by SyncConfig, which says whose it is.
+    """
+    section = raw.get("sync")
+    for key in section if isinstance(section, dict) else ():
+        if key not in OWN_KEYS and not takers_of(key):
+            takers = {name: ", ".join(members) for name, (members, _) in all_options().items()}
+            raise config_errors.unknown_key(["sync", key], known_keys(), raw, takers)
+
+
 def _check_pace(config: Config) -> None:
     if config.node.pace == "auto" and "adaptive" in config.sync.compressor.split("+"):
         message = "node.pace=auto and sync.compressor=adaptive both follow the link, each the other downwards"
@@ -114,12 +129,13 @@ def _check_pace(config: Config) -> None:
 
 
 def known_keys() -> dict[str, list[str] | None]:
-    """The keys of each section; None where any key may stand."""
+    """The keys of each section, with the options of every member that [sync] can name; None where any key may stand."""
     keys: dict[str, list[str] | None] = {}
     for section, info in Config.model_fields.items():
         kind = info.annotation
         free = isinstance(kind, type) and issubclass(kind, _Free)
         keys[section] = None if free or not is_dataclass(kind) else [field.name for field in fields(kind)]
+    keys["sync"] = [*OWN_KEYS, *all_options()]
     return keys
 
 

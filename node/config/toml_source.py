@@ -4,13 +4,17 @@ import datetime
 import math
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from node.system.errors import UsageError
 
 Raw: TypeAlias = dict[str, Any]
 """Sections of keys of TOML values, not yet checked."""
+
+DOTTED: Final = ("sync",)
+"""Sections in which `member.option` is one key: TOML reads `rotated.block = 64` as a table in a table."""
 
 MAX_FILE_BYTES = 1 << 20
 """A configuration is a few kilobytes; a larger file is a checkpoint or a log given by mistake."""
@@ -55,14 +59,25 @@ def read_file(path: Path) -> Raw:
 
 def _placed(raw: Raw, path: Path, lines: dict[tuple[str, ...], int]) -> Raw:
     def key(*where: str) -> Key:
-        made = Key(where[-1])
+        made = Key(".".join(where[1:] or where))
         made.place = f"{path}, line {lines[where]}" if where in lines else str(path)
         return made
 
     return {
-        key(section): {key(section, name): value for name, value in keys.items()} if isinstance(keys, dict) else keys
+        key(section): {key(section, *name): value for name, value in _pairs(section, keys)}
+        if isinstance(keys, dict)
+        else keys
         for section, keys in raw.items()
     }
+
+
+def _pairs(section: str, keys: Raw) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The section's keys and values; in a section of DOTTED also those one table deeper."""
+    for name, value in keys.items():
+        if section in DOTTED and isinstance(value, dict):
+            yield from (((name, option), each) for option, each in value.items())
+        else:
+            yield (name,), value
 
 
 def _lines_in(text: str) -> dict[tuple[str, ...], int]:
@@ -81,15 +96,15 @@ def _lines_in(text: str) -> dict[tuple[str, ...], int]:
 
 
 def parse_set(text: str) -> tuple[str, str, Any]:
-    """Section, key and value of one `--set`. The value is a TOML value, or else the string as it stands.
+    """Section, key and value of one `--set`, whose key may be `member.option` in a section of DOTTED.
 
-    Raises UsageError when the text has another form.
+    The value is a TOML value, or else the string as it stands. Raises UsageError when the text has another form.
     """
     path, equals, value = text.partition("=")
     parts = path.strip().split(".")
-    if not equals or len(parts) != 2 or not all(parts):
+    if not equals or not 2 <= len(parts) <= (3 if parts[0] in DOTTED else 2) or not all(parts):
         raise UsageError(f"--set {text!r} is not section.key=value", "for example --set train.rounds=20")
-    return parts[0], parts[1], parse_value(value.strip())
+    return parts[0], ".".join(parts[1:]), parse_value(value.strip())
 
 
 def parse_value(text: str) -> Any:

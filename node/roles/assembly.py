@@ -178,7 +178,7 @@ def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> Run
     rounds are meetings also what these are: who has others, or none, could give nothing and take nothing."""
     shared = [config.task.name.encode(), fingerprint]
     if is_allreduce(config.sync.strategy):
-        shared += [f"{config.sync.strategy} {config.sync.group} {config.sync.compressor}".encode()]
+        shared += [f"{config.sync.strategy} {config.sync.options.get('group')} {config.sync.compressor}".encode()]
     run = hashlib.blake2b(b"|".join(shared), digest_size=RUN_ID_BYTES)
     genesis = hashlib.blake2b(vector_bytes(genesis_d), digest_size=DIGEST_BYTES)
     return RunInfo(run_id=RunId(run.digest()), genesis=Digest(genesis.digest()))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 
@@ -27,7 +28,13 @@ class CenteredClipping(WeightedGeometricRule):
     clipped: Sequence[int] = ()
     """The rows that the newest call did not follow in full, in ascending order: as of the last step."""
 
-    def __init__(self, *, f: int = 1, tau: float | None = None, steps: int = 10) -> None:
+    def __init__(
+        self,
+        *,
+        f: int = 1,
+        tau: Annotated[float | None, "How far a vector is followed; None: an adaptive choice."] = None,
+        steps: int = 10,
+    ) -> None:
         super().__init__(f=f)
         check_tau(self.name, tau)
         if steps < 1:

@@ -1,6 +1,7 @@
 """ClippedGossip: follow every neighbour, and none farther than a limit."""
 
 import math
+from typing import Annotated
 
 import torch
 
@@ -22,7 +23,12 @@ class ClippedGossip(GossipRule):
 
     name = "clipped_gossip"
 
-    def __init__(self, *, f: int = 1, tau: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        f: int = 1,
+        tau: Annotated[float | None, "How far a vector is followed; None: an adaptive choice."] = None,
+    ) -> None:
         super().__init__(f=f)
         check_tau(self.name, tau)
         self.tau = tau

@@ -1,5 +1,7 @@
 """Clipping: no vector longer than a limit."""
 
+from typing import Annotated
+
 import torch
 
 from p2ptrain.aggregate.centered_clipping import check_tau, clip_factor
@@ -22,7 +24,12 @@ class Clipping(MixingStage):
     from_origin = True
     keeps_rows = True
 
-    def __init__(self, *, f: int = 1, tau: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        f: int = 1,
+        tau: Annotated[float | None, "How far a vector is followed; None: an adaptive choice."] = None,
+    ) -> None:
         super().__init__(f=f)
         check_tau(self.name, tau)
         self.tau = tau

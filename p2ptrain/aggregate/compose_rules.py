@@ -117,8 +117,12 @@ class RuleCompositions(Registry[Aggregator]):
 
     def takes(self, name: str, option: str) -> bool:
         """Whether a part of `name` takes this option. UnknownMemberError for a name that cannot be."""
+        return any(option in inspect.signature(make).parameters for make in self.parts(name).values())
+
+    def parts(self, name: str) -> dict[str, Callable[..., object]]:
+        """The factories of the stages in `name`, and then of its rule. Raises UnknownMemberError."""
         stages, (last, make_rule) = self._parts(name)
-        return any(option in inspect.signature(make).parameters for make in {**stages, last: make_rule}.values())
+        return {**stages, last: make_rule}
 
     def _parts(
         self, name: str

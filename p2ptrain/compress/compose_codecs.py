@@ -26,7 +26,7 @@ class CodecCompositions(Registry[Compressor]):
 
     def get(self, name: str, **options: object) -> Compressor:
         """Build `name`. UnknownMemberError for a name that cannot be, BadOptionError for an option, naming both."""
-        factories = self._parts(name)
+        factories = self.parts(name)
         given = _assign(name, factories, options)
         codec: Compressor | None = None
         for part, factory in reversed(factories.items()):
@@ -37,10 +37,10 @@ class CodecCompositions(Registry[Compressor]):
 
     def check(self, name: str) -> None:
         """UnknownMemberError unless `name` is a member or a composition of members. Builds nothing."""
-        self._parts(name)
+        self.parts(name)
 
-    def _parts(self, name: str) -> dict[str, Factory]:
-        """The name's parts, outermost first."""
+    def parts(self, name: str) -> dict[str, Factory]:
+        """The factories of the name's parts, outermost first. Raises UnknownMemberError."""
         parts = name.split("+")
         if len(name) > MAX_NAME or len(parts) > MAX_PARTS:
             limits = f"a name has {MAX_NAME} characters and {MAX_PARTS} parts at most"

@@ -17,6 +17,8 @@ So nf4 is the default. The sixteen levels that are best for a Gaussian of known 
 of one, but .14 of Student's, in blocks of 1,024.
 """
 
+from typing import Annotated
+
 import numpy as np
 import torch
 
@@ -71,7 +73,9 @@ class Int4:
     name = "int4"
     gamma = 1.0
 
-    def __init__(self, *, format: str = "nf4") -> None:
+    def __init__(
+        self, *, format: Annotated[str, "Levels of each value that travels: nf4, uniform or e3m0."] = "nf4"
+    ) -> None:
         if format not in LEVELS:
             raise ValueError(f"int4: format must be one of {', '.join(FORMATS)}, not {format!r}")
         self.format = format

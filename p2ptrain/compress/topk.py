@@ -25,6 +25,7 @@ Bits a parameter, all included, and how much of ||x||^2 arrives, of 2^20 values 
 """
 
 from statistics import NormalDist
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -54,7 +55,12 @@ class TopK:
 
     name = "topk"
 
-    def __init__(self, *, ratio: float = DEFAULT_RATIO, value_bits: int = WHOLE_BITS) -> None:
+    def __init__(
+        self,
+        *,
+        ratio: Annotated[float, "Share of the parameters that travel in a round."] = DEFAULT_RATIO,
+        value_bits: Annotated[int, "Bits of each value that travels."] = WHOLE_BITS,
+    ) -> None:
         if not 0 < ratio <= 1:
             raise ValueError(f"topk: ratio must be in (0, 1], not {ratio}")
         if value_bits not in range(MIN_BITS, WHOLE_BITS + 1):

@@ -1,5 +1,7 @@
 """Delayed Nesterov: plain steps as the rounds close, and momentum once in N of them."""
 
+from typing import Annotated
+
 import torch
 
 _NAMES = {"momentum", "gathered", "pushes"}
@@ -17,7 +19,13 @@ class DelayedNesterov:
 
     name = "delayed_nesterov"
 
-    def __init__(self, *, alpha: float = 0.9, beta: float = 0.7, every: int = 4) -> None:
+    def __init__(
+        self,
+        *,
+        alpha: Annotated[float, "The outer optimizer's momentum."] = 0.9,
+        beta: Annotated[float, "The outer optimizer's step size."] = 0.7,
+        every: Annotated[int, "Rounds between momentum steps."] = 4,
+    ) -> None:
         if not 0 <= alpha < 1 or not 0 < beta <= 1 or every < 1:
             raise ValueError(
                 "delayed_nesterov: needs 0 <= alpha < 1, 0 < beta <= 1 and every >= 1, "

@@ -1,5 +1,7 @@
 """DiLoCo's outer step: SGD with Nesterov momentum on the round's movement."""
 
+from typing import Annotated
+
 import torch
 
 
@@ -14,7 +16,12 @@ class Nesterov:
 
     name = "nesterov"
 
-    def __init__(self, *, alpha: float = 0.9, beta: float = 0.7) -> None:
+    def __init__(
+        self,
+        *,
+        alpha: Annotated[float, "The outer optimizer's momentum."] = 0.9,
+        beta: Annotated[float, "The outer optimizer's step size."] = 0.7,
+    ) -> None:
         if not 0 <= alpha < 1 or not 0 < beta <= 1:
             raise ValueError(f"nesterov: needs 0 <= alpha < 1 and 0 < beta <= 1, not alpha={alpha}, beta={beta}")
         self.alpha = alpha

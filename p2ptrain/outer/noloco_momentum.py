@@ -1,5 +1,7 @@
 """NoLoCo's momentum: the anchor moves by a running sum of past moves, with no all-reduce behind it."""
 
+from typing import Annotated
+
 import torch
 
 
@@ -12,7 +14,12 @@ class NoLoCo:
 
     name = "noloco"
 
-    def __init__(self, *, alpha: float = 0.5, beta: float = 0.7) -> None:
+    def __init__(
+        self,
+        *,
+        alpha: Annotated[float, "The outer optimizer's momentum."] = 0.5,
+        beta: Annotated[float, "The outer optimizer's step size."] = 0.7,
+    ) -> None:
         if not 0 <= alpha < beta < (2 + alpha**2) ** 0.5:
             raise ValueError(f"noloco: needs 0 <= alpha < beta < sqrt(2 + alpha^2), not alpha={alpha}, beta={beta}")
         self.alpha = alpha

@@ -96,7 +96,7 @@ def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: 
     averages gradients: a node cannot run it.
     """
     check_model(genesis_d)
-    method = SYNC_STRATEGIES.get(config.strategy)
+    method = config.spec()
     if method.models is None:
         raise ValueError(
             f"{method.name} averages at every step, for which a node's training would wait: "
@@ -113,7 +113,7 @@ def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: 
 def build_gradient(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> GradientStrategy:
     """The configured strategy, one that averages gradients. ValueError for all others."""
     check_model(genesis_d)
-    method = SYNC_STRATEGIES.get(config.strategy)
+    method = config.spec()
     if method.gradients is None:
         raise ValueError(f"{method.name} averages models, not gradients")
     return method.gradients(config, genesis_d, own)

@@ -22,7 +22,7 @@ and q2 (0.88), and close up under int4 (0.97); under q2 they close up with 0.5, 
 
 def check_momentum(config: "SyncConfig") -> None:
     """ValueError where the outer step's momentum makes grow what the codec loses."""
-    momentum = 0.9 if config.alpha is None else config.alpha
+    momentum = config.outer_options().get("alpha", 0.9)
     if config.outer in SWINGING_OUTERS and momentum > LARGEST_CALM_MOMENTUM and _is_coarse(config):
         raise ValueError(
             f"{config.outer} makes grow what {config.compressor} loses: use int4 or a finer compressor, "

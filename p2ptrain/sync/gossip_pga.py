@@ -12,6 +12,9 @@ After a global round the whole distance to the mean is still to be told: with tw
 that members drift apart until the next one, further each time, so such codecs are refused (checks.py).
 """
 
+from functools import partial
+from typing import Annotated
+
 import torch
 
 from p2ptrain.sync.base import SyncStrategy
@@ -23,22 +26,21 @@ from p2ptrain.sync.strategy_spec import StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 
 
-def method() -> StrategySpec:
+def method(*, period: Annotated[int, "One round in so many averages exactly, with everybody."] = 8) -> StrategySpec:
     """Gossip with periodic global averaging. At a period of 8 the exact rounds are as many bytes as all others."""
+    if period < 1:
+        raise ValueError(f"period must be at least 1, not {period}")
     return StrategySpec(
         name="gossip_pga",
-        models=_build,
+        models=partial(_build, period),
         compressor="int4",
         aggregator="mean",
         f=0,
-        options={"period": 8},
         check=check_alternation,
     )
 
 
-def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    period = int(config.option("period"))
-
+def _build(period: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
     def is_global(round: int) -> bool:
         return (round + 1) % period == 0
 

@@ -13,6 +13,9 @@ are, and two ways instead of one before a round is closed. Models travel, not di
 least.
 """
 
+from functools import partial
+from typing import Annotated
+
 import torch
 
 from p2ptrain import aggregate
@@ -27,33 +30,31 @@ LARGEST_GROUP = 64
 """Of the network's exchanges (gossip's limits.MAX_GROUP)."""
 
 
-def method() -> StrategySpec:
+def method(*, group: Annotated[int, "Members of a group, own included."] = 4) -> StrategySpec:
     """Groups."""
+    if group < 2:
+        raise ValueError(f"group must be at least 2, not {group}")
+    if group > LARGEST_GROUP:
+        raise ValueError(f"group must be at most {LARGEST_GROUP}, not {group}: the network has no larger exchanges")
     return StrategySpec(
         name="moshpit",
-        models=_build,
+        models=partial(_build, group),
         meets=True,
         compressor="fp16",
         aggregator="mean",
         f=0,
-        options={"group": 4},
-        check=_check,
+        check=partial(_check, group),
     )
 
 
-def _check(config: SyncConfig) -> None:
+def _check(group: int, config: SyncConfig) -> None:
     check_meeting(config)
     check_momentum(config)
-    needed, group = (
-        aggregate.get(config.aggregator, f=config.f, **config.rule_options()).minimum(),
-        int(config.option("group")),
-    )
-    if group > LARGEST_GROUP:
-        raise ValueError(f"group must be at most {LARGEST_GROUP}, not {group}: the network has no larger exchanges")
+    needed = aggregate.get(config.aggregator, f=config.f, **config.rule_options()).minimum()
     if group < needed:
         rule = f"{config.aggregator} with f = {config.f}"
         raise ValueError(f"{rule} needs {needed} members, and a group has {group}: set group to {needed}")
 
 
-def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    return GroupAllReduce(config, genesis_d, own, GridGroups(own, shared_seed(genesis_d), int(config.option("group"))))
+def _build(group: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
+    return GroupAllReduce(config, genesis_d, own, GridGroups(own, shared_seed(genesis_d), group))

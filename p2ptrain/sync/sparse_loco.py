@@ -24,6 +24,9 @@ else; one vector more than tracked_gossip. A parameter's turn comes once in some
 that are behind; `sync.ratio = 0.03` doubles the bytes and halves the turn.
 """
 
+from functools import partial
+from typing import Annotated
+
 import torch
 
 from p2ptrain.sync.base import SyncStrategy
@@ -35,21 +38,24 @@ from p2ptrain.sync.strategy_spec import StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 
 
-def method() -> StrategySpec:
+def method(
+    *, decay: Annotated[float, "What the error feedback keeps from round to round, in [0, 1]."] = 0.95
+) -> StrategySpec:
     """Top-k with decaying error feedback."""
+    if not 0 <= decay <= 1:
+        raise ValueError(f"decay must be in [0, 1], not {decay}")
     return StrategySpec(
         name="sparse_loco",
-        models=_build,
+        models=partial(_build, decay),
         compressor="lossless+topk",
         codec_options={"ratio": 64 / 4096, "value_bits": 2},
         aggregator="mean",
         f=0,
-        options={"decay": 0.95},
         check=check_no_gamma,
     )
 
 
-def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
+def _build(decay: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
     schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
-    encoder = ErrorFeedbackEncoder(schedule, genesis_d, decay=config.option("decay"))
+    encoder = ErrorFeedbackEncoder(schedule, genesis_d, decay=decay)
     return ModelAveraging(config, AveragingParts(encoder=encoder, blend=clipped))

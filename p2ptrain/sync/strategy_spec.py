@@ -24,7 +24,8 @@ def anything_goes(config: "SyncConfig") -> None:
 class StrategySpec:
     """Registered as a function that returns it: `SYNC_STRATEGIES.register("mine")(method)`, or an entry point.
 
-    The values are defaults: what a user sets in [sync] comes before them.
+    The function's keyword parameters are the strategy's options, and it refuses values that cannot be. The fields are
+    defaults: what a user sets in [sync] comes before them.
     """
 
     name: str
@@ -41,7 +42,5 @@ class StrategySpec:
     f: int = 1
     outer: str = "average"
     staleness_exponent: float = 0.5
-    options: Mapping[str, int | float] = field(default_factory=dict)
-    """Settings that not every strategy has (config.OPTIONS), and their defaults here."""
     check: Callable[["SyncConfig"], None] = anything_goes
     """ValueError, in one line, on a combination that cannot work."""

@@ -15,43 +15,45 @@ Cost: at most d/P + d/4096 numbers a round, where tracked_gossip sends d; a frag
 round should have 1/P of the inner steps that it would have otherwise. Vectors: as diloco.
 """
 
+from functools import partial
+from typing import Annotated
+
 import torch
 
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_momentum
 from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
+from p2ptrain.sync.fragments import MAX_FRAGMENTS
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
-from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.strategy_spec import StrategySpec, anything_goes
 from p2ptrain.sync.sync_config import SyncConfig
 
 CALM_MIXING = 0.5
 """With half of every step left out, models close up even with sign1 under Nesterov's momentum (see checks.py)."""
 
 
-def method() -> StrategySpec:
+def method(
+    *,
+    fragments: Annotated[int, "Parts of the model that take turns."] = 4,
+    mixing: Annotated[float, "Share of the local parameters that stays when a fragment is averaged, in [0, 1)."] = 0.5,
+) -> StrategySpec:
     """Fragments."""
+    if not 1 <= fragments <= MAX_FRAGMENTS:
+        raise ValueError(f"fragments must be between 1 and {MAX_FRAGMENTS}, not {fragments}")
+    if not 0 <= mixing < 1:
+        raise ValueError(f"mixing must be in [0, 1), not {mixing}")
     return StrategySpec(
         name="streaming",
-        models=_build,
+        models=partial(_build, fragments, mixing),
         compressor="int4",
         codec_options={"format": "e3m0"},
         aggregator="mean",
         f=0,
         outer="nesterov",
-        options={"fragments": 4, "mixing": 0.5},
-        check=_check,
+        check=anything_goes if mixing >= CALM_MIXING else check_momentum,
     )
 
 
-def _check(config: SyncConfig) -> None:
-    if config.option("mixing") < CALM_MIXING:
-        check_momentum(config)
-
-
-def _build(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    schedule = FragmentSchedule.of(
-        genesis_d.numel(), config.compressor, config.codec_options(), fragments=int(config.option("fragments"))
-    )
-    return ModelAveraging(
-        config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), mixing=config.option("mixing"))
-    )
+def _build(fragments: int, mixing: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
+    schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), fragments=fragments)
+    return ModelAveraging(config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), mixing=mixing))

@@ -1,22 +1,46 @@
-"""What a run may choose about its learning rule, checked when it is made: a mistake stops a node at its start."""
+"""What a run may choose about its learning rule, checked when it is made: a mistake stops a node at its start.
 
+[sync] has a few keys of its own. Every other key is an option of a chosen member: of the strategy, the compressor, the
+aggregator or the outer optimizer, whichever declares it (p2ptrain/options.py), plug-ins included.
+"""
+
+import difflib
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from p2ptrain import aggregate, compress
 from p2ptrain.aggregate.zeno import Score
+from p2ptrain.options import BadOptionError, Option, options_of
 from p2ptrain.outer import OUTER
 from p2ptrain.registry import Registry, UnknownMemberError
-from p2ptrain.sync.fragments import MAX_FRAGMENTS
 from p2ptrain.sync.strategy_spec import StrategySpec
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
 
 SYNC_STRATEGIES: Registry[StrategySpec] = Registry("sync_strategies")
 
-OPTIONS: Final = ("period", "fragments", "mixing", "group", "decay")
-"""Settings that only some strategies have."""
+MEMBERS: Final[Mapping[str, Registry[Any]]] = {
+    "strategy": SYNC_STRATEGIES,
+    "compressor": compress.COMPRESSORS,
+    "aggregator": aggregate.AGGREGATORS,
+    "outer": OUTER,
+}
+"""The settings that name a member, in the order in which messages list them."""
+
+STAGES: Final[Mapping[str, Registry[Any]]] = {"aggregator": aggregate.PRE_AGGREGATORS}
+"""Members that may stand in a composed name only."""
+
+MEANT_WITHOUT_A_NAME: Final = {"every": "outer"}
+"""Keys that two built-in members declare, and whose they are when no member is named: older releases wrote them so."""
+
+CLOSEST: Final = 0.6
+"""How much alike a key and an option must be to be taken for a misspelling. Chosen: difflib's own default."""
 
 F_OF_A_CHOSEN_AGGREGATOR: Final = 1
 """Who names an aggregator, and no f, means one liar, whatever the strategy's own f is."""
@@ -25,110 +49,235 @@ _OWN: Any = None
 """Where nothing is set: `__post_init__` puts the strategy's own default there."""
 
 
-@dataclass(frozen=True, kw_only=True)
+class Taker(NamedTuple):
+    """A chosen member, or a part of a composed name, that declares an option."""
+
+    setting: str
+    """One of MEMBERS."""
+    part: str
+    option: Option
+
+
+@dataclass(frozen=True, kw_only=True, init=False)
 class SyncConfig:
     """The learning rule and its parts. ValueError on a value that cannot be meant; docs/benchmarks.md has the runs.
 
-    A part that is not set is the strategy's own: a SyncConfig, once made, says what it is.
+    A part that is not set is the strategy's own: a SyncConfig, once made, says what it is. Options of members are
+    keywords like any other: `SyncConfig(compressor="topk", ratio=0.1)`.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     strategy: str = "tracked_gossip"
     """Who averages what with whom: tracked_gossip, async, diloco, streaming, gossip_pga, moshpit, noloco,
     sparse_loco, or a plug-in; docs/methods.md says which to choose when."""
     compressor: str = _OWN
     """What travels. q2 for tracked_gossip: two bits cost nothing measurable in loss."""
-    ratio: float | None = None
-    """Share of the parameters that travel in a round; None: the strategy's, or the compressor's own. Only for topk."""
-    value_bits: int | None = None
-    """Bits of each value that travels; None: the strategy's, or the compressor's own. Only for topk."""
-    format: str | None = None
-    """Levels of each value that travels: nf4, uniform or e3m0; None: the strategy's, or nf4. Only for int4."""
     gamma: float | None = None
     """Consensus step size in (0, 1]; None: the compressor's own. An exact round takes the whole step."""
     aggregator: str = _OWN
     """Or a composition, as `nnm+trimmed_mean`."""
     f: int = _OWN
     """Liars among a node's neighbours that the aggregate must withstand."""
-    tau: float | None = None
-    """How far a clipping aggregator follows a vector; None: its own, adaptive choice. Only for one that takes it."""
     outer: str = _OWN
     """What is done with the aggregate of a round: average, nesterov, delayed_nesterov, noloco, or a plug-in."""
-    alpha: float | None = None
-    """The outer optimizer's momentum; None: its own default. Only for one that takes it."""
-    beta: float | None = None
-    """The outer optimizer's step size; None: its own default. Only for one that takes it."""
-    every: int | None = None
-    """Rounds between momentum steps; None: the outer optimizer's default. Only for delayed_nesterov."""
     staleness_exponent: float = _OWN
     """A neighbour s rounds old weighs (1 + s)^-this. 0.5 as in FedAsync's polynomial rule (1903.03934)."""
-    period: int | None = None
-    """gossip_pga: one round in so many averages exactly, with everybody."""
-    fragments: int | None = None
-    """streaming: parts of the model that take turns."""
-    mixing: float | None = None
-    """streaming: share of the local parameters that stays when a fragment is averaged, in [0, 1)."""
-    group: int | None = None
-    """moshpit: members of a group, own included."""
-    decay: float | None = None
-    """sparse_loco: what the error feedback keeps from round to round, in [0, 1]."""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The members' options, as `option` or `member.option`: those that were set, and all of the strategy's own."""
+
+    def __init__(self, **settings: Any) -> None:
+        own = {each.name: each.default for each in fields(self) if each.name != OPTIONS}
+        for name, default in own.items():
+            object.__setattr__(self, name, settings.pop(name, default))
+        object.__setattr__(self, OPTIONS, {**(settings.pop(OPTIONS, None) or {}), **settings})
+        self.__post_init__()
 
     def __post_init__(self) -> None:
-        method = _method(self.strategy)
+        _check_name(self.strategy)
+        self._take_options()
+        method = self.spec()
         self._take_defaults(method)
+        self._convert_options()
         _check_own(self)
         compress.get(self.compressor, **self.codec_options())
         aggregate.get(self.aggregator, f=self.f, **self.rule_options())
         OUTER.get(self.outer, **self.outer_options())  # it checks its options itself
         method.check(self)
 
-    def outer_options(self) -> dict[str, float]:
+    def spec(self) -> StrategySpec:
+        """How the strategy is put together, with the options that were set for it."""
+        return SYNC_STRATEGIES.get(self.strategy, **self._given("strategy"))
+
+    def outer_options(self) -> dict[str, Any]:
         """The options that were set for the outer optimizer."""
-        options = {"alpha": self.alpha, "beta": self.beta, "every": self.every}
-        return {name: value for name, value in options.items() if value is not None}
+        return self._given("outer")
 
     @property
     def needs_judge(self) -> bool:
         """Whether the aggregator tries models on local data, and `build` so needs a judge."""
         return aggregate.AGGREGATORS.takes(self.aggregator, "score")
 
-    def rule_options(self, score: Score | None = None) -> dict[str, object]:
+    def rule_options(self, score: Score | None = None) -> dict[str, Any]:
         """What the aggregator is built with beside f. Without `score` one that needs it can be asked what it needs and
         what it withstands, and nothing else."""
-        options: dict[str, object] = {} if self.tau is None else {"tau": self.tau}
-        return options | ({"score": score or _unscored} if self.needs_judge else {})
+        return self._given("aggregator") | ({"score": score or _unscored} if self.needs_judge else {})
 
-    def codec_options(self) -> dict[str, object]:
+    def codec_options(self) -> dict[str, Any]:
         """What the compressor is built with: what is set, and the strategy's own where the last part is its own."""
-        method, part = _method(self.strategy), _last_part(self.compressor)
+        method, part = self.spec(), _last_part(self.compressor)
         own = method.codec_options if part == _last_part(method.compressor) else {}
-        told = {"ratio": self.ratio, "value_bits": self.value_bits, "format": self.format}
-        options = {**own, **{name: value for name, value in told.items() if value is not None}}
-        return {f"{part}.{name}": value for name, value in options.items()}
+        return {f"{part}.{name}": value for name, value in own.items()} | self._given("compressor")
 
-    def option(self, name: str) -> float:
-        """The value of one of OPTIONS that this strategy has."""
-        value = getattr(self, name)
-        assert value is not None, f"{self.strategy} has no {name}"
-        return float(value)
+    def _given(self, setting: str) -> dict[str, Any]:
+        """The options that were set for the member that this setting names: `part.option` where names compose."""
+        composed = setting in ("compressor", "aggregator")
+        return {
+            f"{taker.part}.{taker.option.name}" if composed else taker.option.name: value
+            for key, value in self.options.items()
+            for taker in self._takers(key)
+            if taker.setting == setting
+        }
+
+    def _takers(self, key: str) -> list[Taker]:
+        """Which of the chosen members an option goes to: those that `member.option` names, or the one that has it."""
+        named, _, option = key.rpartition(".")
+        takers = [
+            Taker(setting, part, options_of(factory)[option])
+            for setting, registry in MEMBERS.items()
+            if getattr(self, setting) is not None
+            for part, factory in registry.parts(getattr(self, setting)).items()
+            if option in options_of(factory) and option not in OWN_KEYS and named in ("", part)
+        ]
+        meant = [taker for taker in takers if taker.setting == MEANT_WITHOUT_A_NAME.get(key)]
+        return meant or takers
+
+    def _take_options(self) -> None:
+        """Leave out options that are not set, and add the strategy's defaults."""
+        options = {key: self._typed(key, value) for key, value in self.options.items() if value is not None}
+        told = {key.removeprefix(f"{self.strategy}.") for key in options}
+        for name, option in SYNC_STRATEGIES.options(self.strategy).items():
+            if name not in told and option.default not in (None, option.EMPTY):
+                options[name] = option.default
+        object.__setattr__(self, OPTIONS, options)  # frozen for users; nobody has seen it yet
 
     def _take_defaults(self, method: StrategySpec) -> None:
-        for name in OPTIONS:
-            if getattr(self, name) is not None and name not in method.options:
-                takers = [each for each in SYNC_STRATEGIES.names() if name in _method(each).options]
-                raise ValueError(f"{name} is for {' and '.join(takers)}, not for {self.strategy}")
         own = {name: getattr(method, name) for name in ("compressor", "aggregator", "outer", "staleness_exponent")}
         own["f"] = method.f if self.aggregator is None else F_OF_A_CHOSEN_AGGREGATOR
-        for name, value in (own | dict(method.options)).items():
+        for name, value in own.items():
             if getattr(self, name) is None:
-                object.__setattr__(self, name, value)  # frozen for users; nobody has seen it yet
+                object.__setattr__(self, name, value)
+
+    def _convert_options(self) -> None:
+        """Refuse options that nobody chosen declares, or that several do, and values of another type."""
+        converted = {}
+        for key, value in self.options.items():
+            takers = self._takers(key)
+            if not takers:
+                raise BadOptionError(self._stray(key))
+            if "." not in key and len(takers) > 1:
+                meant = " or ".join(f"{taker.part}.{key}" for taker in takers)
+                raise BadOptionError(f"several chosen members take {key}: write {meant}")
+            converted[key] = self._typed(key, value)
+        object.__setattr__(self, OPTIONS, converted)
+
+    def _typed(self, key: str, value: object) -> object:
+        """The value as the member that takes it declares it. BadOptionError for one of another type."""
+        takers = self._takers(key)
+        return takers[0].option.convert(value) if takers else value
+
+    def _stray(self, key: str) -> str:
+        """What is said of an option that no chosen member declares."""
+        takers = takers_of(key)
+        if takers:
+            chosen = " and ".join(dict.fromkeys(getattr(self, setting) for setting, _ in takers))
+            return f"{key} is for {' and '.join(dict.fromkeys(part for _, part in takers))}, not for {chosen}"
+        taken = {
+            f"{setting} {part}": [name for name in options_of(factory) if name not in OWN_KEYS]
+            for setting, registry in MEMBERS.items()
+            for part, factory in registry.parts(getattr(self, setting)).items()
+        }
+        near = difflib.get_close_matches(key, [*OWN_KEYS, *all_options()], n=1, cutoff=CLOSEST)
+        guess = f", did you mean {near[0]}?" if near else ""
+        taken_by = "; ".join(f"{who} takes {', '.join(names) or 'none'}" for who, names in taken.items())
+        return f"nobody takes the option {key}{guess}; {taken_by}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
+        """The section as files have it: the members' options stand beside its own keys."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(
+            _gathered,
+            handler(source),
+            serialization=core_schema.wrap_serializer_function_ser_schema(_spread),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: "CoreSchema", handler: "GetJsonSchemaHandler") -> dict[str, Any]:
+        """The same, with every option that some member declares."""
+        made = handler.resolve_ref_schema(handler(schema))
+        made["properties"].pop(OPTIONS, None)
+        made["properties"] |= {name: option.json_schema() for name, (_, option) in all_options().items()}
+        made["additionalProperties"] = False
+        made["patternProperties"] = {r"^[^.]+\.[^.]+$": {}}
+        return made
 
 
-def _method(name: str) -> StrategySpec:
-    if name not in SYNC_STRATEGIES.names():
-        raise UnknownMemberError(f"unknown sync strategy {name!r}; there are: {', '.join(SYNC_STRATEGIES.names())}")
-    return SYNC_STRATEGIES.get(name)
+OPTIONS: Final = "options"
+OWN_KEYS: Final = tuple(each.name for each in fields(SyncConfig) if each.name != OPTIONS)
+"""The keys of [sync] that are no member's."""
+
+
+def all_options() -> dict[str, tuple[tuple[str, ...], Option]]:
+    """By option, the members that declare it, plug-ins included, and how one that says what it means does."""
+    found: dict[str, tuple[tuple[str, ...], Option]] = {}
+    for _, part, option in _every_option():
+        names, first = found.get(option.name, ((), option))
+        found[option.name] = ((*names, part) if part not in names else names, first if first.about else option)
+    return found
+
+
+def takers_of(key: str) -> list[tuple[str, str]]:
+    """The settings and the members, chosen or not, that declare an option: `option`, or `member.option`."""
+    named, _, name = key.rpartition(".")
+    return [(at, part) for at, part, option in _every_option() if option.name == name and named in ("", part)]
+
+
+def _every_option() -> Iterator[Taker]:
+    for setting, registry in MEMBERS.items():
+        for each in (registry, *([STAGES[setting]] if setting in STAGES else [])):
+            for part in each.names():
+                yield from (
+                    Taker(setting, part, option) for option in _options(each, part) if option.name not in OWN_KEYS
+                )
+
+
+def _options(registry: Registry[Any], part: str) -> list[Option]:
+    """A member's options; none of a plug-in that cannot be imported: it costs only who chooses it."""
+    try:
+        return list(options_of(registry.parts(part)[part]).values())
+    except Exception:
+        return []
+
+
+def _gathered(raw: Any) -> Any:
+    """The section with the members' options in a table of their own."""
+    if not isinstance(raw, Mapping):
+        return raw
+    own = {key: value for key, value in raw.items() if key in OWN_KEYS}
+    options = {key: value for key, value in raw.items() if key not in (*OWN_KEYS, OPTIONS)}
+    return {**own, OPTIONS: {**(raw.get(OPTIONS) or {}), **options}}
+
+
+def _spread(config: SyncConfig, handler: Any) -> Any:
+    """The opposite of `_gathered`."""
+    dumped = handler(config)
+    return dumped | dumped.pop(OPTIONS)
+
+
+def _check_name(strategy: str) -> None:
+    if strategy not in SYNC_STRATEGIES.names():
+        there = ", ".join(SYNC_STRATEGIES.names())
+        raise UnknownMemberError(f"unknown sync strategy {strategy!r}; there are: {there}")
 
 
 def _last_part(compressor: str) -> str:
@@ -147,13 +296,3 @@ def _check_own(config: SyncConfig) -> None:
         raise ValueError(f"f must not be negative, not {config.f}")
     if not (math.isfinite(config.staleness_exponent) and config.staleness_exponent >= 0):
         raise ValueError(f"staleness_exponent must be a number >= 0, not {config.staleness_exponent}")
-    if config.period is not None and config.period < 1:
-        raise ValueError(f"period must be at least 1, not {config.period}")
-    if config.fragments is not None and not 1 <= config.fragments <= MAX_FRAGMENTS:
-        raise ValueError(f"fragments must be between 1 and {MAX_FRAGMENTS}, not {config.fragments}")
-    if config.mixing is not None and not 0 <= config.mixing < 1:
-        raise ValueError(f"mixing must be in [0, 1), not {config.mixing}")
-    if config.group is not None and config.group < 2:
-        raise ValueError(f"group must be at least 2, not {config.group}")
-    if config.decay is not None and not 0 <= config.decay <= 1:
-        raise ValueError(f"decay must be in [0, 1], not {config.decay}")
