@@ -141,7 +141,7 @@ def strategies() -> str:
     for name in own(SYNC_STRATEGIES):
         spec = SYNC_STRATEGIES.get(name)
         codec = spec.compressor + "".join(f", {key} {code(value)}" for key, value in spec.codec_options.items())
-        told = ", ".join(f"`{key}` ({code(value)})" for key, value in spec.options.items())
+        told = options(SYNC_STRATEGIES.factory(name))
         rows.append(
             (f"`{name}`", codec, f"{spec.aggregator}, f = {spec.f}", spec.outer, f"{spec.staleness_exponent:g}", told)
         )
