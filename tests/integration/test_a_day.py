@@ -19,11 +19,14 @@ import torch
 from processes_harness import Program, Ran, ran
 
 import p2ptrain
+from node.swarm.folder import SwarmFolder
+from node.swarm.inviting import Wish, give
 from p2ptrain.tasks.digits import Digits
 
 pytestmark = pytest.mark.paired
 
 ROUNDS = 12
+DAY_S = 86_400
 MORE = 18
 RECIPE = """
 [train]
@@ -162,11 +165,20 @@ def own_peer(folder: Path) -> str:
 
 
 def come_too_late(folder: Path) -> None:
-    """An invite that has ended says so to who uses it."""
-    before = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(time.time() - 3600))
+    """An invite that has ended lets nobody in, and none is given that would have ended already."""
+    now = int(time.time())
+    before = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(now - 3600))
     told = ran(folder, "swarm", "invite", "lab", "--expires", before)
     assert told.code == 2
     assert told.err.startswith("error: ")
+    lab = SwarmFolder(folder / "lab")
+    # Signed two days ago by the admin's own key, as far as anybody can tell: a test does not wait for so long.
+    line = give(lab, lab.authority(None), Wish(expires=now - DAY_S), now=now - 2 * DAY_S)
+    (folder / "late.txt").write_text(f"{line}\n")
+    late = ran(folder, "node", "--invite", "late.txt", "--run-dir", "latecomer")
+    assert late.code == 2
+    assert "the invite has ended" in late.err
+    assert not list(folder.glob("latecomer/node/checkpoint/*"))
 
 
 def diverge(folder: Path) -> None:
