@@ -213,7 +213,7 @@ def test_repeated_offences_ban_and_a_banned_forwarder_is_not_even_read(it):
     counted = dict(it.peer_scores.stats.rejected)
     assert it.on_message(B, b"junk", 1.0) is False
     assert it.peer_scores.stats.rejected == counted
-    assert not it.members.dialable(B, 1.0)
+    assert not it.mesh.dialable(B, 1.0)
 
 
 def test_a_full_node_says_so_and_makes_room_for_the_lonely_now_and_then():
@@ -252,8 +252,8 @@ def test_who_has_no_room_for_us_is_no_neighbour(it):
 def test_a_goodbye_ends_it_and_is_not_dialled_after(it):
     it.on_goodbye(A, goodbye(), 0.0)
     assert A not in it.neighbours
-    assert not it.members.dialable(A, 1.0)
-    assert it.members.dialable(A, 61.0)
+    assert not it.mesh.dialable(A, 1.0)
+    assert it.mesh.dialable(A, 61.0)
     with pytest.raises(RemoteError) as caught:
         it.on_goodbye(B, goodbye(), 0.0)
     assert caught.value.reason is Reason.FORGED

@@ -112,7 +112,7 @@ def test_a_process_without_heartbeat_is_silent(tmp_path: Path, capsys: pytest.Ca
 HOLDER = """
 import sys
 from pathlib import Path
-from node.run_dir import locked
+from node.system.run_dir import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -23,7 +23,7 @@ def test_every_name_of_a_run_folder_is_given_once():
 HOLDER = """
 import sys, time
 from pathlib import Path
-from node.run_dir import locked
+from node.system.run_dir import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
