@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+collect_ignore = ["plug_ins"]  # to collect it for doctests is to put it on the path: installed, for every later test
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 

@@ -105,6 +105,12 @@ def test_a_wrong_value_and_a_wrong_key_are_one_line(given: dict[str, object], sa
     assert "\n" not in caught.value.line()
 
 
+def test_the_package_is_installed_for_these_tests_alone() -> None:
+    _forget()
+    assert "rounded" not in COMPRESSORS.names()
+    assert "damped" not in AGGREGATORS.names()
+
+
 def test_what_older_releases_wrote_means_the_same() -> None:
     """Every key that [sync] itself had, and the nulls that their checkpoints hold for those that were not set."""
     nulls = dict.fromkeys(
