@@ -11,11 +11,11 @@ from typing import Final
 import trio
 
 from gossip.core.errors import GossipError, Reason, RemoteError
-from gossip.core.ids import PeerId
 from gossip.core.membership_limits import MAX_PIECES
 from gossip.membership import InviteBundle
 from gossip.membership.visit import TurnedAwayError, Visitor
-from gossip.transport.base import Stream, Transport, TransportError
+from gossip.transport.base import Transport, TransportError
+from gossip.transport.client_handlers import ClientHandlers
 
 KNOCK_S: Final = 10.0
 """For a connection and its handshake: a lost SYN is repeated after 1, 3 and 7 s, and a busy member answers within one
@@ -55,7 +55,7 @@ async def fetch(
     cannot run."""
     asking = _Asking(visitor, transport, tuple(dict.fromkeys(addresses))[:_MOST_ADDRESSES])
     async with trio.open_nursery() as nursery:
-        await nursery.start(transport.run, Nobody())
+        await nursery.start(transport.run, ClientHandlers(keeps_peers=False))
         with trio.move_on_after(within_s):
             await asking.all(trio.current_time, once=once)
         nursery.cancel_scope.cancel()
@@ -129,31 +129,3 @@ async def _knock(transport: Transport, address: str, visitor: Visitor) -> None:
     except TransportError:
         if not visitor.answered:
             raise
-
-
-class Nobody:
-    """Handlers of a visitor, which only asks."""
-
-    async def handle_stream(self, protocol: str, stream: Stream) -> None:
-        """Nothing is served."""
-        await stream.reset()
-
-    def handle_message(self, forwarder: PeerId, data: bytes) -> bool:
-        """Nothing is passed on."""
-        return False
-
-    def peer_connected(self, peer: PeerId) -> None:
-        """Nobody is let in."""
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """Nobody was there."""
-
-    def keeps(self, peer: PeerId) -> bool:
-        """Nobody stays."""
-        return False
-
-    def offended(self, peer: PeerId, error: RemoteError) -> None:
-        """Nobody is charged by one who leaves at once."""
-
-    def caller_refused(self, caller: str, why: str) -> None:
-        """Whoever calls meanwhile, and those that would not have been asked."""

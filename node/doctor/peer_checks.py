@@ -26,7 +26,8 @@ from gossip.reachability.dialback import MAX_PORTS, Sighting
 from gossip.reachability.dialback_task import ask_to_dial_back
 from gossip.reachability.relay import parse_circuit
 from gossip.session import ask_once
-from gossip.transport.base import Stream, Transport
+from gossip.transport.base import Transport
+from gossip.transport.client_handlers import ClientHandlers
 from node.doctor.finding import Finding, Subject, unless_one_is_fine
 from node.doctor.machine import CLOCK_SLACK_S
 from node.doctor.network import bound, host_and_port, kind_of
@@ -53,34 +54,6 @@ _REFUSALS: Final = {
 }
 
 
-class Stranger:
-    """Handlers of one who only asks."""
-
-    async def handle_stream(self, protocol: str, stream: Stream) -> None:
-        """Nothing is served."""
-        await stream.reset()
-
-    def handle_message(self, forwarder: PeerId, data: bytes) -> bool:
-        """Nothing is passed on."""
-        return False
-
-    def peer_connected(self, peer: PeerId) -> None:
-        """Whoever it is."""
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """Whoever it was."""
-
-    def keeps(self, peer: PeerId) -> bool:
-        """For as long as the page takes."""
-        return True
-
-    def offended(self, peer: PeerId, error: RemoteError) -> None:
-        """Nobody is charged by one who leaves at once."""
-
-    def caller_refused(self, caller: str, why: str) -> None:
-        """Whoever calls meanwhile."""
-
-
 def configured(subject: Subject) -> list[str]:
     """The addresses to try: `network.peers`, and the lines of the peers file."""
     file = subject.network.peers_file
@@ -101,7 +74,7 @@ async def peers(subject: Subject, run: RunInfo | None, within_s: float) -> list[
     with trio.move_on_after(within_s):
         transport = _transport(subject)
         async with trio.open_nursery() as nursery:
-            await nursery.start(transport.run, Stranger())
+            await nursery.start(transport.run, ClientHandlers(keeps_peers=True))
             async with trio.open_nursery() as trying:
                 for address in targets:
                     trying.start_soon(_into, met, address, partial(_peer, subject, transport, address, run))

@@ -47,7 +47,11 @@ HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that the server ignores, and that what it forks heeds as a new Python does."""
 
 HEAD = struct.Struct("!I")
+
 """Bytes of the request that follows."""
+
+ADOPTED_WITHIN = 20_000
+"""Half milliseconds for the middle process to be gone: it has only to end. Chosen, for a busy machine."""
 
 REAL = ("PYTHON", "LD_", "OPENBLAS", "MKL_")
 """Beginnings of names of variables that are read before our first line: where one differs, nothing is forked."""
@@ -173,8 +177,12 @@ def serve(channel: socket.socket) -> None:
             if (pid := os.fork()) != 0:
                 os.write(writing, HEAD.pack(pid))
                 os._exit(0)
-            while os.getppid() == middle:
-                time.sleep(0.0005)  # then it is the child of who asked
+            for _ in range(ADOPTED_WITHIN):
+                if os.getppid() != middle:
+                    break  # now it is the child of who asked
+                time.sleep(0.0005)
+            else:
+                os._exit(70)
             for descriptor in (reading, writing):
                 os.close(descriptor)
             channel.close()
