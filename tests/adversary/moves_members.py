@@ -17,7 +17,8 @@ from gossip.membership import Authority, create_manifest, pack_item, pack_manife
 from gossip.membership.refusal import MAX_REFUSAL_BYTES, TOLD, Refusal
 from gossip.membership.roster_sync import paged
 from gossip.membership.visit import Visitor, make_visit
-from gossip.membership.visit_task import FetchError, Nobody, fetch
+from gossip.membership.visit_task import FetchError, fetch
+from gossip.transport.client_handlers import ClientHandlers
 
 PRIVATE = frozenset({"private"})
 
@@ -242,7 +243,7 @@ async def ask_members(act: Act) -> None:
         visitor = Caller(rng.choice([shown, shown, hurt, another, shown[:200], b"\x93\x03" + rng.randbytes(200)]))
         transport = act.stage.network.attach(identity.peer_id, visitor)
         async with trio.open_nursery() as nursery:
-            await nursery.start(transport.run, Nobody())
+            await nursery.start(transport.run, ClientHandlers(keeps_peers=False))
             for life in act.targets:
                 try:
                     await transport.dial(life.member.transport.addresses[0])

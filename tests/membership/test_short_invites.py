@@ -64,8 +64,9 @@ from gossip.membership import invite_code as lines
 from gossip.membership.admission import PIECES_BURST
 from gossip.membership.refusal import TOLD, Refusal
 from gossip.membership.visit import Visitor, make_visit, parse_visit
-from gossip.membership.visit_task import EACH_S, KNOCK_S, FetchError, Nobody, fetch
+from gossip.membership.visit_task import EACH_S, KNOCK_S, FetchError, fetch
 from gossip.transport.base import MAX_CREDENTIALS, Admission
+from gossip.transport.client_handlers import ClientHandlers
 from gossip.transport.memory.link_quality import LinkQuality
 from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
 
@@ -369,7 +370,7 @@ class Town:
 
     async def node(self, number: int, admission: Admission) -> MemoryTransport:
         node = self.network.attach(peer(number).peer_id, admission)
-        handlers = Nobody()
+        handlers = ClientHandlers(keeps_peers=False)
         handlers.caller_refused = lambda caller, why: self.complaints.append(why)  # type: ignore[method-assign]
         await self.nursery.start(node.run, handlers)
         return node
@@ -543,7 +544,7 @@ async def test_dead_addresses_are_tried_again_until_the_time_is_over(autojump_cl
 
         async def starts() -> None:
             await trio.sleep(20)
-            await later.run(Nobody())
+            await later.run(ClientHandlers(keeps_peers=False))
 
         it.nursery.start_soon(starts)
         assert list((await it.ask(dead, later)).chain) == list(CHAIN)
