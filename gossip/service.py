@@ -62,7 +62,7 @@ from gossip.session import ask_once
 from gossip.transport.base import Transport
 from gossip.transport.throttled import within
 from gossip.updates.announcer_task import Announcer
-from gossip.updates.followers_task import Followers
+from gossip.updates.follower_task import Followers
 from gossip.updates.roles import Roles
 from gossip.updates.round_closer_task import RoundCloser
 

@@ -1,4 +1,4 @@
-"""Follows one neighbour: fetch what the state machine says, hand it to the runtime, wait for the verdict, repeat.
+"""Follows each neighbour: fetch what the state machine says, hand it to the runtime, wait for the verdict, repeat.
 
 One update a neighbour is in flight at a time, so memory is bounded by the degree and a slow runtime slows nobody but
 itself. Whatever goes wrong here costs this neighbour a pause or points; the service goes on.
@@ -13,7 +13,7 @@ from gossip.blobs.attestation_task import SnapshotAttestation
 from gossip.blobs.blob_cache_task import BlobCache
 from gossip.blobs.state_digest_task import StateDigestVerifier
 from gossip.context import Notifier, ServiceContext
-from gossip.core.api import Update
+from gossip.core.api import QueueName, Update
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.messages import Refused
@@ -212,3 +212,50 @@ def update_of(what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> Upda
         steps=body.steps,
         tokens=body.tokens,
     )
+
+
+class Followers:
+    """Starts, wakes and ends one follower a neighbour."""
+
+    def __init__(self, context: ServiceContext, updates: trio.MemorySendChannel[Update], blob_cache: BlobCache) -> None:
+        self._context = context
+        self._updates = updates
+        self._blob_cache = blob_cache
+        self._attestation = SnapshotAttestation(context)
+        self._all: dict[PeerId, Follower] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def begin(self, peer: PeerId, nursery: trio.Nursery) -> None:
+        """Follow this peer, unless it is lost already."""
+        neighbour = self._context.engine.neighbours.get(peer)
+        if neighbour is not None:
+            follower = Follower(peer, neighbour, self._context, self._updates, self._blob_cache, self._attestation)
+            self._all[peer] = follower
+            nursery.start_soon(follower.run)
+
+    def end(self, peer: PeerId) -> None:
+        """End the follower of this peer."""
+        follower = self._all.pop(peer, None)
+        if follower is not None:
+            follower.scope.cancel()
+
+    def wake(self, peer: PeerId) -> None:
+        """Wake the follower of this peer: there may be something to fetch."""
+        if peer in self._all:
+            self._all[peer].wake()
+
+    def answer(self, update: Update, error: RemoteError | None) -> None:
+        """Pass on whether the runtime has accepted an update of a neighbour."""
+        follower = self._all.get(update.peer)
+        if follower is not None:
+            follower.answer(update, error)
+
+    def queues(self) -> dict[QueueName, int]:
+        """Return how many updates wait for the runtime or are processed by it, and how many blobs are being fetched."""
+        followers = self._all.values()
+        return {
+            "updates": sum(it.awaits_answer for it in followers),
+            "pulls": sum(it.pulling for it in followers),
+        }

@@ -26,6 +26,7 @@ from node.config.sections import NetworkConfig
 from node.events.journal import Emit, Journal
 from node.roles import byzantine
 from node.system.errors import RunError, UsageError
+from node.training.averagers.averager_registry import AVERAGERS
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.checkpoint_meta import Totals
 from node.training.epochs import EpochCounter
@@ -36,7 +37,7 @@ from node.training.inner_loop import InnerLoop
 from node.training.node import Node
 from node.training.pace import Pace
 from p2ptrain import aggregate, tasks
-from p2ptrain.sync import SyncStrategy, averages_gradients, build, is_allreduce
+from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer, vector_bytes
 
@@ -110,6 +111,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         lane=around.lane,
         inner=InnerLoop(trainer, clock=around.clock),
         strategy=strategy,
+        averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
         strategy_lock=lock,
         estimates=HeldEstimates(
             most=config.network.degree + MAX_DEPARTED,
@@ -174,11 +176,12 @@ def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
 
 
 def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> RunInfo:
-    """What members of one run share: the task and the model's shape (run id), and the model that all start from. Where
-    rounds are meetings also what these are: who has others, or none, could give nothing and take nothing."""
+    """What members of one run share: the task, the model's shape and what the strategy wants alike (run id), and the
+    model that all start from."""
     shared = [config.task.name.encode(), fingerprint]
-    if is_allreduce(config.sync.strategy):
-        shared += [f"{config.sync.strategy} {config.sync.options.get('group')} {config.sync.compressor}".encode()]
+    spec = config.sync.spec()
+    if key := spec.run_key(config.sync):
+        shared.append(key.encode())
     run = hashlib.blake2b(b"|".join(shared), digest_size=RUN_ID_BYTES)
     genesis = hashlib.blake2b(vector_bytes(genesis_d), digest_size=DIGEST_BYTES)
     return RunInfo(run_id=RunId(run.digest()), genesis=Digest(genesis.digest()))

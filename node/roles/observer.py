@@ -28,7 +28,6 @@ from node.training import round_report
 from node.training.joining import ALONE_S, JOIN_PATIENCE_S, LOOK_AGAIN_S, NEWCOMERS_S, fetching_models, find_neighbours
 from node.training.node import Node
 from node.training.sync_loop import follow
-from p2ptrain.sync import AllReduceStrategy
 
 LOOK_S: Final = 0.1
 """Between two looks at where the swarm is: a tenth of the shortest rounds that are of any use over a network."""
@@ -189,7 +188,7 @@ class _Observer:
             async with node.strategy_lock:
                 theta_d = await node.lane.offload(lambda: node.strategy.adopt(behind))
                 self._forget_all_but({*members, *self._finished, *map(str, node.service.neighbours())})
-        if isinstance(node.strategy, AllReduceStrategy):
+        if node.averager.fetches != "updates":
             self._held.clear()
         node.inner.replace(theta_d, at_step=done * node.config.train.inner_steps)
         await node.lane.offload(node.inner.settle)
@@ -201,7 +200,7 @@ class _Observer:
         members: there are too few."""
         node, began = self._node, trio.current_time()
         # Models that are fetched whole are some rounds old: to wait for fresh ones would be in vain.
-        quorum = 0.0 if isinstance(node.strategy, AllReduceStrategy) else node.config.network.quorum
+        quorum = 0.0 if node.averager.fetches != "updates" else node.config.network.quorum
         while True:
             (done, members), here = self._members(), sum(it.gives for it in node.service.neighbours().values())
             level = sum(its >= self._wanted for its in members.values())

@@ -49,7 +49,6 @@ from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 from node.training.outcome import check_room, check_saved, check_taken
 from node.training.sync_loop import follow, synchronize, train
-from p2ptrain.sync import AllReduceStrategy
 from p2ptrain.tasks.metrics import metric_units
 
 LOOK_AROUND_S = 0.1
@@ -271,8 +270,7 @@ async def live(
     unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where the swarm has put this
     node out."""
     stop = trio.Event() if stop is None else stop
-    if isinstance(node.strategy, AllReduceStrategy):
-        node.service.fetch("nothing")
+    node.service.fetch(node.averager.fetches)
     async with trio.open_nursery() as nursery:
         await nursery.start(node.service.run)
         if started is not None:

@@ -21,7 +21,6 @@ from gossip.updates.rounds import swarm_round
 from node.swarm.effective_manifest import more_rounds_hint
 from node.system.errors import RunError
 from node.training.node import Node
-from p2ptrain.sync import AllReduceStrategy
 
 JOIN_PATIENCE_S = 60.0
 """How long a joiner waits for its neighbours' snapshots. A 100 MB model over a 20 Mbit/s link takes 40 s."""
@@ -229,7 +228,7 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
 @contextmanager
 def fetching_models(node: Node) -> Iterator[None]:
     """Where nobody's updates are fetched, models are while there is one to choose."""
-    if not isinstance(node.strategy, AllReduceStrategy):
+    if node.averager.fetches == "updates":
         yield
         return
     node.service.fetch("models")

@@ -15,6 +15,7 @@ from node.config.schema import Config
 from node.events.journal import Journal
 from node.metrics.energy import Meter
 from node.system.errors import RunError
+from node.training.averagers.base import Averager
 from node.training.checkpoint import CheckpointStore
 from node.training.epochs import EpochCounter
 from node.training.estimates import HeldEstimates
@@ -25,8 +26,9 @@ from node.training.former_member import Outside
 from node.training.in_time import InTime, Lengthened, Lengths, late_words, lengthened_words
 from node.training.inner_loop import InnerLoop, Phase
 from node.training.pace import Pace
+from node.training.part_times import PartTimes
 from p2ptrain.aggregate import topology
-from p2ptrain.sync.base import AllReduceStrategy, SyncStrategy
+from p2ptrain.sync.base import SyncStrategy
 
 SMALL_MODEL = 1 << 15
 """Parameters up to which encoding, decoding and aggregating (1.1, 0.3 and 3.4 ms, measured) are done on the event loop.
@@ -55,6 +57,8 @@ class Node:
     lane: Executor
     inner: InnerLoop
     strategy: SyncStrategy
+    averager: Averager
+    """Closes the strategy's rounds."""
     service: GossipService
     checkpoints: CheckpointStore
     journal: Journal
@@ -106,8 +110,8 @@ class Node:
     _published_bytes: int = 0
     meter: Meter | None = None
     """What training costs in energy; None: nobody measures."""
-    closing_seconds: dict[str, float] = field(default_factory=dict)
-    """How long the parts of the newest closing took: publish, collect, aggregate; of a meeting collect alone."""
+    closing_times: PartTimes = field(default_factory=PartTimes)
+    """Of the newest closing."""
     newest_payload: int = 0
     """Bytes of the newest message."""
     in_time: InTime = field(default_factory=InTime)
@@ -352,7 +356,7 @@ class Node:
     def begin_closing(self) -> None:
         """The current round's phase is over."""
         self._closing = True
-        self._gathering = isinstance(self.strategy, AllReduceStrategy)
+        self._gathering = self.averager.waits_for_group
         self._uncounted = 0
         self.settle_round()
 

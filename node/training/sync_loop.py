@@ -7,24 +7,21 @@ Training runs beside this and never waits for it: while a round closes, the next
 result is added to the moving parameters. A round whose closing outlasts the next phase only makes that phase longer.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import trio
 
-from gossip.core.api import RoundView, Update
+from gossip.core.api import Update
 from gossip.core.errors import Reason
 from gossip.core.limits import MAX_DETAIL_CHARS
-from node.training.allreduce_round import meet
-from node.training.bandwidth import give_budget, plan_phase
-from node.training.divergence import check_phase, diverged, why_refused
+from node.training.bandwidth import plan_phase
+from node.training.divergence import check_phase
 from node.training.inner_loop import Phase
 from node.training.joining import rejoin
 from node.training.node import Node
 from node.training.round_report import record_round
 from p2ptrain.compress.base import PayloadError
-from p2ptrain.sync.base import AllReduceStrategy, Message, RoundResult
 
 FINAL_ROUND_PATIENCE = 2.0
 """After its last step a node has nothing to train meanwhile: it waits for laggards at most this many phases' time
@@ -58,7 +55,8 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                 continue
             await check_phase(node, phase)
             began = trio.current_time()
-            view, result = await close(node, phase, began)
+            node.closing_times.clear()
+            view, result = await node.averager.close(node, phase, at_most_s=patience(node, phase, began))
             if result.robust:
                 node.service.outvotes_liars()
             node.inner.correct(result.correction_d, taken_at=phase.end_step)
@@ -67,69 +65,11 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             node.enter_round(node.round + 1)
 
 
-async def close(node: Node, phase: Phase, began: float) -> tuple[RoundView, RoundResult]:
-    """Close the round of a phase: over what the neighbours publish, or by an exchange with its company."""
-    node.closing_seconds.clear()
-    if isinstance(node.strategy, AllReduceStrategy):
-        with _timed(node, "collect"):
-            return await meet(node, node.strategy, phase, at_most_s=patience(node, phase, began))
-    with _timed(node, "publish"):
-        await announce(node, phase)
-    with _timed(node, "collect"):
-        view = await node.service.close_round(node.round, at_most_s=patience(node, phase, began))
-    with _timed(node, "aggregate"):
-        return view, await aggregate(node, phase, view)
+def _ignore(update: Update) -> None:
+    """Default callback: ignores updates."""
 
 
-@contextmanager
-def _timed(node: Node, part: str) -> Iterator[None]:
-    began = trio.current_time()
-    yield
-    node.closing_seconds[part] = trio.current_time() - began
-
-
-async def announce(node: Node, phase: Phase) -> None:
-    """Compress this round's parameters against the tracked estimate, and publish what came of it."""
-    async with node.strategy_lock:
-        give_budget(node, phase.step_seconds)
-        with node.pace.work():
-            message = await _encode(node, phase)
-        await node.service.publish(
-            round=node.round,
-            codec=message.codec,
-            payload=message.payload,
-            steps=phase.steps,
-            tokens=phase.tokens,
-            state=lambda: node.compute(node.strategy.snapshot),
-        )
-    node.note_payload(len(message.payload))
-    node.pace.took(node.peer_id, phase.steps)
-
-
-async def _encode(node: Node, phase: Phase) -> Message:
-    try:
-        return await node.compute(lambda: node.strategy.encode(phase.theta_d, round=node.round), node.service.trained)
-    except ValueError as error:
-        raise diverged(node, why_refused(error)) from error
-
-
-async def aggregate(node: Node, phase: Phase, view: RoundView) -> RoundResult:
-    """Aggregate over the members of the closed round and take the outer step."""
-    staleness = {str(peer): rounds for peer, rounds in view.staleness.items()}
-    if view.arriving and len(staleness) + 1 < node.needed_members:
-        staleness = {}  # the others are about to come: until then the few that are here may all be liars
-    async with node.strategy_lock:
-        # Who left after the round was closed still counts in it: at the end all leave within one round's time.
-        node.forget(node.estimates.forget_departed(besides=staleness))
-        with node.pace.work():
-            return await node.compute(lambda: node.strategy.aggregate(phase.theta_d, staleness, round=node.round))
-
-
-def _nobody_asks(update: Update) -> None:
-    """Of those who need not be told of each update."""
-
-
-async def follow(node: Node, taken: Callable[[Update], None] = _nobody_asks) -> None:
+async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
     """Advance the neighbours' estimates by what they publish, and tell the network, and `taken`, how each fared."""
     async for update in node.service.updates:
         strategy, peer, payload = node.strategy, str(update.peer), update.payload
@@ -173,8 +113,7 @@ def _charge(offence: PayloadError) -> tuple[Reason, str]:
 def patience(node: Node, phase: Phase, began: float) -> float:
     """How long closing may take at most: the time of tau steps, so that no correction is older than that; or as long as
     an exchange takes where tau steps are over before, for the correction would else have nobody's update in it."""
-    # Where members meet nobody fetches updates: there is nothing to time, and meeting.LEAST_S to wait for.
-    exchange_s = 0.0 if isinstance(node.strategy, AllReduceStrategy) else node.service.exchange_patience(node.round)
+    exchange_s = node.averager.least_s(node)
     if node.last_round:
         return max(exchange_s, FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.pace.steps))
     return max(exchange_s, node.overlap_steps * phase.step_seconds - (trio.current_time() - began))

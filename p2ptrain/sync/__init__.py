@@ -40,11 +40,13 @@ from p2ptrain.sync.base import (
 from p2ptrain.sync.byzantine import Byzantine, liar_of
 from p2ptrain.sync.loss_scorer import Judge, Scored
 from p2ptrain.sync.model_averaging import ModelAveraging
-from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.strategy_spec import ALLREDUCE, GOSSIP, StrategySpec
 from p2ptrain.sync.sync_config import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.sync.vectors import check_model
 
 __all__ = [
+    "ALLREDUCE",
+    "GOSSIP",
     "SYNC_STRATEGIES",
     "AllReduceStrategy",
     "Byzantine",
@@ -60,7 +62,6 @@ __all__ = [
     "averages_gradients",
     "build",
     "build_gradient",
-    "is_allreduce",
     "liar_of",
 ]
 
@@ -81,11 +82,6 @@ for _strategy in (
 def averages_gradients(strategy: str) -> bool:
     """Whether a strategy is for `build_gradient` and not for `build`."""
     return SYNC_STRATEGIES.get(strategy).models is None
-
-
-def is_allreduce(strategy: str) -> bool:
-    """Whether a strategy's rounds are exchanges within groups: what `build` makes is an AllReduceStrategy."""
-    return SYNC_STRATEGIES.get(strategy).meets
 
 
 def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: Judge | None = None) -> SyncStrategy:

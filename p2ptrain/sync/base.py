@@ -22,10 +22,10 @@ A strategy is a `StrategySpec` (strategy_spec.py): small parts put together, and
 A strategy that is an `AllReduceStrategy` averages by exchanges within a group instead, where the driver can carry one
 out:
 
-    group = strategy.company(peers, round=r)                      # the same at all of them, own name among them
+    group = strategy.peer_selection(peers, round=r)                      # the same at all of them, own name among them
     packed = strategy.pack(theta_d)                               # what the others may read, by parts
     reduced = strategy.reduce({member: its part of packed, ...})  # of the part that we own
-    result = strategy.settle(theta_d, group, parts, round=r)      # with what came of all parts
+    result = strategy.finish(theta_d, group, parts, round=r)      # with what came of all parts
 
 `gradient` averages gradients at every step, not models at every round. It is no SyncStrategy: `build` refuses it with
 one line, and `build_gradient` makes a `GradientStrategy` for drivers that have the trainer's two half steps:
@@ -147,7 +147,7 @@ class AllReduceStrategy(SyncStrategy, Protocol):
         as the members come in the same order. What cannot be read counts as not there. Where too few are left for the
         promise about f that was kept before (fault_tolerance.py), own values stay."""
 
-    def settle(
+    def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
     ) -> RoundResult:
         """Close the round. Where a part is missing or is none, own values stay. The consensus distance is that of own
@@ -157,7 +157,7 @@ class AllReduceStrategy(SyncStrategy, Protocol):
 @runtime_checkable
 class UpdateEncoder(Protocol):
     """Makes a node's messages, and moves its public estimate by them. A liar has one of its own:
-    `strategy.voice.fork()`, then `draft` of the lie and `commit`, beside the honest `strategy.encode`."""
+    `strategy.encoder.fork()`, then `draft` of the lie and `commit`, beside the honest `strategy.encode`."""
 
     public_d: torch.Tensor
     """What the neighbours hold for this node. Replaced, never changed in place."""

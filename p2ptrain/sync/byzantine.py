@@ -10,8 +10,8 @@ updates yet), and from today's anchor, which is the average of just those models
 each is measured from the anchor that we had in the round that its model is of. Whose model is older than one round, or
 of a round that we do not know, is left out. One liar takes another for honest.
 
-Where rounds are meetings it knows nobody's model but its own, and lies about that. As the owner of a part it is honest:
-what an owner may do nobody can prevent (group_allreduce.py), and it would show nothing of the aggregator.
+Under an all-reduce strategy it knows nobody's model but its own, and lies about that. As the owner of a part it is
+honest: what an owner may do nobody can prevent (group_allreduce.py), and it would show nothing of the aggregator.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -158,34 +158,34 @@ class Byzantine:
 
 
 class LyingMember(Byzantine):
-    """The same where rounds are meetings: what it packs is the lie, and so is the model that newcomers are given."""
+    """The same for an all-reduce strategy: what it packs is the lie, and so is the model that newcomers are given."""
 
     def __init__(
         self, inner: GroupAllReduce, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
     ) -> None:
         super().__init__(inner, attack, generator=generator)
-        self._met = inner
+        self._inner_group = inner
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """As the honest strategy."""
-        return self._met.peer_selection(peers, round=round)
+        return self._inner_group.peer_selection(peers, round=round)
 
     def pack(self, theta_d: torch.Tensor) -> bytes:
         """The lie, which may be none that can be read."""
         lie_d = self._lie(theta_d, NOTHING_YET)
-        self._met.pack(theta_d)
+        self._inner_group.pack(theta_d)
         self._encoder.public_d = lie_d
-        return self._met.packing.pack(lie_d)
+        return self._inner_group.packing.pack(lie_d)
 
     def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
         """As the honest strategy."""
-        return self._met.reduce(packed)
+        return self._inner_group.reduce(packed)
 
-    def settle(
+    def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
     ) -> RoundResult:
         """As the honest strategy."""
-        return self._met.settle(theta_d, group, parts, round=round)
+        return self._inner_group.finish(theta_d, group, parts, round=round)
 
 
 def liar_of(

@@ -1,8 +1,8 @@
-"""The strategies that meet: a group's models are averaged by exchange, and nobody tracks anybody.
+"""The all-reduce strategies: a group's models are averaged by exchange, and nobody tracks anybody.
 
     pack       theta_i as bytes C(theta_i), of which every part can be read alone (packing.py)
     reduce     of each part its owner makes C(Agg over the group of decode C(theta_j)), which all others take
-    settle     theta' = theta_i + gamma (Agg - decode C(theta_i)); exact codecs go to Agg itself
+    finish     theta' = theta_i + gamma (Agg - decode C(theta_i)); exact codecs go to Agg itself
                phi <- OuterStep(phi, theta'); the model is corrected by phi - theta
 
 The difference to the own model as others read it is what counts, so that members who agree stay where they are, however
@@ -30,6 +30,11 @@ from p2ptrain.sync.packing import Packing
 from p2ptrain.sync.peer_selection import PeerSelection, in_turn, shared_seed
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
+
+
+def run_key(config: SyncConfig) -> str:
+    """Strategy, group size and codec: members who have others, or none, could give each other nothing."""
+    return f"{config.strategy} {config.options.get('group')} {config.compressor}"
 
 
 class GroupAllReduce(ModelAveraging):
@@ -73,7 +78,7 @@ class GroupAllReduce(ModelAveraging):
         rows = Rows(len(models), models[0].numel(), lambda part: torch.stack([model_r[part] for model_r in models]))
         return self.packing.pack(rule.reduce(rows))
 
-    def settle(
+    def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
     ) -> RoundResult:
         """Close the round with the reduced parts; where one is missing, own values stay."""

@@ -21,9 +21,9 @@ import torch
 from p2ptrain import aggregate
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_meeting, check_momentum
-from p2ptrain.sync.group_allreduce import GroupAllReduce
+from p2ptrain.sync.group_allreduce import GroupAllReduce, run_key
 from p2ptrain.sync.peer_selection import GridGroups, shared_seed
-from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.strategy_spec import ALLREDUCE, StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 
 LARGEST_GROUP = 64
@@ -39,7 +39,8 @@ def method(*, group: Annotated[int, "Members of a group, own included."] = 4) ->
     return StrategySpec(
         name="moshpit",
         models=partial(_build, group),
-        meets=True,
+        averager=ALLREDUCE,
+        run_key=run_key,
         compressor="fp16",
         aggregator="mean",
         f=0,

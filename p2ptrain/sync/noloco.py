@@ -13,9 +13,9 @@ import torch
 
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_meeting, check_pairs
-from p2ptrain.sync.group_allreduce import GroupAllReduce
+from p2ptrain.sync.group_allreduce import GroupAllReduce, run_key
 from p2ptrain.sync.peer_selection import RandomMatching, shared_seed
-from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.strategy_spec import ALLREDUCE, StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 
 
@@ -24,7 +24,8 @@ def method() -> StrategySpec:
     return StrategySpec(
         name="noloco",
         models=_build,
-        meets=True,
+        averager=ALLREDUCE,
+        run_key=run_key,
         compressor="fp16",
         aggregator="mean",
         f=0,

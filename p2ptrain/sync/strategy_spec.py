@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import torch
 
@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 S = TypeVar("S", covariant=True)
 Build = Callable[["SyncConfig", torch.Tensor, str], S]
 """From a checked configuration, the genesis model (d,) and own id."""
+
+
+GOSSIP: Final = "gossip"
+ALLREDUCE: Final = "allreduce"
+
+
+def no_run_key(config: "SyncConfig") -> str:
+    """Default run key: members may differ in their [sync], as every message names its codec."""
+    return ""
 
 
 def anything_goes(config: "SyncConfig") -> None:
@@ -33,8 +42,11 @@ class StrategySpec:
     """Averages models, once a round: what a node runs."""
     gradients: Build[GradientStrategy] | None = None
     """Averages gradients, at every step: for drivers that stop between a trainer's two half steps."""
-    meets: bool = False
-    """Averages by exchanges within groups: what `models` makes is an AllReduceStrategy."""
+    averager: str = GOSSIP
+    """What closes its rounds with others (node/training/averagers). `ALLREDUCE`: what `models` makes is an
+    AllReduceStrategy."""
+    run_key: Callable[["SyncConfig"], str] = no_run_key
+    """What else, as text, all members must have alike to take part in one run: it goes into the run's id."""
     compressor: str = "q2"
     codec_options: Mapping[str, object] = field(default_factory=dict)
     """For its last part, where that is the one used, whatever stages are before it."""

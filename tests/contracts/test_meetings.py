@@ -15,11 +15,11 @@ from node.bench.swarm import simulated_allreduce
 from node.bench.swarm.simulated_allreduce import Round, SimulatedMember
 from p2ptrain import attacks
 from p2ptrain.attacks import VectorAttack
-from p2ptrain.sync import SYNC_STRATEGIES, AllReduceStrategy, Reduced, SyncConfig, build, is_allreduce, liar_of
+from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, AllReduceStrategy, Reduced, SyncConfig, build, liar_of
 
 D = 300_000
 """Of 4 bytes each, two parts: one member of a pair owns a whole chunk, the other the rest."""
-NAMES = [name for name in SYNC_STRATEGIES.names() if is_allreduce(name)]
+NAMES = [name for name in SYNC_STRATEGIES.names() if SYNC_STRATEGIES.get(name).averager == ALLREDUCE]
 
 every_meeting = pytest.mark.parametrize("name", NAMES)
 
@@ -56,7 +56,7 @@ def farthest(models: Models, from_d: torch.Tensor) -> float:
 
 def settled(nodes: dict[str, SimulatedMember], thetas: Models, came: Round, round: int) -> Models:
     return {
-        own: thetas[own] + node.sync.settle(thetas[own], came.groups[own], came.parts[own], round=round).correction_d
+        own: thetas[own] + node.sync.finish(thetas[own], came.groups[own], came.parts[own], round=round).correction_d
         for own, node in nodes.items()
     }
 
@@ -172,7 +172,7 @@ def test_a_contribution_that_cannot_be_read_is_left_out(name: str) -> None:
     for junk in (b"\xff" * len(packed["peer01"]), b"junk"):
         reduced = nodes["peer00"].sync.reduce({"peer00": packed["peer00"], "peer01": junk})
         assert reduced == packed["peer00"]
-    result = nodes["peer00"].sync.settle(
+    result = nodes["peer00"].sync.finish(
         thetas["peer00"], ["peer00", "peer01"], [Reduced("peer00", slice(0, len(reduced)), reduced)], round=0
     )
     assert result.members == 1
@@ -232,7 +232,7 @@ def test_alone_it_keeps_what_it_learned(name: str) -> None:
     theta_d = genesis(1000) + 1
     assert node.peer_selection([], round=0) == ["own"]
     node.pack(theta_d)
-    result = node.settle(theta_d, ["own"], [], round=0)
+    result = node.finish(theta_d, ["own"], [], round=0)
     assert result.members == 1
     assert not result.correction_d.any()
     assert result.consensus_distance == 0.0
@@ -246,7 +246,7 @@ def test_wrong_parameters_are_our_mistake(name: str) -> None:
     with pytest.raises(ValueError, match="shape"):
         node.pack(torch.zeros(7))
     with pytest.raises(ValueError, match="shape"):
-        node.settle(torch.zeros(7), ["own"], [], round=0)
+        node.finish(torch.zeros(7), ["own"], [], round=0)
 
 
 @every_meeting

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from p2ptrain.compress import PayloadError
-from p2ptrain.sync import SYNC_STRATEGIES, Message, SyncConfig, SyncStrategy, averages_gradients, build, is_allreduce
+from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, Message, SyncConfig, SyncStrategy, averages_gradients, build
 
 D = 3000
 NAMES = [name for name in SYNC_STRATEGIES.names() if not averages_gradients(name)]
@@ -28,7 +28,7 @@ def genesis() -> torch.Tensor:
 
 
 def make(name: str, own: str = "own", **options: object) -> SyncStrategy:
-    if is_allreduce(name) and options.get("compressor") == "int4":
+    if SYNC_STRATEGIES.get(name).averager == ALLREDUCE and options.get("compressor") == "int4":
         options["compressor"] = "int8"
     return build(SyncConfig(strategy=name, **options), genesis(), own)  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sync_reference import ReferenceOuter, ReferenceSparse, ReferenceSwarm, Vector, fragment, grid_groups, matching
 
 from p2ptrain import compress
-from p2ptrain.sync import Message, SyncConfig, SyncStrategy, build, is_allreduce
+from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, Message, SyncConfig, SyncStrategy, build
 from p2ptrain.sync.fragments import parse
 from p2ptrain.sync.peer_selection import shared_seed
 
@@ -86,7 +86,7 @@ OUTERS = {
 @settings(max_examples=4, deadline=None)
 @given(members=st.integers(1, 7), numel=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_whole_models(strategy: str, codec: str, members: int, numel: int, seed: int) -> None:
-    codec = "int8" if codec == "int4" and is_allreduce(strategy) else codec
+    codec = "int8" if codec == "int4" and SYNC_STRATEGIES.get(strategy).averager == ALLREDUCE else codec
     swarm = Swarm(members, numel, seed, strategy=strategy, compressor=codec, aggregator="mean", f=0)
     outer = OUTERS[strategy]
     reference = ReferenceSwarm(swarm.names, swarm.genesis.astype(np.float64), lambda: ReferenceOuter(**outer))  # type: ignore[arg-type]

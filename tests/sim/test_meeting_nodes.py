@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Member, Swarm, swarm
 
-from node.training.allreduce_round import LEAST_S
+from node.training.averagers.allreduce_averager import LEAST_S
 
 PHASE = 5 * STEP_SECONDS
 ROUNDS = 8

@@ -14,7 +14,7 @@ from node.config.schema import Config, from_raw
 from node.config.toml_source import Raw, parse_set, parse_value
 from node.system.errors import UsageError
 from p2ptrain.attacks import EdgeAttack
-from p2ptrain.sync import is_allreduce
+from p2ptrain.sync import ALLREDUCE
 
 Kind = Literal["swarm", "alone", "synchronous"]
 Document = dict[str, Any]
@@ -58,8 +58,10 @@ class RunSpec:
         if not 0 <= self.shape.late_steps <= self.config.train.inner_steps:
             raise ValueError(f"late-steps must be between 0 and {self.config.train.inner_steps}")
         attack = self.config.attack
-        if is_allreduce(self.config.sync.strategy) and isinstance(attack.find(), EdgeAttack):
-            raise ValueError(f"{attack.name} tells each victim something else, and a meeting hears one and the same")
+        if _in_groups(self.config) and isinstance(attack.find(), EdgeAttack):
+            raise ValueError(
+                f"{attack.name} tells each victim something else, and all of a group read one and the same"
+            )
 
     def document(self) -> Document:
         """What decides the outcome, as JSON: a baseline's says nothing of a learning rule that it does not use."""
@@ -81,8 +83,8 @@ class RunSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Every combination of the axes' values, laid over a base configuration. Who meets knows everybody, whatever the
-    degree is: it costs no bytes, and others could not agree on groups."""
+    """Every combination of the axes' values, laid over a base configuration. Under an all-reduce strategy
+    everybody knows everybody, whatever the degree is: it costs no bytes, and others could not agree on groups."""
 
     base: Raw
     shape: Shape
@@ -116,7 +118,7 @@ class Grid:
         if raw.get("attack", {}).get("name", NO_ATTACK) == NO_ATTACK:
             shape = replace(shape, byzantine=0)  # what the others are held against: the same f, and nobody lies
         config = from_raw(raw)
-        if is_allreduce(config.sync.strategy):
+        if _in_groups(config):
             if shape.graph != graph.REGULAR:
                 raise ValueError(f"{config.sync.strategy} is for members who all know each other, not a {shape.graph}")
             shape = replace(shape, degree=max(1, shape.nodes - 1))
@@ -124,6 +126,10 @@ class Grid:
             rounds = max(1, round(self.steps / config.train.inner_steps))
             config = config.model_copy(update={"train": replace(config.train, rounds=rounds)})
         return RunSpec(config=config, shape=shape)
+
+
+def _in_groups(config: Config) -> bool:
+    return config.sync.spec().averager == ALLREDUCE
 
 
 def reread(document: Document) -> Document | None:

@@ -1,18 +1,20 @@
-"""Exchanges of simulated nodes: those who see the same group are in it, and no part of theirs is late."""
+"""All-reduce averaging of simulated nodes: those who see the same group are in it, and no part of theirs is late."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from gossip.allreduce.allreduce import Group
 from gossip.core.ids import PeerId
-from p2ptrain.sync import AllReduceStrategy, Reduced, SyncStrategy
+from node.bench.swarm.simulated_node import SimulatedNode
+from node.bench.swarm.traffic import Traffic
+from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
 
 
 @dataclass(frozen=True)
 class SimulatedMember:
-    """One of those who meet, and whom it knows."""
+    """A node that takes part, and whom it knows."""
 
     sync: AllReduceStrategy
     known: Collection[str]
@@ -28,14 +30,29 @@ class Round:
     sent: Mapping[str, int]
 
 
-def members(nodes: Mapping[str, tuple[SyncStrategy, Collection[str]]]) -> dict[str, SimulatedMember] | None:
-    """The nodes as those who meet; None where their strategy is another one."""
-    met = {
-        name: SimulatedMember(sync, known)
-        for name, (sync, known) in nodes.items()
-        if isinstance(sync, AllReduceStrategy)
-    }
-    return met or None
+class SimulatedAllReduce:
+    """Closes the rounds of a swarm. ValueError where a node's strategy is no AllReduceStrategy."""
+
+    def __init__(self, honest: Sequence[SimulatedNode], liars: Sequence[SimulatedNode], *, traffic: Traffic) -> None:
+        self._honest = honest
+        self._traffic = traffic
+        self._members = {node.name: SimulatedMember(_checked(node.sync), node.tracked) for node in (*honest, *liars)}
+
+    def exchange(self, thetas: Mapping[str, torch.Tensor], round: int) -> Iterator[RoundResult]:
+        """Carry out the exchanges of all groups."""
+        round_ = exchange(self._members, thetas, round)
+        for node in self._honest:
+            self._traffic.exchange(len(round_.packed[node.name]), round_.sent[node.name])
+        return (
+            member.sync.finish(thetas[name], round_.groups[name], round_.parts[name], round=round)
+            for name, member in self._members.items()
+        )
+
+
+def _checked(sync: SyncStrategy) -> AllReduceStrategy:
+    if not isinstance(sync, AllReduceStrategy):
+        raise ValueError(f"the strategy {sync.name!r} names the averager allreduce, and has no parts to reduce")
+    return sync
 
 
 def exchange(nodes: Mapping[str, SimulatedMember], thetas: Mapping[str, torch.Tensor], round: int) -> Round:

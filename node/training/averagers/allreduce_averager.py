@@ -1,0 +1,104 @@
+"""All-reduce averaging: the members of a group reduce one part each of all their models, and nobody tracks anybody.
+
+Every round is announced as ever, by an update header of the node's hash chain, so that neighbours know how far it is
+and newcomers where to begin. The header's payload is a mark that means nothing and that nobody fetches. Who enters the
+run fetches snapshots of its neighbours' models instead (joining.py), and belongs to a group once it has announced
+itself.
+
+The exchange and the closing of the round go on side by side, while the next phase trains.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+import trio
+
+from gossip.allreduce.allreduce import Group
+from gossip.core.api import Fetch, RoundView
+from gossip.core.ids import PeerId
+from node.training.divergence import diverged, why_refused
+from node.training.inner_loop import Phase
+from node.training.node import Node
+from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
+
+MARK = b"\0"
+MARK_CODEC = "met"
+"""What a header announces where models are exchanged."""
+
+GATHER_SHARE = 0.5
+"""Of the time that an exchange may take, for the others' models to come. In the other half reduced parts travel, which
+are no larger than what was gathered for them."""
+
+
+LEAST_S = 2.0
+"""The least that is given to an exchange, however short phases are: eight round trips (two to tell and two to pull,
+twice) of a fourth of a second each between processes that share a core. Shorter phases are for trying things out: they
+become as long as the exchange takes, and a correction may then be older than tau steps."""
+
+
+class AllReduceAverager:
+    """For an `AllReduceStrategy`. ValueError on another one."""
+
+    fetches: Final[Fetch] = "nothing"
+    waits_for_group: Final = True
+
+    def __init__(self, strategy: SyncStrategy) -> None:
+        if not isinstance(strategy, AllReduceStrategy):
+            raise ValueError(f"the strategy {strategy.name!r} names the averager allreduce, and has no parts to reduce")
+        self._strategy = strategy
+
+    def least_s(self, node: Node) -> float:
+        """Return `LEAST_S`: nobody fetches updates, so there is nothing to time."""
+        return LEAST_S
+
+    async def close(self, node: Node, phase: Phase, *, at_most_s: float) -> tuple[RoundView, RoundResult]:
+        """Announce the round, average with its group, and close it."""
+        with node.closing_times.measure("collect"):
+            return await self._close(node, phase, trio.current_time() + at_most_s)
+
+    async def _close(self, node: Node, phase: Phase, ends_at: float) -> tuple[RoundView, RoundResult]:
+        strategy, packed = self._strategy, await self._pack(node, phase)
+        await node.service.publish(
+            round=node.round, codec=MARK_CODEC, payload=MARK, steps=phase.steps, tokens=phase.tokens
+        )
+        node.note_payload(len(packed))
+        node.pace.took(node.peer_id, phase.steps)
+        names = [PeerId(name) for name in strategy.peer_selection(node.service.members(node.round), round=node.round)]
+        left_s = max(0.0, ends_at - trio.current_time())
+        parts: list[Reduced] = []
+
+        async def exchange() -> None:
+            if len(names) > 1:
+                parts.extend(await self._exchange(node, names, packed, left_s))
+
+        async def gather() -> None:
+            with trio.move_on_after(left_s):
+                await node.service.wait_for_round(node.round, names)
+            node.gathered()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gather)
+            nursery.start_soon(exchange)
+            view = await node.service.close_round(node.round, at_most_s=left_s)
+        async with node.strategy_lock:
+            node.forget(node.estimates.forget_all_but(()))  # of models that were fetched to enter the run
+            with node.pace.work():
+                finish = partial(strategy.finish, phase.theta_d, names, parts, round=node.round)
+                return view, await node.lane.offload(finish)
+
+    async def _pack(self, node: Node, phase: Phase) -> bytes:
+        try:
+            async with node.strategy_lock:
+                with node.pace.work():
+                    return await node.lane.offload(lambda: self._strategy.pack(phase.theta_d))
+        except ValueError as error:
+            raise diverged(node, why_refused(error)) from error
+
+    async def _exchange(self, node: Node, names: list[PeerId], packed: bytes, seconds: float) -> list[Reduced]:
+        def reduce(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
+            return self._strategy.reduce({str(peer): data for peer, data in vectors.items()})
+
+        group = Group(members=tuple(names), round=node.round, size=len(packed))
+        parts = await node.service.exchange(group, packed, reduce, gather_s=GATHER_SHARE * seconds, timeout_s=seconds)
+        return [Reduced(part.owner, part.part, part.data) for part in parts]

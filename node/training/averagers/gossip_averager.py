@@ -1,0 +1,69 @@
+"""Gossip averaging: publish an update for all neighbours, and aggregate over the models that theirs have built up."""
+
+from typing import Final
+
+from gossip.core.api import Fetch, RoundView
+from node.training.bandwidth import give_budget
+from node.training.divergence import diverged, why_refused
+from node.training.inner_loop import Phase
+from node.training.node import Node
+from p2ptrain.sync import Message, RoundResult, SyncStrategy
+
+
+class GossipAverager:
+    """For every `SyncStrategy`: neighbours' updates arrive beside it (sync_loop.follow), whenever they do."""
+
+    fetches: Final[Fetch] = "updates"
+    waits_for_group: Final = False
+
+    def __init__(self, strategy: SyncStrategy) -> None:
+        self._strategy = strategy
+
+    def least_s(self, node: Node) -> float:
+        """As long as updates took of late to reach a quorum: a correction would else have nobody's update in it."""
+        return node.service.exchange_patience(node.round)
+
+    async def close(self, node: Node, phase: Phase, *, at_most_s: float) -> tuple[RoundView, RoundResult]:
+        """Publish, wait for a quorum or the deadline, and aggregate over the members of the round."""
+        with node.closing_times.measure("publish"):
+            await self._publish(node, phase)
+        with node.closing_times.measure("collect"):
+            view = await node.service.close_round(node.round, at_most_s=at_most_s)
+        with node.closing_times.measure("aggregate"):
+            return view, await self._aggregate(node, phase, view)
+
+    async def _publish(self, node: Node, phase: Phase) -> None:
+        """Compress this round's parameters against the tracked estimate, and publish what came of it."""
+        async with node.strategy_lock:
+            give_budget(node, phase.step_seconds)
+            with node.pace.work():
+                message = await self._encode(node, phase)
+            await node.service.publish(
+                round=node.round,
+                codec=message.codec,
+                payload=message.payload,
+                steps=phase.steps,
+                tokens=phase.tokens,
+                state=lambda: node.compute(self._strategy.snapshot),
+            )
+        node.note_payload(len(message.payload))
+        node.pace.took(node.peer_id, phase.steps)
+
+    async def _encode(self, node: Node, phase: Phase) -> Message:
+        try:
+            return await node.compute(
+                lambda: self._strategy.encode(phase.theta_d, round=node.round), node.service.trained
+            )
+        except ValueError as error:
+            raise diverged(node, why_refused(error)) from error
+
+    async def _aggregate(self, node: Node, phase: Phase, view: RoundView) -> RoundResult:
+        """Aggregate over the members of the closed round and take the outer step."""
+        staleness = {str(peer): rounds for peer, rounds in view.staleness.items()}
+        if view.arriving and len(staleness) + 1 < node.needed_members:
+            staleness = {}  # the others are about to come: until then the few that are here may all be liars
+        async with node.strategy_lock:
+            # Who left after the round was closed still counts in it: at the end all leave within one round's time.
+            node.forget(node.estimates.forget_departed(besides=staleness))
+            with node.pace.work():
+                return await node.compute(lambda: self._strategy.aggregate(phase.theta_d, staleness, round=node.round))
