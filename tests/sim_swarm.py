@@ -1,7 +1,7 @@
 """A swarm of real nodes (trainer, strategy, gossip, checkpoints) in one process, under trio's virtual clock.
 
-Only the network (in memory) and the lane (inline, each step taking a given virtual time) differ from `p2ptrain node`.
-Everything is seeded, so a run is the same every time.
+Only the network (in memory) and the executor (inline, each step taking a given virtual time) differ from those of
+`p2ptrain node`. Everything is seeded, so a run is the same every time.
 """
 
 import random
@@ -37,6 +37,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+def put_part(node: Node, name: str, part: object) -> None:
+    """Put another part in a node that is made: a disk that is no more, an executor with a price."""
+    object.__setattr__(node, name, part)
+
+
 @dataclass
 class Member:
     """One node, its life, and what it told."""
@@ -65,7 +70,7 @@ class Member:
 
     def kill(self) -> None:
         """As kill -9: nothing is written, nobody is told."""
-        self.node.checkpoints = _Gone(self.folder)
+        put_part(self.node, "checkpoints", _Gone(self.folder))
         self.scope.cancel()
 
 
@@ -130,7 +135,7 @@ class Swarm:
         around = NodeContext(
             identity=held.identity,
             transport=transport,
-            lane=InlineExecutor(step_seconds),
+            executor=InlineExecutor(step_seconds),
             emit=emit,
             clock=trio.current_time,
             unix_time=trio.current_time,

@@ -25,6 +25,7 @@ class Journal:
         """The task's own metrics, as measured with it."""
         self.earlier_seconds = 0.0
         """Training time of this run's earlier processes."""
+        self._lap = 0.0
         self._began: float | None = None
         self._ended: float | None = None
 
@@ -42,6 +43,12 @@ class Journal:
     def has_begun(self) -> bool:
         """Whether there is anything to keep."""
         return self._began is not None
+
+    def lap(self) -> float:
+        """Seconds since the last call, or since training began: the length of a round."""
+        now = self.wall_seconds
+        seconds, self._lap = now - self._lap, now
+        return seconds
 
     def training_ended(self) -> None:
         """The clock of `wall_seconds` stops."""

@@ -24,6 +24,7 @@ from node import exporters
 from node.config.schema import Config
 from node.config.sections import NetworkConfig
 from node.events.journal import Emit, Journal
+from node.metrics.energy import Meter
 from node.roles import byzantine
 from node.system.errors import RunError, UsageError
 from node.training.averagers.averager_registry import AVERAGERS
@@ -36,6 +37,9 @@ from node.training.former_member import Outside
 from node.training.inner_loop import InnerLoop
 from node.training.node import Node
 from node.training.pace import Pace
+from node.training.run_state import RunState
+from node.training.run_watch import RunWatch
+from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, tasks
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.tasks import Shard
@@ -52,13 +56,18 @@ MAX_REFUSALS = 8
 """The newest reasons for which peers and this node refused each other, for a message when nobody is left."""
 
 
+def not_metered(device: torch.device) -> Meter | None:
+    """Default: nobody measures energy."""
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
     """What a node is given rather than makes: everything that differs between a real run and a simulated one."""
 
     identity: Identity
     transport: Transport
-    lane: Executor
+    executor: Executor
     emit: Emit
     clock: Callable[[], float] = time.perf_counter
     """Seconds, for durations."""
@@ -67,6 +76,8 @@ class NodeContext:
     rng: random.Random
     checkpoints: CheckpointStore
     epoch_file: Path
+    meter_of: Callable[[torch.device], Meter | None] = not_metered
+    """Measures the energy that training on a device takes."""
     private: PrivateMembership | None = None
     """Its membership of a private swarm; None: of an open one."""
 
@@ -101,14 +112,34 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         config=network_for(config, trainer.numel),
         run=run,
         rng=around.rng,
-        snapshot_source=_snapshot_source(strategy, around.lane, lock, lambda: service.head),
-        tracked=_tracked(strategy, around.lane, lock, config.sync.f),
+        snapshot_source=_snapshot_source(strategy, around.executor, lock, lambda: service.head),
+        tracked=_tracked(strategy, around.executor, lock, config.sync.f),
         observer=_observer(journal, refusals),
         private=around.private,
     )
-    node = Node(
+    state = RunState(
         config=config,
-        lane=around.lane,
+        pace=Pace(
+            config.node.pace,
+            config.train.inner_steps,
+            f=config.sync.f,
+            own=around.identity.peer_id,
+            clock=around.clock,
+        ),
+    )
+    counts = UpdateCounts(here=lambda: service.neighbour_ids)
+    node = Node(
+        state=state,
+        counts=counts,
+        watch=RunWatch(
+            journal=journal,
+            service=service,
+            state=state,
+            counts=counts,
+            needed_members=rule.minimum(),
+            promises=rule.f >= config.sync.f,
+        ),
+        executor=around.executor,
         inner=InnerLoop(trainer, clock=around.clock),
         strategy=strategy,
         averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
@@ -121,20 +152,12 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         service=service,
         checkpoints=around.checkpoints,
         journal=journal,
-        pace=Pace(
-            config.node.pace,
-            config.train.inner_steps,
-            f=config.sync.f,
-            own=around.identity.peer_id,
-            clock=around.clock,
-        ),
         epochs=EpochCounter(around.epoch_file, unix_time=around.unix_time, warn=partial(_warn, journal)),
         peer_id=around.identity.peer_id,
-        needed_members=rule.minimum(),
-        promises=rule.f >= config.sync.f,
         refusals=refusals,
         outside=None if around.private is None else _outside(config, around.private.admission, journal),
         genesis=run.genesis.hex()[:GENESIS_DIGITS],
+        meter=around.meter_of(trainer.device),
     )
     return node, resume(node)
 
@@ -211,7 +234,7 @@ def resume(node: Node) -> Checkpoint | None:
             f"the checkpoint in {node.checkpoints.folder} is of another model ({error})",
             hint="run with the options it was made with, or give another --run-dir",
         ) from error
-    node.enter_round(checkpoint.round)
+    node.state.enter_round(checkpoint.round)
     if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
         node.service.outvotes_liars()
     _take_up_totals(node, checkpoint.totals)
@@ -226,23 +249,23 @@ def _take_up_totals(node: Node, totals: Totals) -> None:
     node.inner.compute_seconds = totals.compute_s
     node.inner.steps = totals.steps
     node.epochs.note(totals.epoch)
-    node.lap()
+    node.journal.lap()
 
 
 def _snapshot_source(
-    strategy: SyncStrategy, lane: Executor, lock: trio.Lock, head: Callable[[], Head]
+    strategy: SyncStrategy, executor: Executor, lock: trio.Lock, head: Callable[[], Head]
 ) -> SnapshotSource:
     async def source() -> tuple[Head, bytes]:
         async with lock:  # the estimate moves with the head: both are read while neither can
-            return head(), await lane.offload(strategy.snapshot)
+            return head(), await executor.offload(strategy.snapshot)
 
     return source
 
 
-def _tracked(strategy: SyncStrategy, lane: Executor, lock: trio.Lock, liars: int) -> Tracked:
+def _tracked(strategy: SyncStrategy, executor: Executor, lock: trio.Lock, liars: int) -> Tracked:
     async def estimate(peer: PeerId) -> bytes | None:
         async with lock:
-            return await lane.offload(lambda: strategy.estimate(str(peer)))
+            return await executor.offload(lambda: strategy.estimate(str(peer)))
 
     return Tracked(estimate=estimate, liars=liars)
 

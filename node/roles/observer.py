@@ -73,7 +73,7 @@ class _Observer:
         """The most rounds that enough of the neighbours had done."""
         self._doubtful_since: float | None = None
         """Since when models are here, but those of too few neighbours."""
-        self._kept = node.round
+        self._kept = node.state.round
         node.estimates.counted = self._last_models
 
     def took(self, update: Update) -> None:
@@ -91,13 +91,15 @@ class _Observer:
         if resumed:
             node.journal.training_began()
         await find_neighbours(node, resumed=resumed)
-        while not node.finished and await self._due():
+        while not node.state.finished and await self._due():
             if (state := await self._take()) is None:
                 await trio.sleep(LOOK_AGAIN_S)
             else:
                 await self._look_at(state)
-        if not node.finished:
-            message = f"the others have left, and what is here is their model of round {node.round}, not of the last"
+        if not node.state.finished:
+            message = (
+                f"the others have left, and what is here is their model of round {node.state.round}, not of the last"
+            )
             node.journal.emit("warning", message=message)
             await self._keep(last=True)
         node.journal.training_ended()
@@ -144,7 +146,7 @@ class _Observer:
         train = self._node.config.train
         if not self._node.journal.has_begun:
             return 0
-        return min(train.rounds, (self._node.round // train.eval_every + 1) * train.eval_every)
+        return min(train.rounds, (self._node.state.round // train.eval_every + 1) * train.eval_every)
 
     def _models(self) -> dict[str, int]:
         """Whose models have a vote, and the rounds behind each: the seated neighbours', and those of who has left at
@@ -182,16 +184,16 @@ class _Observer:
         node, began = self._node, trio.current_time()
         with fetching_models(node):
             done, members = await self._agreed()
-            if not members or (done <= node.round and node.journal.has_begun):
+            if not members or (done <= node.state.round and node.journal.has_begun):
                 return None
             behind = {peer: max(0, done - its) for peer, its in members.items()}
             async with node.strategy_lock:
-                theta_d = await node.lane.offload(lambda: node.strategy.adopt(behind))
+                theta_d = await node.executor.offload(lambda: node.strategy.adopt(behind))
                 self._forget_all_but({*members, *self._finished, *map(str, node.service.neighbours())})
         if node.averager.fetches != "updates":
             self._held.clear()
         node.inner.replace(theta_d, at_step=done * node.config.train.inner_steps)
-        await node.lane.offload(node.inner.settle)
+        await node.executor.offload(node.inner.settle)
         return _State(done=done, behind=behind, seconds=trio.current_time() - began)
 
     async def _agreed(self) -> tuple[int, dict[str, int]]:
@@ -206,8 +208,8 @@ class _Observer:
             level = sum(its >= self._wanted for its in members.values())
             waited_s = trio.current_time() - began
             over = waited_s >= JOIN_PATIENCE_S or not here
-            enough = len(members) >= max(1, min(here, max(node.needed_members, here // 2 + 1)))
-            if not node.journal.has_begun and len(members) < node.needed_members:
+            enough = len(members) >= max(1, min(here, max(node.watch.needed_members, here // 2 + 1)))
+            if not node.journal.has_begun and len(members) < node.watch.needed_members:
                 enough = enough and waited_s >= ALONE_S  # who came first may be the liars
             if enough and (over or level >= quorum * len(members)):
                 return done, members
@@ -225,21 +227,23 @@ class _Observer:
         if begins:
             node.journal.training_began()
             node.journal.emit("joined", round=state.done, donors=len(state.behind), peers=sorted(state.behind))
-        node.neighbours = len(node.service.neighbours())
-        node.watch_margin(len(state.behind))
+        node.state.neighbours = len(node.service.neighbours())
+        node.watch.check_margin(len(state.behind))
         node.journal.emit("round", **_fields(node, state))
-        node.enter_round(state.done)
+        node.state.enter_round(state.done)
         await round_report.evaluate(node, rounds=state.done)
         every = node.config.node.checkpoint_every
         due = every and state.done // every > self._kept // every
-        if begins or node.finished or node.owes_checkpoint or due:
-            await self._keep(last=node.finished)
+        if begins or node.state.finished or node.state.owes_checkpoint or due:
+            await self._keep(last=node.state.finished)
 
     async def _keep(self, *, last: bool) -> None:
         node = self._node
         if node.journal.has_begun:
-            self._kept, trainer = node.round, node.inner.trainer
-            await round_report.save(node, trainer.vector(), trainer.state_dict(), next_round=node.round, last=last)
+            self._kept, trainer = node.state.round, node.inner.trainer
+            await round_report.save(
+                node, trainer.vector(), trainer.state_dict(), next_round=node.state.round, last=last
+            )
 
 
 def _fields(node: Node, state: _State) -> dict[str, object]:
@@ -248,7 +252,7 @@ def _fields(node: Node, state: _State) -> dict[str, object]:
     return {
         "round": state.done,
         "rounds": node.config.train.rounds,
-        "neighbours": node.neighbours,
+        "neighbours": node.state.neighbours,
         "members": len(state.behind),
         "fresh": state.fresh,
         "closed_by": "quorum" if state.fresh >= node.config.network.quorum * len(state.behind) else "deadline",
@@ -259,8 +263,8 @@ def _fields(node: Node, state: _State) -> dict[str, object]:
         "accepted": stats.updates_accepted,
         "rejected": sum(stats.rejected_by_reason.values()),
         "rejected_by_reason": {str(reason): count for reason, count in stats.rejected_by_reason.items()},
-        "robust_margin": node.robust_margin(len(state.behind)),
-        "round_s": node.lap(),
+        "robust_margin": node.watch.robust_margin(len(state.behind)),
+        "round_s": node.journal.lap(),
         "collect_s": state.seconds,
         "staleness": state.behind,
         "peers_known": node.service.peers_known,

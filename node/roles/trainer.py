@@ -42,7 +42,7 @@ from node.system.signals import until_signal
 from node.training import round_report
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.divergence import diverged, unusable
-from node.training.executors import LANES
+from node.training.executors import EXECUTORS
 from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
 from node.training.manifest_updates import follow_manifests
@@ -124,11 +124,12 @@ async def _run(
     around = NodeContext(
         identity=held.identity,
         transport=transport,
-        lane=LANES.get(config.node.lane),
+        executor=EXECUTORS.get(config.node.lane),
         emit=emit,
         rng=random.Random(),
         checkpoints=CheckpointStore(node_dir / CHECKPOINTS, keep=config.node.checkpoint_keep),
         epoch_file=node_dir / EPOCH,
+        meter_of=partial(meter_for, watts=config.monitoring.watts_per_core),
         private=held.private,
     )
     node, checkpoint = make_node(config, around)
@@ -140,10 +141,9 @@ async def _run(
         held.news.to = follow_manifests(node, held.private.admission.chain, emit)
     metrics.live.watch(partial(round_report.readings, node))
     feed.watch(lambda: round_report.moment(node, metrics.newest_lag_s))
-    node.meter = meter_for(node.inner.trainer.device, watts=config.monitoring.watts_per_core)
     register_gpu(metrics.registry, node.inner.trainer.device)
-    told = _told_already(node, node_dir) if node.finished else None
-    if told is not None and not node.private:
+    told = _told_already(node, node_dir) if node.state.finished else None
+    if told is not None and not node.state.private:
         _announce_over(node, told)
         return 0
     gc_tuning.running()
@@ -197,13 +197,13 @@ def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
         summary = read_node_summary(node_dir / SUMMARY)
     except UsageError:
         return None
-    return summary if summary is not None and summary.rounds == node.round else None
+    return summary if summary is not None and summary.rounds == node.state.round else None
 
 
 def _announce_over(node: Node, summary: NodeSummary, event: str = "finished") -> None:
     done = node.config.train.rounds
     of_all = f"all {done} rounds are" if done > 1 else "the only round is"
-    more = more_rounds_hint(done) if node.private else "give more with --rounds to go on"
+    more = more_rounds_hint(done) if node.state.private else "give more with --rounds to go on"
     node.journal.emit("warning", message=f"{of_all} done already: {more}")
     node.journal.emit(event, summary=to_json(summary))
 
@@ -249,10 +249,10 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
         aggregator=config.sync.aggregator,
         compressor=config.sync.compressor,
         f=config.sync.f,
-        robust_margin=node.robust_margin(config.node.wait_for + 1),
+        robust_margin=node.watch.robust_margin(config.node.wait_for + 1),
         role=config.node.role,
     )
-    if addresses and not node.private and not observes(config):  # a private swarm is joined by an invite
+    if addresses and not node.state.private and not observes(config):  # a private swarm is joined by an invite
         address = addresses[0] if config.network.announce else best_address(addresses)
         node.journal.emit("join", command=join_command(config, address))
 
@@ -278,8 +278,8 @@ async def live(
         try:
             await _take_part(node, stop, resumed=resumed, over=over)
         except Exception:  # one that is no member any more may fail in many ways before it looks
-            node.put_out = node.put_out or _why_outside(node, resumed=resumed)
-            if node.put_out is None:
+            node.state.put_out = node.state.put_out or _why_outside(node, resumed=resumed)
+            if node.state.put_out is None:
                 raise
             stop.set()
         finally:
@@ -287,8 +287,8 @@ async def live(
             if stop.is_set() or trio.current_effective_deadline() == -math.inf:
                 await _cut_short(node, goodbye=stop.is_set())
         nursery.cancel_scope.cancel()
-    if node.put_out is not None:
-        raise node.put_out
+    if node.state.put_out is not None:
+        raise node.state.put_out
 
 
 async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool) -> None:
@@ -301,9 +301,9 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool)
 
         nursery.start_soon(until_stopped)
         nursery.start_soon(_stop_outside, node, stop, resumed)
-        if node.finished and node.private:
+        if node.state.finished and node.state.private:
             await await_more_rounds(node)
-            if node.finished and over:
+            if node.state.finished and over:
                 nursery.cancel_scope.cancel()
                 return
         if observes(node.config):
@@ -318,8 +318,8 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool)
 async def _stop_outside(node: Node, stop: trio.Event, resumed: bool) -> None:
     """Stop a node that its private swarm has put out, as Ctrl-C would. `live` says why."""
     while node.outside is not None:
-        node.put_out = _why_outside(node, resumed=resumed)
-        if node.put_out is not None:
+        node.state.put_out = _why_outside(node, resumed=resumed)
+        if node.state.put_out is not None:
             stop.set()
             return
         await trio.sleep(LOOK_INSIDE_S)
@@ -344,18 +344,18 @@ async def _cut_short(node: Node, *, goodbye: bool) -> None:
 async def _leave(node: Node) -> None:
     """Stay while neighbours still have rounds to close, which would else have fewer members or none; say goodbye."""
     with trio.move_on_after(node.config.node.linger_s):
-        while any(it.round + 1 < node.round for it in node.service.neighbours().values()):  # noqa: ASYNC110
+        while any(it.round + 1 < node.state.round for it in node.service.neighbours().values()):  # noqa: ASYNC110
             await trio.sleep(LOOK_AROUND_S)
     await node.service.leave(node.config.node.linger_s)
 
 
 async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
-    if not resumed or node.finished:  # finished, but killed before it could say so
-        await round_report.evaluate(node, rounds=node.round)
-    if not node.finished:
+    if not resumed or node.state.finished:  # finished, but killed before it could say so
+        await round_report.evaluate(node, rounds=node.state.round)
+    if not node.state.finished:
         await enter(node, resumed=resumed)
         node.inner.settle()
-        node.watch_margin(len(node.service.neighbours()) + 1)
+        node.watch.check_margin(len(node.service.neighbours()) + 1)
         node.journal.training_began()
         # No buffer: a phase is handed over when it ends, and until then there is nothing to hand over.
         phases, closing = trio.open_memory_channel[Phase](0)
@@ -370,14 +370,14 @@ async def save_interrupted(node: Node) -> None:
     """Keep the moving model as it is: training has stopped between two steps."""
     node.journal.training_ended()
     node.inner.settle()
-    trainer, over = node.inner.trainer, node.round >= node.config.train.rounds and node.unsaved is None
+    trainer, over = node.inner.trainer, node.state.round >= node.config.train.rounds and node.state.unsaved is None
     theta_d = trainer.vector()
     why = await unusable(node, theta_d)
     if why is not None:
         raise diverged(node, why)
-    await round_report.save(node, theta_d, trainer.state_dict(), next_round=node.round, last=True, waits_s=())
+    await round_report.save(node, theta_d, trainer.state_dict(), next_round=node.state.round, last=True, waits_s=())
     if over:  # the last round's was written before
-        node.unsaved = None
+        node.state.unsaved = None
 
 
 def finish(node: Node, node_dir: Path, resumed_from: Checkpoint | None, *, event: str = "finished") -> None:

@@ -41,7 +41,7 @@ def plan_phase(node: Node, step_seconds: float) -> None:
     known = [speed for speed in (sending_speed(node), receiving_speed(node)) if speed is not None]
     link = Link(
         bytes_per_s=min(known, default=None),
-        payload_bytes=node.newest_payload,
+        payload_bytes=node.counts.newest_bytes,
         overlap_steps=node.config.node.overlap_steps or None,
     )
     node.pace.plan({str(peer) for peer in node.service.neighbours()}, step_seconds, link)
@@ -51,7 +51,7 @@ def give_budget(node: Node, step_seconds: float) -> None:
     """Tell the strategy what its next message may weigh. Until a link was measured, or while nobody fetches anything,
     what it was told before stands."""
     speed = sending_speed(node)
-    closing_s = min(node.overlap_steps * step_seconds, node.config.network.initial_deadline_s)
+    closing_s = min(node.state.overlap_steps * step_seconds, node.config.network.initial_deadline_s)
     if speed is not None and closing_s > 0:
-        node.link_speed = speed
+        node.state.link_speed = speed
         node.strategy.budget(speed, CLOSING_SHARE * closing_s)

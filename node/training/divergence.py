@@ -28,13 +28,13 @@ LOWER: Final = 10.0
 async def check_phase(node: Node, phase: Phase) -> None:
     """Try the model where steps of the phase were skipped. RunError where it is of no use, or no step is taken any
     more."""
-    node.idle_rounds = node.idle_rounds + 1 if phase.skipped == phase.steps else 0
+    node.state.idle_rounds = node.state.idle_rounds + 1 if phase.skipped == phase.steps else 0
     if not phase.skipped:
         return
     why = await unusable(node, phase.theta_d)
     if why is not None:
         raise diverged(node, why)
-    if node.idle_rounds >= MAX_IDLE_ROUNDS:
+    if node.state.idle_rounds >= MAX_IDLE_ROUNDS:
         raise diverged(node, f"no step of {MAX_IDLE_ROUNDS} rounds was taken, as their loss or gradient is not finite")
 
 
@@ -44,9 +44,9 @@ async def unusable(node: Node, theta_d: torch.Tensor) -> str | None:
     if not bool(theta_d.isfinite().all()):
         return "the model's parameters are not finite"
     trainer = node.inner.trainer
-    if math.isfinite(await node.lane.offload(lambda: trainer.judge(theta_d, node.round))):
+    if math.isfinite(await node.executor.offload(lambda: trainer.judge(theta_d, node.state.round))):
         return None
-    return why_unusable(await node.lane.offload(lambda: trainer.evaluate(theta_d)))
+    return why_unusable(await node.executor.offload(lambda: trainer.evaluate(theta_d)))
 
 
 def why_unusable(eval_loss: float) -> str | None:
@@ -62,10 +62,10 @@ def why_refused(error: ValueError) -> str:
 def diverged(node: Node, why: str) -> RunError:
     """The error that ends the node, told of as the event `diverged`. On the event loop."""
     good = node.checkpoints.newest_whole()
-    node.journal.emit("diverged", round=node.round + 1, why=why, checkpoint=good)
+    node.journal.emit("diverged", round=node.state.round + 1, why=why, checkpoint=good)
     kept = "no checkpoint was written before" if good is None else f"the last good checkpoint is {good}"
     return RunError(
-        f"training has diverged in round {node.round + 1}: {why}; {kept}", _hint(node, resumes=good is not None)
+        f"training has diverged in round {node.state.round + 1}: {why}; {kept}", _hint(node, resumes=good is not None)
     )
 
 
@@ -78,7 +78,7 @@ def untrainable(eval_loss: float) -> RunError:
 
 
 def _hint(node: Node, *, resumes: bool) -> str:
-    if node.settle is not None:  # a private swarm's settings are its manifest's
+    if node.state.private:  # a private swarm's settings are its manifest's
         return "an admin lowers the learning rate for all: p2ptrain swarm rotate FOLDER --set train.learning_rate=..."
     rate = node.config.train.learning_rate / LOWER
     again = f"{command(node.checkpoints.folder.parent)} --set train.learning_rate={rate:g}"

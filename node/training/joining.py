@@ -57,31 +57,32 @@ async def enter(node: Node, *, resumed: bool) -> None:
     await find_neighbours(node, resumed=resumed)
     vote = await _locate(node, resumed=resumed)
     if vote is None or not await rejoin(node, vote, entering=True):
-        snapshot = await node.lane.offload(node.strategy.snapshot) if resumed else None
-        await node.service.begin_epoch(epoch=node.next_epoch(), round=node.round, snapshot=snapshot)
+        snapshot = await node.executor.offload(node.strategy.snapshot) if resumed else None
+        await node.service.begin_epoch(epoch=node.next_epoch(), round=node.state.round, snapshot=snapshot)
 
 
 async def _locate(node: Node, *, resumed: bool) -> Vote | None:
     """By whose word the swarm is ahead of this node; None when it is not. Waits while too few say so. Raises RunError
     when enough say that there is nothing left to train."""
     stale = node.config.network.max_staleness
-    level = node.round + (stale if resumed else 0)
+    level = node.state.round + (stale if resumed else 0)
     began, told = trio.current_time(), False
     while True:
-        node.look_around()
+        node.state.look_around(node.service.swarm_round())
         waited_s = trio.current_time() - began
-        ahead = [at for at in _said(node).values() if at is not None and at > node.round + stale]
+        ahead = [at for at in _said(node).values() if at is not None and at > node.state.round + stale]
         vote = next((vote for vote in _votes(node, waited_s) if vote(node) is not None), None)
         at = None if vote is None else vote(node)
         if at is not None and at <= level:
             return None
-        if at is not None and (resumed or at + 1 < node.rounds_at(at + 1)):
+        if at is not None and (resumed or at + 1 < node.state.rounds_at(at + 1)):
             return vote
-        if at is not None and vote in (_of_all, _of_trusted) and not (node.private and waited_s < MANIFEST_S):
+        if at is not None and vote in (_of_all, _of_trusted) and not (node.state.private and waited_s < MANIFEST_S):
             raise RunError(
-                f"the swarm has trained {at + 1} rounds, and this node is to train {node.rounds_at(at + 1)} in all",
+                f"the swarm has trained {at + 1} rounds, "
+                f"and this node is to train {node.state.rounds_at(at + 1)} in all",
                 hint=more_rounds_hint(at + 1)
-                if node.private
+                if node.state.private
                 else "give the --rounds that the others run with; there is nothing left to join otherwise",
             )
         if not ahead or waited_s >= WAITED_OUT_S:
@@ -156,7 +157,7 @@ async def await_more_rounds(node: Node) -> None:
     message = f"all {done} rounds are done: asking the other members for up to {waited} whether an admin has given more"
     node.journal.emit("waiting", message=message)
     with trio.move_on_after(settings.wait_timeout_s):
-        while node.finished:  # noqa: ASYNC110  # the manifest applies itself, in a callback
+        while node.state.finished:  # noqa: ASYNC110  # the manifest applies itself, in a callback
             await trio.sleep(LOOK_AGAIN_S)
 
 
@@ -210,13 +211,13 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
         return False
     at, donors = found
     # What they announced they have trained: the round that they train now is the next one. (The last is never over.)
-    entered = min(at + 1, node.rounds_at(at + 1) - 1)
+    entered = min(at + 1, node.state.rounds_at(at + 1) - 1)
     async with node.strategy_lock:
-        theta_d = await node.lane.offload(lambda: node.strategy.adopt(donors))
-        snapshot = await node.lane.offload(node.strategy.snapshot)
+        theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors))
+        snapshot = await node.executor.offload(node.strategy.snapshot)
         await node.service.begin_epoch(epoch=node.next_epoch(), round=at, snapshot=snapshot)
     node.inner.replace(theta_d, at_step=entered * node.config.train.inner_steps)
-    node.enter_round(entered)
+    node.state.enter_round(entered)
     node.journal.emit("joined", round=entered, donors=len(donors), peers=sorted(donors))
     if len(donors) <= node.config.sync.f:
         there, f = len(node.service.neighbours()), node.config.sync.f

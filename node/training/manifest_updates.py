@@ -30,7 +30,7 @@ class Applier:
         self._trained: int | None = None
         self._closed: int | None = None
 
-    def settle(self, trained: int, closed: int) -> None:
+    def apply(self, trained: int, closed: int) -> None:
         """The node trains round `trained` from now on, and closes round `closed` next."""
         manifest = holding(self._chain, trained)
         if manifest.version != self._trained:
@@ -53,10 +53,10 @@ class Applier:
     def heard(self, manifest: Manifest) -> None:
         """A newer version is known: it holds at once where its round is over, and later by itself."""
         node = self._node
-        if manifest.applies_at < node.round:
+        if manifest.applies_at < node.state.round:
             message = f"version {manifest.version} of the swarm's manifest came late: it holds since round "
-            self._emit("warning", message=f"{message}{manifest.applies_at}, and here from round {node.round}")
-        node.settle_round()
+            self._emit("warning", message=f"{message}{manifest.applies_at}, and here from round {node.state.round}")
+        node.state.apply_manifests()
 
     def _apply(self, manifest: Manifest, section: str) -> dict[str, Any]:
         """What came to differ, by `section.key`."""
@@ -73,7 +73,7 @@ class Applier:
                 "warning", message=f"version {manifest.version} of the swarm's manifest cannot be applied: {error}"
             )
             return {}
-        self._node.config = config.model_copy(update={section: new})
+        self._node.state.config = config.model_copy(update={section: new})
         if section == "train":
             self._node.inner.trainer.config = new
         return {f"{section}.{key}": value for key, value in changes.items()}
@@ -88,6 +88,6 @@ def wanted(settings: Settings, section: str) -> dict[str, Any]:
 def follow_manifests(node: Node, chain: ManifestChain, emit: Emit) -> Callable[[Manifest], None]:
     """Apply the chain to the node from now on; what to call with each newer manifest."""
     applier = Applier(node, chain, emit)
-    node.settle, node.rounds_in = applier.settle, applier.rounds_in
-    node.settle_round()
+    node.state.manifests = applier
+    node.state.apply_manifests()
     return applier.heard

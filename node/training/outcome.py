@@ -8,19 +8,19 @@ from node.training.node import Node
 
 def check_room(node: Node) -> None:
     """RunError where the disk has no room for one checkpoint, and there is something left to train."""
-    if not node.finished:
+    if not node.state.finished:
         store = node.checkpoints
         checkpoint_room.check(store.folder, node.inner.trainer.numel, spare=store.spare_bytes())
 
 
 def check_saved(node: Node) -> None:
     """RunError where the newest model is not on disk."""
-    if node.unsaved is None:
+    if node.state.unsaved is None:
         return
     kept = node.checkpoints.newest_whole()
     newest = "no checkpoint is there" if kept is None else f"the newest checkpoint is {kept}"
     raise RunError(
-        f"trained {node.round} rounds, but the model was not saved: {node.unsaved}; {newest}",
+        f"trained {node.state.round} rounds, but the model was not saved: {node.state.unsaved}; {newest}",
         f"then go on from there: {command(node.checkpoints.folder.parent)}",
     )
 
@@ -29,13 +29,13 @@ def check_taken(node: Node) -> None:
     """Say that a node has learned alone, where every update that came was refused: RunError where more than f peers
     sent them, of which one at least is honest; a warning where all of them may be liars, who must not decide how the
     run of another ends."""
-    refused = node.refused
-    if not refused or node.deltas_taken:
+    refused = node.counts.refused
+    if not refused or node.counts.deltas:
         return
     reasons = ", ".join(f"{count} {reason}" for reason, count in node.service.stats.rejected_by_reason.items())
     message = (
-        f"trained {node.round} rounds, but alone: none of {refused.total()} updates of {len(refused)} neighbours could "
-        f"be taken ({reasons})"
+        f"trained {node.state.round} rounds, but alone: "
+        f"none of {refused.total()} updates of {len(refused)} neighbours could be taken ({reasons})"
     )
     hint = "the model is saved; see that all members run the same release, codecs and settings"
     if len(refused) > node.config.sync.f:

@@ -41,30 +41,30 @@ MAX_COMPARED = 4
 async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundResult, *, close_seconds: float) -> None:
     """Tell of a closed round; evaluate the outer parameters and write a checkpoint where due."""
     node.journal.measured(train_loss=phase.loss, consensus_distance=result.consensus_distance)
-    node.neighbours = view.neighbours
-    if not node.last_round:  # at the end neighbours leave, as they should
-        node.watch_margin(result.members)
-    node.watch_skipped()
-    node.watch_refused()
+    node.state.neighbours = view.neighbours
+    if not node.state.last_round:  # at the end neighbours leave, as they should
+        node.watch.check_margin(result.members)
+    node.watch.check_skipped(node.inner.trainer.skipped_steps)
+    node.watch.check_refused()
     node.journal.emit("round", **_round_fields(node, phase, view, result, close_seconds))
-    if node.evaluation_due() or phase.state is not None:
-        phi_d = await node.lane.offload(lambda: phase.theta_d + result.correction_d)
-        if node.evaluation_due():
-            await evaluate(node, phi_d, rounds=node.round + 1)
+    if node.state.evaluation_due() or phase.state is not None:
+        phi_d = await node.executor.offload(lambda: phase.theta_d + result.correction_d)
+        if node.state.evaluation_due():
+            await evaluate(node, phi_d, rounds=node.state.round + 1)
         if phase.state is None:
             return
-        if not node.evaluation_due() and (why := await unusable(node, phi_d)) is not None:
+        if not node.state.evaluation_due() and (why := await unusable(node, phi_d)) is not None:
             raise diverged(node, why)
-        await save(node, phi_d, phase.state, next_round=node.round + 1, last=node.last_round)
+        await save(node, phi_d, phase.state, next_round=node.state.round + 1, last=node.state.last_round)
 
 
 async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int = 0) -> None:
     """Measure the held-out loss of the outer parameters (by default the moving ones) after so many rounds, and the
     task's own metrics; tell them. RunError where the loss is not finite."""
-    found = await node.lane.offload(lambda: node.inner.trainer.measure(phi_d))
+    found = await node.executor.offload(lambda: node.inner.trainer.measure(phi_d))
     node.journal.measured(eval_loss=found.loss)
     node.journal.eval_round, node.journal.own = rounds, dict(found.own)
-    node.tell_of_metrics(found.fault)
+    node.watch.note_metrics_fault(found.fault)
     divergence = await _divergence(node, phi_d)
     node.journal.emit(
         "evaluated", round=rounds, eval_loss=found.loss, output_divergence=divergence, own=node.journal.own
@@ -79,12 +79,12 @@ async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
     trainer, models = node.inner.trainer, []
     for peer in sorted(node.service.neighbours())[:MAX_COMPARED]:
         async with node.strategy_lock:
-            held = await node.lane.offload(lambda: node.strategy.estimate(str(peer)))  # noqa: B023
+            held = await node.executor.offload(lambda: node.strategy.estimate(str(peer)))  # noqa: B023
         if held is not None:
             models.append(torch.frombuffer(bytearray(held), dtype=torch.float32))
     if not models:
         return None
-    return await node.lane.offload(lambda: trainer.divergence(trainer.vector() if phi_d is None else phi_d, models))
+    return await node.executor.offload(lambda: trainer.divergence(trainer.vector() if phi_d is None else phi_d, models))
 
 
 async def save(
@@ -97,18 +97,18 @@ async def save(
     waits_s: tuple[float, ...] = LAST_WAITS_S,
 ) -> None:
     """Write a checkpoint. One that the disk does not take is told of, and owed from then on: training goes on. The
-    `last` one is tried again after each of `waits_s` seconds. Why there is none is left in `node.unsaved`."""
+    `last` one is tried again after each of `waits_s` seconds. Why there is none is left in `node.state.unsaved`."""
     async with node.strategy_lock:
-        sync = await node.lane.offload(
+        sync = await node.executor.offload(
             lambda: {name: value.clone() for name, value in node.strategy.state_dict().items()}
         )
-    layout = await node.lane.offload(node.inner.trainer.layout)
+    layout = await node.executor.offload(node.inner.trainer.layout)
     checkpoint = checkpoint_of(node, theta_d, state, sync, layout, next_round)
     waits_s = waits_s if last else ()
-    again = f"for {sum(waits_s):g} s" if waits_s else "" if last or node.owes_checkpoint else "after every round"
+    again = f"for {sum(waits_s):g} s" if waits_s else "" if last or node.state.owes_checkpoint else "after every round"
     for wait_s in (*waits_s, None):
         try:
-            path = await node.lane.offload(lambda: node.checkpoints.save(checkpoint))
+            path = await node.executor.offload(lambda: node.checkpoints.save(checkpoint))
         except OSError as error:
             _could_not_save(node, checkpoint, error.strerror or str(error), again=again)
             again = ""
@@ -122,20 +122,20 @@ async def save(
 def _could_not_save(node: Node, checkpoint: Checkpoint, why: str, *, again: str) -> None:
     """Tell of it: programs each time, people where it is said when it is tried `again`."""
     folder, needed = node.checkpoints.folder, bytes_of(checkpoint.tensors)
-    node.owes_checkpoint, node.unsaved = True, why + lacking_words(folder, needed)
+    node.state.owes_checkpoint, node.state.unsaved = True, why + lacking_words(folder, needed)
     node.journal.emit(
         "checkpoint_failed", round=checkpoint.round, why=why, needed_bytes=needed, free_bytes=disk_free(folder)
     )
     if again:
-        message = f"no checkpoint of round {checkpoint.round}: {node.unsaved}; it is tried again {again}"
+        message = f"no checkpoint of round {checkpoint.round}: {node.state.unsaved}; it is tried again {again}"
         node.journal.emit("warning", message=message, about="checkpoint")
 
 
 def _saved(node: Node, path: Path, next_round: int) -> None:
-    node.unsaved = None
+    node.state.unsaved = None
     node.journal.emit("checkpoint", round=next_round, path=path)
-    if node.owes_checkpoint:
-        node.owes_checkpoint = False
+    if node.state.owes_checkpoint:
+        node.state.owes_checkpoint = False
         message = f"the checkpoint of round {next_round} could be written"
         node.journal.emit("warning", message=message, about="checkpoint", recovered=True)
 
@@ -171,10 +171,10 @@ def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
     """The node's run so far, as `summary.json` has it."""
     journal, stats = node.journal, node.service.stats
     dense = BYTES_PER_PARAMETER * node.inner.trainer.numel
-    ratio = dense / node.mean_payload if stats.payload_bytes_sent and node.mean_payload else None
+    ratio = dense / node.counts.mean_bytes if stats.payload_bytes_sent and node.counts.mean_bytes else None
     return NodeSummary(
         peer_id=node.peer_id,
-        rounds=node.round,
+        rounds=node.state.round,
         steps=node.inner.steps,
         tokens=node.inner.trainer.tokens,
         wall_s=journal.wall_seconds,
@@ -193,8 +193,8 @@ def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
         compression_ratio=ratio,
         updates_accepted=stats.updates_accepted,
         updates_rejected={str(reason): count for reason, count in stats.rejected_by_reason.items()},
-        updates_in_time=node.in_time.total,
-        neighbours=node.neighbours,
+        updates_in_time=node.watch.in_time.total,
+        neighbours=node.state.neighbours,
         aggregator=node.config.sync.aggregator,
         compressor=node.config.sync.compressor,
         resumed_from=resumed_from,
@@ -206,7 +206,7 @@ def readings(node: Node) -> Readings:
     service, network = node.service, node.config.network
     return Readings(
         reachability=service.reachability(),
-        accepted={str(peer): node.accepted[str(peer)] for peer in service.neighbours()},
+        accepted={str(peer): node.counts.accepted[str(peer)] for peer in service.neighbours()},
         read_seconds={str(peer): seconds for peer, seconds in service.read_seconds.items()},
         queues=node.queues(),
         blob_seconds=service.stats.blob_seconds,
@@ -233,7 +233,7 @@ def moment(node: Node, lag_s: float | None) -> LiveSnapshot:
             "tracked": it.tracked,
             "address": it.address,
             "neighbours": it.neighbours,
-            "accepted": node.accepted[str(peer)],
+            "accepted": node.counts.accepted[str(peer)],
             "rejected": refused.get(str(peer), {}),
             "sent_bytes_per_s": speeds[peer].sent,
             "received_bytes_per_s": speeds[peer].received,
@@ -258,11 +258,11 @@ def _round_fields(
     node: Node, phase: Phase, view: RoundView, result: RoundResult, close_seconds: float
 ) -> dict[str, object]:
     stats = node.service.stats
-    round_seconds = node.lap()
+    round_seconds = node.journal.lap()
     process = psutil.Process(os.getpid())
     gpu = gpu_use(node.inner.trainer.device)
     return {
-        "round": node.round + 1,
+        "round": node.state.round + 1,
         "rounds": node.config.train.rounds,
         "train_loss": phase.loss,
         "steps": phase.steps,
@@ -272,19 +272,19 @@ def _round_fields(
         "neighbours": view.neighbours,
         "members": result.members,
         "fresh": view.fresh,
-        "updates_in_time": node.in_time.share,
+        "updates_in_time": node.watch.in_time.share,
         "exchange_s": node.service.exchange_seconds(),
         "closed_by": view.closed_by,
-        "payload_bytes": node.newest_payload,
+        "payload_bytes": node.counts.newest_bytes,
         "payload_bytes_sent": stats.payload_bytes_sent,
-        "compression_ratio": BYTES_PER_PARAMETER * node.inner.trainer.numel / node.mean_payload,
+        "compression_ratio": BYTES_PER_PARAMETER * node.inner.trainer.numel / node.counts.mean_bytes,
         "payload_bytes_received": stats.payload_bytes_received,
         "accepted": stats.updates_accepted,
         "rejected": sum(stats.rejected_by_reason.values()),
         "consensus_distance": result.consensus_distance,
         "clipped": list(result.clipped),
-        "robust_margin": node.robust_margin(result.members),
-        "link_bytes_per_s": node.link_speed,
+        "robust_margin": node.watch.robust_margin(result.members),
+        "link_bytes_per_s": node.state.link_speed,
         "rung": node.strategy.rung,
         "round_s": round_seconds,
         "close_s": close_seconds,

@@ -31,17 +31,17 @@ FINAL_ROUND_PATIENCE = 2.0
 async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
     """Train phase after phase, handing each to `synchronize`, until the last round is trained."""
     async with phases:
-        while not node.finished:
-            phase = await node.lane.drive(
+        while not node.state.finished:
+            phase = await node.executor.drive(
                 node.inner.phase(
-                    enough=node.enough,
-                    keep_state=node.checkpoint_due,
-                    schedule_step=node.schedule_step,
-                    rate_factor=node.rate_factor,
+                    enough=node.state.enough,
+                    keep_state=node.state.checkpoint_due,
+                    schedule_step=node.state.schedule_step,
+                    rate_factor=node.state.rate_factor,
                 )
             )
-            node.watch_arrivals(phase)
-            node.begin_closing()
+            node.watch.check_arrivals(phase)
+            node.state.begin_closing(waits_for_group=node.averager.waits_for_group)
             plan_phase(node, phase.step_seconds)
             await phases.send(phase)
 
@@ -50,8 +50,8 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
     """Close a round for every phase trained."""
     async with phases:
         async for phase in phases:
-            node.look_around()
-            if node.lost and await rejoin(node):
+            node.state.look_around(node.service.swarm_round())
+            if node.state.lost and await rejoin(node):
                 continue
             await check_phase(node, phase)
             began = trio.current_time()
@@ -60,9 +60,9 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             if result.robust:
                 node.service.outvotes_liars()
             node.inner.correct(result.correction_d, taken_at=phase.end_step)
-            node.closed_round = node.round
+            node.state.closed_round = node.state.round
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
-            node.enter_round(node.round + 1)
+            node.state.enter_round(node.state.round + 1)
 
 
 def _ignore(update: Update) -> None:
@@ -87,18 +87,17 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
                     else:
                         await node.compute(lambda: strategy.track(peer, payload), spent)  # noqa: B023
         except PayloadError as offence:
-            node.count_refused(peer)
+            node.counts.note_refused(peer)
             node.service.rejected(update, *_charge(offence))
         except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours
-            node.count_refused(peer)
+            node.counts.note_refused(peer)
             node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")
         else:
             node.service.accepted(update)
-            node.count_accepted(peer)
-            node.deltas_taken += update.kind == "delta"
+            node.counts.note_accepted(peer, delta=update.kind == "delta")
             taken(update)
             node.pace.took(peer, update.steps if update.kind == "delta" else None)
-            node.look_around()
+            node.state.look_around(node.service.swarm_round())
 
 
 def _charge(offence: PayloadError) -> tuple[Reason, str]:
@@ -114,6 +113,6 @@ def patience(node: Node, phase: Phase, began: float) -> float:
     """How long closing may take at most: the time of tau steps, so that no correction is older than that; or as long as
     an exchange takes where tau steps are over before, for the correction would else have nobody's update in it."""
     exchange_s = node.averager.least_s(node)
-    if node.last_round:
+    if node.state.last_round:
         return max(exchange_s, FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.pace.steps))
-    return max(exchange_s, node.overlap_steps * phase.step_seconds - (trio.current_time() - began))
+    return max(exchange_s, node.state.overlap_steps * phase.step_seconds - (trio.current_time() - began))

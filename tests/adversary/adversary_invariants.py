@@ -127,7 +127,7 @@ class Watch:
             self.found.add("forgotten", f"the bootstrap node has forgotten {len(lost)} of {len(there)} members")
 
     def _look_at_round(self, life: Life) -> None:
-        name, now = life.member.name, life.member.node.round
+        name, now = life.member.name, life.member.node.state.round
         last = self.rounds.get((name, life.began), life.resumed_round or 0)
         if now < last:
             self.found.add("back", f"{name} went from round {last} back to {now}")
@@ -208,9 +208,9 @@ def _nobody_ends_early(stage: Stage, found: Violations) -> None:
         if member.error is not None:
             found.add("ended", f"{member.name} with {type(member.error).__name__}: {_innermost(member.error)}")
         elif life.ends and not member.done.is_set():
-            found.add("hangs", f"{member.name} in round {node.round} of {rounds}")
-        elif life.ends and node.round < rounds:
-            found.add("ended", f"{member.name} after {node.round} of {rounds} rounds")
+            found.add("hangs", f"{member.name} in round {node.state.round} of {rounds}")
+        elif life.ends and node.state.round < rounds:
+            found.add("ended", f"{member.name} after {node.state.round} of {rounds} rounds")
 
 
 def _innermost(error: BaseException) -> BaseException:

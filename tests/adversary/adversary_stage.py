@@ -184,7 +184,7 @@ class Stage:
             number=number,
             member=member,
             began=trio.current_time(),
-            resumed_round=member.node.round if member.resumed else None,
+            resumed_round=member.node.state.round if member.resumed else None,
             peer=member.transport.peer_id,
             role=role,
         )
@@ -208,7 +208,7 @@ class Stage:
         adopt = node.strategy.adopt
 
         def watched(staleness: Any) -> Any:
-            self.adoptions.append(Adoption(name, trio.current_time(), frozenset(staleness), node.round))
+            self.adoptions.append(Adoption(name, trio.current_time(), frozenset(staleness), node.state.round))
             return adopt(staleness)
 
         node.strategy.adopt = watched  # type: ignore[method-assign]
@@ -254,7 +254,7 @@ class Stage:
     @property
     def round(self) -> int:
         """Where the honest trainers stand: their low median."""
-        rounds = [life.member.node.round for life in self.running if life.role == "trainer"]
+        rounds = [life.member.node.state.round for life in self.running if life.role == "trainer"]
         return median_low(rounds) if rounds else self.scenario.rounds
 
     def models(self) -> list[Vector]:

@@ -33,7 +33,7 @@ def rounds_of(member: Member) -> list[int]:
 
 
 async def reached(member: Member, rounds: int) -> None:
-    while member.node.round < rounds:  # noqa: ASYNC110
+    while member.node.state.round < rounds:  # noqa: ASYNC110
         await trio.sleep(0.05)
 
 
@@ -71,7 +71,7 @@ async def test_three_close_their_rounds_together(
             assert not member.told("rejected")
             assert not member.node.strategy_lock.locked()
             assert member.node.averager.least_s(member.node) >= 0.0
-            assert member.node.mean_payload > 0
+            assert member.node.counts.mean_bytes > 0
             assert member.eval_loss < member.node.journal.first["eval_loss"]
 
 

@@ -1,6 +1,5 @@
 """A newer manifest at a trainer: from its round on, for training and for closing, and once."""
 
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,27 +11,25 @@ from node.swarm import agreed_settings
 from node.swarm.effective_manifest import holding, rounds_of
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
+from node.training.pace import Pace
+from node.training.run_state import RunState
 
 ADMIN = Authority(b"\x07" * 32)
 
 
-@dataclass
 class Parts:
     """As much of a node as a manifest touches."""
 
-    config: Config = field(default_factory=Config)
-    round: int = 0
-    closing: bool = False
-    settle: Any = None
-    rounds_in: Any = None
-    settled: list[Any] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, *, round: int = 0, config: Config | None = None) -> None:
+        pace = Pace("own", 20, f=0, own="own", clock=lambda: 0.0)
+        self.state = RunState(config=config or Config(), pace=pace, round=round)
+        self.settled: list[Any] = []
         self.inner = SimpleNamespace(trainer=SimpleNamespace(config=self.config.train))
         self.service = SimpleNamespace(round_closer=SimpleNamespace(settle=self.settled.append))
 
-    def settle_round(self) -> None:
-        self.settle(self.round + self.closing, self.round)
+    @property
+    def config(self) -> Config:
+        return self.state.config
 
 
 def chain(*versions: tuple[int, dict[str, Any]]) -> ManifestChain:
@@ -66,11 +63,17 @@ def test_training_begins_by_it_a_phase_before_the_round_is_closed_by_it() -> Non
     node, made = Parts(), chain((3, {"train.learning_rate": 0.5, "network.quorum": 0.5}))
     _, told = follow(node, made)
     rates = []
-    for node.round in range(5):
-        for node.closing in (False, True):
-            node.settle_round()
+    state = node.state
+    for state.round in range(5):
+        for state.closing in (False, True):
+            node.state.apply_manifests()
             rates.append(
-                (node.round, node.closing, node.inner.trainer.config.learning_rate, node.config.network.quorum)
+                (
+                    node.state.round,
+                    node.state.closing,
+                    node.inner.trainer.config.learning_rate,
+                    node.config.network.quorum,
+                )
             )
     before, after = Config().train.learning_rate, 0.5
     assert rates[4] == (2, False, before, Config().network.quorum)
@@ -144,4 +147,4 @@ def test_what_holds_where_rounds_were_added_more_than_once() -> None:
 def test_a_newcomer_at_round_0_knows_how_many_rounds_there_are_where_the_others_stand() -> None:
     node = Parts()
     follow(node, chain((60, {"train.rounds": 80})))
-    assert [node.config.train.rounds, node.rounds_in(59), node.rounds_in(70)] == [60, 60, 80]
+    assert [node.config.train.rounds, node.state.rounds_at(59), node.state.rounds_at(70)] == [60, 60, 80]

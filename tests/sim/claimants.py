@@ -41,11 +41,11 @@ class Claimant:
     async def keep_up(self, like: Member, *, every_s: float) -> None:
         """Publish an update of nothing for each round that an honest node enters, as a member that trains would."""
         payload = compress.get("q2").encode(torch.zeros(like.node.inner.trainer.numel))
-        at = like.node.round
+        at = like.node.state.round
         await self.say(at)
         while not like.done.is_set():
             await trio.sleep(every_s)
-            if like.node.round > at:
+            if like.node.state.round > at:
                 at += 1
                 await self.service.publish(round=at, codec="q2", payload=payload, steps=5, tokens=80)
 

@@ -79,7 +79,7 @@ async def test_a_newcomer_whose_first_neighbour_lies_joins_the_honest(
             (joined,) = late.told("joined")
             assert joined["donors"] >= 3
             assert liar.peer not in joined["peers"]
-            assert joined["round"] <= max(node.node.round for node in nodes)
+            assert joined["round"] <= max(node.node.state.round for node in nodes)
             assert norm(late) < 10
             nursery.cancel_scope.cancel()
 
@@ -123,7 +123,7 @@ async def test_a_resumed_node_whose_first_neighbour_lies_keeps_what_it_has(
                 members.network.stall(other.transport.peer_id)
             back = await members.start("n3", wait_for=1, peers=(liar.address,), **LONG)
             assert back.resumed
-            kept = back.node.round
+            kept = back.node.state.round
             assert kept >= 25
             await until(lambda: len(back.told("round")) >= 10)
             assert not back.told("joined")
@@ -146,7 +146,7 @@ async def test_identities_that_come_and_go_do_not_capture_an_observer(
     with trio.fail_after(1000):
         async with swarm(tmp_path) as members, trio.open_nursery() as nursery:
             nodes, watcher = await watched(members)
-            await until(lambda: watcher.node.round >= 8)
+            await until(lambda: watcher.node.state.round >= 8)
             for number in range(identities):
                 liar: Claimant = await claim(
                     members, nursery, nodes[0], number, value=1e12, peers=(watcher.transport.addresses[0],)
@@ -155,7 +155,7 @@ async def test_identities_that_come_and_go_do_not_capture_an_observer(
                 held = watcher.node.strategy.estimates  # type: ignore[attr-defined]
                 await until(lambda: str(liar.peer) in held)  # noqa: B023
                 await liar.leave()
-            at = watcher.node.round
+            at = watcher.node.state.round
             await members.finished()
     assert at < 56
     rounds = watcher.told("evaluated")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 import trio
 from sim_strangers import stranger
-from sim_swarm import Member, swarm
+from sim_swarm import Member, put_part, swarm
 
 from gossip.core.api import NeighbourStatus
 from gossip.core.work_limit import PEER_BURST_S, PEER_SHARE, ROUND_UPDATES, ROUNDS_SAVED
@@ -35,7 +35,7 @@ WRITE_S = 0.010
 """By q2."""
 
 
-class PricedLane(InlineExecutor):
+class PricedExecutor(InlineExecutor):
     """Reading takes virtual time, by codec, and so does writing; all else none."""
 
     def __init__(self) -> None:
@@ -60,17 +60,18 @@ class Priced:
     read: dict[str, float] = field(default_factory=dict)
 
     def put_into(self, node: Node) -> None:
-        lane = node.lane = PricedLane()
+        executor = PricedExecutor()
+        put_part(node, "executor", executor)
         apply, encode = node.strategy.apply, node.strategy.encode
 
         def priced_apply(peer: str, codec: str, payload: bytes) -> None:
-            lane.price = READ_S[codec]
-            if node.round > 0:  # before it has trained there is nothing that reading holds up
-                self.read[peer] = self.read.get(peer, 0.0) + lane.price
+            executor.price = READ_S[codec]
+            if node.state.round > 0:  # before it has trained there is nothing that reading holds up
+                self.read[peer] = self.read.get(peer, 0.0) + executor.price
             apply(peer, codec, payload)
 
         def priced_encode(theta_d: torch.Tensor, **rest: Any) -> Any:
-            lane.price = WRITE_S
+            executor.price = WRITE_S
             return encode(theta_d, **rest)
 
         node.strategy.apply = priced_apply  # type: ignore[method-assign]
@@ -139,7 +140,9 @@ async def flood(service: Any, nodes: list[Member], outcome: Outcome) -> None:
     payload = compress.get(SLOWEST).encode(torch.zeros(numel))
     await service.begin_epoch(epoch=1, round=0, snapshot=None)
     while True:
-        await service.publish(round=nodes[0].node.round, codec=SLOWEST, payload=payload, steps=STEPS, tokens=STEPS * 16)
+        await service.publish(
+            round=nodes[0].node.state.round, codec=SLOWEST, payload=payload, steps=STEPS, tokens=STEPS * 16
+        )
         theirs: list[NeighbourStatus] = [
             member.node.service.neighbours()[service._engine.me]
             for member in nodes

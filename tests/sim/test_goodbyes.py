@@ -20,13 +20,13 @@ async def test_who_is_stopped_says_goodbye_and_keeps_what_it_learned(tmp_path: P
         two.stop.set()
         await two.done.wait()
         assert trio.current_time() - began < GOODBYE_S / 2, "it waited for more than the answers"
-        assert two.node.checkpoints.newest().round == two.node.round
+        assert two.node.checkpoints.newest().round == two.node.state.round
         (lost,) = one.told("neighbour_lost")
         assert (lost["peer"], lost["detail"]) == (two.node.peer_id, "it left")
         assert lost["at"] - began < GOODBYE_S / 2
-        await until_round(one.node.round + 3, one)  # and it goes on alone
+        await until_round(one.node.state.round + 3, one)  # and it goes on alone
         again = await members.start("two", train={"rounds": 400}, wait_for=1)
-        await until_round(one.node.round + 3, one, again)
+        await until_round(one.node.state.round + 3, one, again)
         assert again.node.peer_id in one.node.service.neighbours()
 
 
@@ -57,5 +57,5 @@ async def test_who_asks_twice_is_not_asked_for_patience(number: signal.Signals) 
 
 
 async def until_round(number: int, *members: Member) -> None:
-    while min(member.node.round for member in members) < number:  # noqa: ASYNC110  # on a clock that costs nothing
+    while min(member.node.state.round for member in members) < number:  # noqa: ASYNC110  # on a clock that costs nothing
         await trio.sleep(0.05)

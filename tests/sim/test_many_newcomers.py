@@ -64,11 +64,11 @@ async def test_two_that_were_away_together_do_not_wait_for_each_other(
         await trio.sleep(10 * PHASE_S)
         for it in away:
             members.network.stall(it.transport.peer_id)
-            it.node.lane._step_seconds = 20 * STEP_SECONDS  # type: ignore[attr-defined]
+            it.node.executor._step_seconds = 20 * STEP_SECONDS  # type: ignore[attr-defined]
         await trio.sleep(12 * PHASE_S)
         for it in away:
             members.network.unstall(it.transport.peer_id)
-            it.node.lane._step_seconds = STEP_SECONDS  # type: ignore[attr-defined]
+            it.node.executor._step_seconds = STEP_SECONDS  # type: ignore[attr-defined]
         back = trio.current_time()
         await trio.sleep(10 * PHASE_S)
         for it in away:

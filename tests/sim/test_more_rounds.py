@@ -38,13 +38,13 @@ async def test_more_rounds_are_trained_by_members_that_had_finished(
         async with swarm(tmp_path) as members:
             first = await start_all(members, *NAMES)
             await members.finished()
-            assert [it.node.round for it in first] == [ROUNDS] * 3
+            assert [it.node.state.round for it in first] == [ROUNDS] * 3
             give_more(lab, tmp_path / "a", MORE, ROUNDS)
             again = await start_all(members, "b", "c", "a")  # those who have not heard wait for the one who has
             await members.finished()
     for it in again:
         assert it.resumed
-        assert it.node.round == MORE
+        assert it.node.state.round == MORE
         assert [fields["round"] for fields in it.told("round")] == [5, 6, 7]
         assert "asking the other members" in it.told("waiting")[0]["message"]
         assert it.told("manifest")[0]["changes"] == {"train.rounds": MORE}
@@ -67,7 +67,7 @@ async def test_a_round_behind_the_end_that_an_older_release_signed_is_not_waited
             files.hand_over(chain.dump())
             again = await members.start("a", follows=True, **KEPT)
             await members.finished()
-    assert again.node.round == MORE
+    assert again.node.state.round == MORE
 
 
 async def test_one_that_is_given_nothing_more_ends_with_nothing_done(
@@ -82,7 +82,7 @@ async def test_one_that_is_given_nothing_more_ends_with_nothing_done(
             again = await members.start("a", follows=True, **KEPT)
             await members.finished()
             assert 20 <= trio.current_time() - began < 30
-    assert again.node.round == ROUNDS
+    assert again.node.state.round == ROUNDS
     assert not again.told("round")
 
 
@@ -95,9 +95,9 @@ async def test_a_newcomer_comes_into_the_added_rounds(tmp_path: Path, autojump_c
             await members.finished()
             give_more(lab, tmp_path / "a", many, ROUNDS)
             again = await start_all(members, *NAMES)
-            while again[0].node.round < ROUNDS + 20:  # noqa: ASYNC110
+            while again[0].node.state.round < ROUNDS + 20:  # noqa: ASYNC110
                 await trio.sleep(0.1)
             late = await members.start("late", wait_for=1, follows=True, **KEPT)
             await members.finished()
-    assert late.node.round == many
+    assert late.node.state.round == many
     assert late.told("joined")[0]["round"] > ROUNDS

@@ -79,7 +79,7 @@ async def test_it_has_the_swarm_s_model_to_the_last_round_and_gives_nothing(
     stats = watcher.node.service.stats
     assert (stats.payload_bytes_sent, stats.snapshot_bytes_sent) == (0, 0)
     assert watcher.node.inner.steps == 0
-    assert rounds_of(watcher, "round")[-1] == ROUNDS == watcher.node.round
+    assert rounds_of(watcher, "round")[-1] == ROUNDS == watcher.node.state.round
     assert rounds_of(watcher, "evaluated") == rounds_of(watcher, "round") == rounds_of(watcher, "checkpoint")
     assert watcher.told("round")[-1]["members"] == 3
 
@@ -109,7 +109,7 @@ async def test_where_members_meet_it_takes_their_whole_models(
             await start_trainers(members, **sync)
             watcher = await members.start("watcher", wait_for=1, **{**WATCHING, **sync})
             await members.finished()
-    assert watcher.node.round >= EVERY
+    assert watcher.node.state.round >= EVERY
     assert watcher.node.service.stats.payload_bytes_sent == 0
     assert watcher.eval_loss < watcher.node.journal.first["eval_loss"]
 
@@ -123,18 +123,18 @@ async def test_it_stops_goes_on_and_is_cut_when_it_is_revoked(
         async with swarm(tmp_path, keep_errors=True) as members:
             trainers = await start_trainers(members, **learning)
             watcher = await members.start("watcher", wait_for=1, **{**WATCHING, **learning})
-            await until(lambda: watcher.node.round >= EVERY)
+            await until(lambda: watcher.node.state.round >= EVERY)
             watcher.stop.set()
             await watcher.done.wait()
             kept = CheckpointStore(tmp_path / "watcher" / "checkpoint").newest()
             assert kept is not None
-            assert kept.round == watcher.node.round
+            assert kept.round == watcher.node.state.round
             assert torch.equal(kept.tensors["trainer.parameters"], model(watcher))
 
             again = await members.start("watcher", wait_for=1, **{**WATCHING, **learning})
             assert again.resumed
-            assert again.node.round == kept.round
-            await until(lambda: again.node.round > kept.round)
+            assert again.node.state.round == kept.round
+            await until(lambda: again.node.state.round > kept.round)
             assert not again.told("joined"), "that is told once"
 
             now = int(time.time())
@@ -147,7 +147,7 @@ async def test_it_stops_goes_on_and_is_cut_when_it_is_revoked(
             await again.done.wait()
             assert "your membership was revoked by admin " in str(again.error)
             assert "(left)" in str(again.error)
-            assert trainers[0].node.round < 40
+            assert trainers[0].node.state.round < 40
             await members.finished()
             assert not any(it.error for it in trainers)
         assert {fields["members"] for it in trainers for fields in it.told("round")} == {3}

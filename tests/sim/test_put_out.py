@@ -29,7 +29,7 @@ async def start_all(members: Swarm, *names: str) -> list[Member]:
 
 
 async def reached(member: Member, round_: int) -> None:
-    while member.node.round < round_:  # noqa: ASYNC110
+    while member.node.state.round < round_:  # noqa: ASYNC110
         await trio.sleep(0.05)
 
 
@@ -50,7 +50,7 @@ async def test_one_that_is_revoked_is_told_by_whom_and_stops(
             await reached(gone, 4)
             others[0].node.service.submit([put_out(lab, gone)])
             await gone.done.wait()
-            assert others[0].node.round < ROUNDS - 10, "and not when all is over"
+            assert others[0].node.state.round < ROUNDS - 10, "and not when all is over"
             await members.finished()
     assert isinstance(gone.error, RunError)
     assert gone.error.message.startswith("your membership was revoked by admin ")
@@ -140,7 +140,7 @@ async def test_a_liar_talks_nobody_out(tmp_path: Path, autojump_clock: trio.test
             await members.finished(*NAMES[:3])
             liar.stop.set()
     assert says.told, "it was asked"
-    assert [(it.error, it.node.round) for it in honest] == [(None, ROUNDS)] * 3
+    assert [(it.error, it.node.state.round) for it in honest] == [(None, ROUNDS)] * 3
     hints = [fields["message"] for it in honest for fields in it.told("warning")]
     assert any(
         "does not let this node in, and says that the membership was revoked: its word alone" in it for it in hints

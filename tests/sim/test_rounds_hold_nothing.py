@@ -91,7 +91,7 @@ async def test_three_times_the_rounds_hold_as_many_bytes(
         ]
 
         async def rounds(count: int) -> None:
-            await until(lambda: min(member.node.round for member in nodes) >= count, 10_000.0)
+            await until(lambda: min(member.node.state.round for member in nodes) >= count, 10_000.0)
 
         tracemalloc.start(1)
         try:

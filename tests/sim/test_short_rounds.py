@@ -96,7 +96,7 @@ def test_six_nodes_hear_each_other_though_an_exchange_outlasts_a_phase() -> None
         assert set(column(node, "closed_by")) == {"quorum"}
         assert node.node.service.stats.updates_accepted >= 0.95 * 5 * rounds
         assert column(node, "updates_in_time")[-1] > 0.95
-        assert node.node.in_time.total > 0.8
+        assert node.node.watch.in_time.total > 0.8
         assert column(node, "utilization")[-1] >= 0.9
         assert max(column(node, "round_s")) < 1.5 * EXCHANGE_S, "no longer than that takes"
         assert sum(column(node, "steps")) == node.node.inner.steps
@@ -228,7 +228,7 @@ def test_twenty_updates_lost_in_a_row_bring_the_warning_and_then_the_recovery() 
 
 @pytest.mark.parametrize(("parameters", "handed_over"), [(SMALL_MODEL, False), (SMALL_MODEL + 1, True)])
 async def test_a_small_models_vectors_are_handed_to_no_thread(parameters: int, handed_over: bool) -> None:
-    node = SimpleNamespace(lane=ThreadExecutor(), inner=SimpleNamespace(trainer=SimpleNamespace(numel=parameters)))
+    node = SimpleNamespace(executor=ThreadExecutor(), inner=SimpleNamespace(trainer=SimpleNamespace(numel=parameters)))
     took: list[float] = []
     thread = await Node.compute(node, threading.get_ident, took.append)  # type: ignore[arg-type]
     assert (thread != threading.get_ident()) is handed_over

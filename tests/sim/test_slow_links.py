@@ -96,4 +96,4 @@ async def test_a_fixed_compressor_has_no_rung(tmp_path: Path, autojump_clock: tr
         await members.finished()
         for member in members.members.values():
             assert {fields["rung"] for fields in member.told("round")} == {""}
-            assert {fields["payload_bytes"] for fields in member.told("round")} == {member.node.newest_payload}
+            assert {fields["payload_bytes"] for fields in member.told("round")} == {member.node.counts.newest_bytes}

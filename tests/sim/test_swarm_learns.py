@@ -12,7 +12,8 @@ from sim_swarm import STEP_SECONDS, Swarm, swarm
 
 from node.training.checkpoint import CheckpointStore
 from node.training.joining import TELL_S
-from node.training.node import SETTLED_ROUNDS, Node
+from node.training.node import Node
+from node.training.run_watch import SETTLED_ROUNDS
 
 
 def spread(members: Swarm) -> float:

@@ -62,7 +62,7 @@ async def play(folder: Path, honest: int, networks: list[str | None]) -> Outcome
             nodes = [
                 await members.start(f"n{number}", wait_for=min(5, honest - 1), **SETTINGS) for number in range(honest)
             ]
-            while max(node.node.round for node in nodes) < ARRIVE:  # noqa: ASYNC110
+            while max(node.node.state.round for node in nodes) < ARRIVE:  # noqa: ASYNC110
                 await trio.sleep(PHASE_S)
             crowd: list[Claimant] = []
             for number, network in enumerate(networks):

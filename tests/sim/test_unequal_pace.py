@@ -76,7 +76,7 @@ def test_auto_takes_as_few_steps_as_the_link_hides_and_learns_more_from_as_many(
     fixed = play("fixed", (0.05,) * 4, rounds=9, inner_steps=20, link=link)
     auto = play("auto", (0.05,) * 4, rounds=24, inner_steps=20, link=link)
     for member in auto:
-        seconds = member.node.newest_payload / link.bytes_per_s  # and some for the frames around it
+        seconds = member.node.counts.newest_bytes / link.bytes_per_s  # and some for the frames around it
         assert plans(member)[-4:] == [3] * 4
         assert 2 * 0.05 < seconds < 3 * 0.05
         assert plans(member) == sorted(plans(member), reverse=True)
@@ -101,16 +101,16 @@ def test_auto_keeps_machines_of_unlike_speed_together() -> None:
 def test_the_learning_rate_follows_the_rounds_whatever_the_steps_are() -> None:
     (alone,) = play("fixed", (0.05,), rounds=2, inner_steps=10)
     node = alone.node
-    node.round, node.pace.steps = 1, 4
-    assert [node.schedule_step(steps) for steps in range(6)] == [10, 12, 15, 17, 19, 19]
+    node.state.round, node.pace.steps = 1, 4
+    assert [node.state.schedule_step(steps) for steps in range(6)] == [10, 12, 15, 17, 19, 19]
     node.pace.steps = 10
-    assert [node.schedule_step(steps) for steps in (0, 3, 9, 12)] == [10, 13, 19, 19]
+    assert [node.state.schedule_step(steps) for steps in (0, 3, 9, 12)] == [10, 13, 19, 19]
 
 
 def test_steps_beyond_those_planned_are_smaller_and_smaller() -> None:
     (alone,) = play("fixed", (0.05,), rounds=2, inner_steps=10)
     node = alone.node
-    assert {node.rate_factor(steps) for steps in range(10)} == {1.0}
-    assert [node.rate_factor(steps) for steps in (19, 39, 99)] == [0.5, 0.25, 0.1]
+    assert {node.state.rate_factor(steps) for steps in range(10)} == {1.0}
+    assert [node.state.rate_factor(steps) for steps in (19, 39, 99)] == [0.5, 0.25, 0.1]
     node.pace.steps = 1
-    assert [node.rate_factor(steps) for steps in (0, 1, 3)] == [1.0, 0.5, 0.25]
+    assert [node.state.rate_factor(steps) for steps in (0, 1, 3)] == [1.0, 0.5, 0.25]

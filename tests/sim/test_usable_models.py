@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from sim_swarm import Member, swarm
+from sim_swarm import Member, put_part, swarm
 
 from node.roles import trainer
 from node.system.errors import RunError
@@ -171,7 +171,7 @@ class Full(CheckpointStore):
 
 def on(store: Full) -> Any:
     def change(node: Node) -> None:
-        node.checkpoints = store
+        put_part(node, "checkpoints", store)
 
     return change
 

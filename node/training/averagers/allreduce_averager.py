@@ -60,11 +60,14 @@ class AllReduceAverager:
     async def _close(self, node: Node, phase: Phase, ends_at: float) -> tuple[RoundView, RoundResult]:
         strategy, packed = self._strategy, await self._pack(node, phase)
         await node.service.publish(
-            round=node.round, codec=MARK_CODEC, payload=MARK, steps=phase.steps, tokens=phase.tokens
+            round=node.state.round, codec=MARK_CODEC, payload=MARK, steps=phase.steps, tokens=phase.tokens
         )
-        node.note_payload(len(packed))
+        node.counts.note_published(len(packed))
         node.pace.took(node.peer_id, phase.steps)
-        names = [PeerId(name) for name in strategy.peer_selection(node.service.members(node.round), round=node.round)]
+        names = [
+            PeerId(name)
+            for name in strategy.peer_selection(node.service.members(node.state.round), round=node.state.round)
+        ]
         left_s = max(0.0, ends_at - trio.current_time())
         parts: list[Reduced] = []
 
@@ -74,24 +77,24 @@ class AllReduceAverager:
 
         async def gather() -> None:
             with trio.move_on_after(left_s):
-                await node.service.wait_for_round(node.round, names)
-            node.gathered()
+                await node.service.wait_for_round(node.state.round, names)
+            node.state.gathered()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(gather)
             nursery.start_soon(exchange)
-            view = await node.service.close_round(node.round, at_most_s=left_s)
+            view = await node.service.close_round(node.state.round, at_most_s=left_s)
         async with node.strategy_lock:
             node.forget(node.estimates.forget_all_but(()))  # of models that were fetched to enter the run
             with node.pace.work():
-                finish = partial(strategy.finish, phase.theta_d, names, parts, round=node.round)
-                return view, await node.lane.offload(finish)
+                finish = partial(strategy.finish, phase.theta_d, names, parts, round=node.state.round)
+                return view, await node.executor.offload(finish)
 
     async def _pack(self, node: Node, phase: Phase) -> bytes:
         try:
             async with node.strategy_lock:
                 with node.pace.work():
-                    return await node.lane.offload(lambda: self._strategy.pack(phase.theta_d))
+                    return await node.executor.offload(lambda: self._strategy.pack(phase.theta_d))
         except ValueError as error:
             raise diverged(node, why_refused(error)) from error
 
@@ -99,6 +102,6 @@ class AllReduceAverager:
         def reduce(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
             return self._strategy.reduce({str(peer): data for peer, data in vectors.items()})
 
-        group = Group(members=tuple(names), round=node.round, size=len(packed))
+        group = Group(members=tuple(names), round=node.state.round, size=len(packed))
         parts = await node.service.exchange(group, packed, reduce, gather_s=GATHER_SHARE * seconds, timeout_s=seconds)
         return [Reduced(part.owner, part.part, part.data) for part in parts]

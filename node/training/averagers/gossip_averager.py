@@ -21,14 +21,14 @@ class GossipAverager:
 
     def least_s(self, node: Node) -> float:
         """As long as updates took of late to reach a quorum: a correction would else have nobody's update in it."""
-        return node.service.exchange_patience(node.round)
+        return node.service.exchange_patience(node.state.round)
 
     async def close(self, node: Node, phase: Phase, *, at_most_s: float) -> tuple[RoundView, RoundResult]:
         """Publish, wait for a quorum or the deadline, and aggregate over the members of the round."""
         with node.closing_times.measure("publish"):
             await self._publish(node, phase)
         with node.closing_times.measure("collect"):
-            view = await node.service.close_round(node.round, at_most_s=at_most_s)
+            view = await node.service.close_round(node.state.round, at_most_s=at_most_s)
         with node.closing_times.measure("aggregate"):
             return view, await self._aggregate(node, phase, view)
 
@@ -39,20 +39,20 @@ class GossipAverager:
             with node.pace.work():
                 message = await self._encode(node, phase)
             await node.service.publish(
-                round=node.round,
+                round=node.state.round,
                 codec=message.codec,
                 payload=message.payload,
                 steps=phase.steps,
                 tokens=phase.tokens,
                 state=lambda: node.compute(self._strategy.snapshot),
             )
-        node.note_payload(len(message.payload))
+        node.counts.note_published(len(message.payload))
         node.pace.took(node.peer_id, phase.steps)
 
     async def _encode(self, node: Node, phase: Phase) -> Message:
         try:
             return await node.compute(
-                lambda: self._strategy.encode(phase.theta_d, round=node.round), node.service.trained
+                lambda: self._strategy.encode(phase.theta_d, round=node.state.round), node.service.trained
             )
         except ValueError as error:
             raise diverged(node, why_refused(error)) from error
@@ -60,10 +60,12 @@ class GossipAverager:
     async def _aggregate(self, node: Node, phase: Phase, view: RoundView) -> RoundResult:
         """Aggregate over the members of the closed round and take the outer step."""
         staleness = {str(peer): rounds for peer, rounds in view.staleness.items()}
-        if view.arriving and len(staleness) + 1 < node.needed_members:
+        if view.arriving and len(staleness) + 1 < node.watch.needed_members:
             staleness = {}  # the others are about to come: until then the few that are here may all be liars
         async with node.strategy_lock:
             # Who left after the round was closed still counts in it: at the end all leave within one round's time.
             node.forget(node.estimates.forget_departed(besides=staleness))
             with node.pace.work():
-                return await node.compute(lambda: self._strategy.aggregate(phase.theta_d, staleness, round=node.round))
+                return await node.compute(
+                    lambda: self._strategy.aggregate(phase.theta_d, staleness, round=node.state.round)
+                )

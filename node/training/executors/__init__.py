@@ -5,8 +5,8 @@ from node.training.executors.inline import InlineExecutor
 from node.training.executors.thread import ThreadExecutor
 from p2ptrain.registry import Registry
 
-LANES: Registry[Executor] = Registry("lanes")
-LANES.register("thread")(ThreadExecutor)
-LANES.register("inline")(InlineExecutor)
+EXECUTORS: Registry[Executor] = Registry("executors")
+EXECUTORS.register("thread")(ThreadExecutor)
+EXECUTORS.register("inline")(InlineExecutor)
 
-__all__ = ["LANES", "Executor", "InlineExecutor", "ThreadExecutor"]
+__all__ = ["EXECUTORS", "Executor", "InlineExecutor", "ThreadExecutor"]
