@@ -12,6 +12,7 @@ from gossip.core.api import MAX_COUNTED_PEERS
 from gossip.core.ids import PeerId
 from gossip.service import GossipService
 from node.config.schema import Config
+from node.events.event_types import WarningEvent
 from node.events.journal import Journal
 from node.metrics.energy import Meter
 from node.system.errors import RunError
@@ -202,7 +203,7 @@ class Node:
             few = f"a lying one may do harm; sync.f = {sync.f} is withstood from {self.needed_members} on{averages}"
             state = f"sync.f = {sync.f} is withstood again" if holds else few
             message = f"{members} member{'s' * (members != 1)} here, own model included: {state}"
-        self.journal.emit("warning", message=message)
+        self.journal.emit(WarningEvent(message=message))
 
     def _lacks_members(self, members: int) -> bool:
         """Whether too few members are something to look at. In its first rounds a node still meets them, and one that
@@ -215,7 +216,7 @@ class Node:
         """Say so when the task fails at its own metrics, once: training goes on without them."""
         if fault and not self._told_of_metrics:
             self._told_of_metrics = True
-            self.journal.emit("warning", message=f"no metrics of the task's own: {fault}")
+            self.journal.emit(WarningEvent(message=f"no metrics of the task's own: {fault}"))
 
     def watch_skipped(self) -> None:
         """Say so when steps begin to be skipped."""
@@ -225,7 +226,7 @@ class Node:
             message = (
                 f"{skipped} steps skipped: loss or gradient is not finite; lower train.learning_rate if it goes on"
             )
-            self.journal.emit("warning", message=message)
+            self.journal.emit(WarningEvent(message=message))
 
     def watch_refused(self) -> None:
         """Say so when none of the first updates of neighbours could be taken."""
@@ -233,7 +234,7 @@ class Node:
         if refused >= REFUSED_TOLD and not self.deltas_taken and not self._told_of_refused:
             self._told_of_refused = True
             message = f"none of the {refused} updates of neighbours so far could be taken: this node learns alone"
-            self.journal.emit("warning", message=message)
+            self.journal.emit(WarningEvent(message=message))
 
     def watch_arrivals(self, phase: Phase) -> None:
         """At the end of a phase: see whose updates of the round before have arrived meanwhile, and whether rounds last
@@ -249,10 +250,11 @@ class Node:
             if turn is not None:
                 again = f"{self.in_time.share or 0:.0%} of the neighbours' updates arrive in time again"
                 words = late_words(self.in_time, lengths) if turn == "fell" else again
-                self.journal.emit("warning", message=words, about="updates_in_time", recovered=turn == "recovered")
+                recovered = turn == "recovered"
+                self.journal.emit(WarningEvent(message=words, about="updates_in_time", recovered=recovered))
         steps = self.lengthened.add(phase.steps, self.pace.steps)
         if steps is not None:
-            self.journal.emit("warning", message=lengthened_words(steps, lengths), about="round_length")
+            self.journal.emit(WarningEvent(message=lengthened_words(steps, lengths), about="round_length"))
 
     async def compute(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
         """Run one piece of a round's work on vectors: on the event loop where the model is small, and beside it by the
