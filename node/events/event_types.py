@@ -12,7 +12,6 @@ default, else None where it may be None, else the empty value of its type. Emitt
 
 import types
 from collections.abc import Callable, Iterator, Mapping
-from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -33,18 +32,22 @@ class Event:
 
     def to_record(self) -> Record:
         """The event as JSON has it."""
-        record: Record = {"ts": self.ts, "event": self.name}
-        record.update(vars(self))
+        return {"ts": self.ts, "event": self.name, **self.told()}
+
+    def told(self) -> Record:
+        """Its own fields, as they stand in the record."""
+        told = dict(vars(self))
+        del told["ts"]
         for name in _left_out(type(self)):
-            if record[name] is None:
-                del record[name]
-        return record
+            if told[name] is None:
+                del told[name]
+        return told
 
     def at(self, ts: float) -> Self:
         """The same event, told at this time."""
-        told = copy(self)  # replace() makes all fields anew: 20 us for those of a round, where this takes 3
-        vars(told)["ts"] = ts
-        return told
+        copied = object.__new__(type(self))  # replace() makes all fields anew: 20 us for a round's, where this takes 1
+        vars(copied).update(vars(self), ts=ts)
+        return copied
 
 
 @dataclass(frozen=True, kw_only=True)

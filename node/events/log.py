@@ -59,12 +59,12 @@ class EventLog:
 
     def __call__(self, event: Event, /) -> Event:
         """Record an event and return it as it was recorded: with its time, and without secrets."""
-        event = event.at(round(self._clock(), 3))
-        record = event.to_record()
-        shown = {**self.redact.fields(record), "event": event.name}  # a name is no text of others
-        clean = event if shown == record else parse(shown)
+        ts, told = round(self._clock(), 3), event.told()
+        shown = self.redact.fields(told)
+        record = {"ts": ts, "event": event.name, **shown}
+        clean = event.at(ts) if shown == told else parse(record)
         assert clean is not None, "what redaction leaves is the same event"
-        self._write(to_line(shown).encode())
+        self._write(to_line(record).encode())
         for sink in self._sinks:
             sink(clean)
         return clean
