@@ -16,6 +16,7 @@ import torch
 from node.config.commented_toml import field_texts
 from node.config.schema import Config
 from node.exporters import EXPORTERS
+from node.metrics.declared import METRICS, Metric, NoPanel
 from node.system import errors
 from p2ptrain import aggregate, compress
 from p2ptrain.aggregate import AGGREGATORS, PRE_AGGREGATORS, Weighted
@@ -166,6 +167,20 @@ def members() -> str:
     return table(("point", "member", "options"), rows)
 
 
+def metrics() -> str:
+    """Every metric, as it is declared, with the panel that shows it."""
+    head = ("metric", "type", "meaning", "when it looks wrong", "panel")
+    return table(head, [(f"`{each.full_name}`", *_told_of(each)) for each in METRICS])
+
+
+def _told_of(metric: Metric) -> tuple[str, str, str, str]:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    kind = f"{metric.kind}, by {labels}" if labels else metric.kind
+    meaning = metric.page or metric.help[0].lower() + metric.help[1:].rstrip(".")
+    panel = f"none: {metric.panel.why}" if isinstance(metric.panel, NoPanel) else metric.panel
+    return kind, meaning, metric.wrong, panel
+
+
 def exit_codes() -> str:
     """What a command's exit code says."""
     rows = [
@@ -184,6 +199,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "strategies": strategies,
     "members": members,
     "exit-codes": exit_codes,
+    "metrics": metrics,
 }
 
 

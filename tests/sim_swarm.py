@@ -18,6 +18,7 @@ from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
 from gossip.transport.memory.network import LinkQuality, MemoryNetwork, MemoryTransport
 from node.config.schema import Config, from_raw
+from node.events.event_types import Event
 from node.roles.assembly import NodeContext, make_node
 from node.roles.trainer import live
 from node.swarm import credentials
@@ -129,8 +130,8 @@ class Swarm:
         transport = self.network.attach(held.identity.peer_id, held.admission)
         events: list[dict[str, Any]] = []
 
-        def emit(event: str, /, **fields: object) -> None:
-            events.append({"event": event, "at": trio.current_time(), **fields})
+        def emit(event: Event) -> None:
+            events.append(event.at(trio.current_time()).to_record() | {"at": trio.current_time()})
 
         around = NodeContext(
             identity=held.identity,

@@ -4,15 +4,17 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from node.events.log import Event, EventLog
+from typed_events import typed
+
+from node.events.event_types import Record
+from node.events.log import EventLog
 from node.system.run_dir import EVENTS, LOCK
 
 MEMBER = "12D3KooWBqR1mAqEDv1Gd8S1bMbM1iV9pJ2YzPCf7oY8Zf7M8cM"
 
 
-def member_events(index: int, *, rounds: int) -> Iterator[Event]:
+def member_events(index: int, *, rounds: int) -> Iterator[Record]:
     """What member `index` tells: it starts, is evaluated, and closes so many rounds, a second each."""
     yield {
         "ts": 0.0,
@@ -30,13 +32,14 @@ def member_events(index: int, *, rounds: int) -> Iterator[Event]:
     yield {"ts": float(rounds), "event": "evaluated", "round": rounds, "eval_loss": 2.5}
 
 
-def member_round(done: int, *, index: int = 0) -> Event:
+def member_round(done: int, *, index: int = 0) -> Record:
     """A closed round, for which the updates of the first three members were taken."""
     return {
         "ts": float(done),
         "event": "round",
         "round": done,
         "rounds": 10_000,
+        "steps": 20,
         "train_loss": 1 + 4 / (done + index),
         "consensus_distance": 1.25,
         "tokens_per_s": 6_800.0 + done % 7,
@@ -56,10 +59,9 @@ def member_round(done: int, *, index: int = 0) -> Event:
     }
 
 
-def tell(log: EventLog, event: Event) -> None:
-    """Log an event that has its name and its time already."""
-    fields: dict[str, Any] = {key: value for key, value in event.items() if key not in {"ts", "event"}}
-    log(event["event"], **fields)
+def tell(log: EventLog, record: Record) -> None:
+    """Log an event that has its name already; the log gives it its time."""
+    log(typed({"ts": 0.0} | record))
 
 
 def gone() -> int:

@@ -38,6 +38,8 @@ def definitions(tree: ast.AST, prefix: str = "") -> set[str]:
             found |= definitions(node, f"{node.name}.")
         if isinstance(node, ast.Assign):
             found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
     return found
 
 

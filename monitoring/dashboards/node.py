@@ -150,6 +150,12 @@ ROOM = Row(
             empty="no node has written one yet",
         ),
         Panel(
+            title="Checkpoints that could not be written",
+            help="Since the node started: the disk did not take them. At all: docs/operations.md#checkpointold.",
+            queries=(Query("p2ptrain_checkpoint_failures_total"),),
+            levels=((1, "red"),),
+        ),
+        Panel(
             title="What it runs",
             help="Task, aggregator, compressor, device and role: the same task on all nodes of a run.",
             queries=(Query("max by (node, role, task, aggregator, compressor, device) (p2ptrain_info)", "nodes"),),

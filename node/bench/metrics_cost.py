@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
@@ -21,6 +21,7 @@ from gossip.core.errors import Reason
 from node.bench.base import Column, Row, Summary, within
 from node.bench.blob import draw_speeds, with_medians
 from node.bench.timing import spent, threads
+from node.events.event_types import Rejected, RoundTrained
 from node.events.progress import NodeProgress
 from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import LAG_PERIOD_S, Metrics
@@ -98,7 +99,7 @@ async def _measure(peers: int, step: Callable[[], float], repetition: int) -> Ro
     taken = dict.fromkeys(ids, 1_000)
     metrics.live.watch(lambda: Readings(accepted=taken, disk_free=disk_free(folder)))
     for peer, reason in itertools.product(ids, Reason):
-        metrics.observe({"event": "rejected", "peer": peer, "reason": reason.value})
+        metrics.observe(Rejected(peer=peer, reason=reason.value, detail=""))
     rounds = [_round(ids, repetition * EVENTS + number) for number in range(EVENTS)]
     event_s = spent(lambda: _each(metrics.observe, rounds)).wall / EVENTS
     lag_s = spent(lambda: _each(metrics.loop_lag, [1e-4] * EVENTS)).wall / EVENTS
@@ -144,40 +145,53 @@ def _peer_id(number: int) -> str:
     return f"12D3KooW{'x' * 38}{digits}"
 
 
-def _round(ids: Sequence[str], number: int) -> dict[str, Any]:
+def _round(ids: Sequence[str], number: int) -> RoundTrained:
     """A `round` event as a trainer's, with every peer a member, and each reason's count risen."""
-    return {
-        "event": "round",
-        "round": number,
-        "rounds": 10_000,
-        "train_loss": 2.5,
-        "steps": 1,
-        "tokens": 1_000 * number,
-        "tokens_per_s": 1e4,
-        "neighbours": len(ids),
-        "members": len(ids) + 1,
-        "closed_by": "quorum",
-        "payload_bytes": 1_000,
-        "payload_bytes_sent": 1_000 * number,
-        "payload_bytes_received": 1_000 * number,
-        "snapshot_bytes_sent": 0,
-        "snapshot_bytes_received": 0,
-        "accepted": len(ids) * number,
-        "rejected_by_reason": {reason.value: number for reason in Reason},
-        "consensus_distance": 0.1,
-        "utilization": 0.99,
-        "robust_margin": 1,
-        "step_s": 0.05,
-        "round_s": 1.0,
-        "close_s": 0.2,
-        "compute_s": float(number),
-        "skipped_steps": 0,
-        "late_steps": 2,
-        "energy_j": {"estimate": 7.0 * number},
-        "staleness": dict.fromkeys(ids, 0),
-        "weights": dict.fromkeys(ids, 1.0),
-        "clipped": list(ids),
-        "inner_steps": 1,
-        "peers_known": len(ids),
-        "rss_bytes": 1 << 28,
-    }
+    return RoundTrained(
+        round=number,
+        rounds=10_000,
+        train_loss=2.5,
+        steps=1,
+        tokens=1_000 * number,
+        tokens_per_s=1e4,
+        neighbours=len(ids),
+        members=len(ids) + 1,
+        closed_by="quorum",
+        payload_bytes=1_000,
+        payload_bytes_sent=1_000 * number,
+        payload_bytes_received=1_000 * number,
+        snapshot_bytes_sent=0,
+        snapshot_bytes_received=0,
+        accepted=len(ids) * number,
+        rejected_by_reason={reason.value: number for reason in Reason},
+        consensus_distance=0.1,
+        utilization=0.99,
+        robust_margin=1,
+        step_s=0.05,
+        round_s=1.0,
+        close_s=0.2,
+        compute_s=float(number),
+        skipped_steps=0,
+        late_steps=2,
+        energy_j={"estimate": 7.0 * number},
+        staleness=dict.fromkeys(ids, 0),
+        weights=dict.fromkeys(ids, 1.0),
+        clipped=list(ids),
+        inner_steps=1,
+        peers_known=len(ids),
+        rss_bytes=1 << 28,
+        fresh=len(ids),
+        rejected=0,
+        collect_s=0.1,
+        updates_in_time=1.0,
+        exchange_s=0.1,
+        link_bytes_per_s=1e6,
+        rung="",
+        publish_s=0.05,
+        aggregate_s=0.05,
+        cpu_s=float(number),
+        gpu_share=None,
+        gpu_memory_bytes=None,
+        learning_rate=1e-3,
+        compression_ratio=15.7,
+    )

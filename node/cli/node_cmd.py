@@ -16,6 +16,7 @@ import typer
 from node.cli import options
 from node.cli.membership_options import passphrase_in, run_dir_of, secrets_of, settings_in
 from node.cli.telling import on_a_terminal
+from node.events.event_types import Failed
 from node.events.lines import LastingConsole, LineSink
 from node.events.log import EventLog, JsonSink
 from node.system import run_dir as folders
@@ -152,7 +153,7 @@ def _run(
             if not is_interrupt(error):
                 known = translate(error)
                 structlog.get_logger(library_logs.OURS).error("the node failed", exc_info=error)
-                log("failed", error=known.message, hint=known.hint)
+                log(Failed(error=known.message, hint=known.hint))
             raise
     if code == EXIT_INTERRUPTED and not as_json:
         console.print(f"\nTo go on: {node_command(folder)}", soft_wrap=True, highlight=False)

@@ -1,14 +1,12 @@
 """What a node tells, and the running totals behind its summary."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeAlias
 
+from node.events.event_types import Event
 
-class Emit(Protocol):
-    """Records an event with its fields (node.events.log.EventLog)."""
-
-    def __call__(self, event: str, /, **fields: object) -> object:
-        """Record one event."""
+Emit: TypeAlias = Callable[[Event], object]
+"""Records an event (node.events.log.EventLog)."""
 
 
 class Journal:

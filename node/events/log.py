@@ -1,8 +1,7 @@
 """The node's event log: one JSON object a line in `events.jsonl`, and the same to whoever listens in the process.
 
-Every event has `ts` (Unix seconds) and `event`. The names, their fields and what they mean are one vocabulary, which
-docs/operations.md#events holds and a test holds to the code, both ways. Secrets are hidden before anybody hears of an
-event (redaction.py). Why this is no logger of structlog's: docs/decisions/0031.
+Events are typed (event_types.py), and records on disk: JSON objects with `ts` (Unix seconds) and `event`. Secrets are
+hidden before anybody hears of an event (redaction.py). Why this is no logger of structlog's: docs/decisions/0031.
 
 The log never ends a run: when the disk is full it warns once on stderr, and tries again with every further event. Nor
 does it fill the disk: at MAX_BYTES the file becomes `events.1.jsonl`, in the place of the one before, and a new one is
@@ -17,14 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias
 
+from node.events.event_types import Event, Record, parse
 from node.events.redaction import Redactor
 from node.system.errors import RunError
 from node.system.safe_io import say
-
-Event: TypeAlias = dict[str, Any]
-"""A JSON object with `ts` and `event`; its values are whatever JSON has."""
 
 Sink: TypeAlias = Callable[[Event], None]
 
@@ -33,7 +30,7 @@ MAX_BYTES = 256 << 20
 
 
 class EventLog:
-    """Call it to record an event: `emit("round", round=3, train_loss=2.5)`. Use it as a context manager."""
+    """Call it to record an event: `emit(WaitingFor(message="..."))`. Use it as a context manager."""
 
     def __init__(
         self,
@@ -60,13 +57,17 @@ class EventLog:
         """From now on, call `sink` with every event."""
         self._sinks.append(sink)
 
-    def __call__(self, event: str, /, **fields: object) -> Event:
-        """Record an event and return it as it was recorded."""
-        record: Event = {"ts": round(self._clock(), 3), "event": event, **self.redact.fields(fields)}
+    def __call__(self, event: Event, /) -> Event:
+        """Record an event and return it as it was recorded: with its time, and without secrets."""
+        ts, told = round(self._clock(), 3), event.told()
+        shown = self.redact.fields(told)
+        record = {"ts": ts, "event": event.name, **shown}
+        clean = event.at(ts) if shown == told else parse(record)
+        assert clean is not None, "what redaction leaves is the same event"
         self._write(to_line(record).encode())
         for sink in self._sinks:
-            sink(record)
-        return record
+            sink(clean)
+        return clean
 
     def close(self) -> None:
         """Close the file; what comes after is passed on to the sinks alone."""
@@ -123,17 +124,23 @@ class JsonSink:
 
     def __call__(self, event: Event) -> None:
         """Write one line, at once."""
-        if self._stream is not None and not say(self._stream, to_line(event)):
+        if self._stream is not None and not say(self._stream, to_line(event.to_record())):
             self._stream = None
 
 
-def to_line(event: Mapping[str, object]) -> str:
-    """The event as one line of strict JSON: a NaN or Inf becomes null, a path its text."""
-    return json.dumps(_finite(event), default=str, ensure_ascii=False, separators=(", ", ": ")) + "\n"
+def to_line(record: Mapping[str, object]) -> str:
+    """The record as one line of strict JSON: a NaN or Inf becomes null, a path its text."""
+    return json.dumps(_finite(record), default=str, ensure_ascii=False, separators=(", ", ": ")) + "\n"
 
 
-def from_line(line: str | bytes) -> Event | None:
-    """The event that a line holds; None when it holds none (a line cut short by a crash, another program's print)."""
+def event_in(line: str | bytes) -> Event | None:
+    """The event that a line holds; None when it holds none that this release knows."""
+    record = from_line(line)
+    return None if record is None else parse(record)
+
+
+def from_line(line: str | bytes) -> Record | None:
+    """The record that a line holds; None when it holds none (a line cut short by a crash, another program's print)."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -147,10 +154,15 @@ def older(path: Path) -> Path:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Every event in a log, the older file's first, one by one; lines that are none are passed over, as are files."""
+    """Every event in a log, the older file's first, one by one; lines that hold none are passed over, as are files."""
+    yield from (event for record in read_records(path) if (event := parse(record)) is not None)
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """The same as records, those of other releases among them."""
     for file in (older(path), path):
         with suppress(FileNotFoundError), file.open("rb") as lines:
-            yield from (event for line in lines if (event := from_line(line)) is not None)
+            yield from (record for line in lines if (record := from_line(line)) is not None)
 
 
 def _ends_whole(path: Path) -> bool:

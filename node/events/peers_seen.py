@@ -2,7 +2,17 @@
 
 from typing import Any
 
-from node.events.log import Event
+from node.events.event_types import (
+    Banned,
+    Equivocation,
+    Event,
+    NeighbourLost,
+    NeighbourUp,
+    Rejected,
+    RoundClosed,
+    RoundTrained,
+    Started,
+)
 
 MAX_PEERS = 256
 """As many as the network counts by name (gossip.core.api.MAX_COUNTED_PEERS); those that left long ago go first."""
@@ -14,19 +24,20 @@ was averaged), `rejected` (by reason) and `banned`. A running node adds what it 
 
 def observe(peers: Peers, event: Event) -> None:
     """Take up one event; those that are about nobody are passed over."""
-    kind, peer = event["event"], str(event.get("peer", ""))
-    if kind == "started":
-        peers.clear()
-    elif kind == "round":
-        _averaged(peers, event.get("staleness") or {}, event.get("weights") or {})
-    elif kind in {"neighbour_up", "neighbour_lost"} and peer:
-        seen(peers, peer)["here"] = kind == "neighbour_up"
-    elif kind == "rejected" and peer:
-        refused = seen(peers, peer)["rejected"]
-        reason = str(event.get("reason", "?"))
-        refused[reason] = refused.get(reason, 0) + 1
-    elif kind in {"banned", "equivocation"} and peer:
-        seen(peers, peer)["banned"] = True
+    match event:
+        case Started():
+            peers.clear()
+        case RoundClosed():
+            weights = event.weights if isinstance(event, RoundTrained) else None
+            _averaged(peers, event.staleness or {}, weights or {})
+        case NeighbourUp(peer=peer) | NeighbourLost(peer=peer) if peer:
+            seen(peers, peer)["here"] = isinstance(event, NeighbourUp)
+        case Rejected(peer=peer) if peer:
+            refused = seen(peers, peer)["rejected"]
+            reason = event.reason or "?"
+            refused[reason] = refused.get(reason, 0) + 1
+        case Banned(peer=peer) | Equivocation(peer=peer) if peer:
+            seen(peers, peer)["banned"] = True
 
 
 def seen(peers: Peers, peer: str) -> dict[str, Any]:

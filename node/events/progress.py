@@ -5,41 +5,28 @@ It is fed with events and nothing else, so a recorded `events.jsonl` gives the s
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from node.events import peers_seen
-from node.events.log import Event
-
-_COPIED = (
-    "rounds",
-    "train_loss",
-    "tokens",
-    "tokens_per_s",
-    "neighbours",
-    "members",
-    "closed_by",
-    "payload_bytes",
-    "payload_bytes_sent",
-    "payload_bytes_received",
-    "accepted",
-    "rejected",
-    "consensus_distance",
-    "utilization",
-    "rung",
-    "link_bytes_per_s",
-    "inner_steps",
-    "updates_in_time",
-    "exchange_s",
-    "learning_rate",
-    "rss_bytes",
+from node.events.event_types import (
+    CheckpointWritten,
+    Ended,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    JoinCommand,
+    Joined,
+    LearnerStarted,
+    NeighbourLost,
+    NeighbourUp,
+    Rejected,
+    Resumed,
+    RoundClosed,
+    RoundTrained,
+    Started,
+    WarningEvent,
 )
-"""Fields of a `round` event that are simply the newest state."""
-
-_OF_THE_START = (
-    *("role", "peer_id", "addresses", "metrics_url", "device", "parameters", "aggregator", "compressor"),
-    *("metric", "units"),
-)
-"""Fields of `started` that are kept."""
 
 _COUNTS = ("steps", "neighbours", "members", "payload_bytes_sent", "payload_bytes_received", "accepted", "rejected")
 """Of this process alone, like `rejected_by`; tokens are the run's, and a round event has them whole."""
@@ -146,12 +133,37 @@ class NodeProgress:
     summary: dict[str, Any] | None = None
 
     def observe(self, event: Event) -> None:
-        """Take up one event; unknown ones and unknown fields are passed over."""
-        self.updated_at = event.get("ts", self.updated_at)
+        """Take up one event; those that say nothing of where the node stands are passed over."""
+        self.updated_at = event.ts
         peers_seen.observe(self.peers, event)
-        handler = getattr(self, f"_on_{event['event']}", None)
-        if handler is not None:
-            handler(event)
+        match event:
+            case Started():
+                self._begin(event)
+            case JoinCommand():
+                self.join_command = event.command
+            case RoundClosed():
+                self._close_round(event)
+            case Evaluated():
+                self._evaluate(event)
+            case NeighbourUp():
+                self.neighbours += 1
+            case NeighbourLost() if not self.rounds or self.rounds_done < self.rounds:  # at the end all leave
+                self.neighbours = max(0, self.neighbours - 1)
+            case Rejected():
+                reason = event.reason or "?"
+                self.rejected_by[reason] = self.rejected_by.get(reason, 0) + 1
+            case CheckpointWritten():
+                self.checkpoint, self.checkpoint_round = event.path, event.round
+            case Resumed() | Joined():
+                self.rounds_done = event.round
+            case WarningEvent():
+                self.warnings = [*self.warnings, event.message][-MAX_WARNINGS:]
+            case Ended():
+                self.state = "finished" if isinstance(event, Finished) else "interrupted"
+                self.summary, self.ended_at = event.summary, event.ts
+            case Failed():
+                self.state, self.ended_at = "failed", event.ts
+                self.error, self.hint = event.error, event.hint
 
     @property
     def over(self) -> bool:
@@ -162,75 +174,62 @@ class NodeProgress:
         """Every field, as JSON has it."""
         return asdict(self)
 
-    def _on_started(self, event: Event) -> None:
-        self.state, self.started_at = "running", event["ts"]
+    def _begin(self, event: Started) -> None:
+        self.state, self.started_at = "running", event.ts
         self.first_round = self.first_round_at = self.error = self.hint = self.summary = self.ended_at = None
-        self.pid = event.get("pid")
+        self.pid = event.pid
         for key in _COUNTS:
             setattr(self, key, 0)
         self.rejected_by = {}
-        for key in _OF_THE_START:
-            setattr(self, key, event.get(key, getattr(self, key)))
-        for key in ("token_file", "run_dir"):  # paths, where the event has not been written yet
-            setattr(self, key, None if event.get(key) is None else str(event[key]))
+        self.role, self.peer_id, self.addresses = event.role or self.role, event.peer_id, event.addresses
+        self.metrics_url, self.token_file, self.run_dir = event.metrics_url, event.token_file, event.run_dir
+        if isinstance(event, LearnerStarted):
+            self.device, self.parameters = event.device, event.parameters
+            self.aggregator, self.compressor = event.aggregator, event.compressor
+            self.metric, self.units = event.metric, event.units
 
-    def _on_join(self, event: Event) -> None:
-        self.join_command = event.get("command")
-
-    def _on_round(self, event: Event) -> None:
+    def _close_round(self, event: RoundClosed) -> None:
         self.state = "running"
-        self.rounds_done = int(event["round"])
-        self.steps += int(event.get("steps") or 0)
+        self.rounds_done, self.rounds = event.round, event.rounds or self.rounds
         if self.first_round is None:
-            self.first_round, self.first_round_at = int(event["round"]), event["ts"]
-        self.last_round_at = event["ts"]
-        self.rejected_by = dict(event.get("rejected_by_reason", self.rejected_by))  # whole: `rejected` is thinned out
-        for key in _COPIED:
-            if event.get(key) is not None:
-                setattr(self, key, event[key])
+            self.first_round, self.first_round_at = event.round, event.ts
+        self.last_round_at = event.ts
+        if event.rejected_by_reason is not None:  # whole: the events `rejected` are thinned out
+            self.rejected_by = dict(event.rejected_by_reason)
+        self.neighbours, self.members, self.closed_by = event.neighbours, event.members, event.closed_by
+        self.payload_bytes_sent, self.payload_bytes_received = event.payload_bytes_sent, event.payload_bytes_received
+        self.accepted, self.rejected = event.accepted, event.rejected
+        self.rss_bytes = _newest(event.rss_bytes, self.rss_bytes)
+        if isinstance(event, RoundTrained):
+            self._train_round(event)
 
-    def _on_evaluated(self, event: Event) -> None:
-        self.eval_loss = event.get("eval_loss")
-        self.own = dict(list((event.get("own") or {}).items())[:MAX_OWN])
-        after = event.get("round")
-        if isinstance(after, int):
-            earlier = [each for each in self.evaluations if each[0] < after]
-            self.evaluations = [*earlier, (after, self.eval_loss)][-MAX_EVALUATIONS:]
+    def _train_round(self, event: RoundTrained) -> None:
+        self.steps += event.steps
+        self.tokens, self.tokens_per_s = event.tokens, event.tokens_per_s
+        self.payload_bytes, self.inner_steps, self.rung = event.payload_bytes, event.inner_steps, event.rung
+        self.train_loss = _newest(event.train_loss, self.train_loss)
+        self.consensus_distance = _newest(event.consensus_distance, self.consensus_distance)
+        self.utilization = _newest(event.utilization, self.utilization)
+        self.link_bytes_per_s = _newest(event.link_bytes_per_s, self.link_bytes_per_s)
+        self.updates_in_time = _newest(event.updates_in_time, self.updates_in_time)
+        self.exchange_s = _newest(event.exchange_s, self.exchange_s)
+        self.learning_rate = _newest(event.learning_rate, self.learning_rate)
+
+    def _evaluate(self, event: Evaluated) -> None:
+        self.eval_loss = event.eval_loss
+        self.own = dict(list(event.own.items())[:MAX_OWN])
+        earlier = [each for each in self.evaluations if each[0] < event.round]
+        self.evaluations = [*earlier, (event.round, self.eval_loss)][-MAX_EVALUATIONS:]
         if self.eval_loss_first is None:
             self.eval_loss_first = self.eval_loss
 
-    def _on_neighbour_up(self, event: Event) -> None:
-        self.neighbours += 1
 
-    def _on_neighbour_lost(self, event: Event) -> None:
-        if not self.rounds or self.rounds_done < self.rounds:  # at the end all leave, which is no news
-            self.neighbours = max(0, self.neighbours - 1)
+T = TypeVar("T", int, float)
 
-    def _on_rejected(self, event: Event) -> None:
-        reason = str(event.get("reason", "?"))
-        self.rejected_by[reason] = self.rejected_by.get(reason, 0) + 1
 
-    def _on_checkpoint(self, event: Event) -> None:
-        self.checkpoint, self.checkpoint_round = event.get("path"), event.get("round")
-
-    def _on_resumed(self, event: Event) -> None:
-        self.rounds_done = int(event.get("round", self.rounds_done))
-
-    def _on_joined(self, event: Event) -> None:
-        self.rounds_done = int(event.get("round", self.rounds_done))
-
-    def _on_warning(self, event: Event) -> None:
-        self.warnings = [*self.warnings, str(event.get("message", ""))][-MAX_WARNINGS:]
-
-    def _on_finished(self, event: Event) -> None:
-        self.state, self.summary, self.ended_at = "finished", event.get("summary"), event.get("ts")
-
-    def _on_interrupted(self, event: Event) -> None:
-        self.state, self.summary, self.ended_at = "interrupted", event.get("summary"), event.get("ts")
-
-    def _on_failed(self, event: Event) -> None:
-        self.state, self.ended_at = "failed", event.get("ts")
-        self.error, self.hint = str(event.get("error", "")), event.get("hint")
+def _newest(told: T | None, known: T | None) -> T | None:
+    """What was told; where nothing was (a number that is not finite, or not known), what is known from before."""
+    return known if told is None else told
 
 
 def common_evaluation(nodes: Sequence[NodeProgress]) -> tuple[int, float] | None:

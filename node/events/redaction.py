@@ -26,6 +26,9 @@ SECRET_KEYS = frozenset(
 )
 """Fields whose value is hidden whatever it is. A run's `seed` is public: members must agree on it."""
 
+_HIDES_NOTHING = frozenset({int, float, bool, type(None)})
+"""Types whose values are no text."""
+
 _VALUE = r"(?:b?\"[^\"]*\"|b?'[^']*'|[^\s\"',;&}\])]+)"
 _NAMES = r"passphrase|password|passwd|psk|secret|token|api[_-]?key|private[_-]?key"
 _FORMS = re.compile(
@@ -69,7 +72,11 @@ class Redactor:
     def fields(self, fields: Mapping[str, object]) -> dict[str, Any]:
         """The same names with what they hold, secrets hidden at any depth."""
         return {
-            str(name): HIDDEN if value and str(name).lower() in SECRET_KEYS else self._value(value)
+            str(name): HIDDEN
+            if value and str(name).lower() in SECRET_KEYS
+            else value
+            if type(value) in _HIDES_NOTHING  # most values of a round, at half the time
+            else self._value(value)
             for name, value in fields.items()
         }
 

@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from node.events.event_types import WaitingFor, WarningEvent
 from node.events.log import EventLog
 from node.exporters.base import About, Exporter
 from node.exporters.otel import OpenTelemetry
@@ -72,11 +73,11 @@ def exporting(names: Sequence[str], emit: EventLog, node_dir: Path) -> Iterator[
 
 
 def _say(emit: EventLog, words: str) -> None:
-    emit("waiting", message=words)
+    emit(WaitingFor(message=words))
 
 
 def _warn(emit: EventLog, words: str) -> None:
-    emit("warning", message=words)
+    emit(WarningEvent(message=words))
 
 
 __all__ = ["EXPORTERS", "About", "Ending", "Exporter", "check", "exporting"]

@@ -16,18 +16,29 @@ import os
 from collections import deque
 from typing import Any, ClassVar
 
-from node.events.log import Event
+from node.events.event_types import (
+    Banned,
+    Equivocation,
+    Event,
+    Joined,
+    LearnerStarted,
+    NeighbourLost,
+    NeighbourUp,
+    Record,
+    Rejected,
+    RoundClosed,
+    RoundTrained,
+    Throttled,
+    WarningEvent,
+    parse,
+)
 from node.exporters.base import About, numbers
 
 MAX_NOTES = 64
 """Of events between two rounds: a span's own limit is 128."""
 
-NOTES = frozenset(
-    {"neighbour_up", "neighbour_lost", "rejected", "banned", "equivocation", "throttled", "warning", "joined"}
-)
-
-CLOSING = ("publish", "collect", "aggregate")
-"""The parts of closing a round, in their order; each has a field `..._s` in the event."""
+NOTES = (NeighbourUp, NeighbourLost, Rejected, Banned, Equivocation, Throttled, WarningEvent, Joined)
+"""Events that become those of a round's span."""
 
 TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
 TIMEOUT_S = 2.0
@@ -51,26 +62,27 @@ class OpenTelemetry:
         self._resource: dict[str, str] = {}
         self._notes: deque[Event] = deque(maxlen=MAX_NOTES)
 
-    def export(self, event: Event) -> None:
+    def export(self, record: Record, /) -> None:
         """Remember who tells, and what happened; send the spans of a closed round. OSError when nobody takes them."""
-        if event["event"] == "started":
-            self._resource = {"service.instance.id": str(event.get("peer_id")), "p2ptrain.task": str(event.get("task"))}
-        elif event["event"] in NOTES:
+        event = parse(record)
+        if isinstance(event, LearnerStarted):
+            self._resource = {"service.instance.id": event.peer_id, "p2ptrain.task": event.task}
+        elif isinstance(event, NOTES):
             self._notes.append(event)
-        elif event["event"] == "round":
+        elif isinstance(event, RoundClosed):
             self._send(event)
 
     def close(self) -> None:
         """Write and send what is left; nothing comes after it: every round was sent when it was closed."""
         self._sender.shutdown()
 
-    def _send(self, event: Event) -> None:
+    def _send(self, event: RoundClosed) -> None:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         if self._sender.export(self._spans(event)) is not SpanExportResult.SUCCESS:
             raise OSError("the collector takes no spans: see OTEL_EXPORTER_OTLP_ENDPOINT")
 
-    def _spans(self, event: Event) -> list[Any]:
+    def _spans(self, event: RoundClosed) -> list[Any]:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace import set_span_in_context
@@ -79,10 +91,10 @@ class OpenTelemetry:
         # A provider of its own: a task of the user's may have set the global one up for itself.
         tracer = TracerProvider(resource=Resource.create(about | self._resource)).get_tracer("p2ptrain")
         parts = parts_of(event)
-        began, ended = min(start for start, _ in parts.values()), int(event["ts"] * NS)
+        began, ended = min(start for start, _ in parts.values()), int(event.ts * NS)
         whole = tracer.start_span("round", start_time=began, attributes=_attributes(event))
         for note in self._notes:
-            whole.add_event(note["event"], _words(note), timestamp=int(note["ts"] * NS))
+            whole.add_event(note.name, _words(note.to_record()), timestamp=int(note.ts * NS))
         self._notes.clear()
         spans = [whole]
         for name, (start, end) in parts.items():
@@ -92,28 +104,35 @@ class OpenTelemetry:
         return spans
 
 
-def parts_of(event: Event) -> dict[str, tuple[int, int]]:
+def parts_of(event: RoundClosed) -> dict[str, tuple[int, int]]:
     """When each part of a round began and ended, in Unix nanoseconds. Parts that the event does not tell are left out;
     `train` is always there, if only as a moment."""
-    closing_began = int((event["ts"] - _seconds(event, "close_s")) * NS)
-    trained = int(_seconds(event, "step_s") * _seconds(event, "steps") * NS)
-    parts = {"train": (closing_began - trained, closing_began)}
+    trained = event if isinstance(event, RoundTrained) else None
+    closing_began = int((event.ts - (_seconds(trained.close_s) if trained else 0.0)) * NS)
+    steps_ns = int(_seconds(trained.step_s) * trained.steps * NS) if trained else 0
+    parts = {"train": (closing_began - steps_ns, closing_began)}
     at = closing_began
-    for name in CLOSING:
-        if isinstance(event.get(f"{name}_s"), int | float):
-            parts[name] = (at, at := at + int(_seconds(event, f"{name}_s") * NS))
+    closing = {
+        "publish": trained.publish_s if trained else None,
+        "collect": event.collect_s,
+        "aggregate": trained.aggregate_s if trained else None,
+    }
+    for name, seconds in closing.items():
+        if seconds is not None:
+            parts[name] = (at, at := at + int(_seconds(seconds) * NS))
     return parts
 
 
-def _seconds(event: Event, name: str) -> float:
-    value = event.get(name)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+def _seconds(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else 0.0
 
 
-def _attributes(event: Event) -> dict[str, Any]:
-    words = {f"p2ptrain.{name}": event[name] for name in ("round", "closed_by", "rung") if event.get(name)}
-    return words | {f"p2ptrain.{name}": value for name, value in numbers(event)}
+def _attributes(event: RoundClosed) -> dict[str, Any]:
+    rung = event.rung if isinstance(event, RoundTrained) else ""
+    words = {"round": event.round, "closed_by": event.closed_by, "rung": rung}
+    told = {f"p2ptrain.{name}": value for name, value in words.items() if value}
+    return told | {f"p2ptrain.{name}": value for name, value in numbers(event.to_record())}
 
 
-def _words(note: Event) -> dict[str, str]:
+def _words(note: Record) -> dict[str, str]:
     return {name: str(note[name]) for name in ("peer", "reason", "detail", "message") if note.get(name)}

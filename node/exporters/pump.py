@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
-from node.events.log import Event
+from node.events.event_types import Event
 from node.exporters.base import Exporter
 
 MAX_WAITING = 1024
@@ -88,7 +88,7 @@ class Pump:
         for event in self._events():
             try:
                 exporter = exporter or self._build()
-                exporter.export(event)
+                exporter.export(event.to_record())
             except Exception as error:  # of a library, a disk, a network: whatever it is, it is no end of ours
                 self._trouble = self._trouble or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         try:

@@ -5,7 +5,8 @@ Scalars have the names of the events' fields (docs/operations.md#events), and th
 
 from typing import ClassVar
 
-from node.events.log import Event, to_line
+from node.events.event_types import Record
+from node.events.log import to_line
 from node.exporters.base import About, numbers, round_of
 
 
@@ -19,15 +20,15 @@ class TensorBoard:
 
         self._writer = SummaryWriter(log_dir=str(about.folder / "tensorboard"))
 
-    def export(self, event: Event) -> None:
+    def export(self, record: Record, /) -> None:
         """Numbers of a round or an evaluation, as the settings what the node said at its start."""
-        step = round_of(event)
+        step = round_of(record)
         if step is not None:
-            for name, value in numbers(event):
-                self._writer.add_scalar(name, value, step, walltime=event.get("ts"))
-        elif event["event"] in {"started", "warning"}:
-            text = f"```\n{to_line(event)}```"
-            self._writer.add_text(event["event"], text, walltime=event.get("ts"))
+            for name, value in numbers(record):
+                self._writer.add_scalar(name, value, step, walltime=record.get("ts"))
+        elif record["event"] in {"started", "warning"}:
+            text = f"```\n{to_line(record)}```"
+            self._writer.add_text(record["event"], text, walltime=record.get("ts"))
         else:
             return
         self._writer.flush()  # whoever watches sees the round at once

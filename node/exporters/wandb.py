@@ -7,7 +7,7 @@ mode is set here and not taken from WANDB_MODE: a variable that lies about must 
 import os
 from typing import ClassVar
 
-from node.events.log import Event
+from node.events.event_types import Record
 from node.exporters.base import About, numbers, round_of
 
 _ABOUT_RUN = ("peer_id", "device", "parameters", "task", "aggregator", "compressor", "f")
@@ -37,13 +37,13 @@ class WeightsAndBiases:
             mode="offline", dir=about.folder, project="p2ptrain", group=about.run, name=about.node, settings=settings
         )
 
-    def export(self, event: Event) -> None:
+    def export(self, record: Record, /) -> None:
         """Numbers of a round, joined by those of its evaluation; of the start what is trained and how."""
-        step = round_of(event)
+        step = round_of(record)
         if step is not None:
-            self._run.log(dict(numbers(event)), step=step)
-        elif event["event"] == "started":
-            self._run.config.update({name: event.get(name) for name in _ABOUT_RUN}, allow_val_change=True)
+            self._run.log(dict(numbers(record)), step=step)
+        elif record["event"] == "started":
+            self._run.config.update({name: record.get(name) for name in _ABOUT_RUN}, allow_val_change=True)
 
     def close(self) -> None:
         """Write and send what is left; nothing comes after it."""

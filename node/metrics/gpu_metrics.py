@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from prometheus_client import CollectorRegistry, Gauge
 
+from node.metrics.declared import DECLARED
+
 
 @dataclass(frozen=True)
 class GpuUse:
@@ -37,12 +39,12 @@ def register_gpu(registry: CollectorRegistry, device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     cuda = torch.cuda
-    _gauge(registry, "allocated", "Held by tensors of this process", lambda: cuda.memory_allocated(device))
-    _gauge(registry, "reserved", "Held by this process's allocator for tensors", lambda: cuda.memory_reserved(device))
-    _gauge(registry, "free", "Free for every process", lambda: cuda.mem_get_info(device)[0])
+    _gauge(registry, "gpu_memory_allocated_bytes", lambda: cuda.memory_allocated(device))
+    _gauge(registry, "gpu_memory_reserved_bytes", lambda: cuda.memory_reserved(device))
+    _gauge(registry, "gpu_memory_free_bytes", lambda: cuda.mem_get_info(device)[0])
     return True
 
 
-def _gauge(registry: CollectorRegistry, name: str, text: str, read: Callable[[], float]) -> None:
-    what = f"{text}, in bytes, on the device that the node trains on."
-    Gauge(f"p2ptrain_gpu_memory_{name}_bytes", what, registry=registry).set_function(read)
+def _gauge(registry: CollectorRegistry, name: str, read: Callable[[], float]) -> None:
+    metric = DECLARED[name]
+    Gauge(metric.full_name, metric.help, registry=registry).set_function(read)

@@ -4,25 +4,26 @@ Whoever owns the node says where to read (`watch`); until then nothing is known 
 answered on the event loop, where the network's tables may be read.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import get_args
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gossip.core.api import Durations, QueueName, Reachability, Relaying
 from gossip.reachability.circuit import CircuitStatus
-from gossip.transport.drop_reasons import DROPS
+
+if TYPE_CHECKING:
+    from node.metrics.declared import Metric
 
 REACHABILITY: tuple[str, ...] = get_args(Reachability)
 
 QUEUES: tuple[str, ...] = (*get_args(QueueName), "strategy", "closing", "corrections")
 """The network's, then the node's own: see `node.Node.queues`."""
-
-GAP = "Algebraic connectivity over mean degree of the graph of members, as far as it is known; -1: it is not."
 
 REFUSALS: tuple[str, ...] = tuple(status.label for status in CircuitStatus if status is not CircuitStatus.OK)
 """Why a relay refuses what it is asked for."""
@@ -49,92 +50,49 @@ class Readings:
     """Bytes that this user may still write where the run lies; below 0: not known."""
 
 
+Known: TypeAlias = float | Mapping[str, float] | Durations
+"""One value, or one for each value of the metric's label, or a histogram's."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """A metric's value is read at the scrape."""
+
+    read: Callable[[Readings], Known]
+
+
 class LiveMetrics(Collector):
     """Reads and shows; holds no values of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Iterable["Metric"]) -> None:
+        """`metrics`: those whose source is Live; others are passed over."""
         self._read: Callable[[], Readings] = Readings
+        self._live = [(each, source) for each in metrics for source in each.sources if isinstance(source, Live)]
 
     def watch(self, read: Callable[[], Readings]) -> None:
         """From now on, ask `read` at every scrape."""
         self._read = read
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """The families, with every label value that there is."""
         readings = self._read()
-        yield _reachability(readings.reachability)
-        yield _accepted(readings.accepted)
-        yield _read_seconds(readings.read_seconds)
-        yield _queues(readings.queues)
-        yield _blobs(readings.blob_seconds)
-        yield _drops(readings.drops)
-        yield _gauge("spectral_gap", GAP, readings.spectral_gap)
-        yield from _relaying(readings.relaying)
-        yield _gauge(
-            "relay_limit_bytes_per_second", "What the node relays at most; 0: it does not.", readings.relay_limit
-        )
-        yield _gauge("disk_free_bytes", "Free where the run's folder lies; -1: not known.", readings.disk_free)
+        for metric, source in self._live:
+            yield _family(metric, source.read(readings))
 
 
-def _reachability(state: str) -> Metric:
-    """A set of states of which exactly one holds: 0 alone would read as unreachable, which nobody can know."""
-    text = (
-        "1 for what peers have shown: dialled by others (reached), by nobody so far (outbound), or no peers (unknown)."
-    )
-    family = GaugeMetricFamily("p2ptrain_reachability", text, labels=["state"])
-    for each in REACHABILITY:
-        family.add_metric([each], float(each == state))
+def _family(metric: "Metric", value: Known) -> Family:
+    """What Prometheus is told of one metric."""
+    if isinstance(value, Durations):
+        return _histogram(metric, value)
+    maker = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
+    family = maker(metric.full_name, metric.help, labels=metric.labels)
+    for label, each in value.items() if isinstance(value, Mapping) else (("", value),):
+        family.add_metric([label] if metric.labels else [], each)
     return family
 
 
-def _accepted(totals: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily("p2ptrain_peer_accepted", "Updates taken, by neighbour.", labels=["peer"])
-    for peer, total in totals.items():
-        family.add_metric([peer], total)
-    return family
-
-
-def _read_seconds(seconds: Mapping[str, float]) -> Metric:
-    text = "Seconds of computing that reading a neighbour's updates took."
-    family = CounterMetricFamily("p2ptrain_peer_read_seconds", text, labels=["peer"])
-    for peer, total in seconds.items():
-        family.add_metric([peer], total)
-    return family
-
-
-def _blobs(durations: Durations) -> Metric:
-    name = "p2ptrain_blob_seconds"
+def _histogram(metric: "Metric", durations: Durations) -> Family:
     bounds = [*map(floatToGoString, durations.bounds_s), "+Inf"]
-    family = HistogramMetricFamily(name, "Time from the first request for a blob to its last verified byte.")
+    family = HistogramMetricFamily(metric.full_name, metric.help)
     family.add_metric([], list(zip(bounds, accumulate(durations.counts), strict=True)), durations.sum_s)
     return family
-
-
-def _queues(depths: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily("p2ptrain_queue_depth", "What waits or is under way now.", labels=["queue"])
-    for name in QUEUES:
-        family.add_metric([name], depths.get(name, 0))
-    return family
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"p2ptrain_{name}", text, value)
-
-
-def _drops(counts: Mapping[str, int]) -> Metric:
-    text = "What the transport refused, let go or survived: connections, handshakes, streams, frames, broadcasts."
-    family = CounterMetricFamily("p2ptrain_drops", text, labels=["kind"])
-    for kind in DROPS:
-        family.add_metric([kind], counts.get(kind, 0))
-    return family
-
-
-def _relaying(relaying: Relaying) -> Iterator[Metric]:
-    """What the node relays for others; all at 0 where it relays nothing."""
-    yield _gauge("relay_circuits", "Circuits that are relayed now.", relaying.circuits)
-    yield CounterMetricFamily("p2ptrain_relay_bytes", "Bytes relayed, counted once each.", relaying.carried_bytes)
-    text = "Reservations and circuits that were asked for in vain, by the answer's status."
-    family = CounterMetricFamily("p2ptrain_relay_refused", text, labels=["status"])
-    for status in REFUSALS:
-        family.add_metric([status], relaying.refused.get(status, 0))
-    yield family

@@ -7,9 +7,14 @@ each, where a metric object a peer would cost a lock and a dozen calls.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from node.metrics.declared import Metric
 
 MAX_PEERS = 64
 """Peers with a label of their own: eight times the default degree, so that churn fits, and a scrape stays small."""
@@ -24,7 +29,9 @@ OTHER = "other"
 class PeerMetrics(Collector):
     """Takes up what is told of peers, and shows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, declared: Mapping[str, "Metric"]) -> None:
+        """`declared`: by name, what the metrics are called and mean."""
+        self._declared = declared
         self._names: set[str] = set()
         self._rejected: Counter[tuple[str, str]] = Counter()
         self._clipped: Counter[str] = Counter()
@@ -41,25 +48,27 @@ class PeerMetrics(Collector):
         """The aggregator did not follow these in full."""
         self._clipped.update(map(self._name, peers))
 
-    def weigh(self, weights: Mapping[str, float]) -> None:
-        """The members of the newest aggregate, all of them; of those without a name the sum is shown."""
+    def weigh(self, weights: Mapping[str, float] | None) -> None:
+        """The members of the newest aggregate; of those without a name the sum is shown. None: they were not told."""
+        if weights is None:
+            return
         self._weights = {}
         for peer, weight in weights.items():
             name = self._name(peer)
             self._weights[name] = self._weights.get(name, 0.0) + weight
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """The families; who was never refused, clipped or a member has no series."""
-        text = "Updates refused, as events tell of them: of a flood a part."
-        refusals = CounterMetricFamily("p2ptrain_peer_rejected", text, labels=["peer", "reason"])
+        metric = self._declared["peer_rejected"]
+        refusals = CounterMetricFamily(metric.full_name, metric.help, labels=metric.labels)
         for pair, count in self._rejected.items():
             refusals.add_metric(pair, count)
-        text = "Rounds in which the aggregator did not follow a member in full."
-        clipped = CounterMetricFamily("p2ptrain_peer_clipped", text, labels=["peer"])
+        metric = self._declared["peer_clipped"]
+        clipped = CounterMetricFamily(metric.full_name, metric.help, labels=metric.labels)
         for peer, count in self._clipped.items():
             clipped.add_metric([peer], count)
-        text = "What a member counts for by its staleness; 1: fresh."
-        weights = GaugeMetricFamily("p2ptrain_peer_weight", text, labels=["peer"])
+        metric = self._declared["peer_weight"]
+        weights = GaugeMetricFamily(metric.full_name, metric.help, labels=metric.labels)
         for peer, weight in self._weights.items():
             weights.add_metric([peer], weight)
         yield from (refusals, clipped, weights)

@@ -1,10 +1,9 @@
 """What a round's event says, as the row of numbers that the page's charts draw. Rates come of two events' totals."""
 
 import math
-from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from node.events.log import Event
+from node.events.event_types import Evaluated, RoundClosed, RoundTrained
 from node.events.progress import MAX_OWN
 from node.page.history import Row
 
@@ -26,46 +25,61 @@ COLUMNS: Final = (
 MAX_NAME: Final = 64
 """Characters of an own metric's name."""
 
-_TOTALS: Final = {
-    "sent_bytes_per_s": "payload_bytes_sent",
-    "received_bytes_per_s": "payload_bytes_received",
-    "cpu_cores": "cpu_s",
-}
-"""Totals since the start, by what they rise a second."""
-
 
 class Columns:
     """Makes rows of one log's round events, in their order."""
 
     def __init__(self) -> None:
-        self._before: Event = {}
+        self._before: RoundClosed | None = None
 
-    def row(self, event: Event) -> Row:
+    def row(self, event: RoundClosed) -> Row:
         """The round, then a number or None for each of COLUMNS."""
         before, self._before = self._before, event
-        rates = {name: _rate(before, event, total) for name, total in _TOTALS.items()}
-        return (float(event["round"]), *(rates.get(name, number(event.get(name))) for name in COLUMNS))
+        told = {**_measured(event), **({} if before is None else _rates(before, event))}
+        return (float(event.round), *(number(told.get(name)) for name in COLUMNS))
 
 
-def own_of(event: Event) -> dict[str, float | None]:
-    """The own metrics that an event has, by name."""
-    own = event.get("own")
-    if not isinstance(own, Mapping):
-        return {}
-    return {str(name)[:MAX_NAME]: number(value) for name, value in list(own.items())[:MAX_OWN]}
+def _measured(event: RoundClosed) -> dict[str, float | None]:
+    """What stands in the event itself."""
+    told: dict[str, float | None] = {"rss_bytes": event.rss_bytes}
+    if isinstance(event, RoundTrained):
+        told |= {
+            "train_loss": event.train_loss,
+            "consensus_distance": event.consensus_distance,
+            "tokens_per_s": event.tokens_per_s,
+            "gpu_share": event.gpu_share,
+            "gpu_memory_bytes": event.gpu_memory_bytes,
+            "learning_rate": event.learning_rate,
+            "utilization": event.utilization,
+        }
+    return told
 
 
-def number(value: object) -> float | None:
+def _rates(before: RoundClosed, event: RoundClosed) -> dict[str, float | None]:
+    """What totals since the start rose a second. None over a restart, where they begin anew."""
+    seconds = event.ts - before.ts
+
+    def rate(old: float | None, new: float | None) -> float | None:
+        if old is None or new is None or seconds <= 0 or new < old:
+            return None
+        return (new - old) / seconds
+
+    rates = {
+        "sent_bytes_per_s": rate(before.payload_bytes_sent, event.payload_bytes_sent),
+        "received_bytes_per_s": rate(before.payload_bytes_received, event.payload_bytes_received),
+    }
+    if isinstance(before, RoundTrained) and isinstance(event, RoundTrained):
+        rates["cpu_cores"] = rate(before.cpu_s, event.cpu_s)
+    return rates
+
+
+def own_of(event: Evaluated) -> dict[str, float | None]:
+    """The task's own metrics by name, finite numbers or nothing."""
+    return {str(name)[:MAX_NAME]: number(value) for name, value in list(event.own.items())[:MAX_OWN]}
+
+
+def number(value: Any) -> float | None:
     """A finite number, or nothing."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
-
-
-def _rate(before: Event, event: Event, name: str) -> float | None:
-    """None over a restart, where totals begin anew, and where a total or a time is missing."""
-    old, new = number(before.get(name)), number(event.get(name))
-    began, ended = number(before.get("ts")), number(event.get("ts"))
-    if old is None or new is None or began is None or ended is None or ended <= began or new < old:
-        return None
-    return (new - old) / (ended - began)

@@ -16,8 +16,23 @@ from typing import Any
 
 import trio
 
+from node.events.event_types import (
+    Banned,
+    CheckpointSkipped,
+    DialFailed,
+    Equivocation,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    NeighbourLost,
+    Rejected,
+    RoundClosed,
+    Throttled,
+    WarningEvent,
+)
 from node.events.lines import describe
-from node.events.log import Event, to_line
+from node.events.log import to_line
 from node.events.peers_seen import seen
 from node.events.progress import MAX_OWN, NodeProgress
 from node.page.columns import COLUMNS, Columns, own_of
@@ -33,17 +48,17 @@ MAX_CHARACTERS = 400
 MAX_DRAWN = 1000
 """Members in the picture of the swarm; more are counted. A record names its neighbours, so that there may be many."""
 
-LEVELS = {
-    "warning": "warn",
-    "rejected": "warn",
-    "throttled": "warn",
-    "dial_failed": "warn",
-    "neighbour_lost": "warn",
-    "checkpoint_skipped": "warn",
-    "banned": "bad",
-    "equivocation": "bad",
-    "failed": "bad",
-    "finished": "good",
+LEVELS: dict[type[Event], str] = {
+    WarningEvent: "warn",
+    Rejected: "warn",
+    Throttled: "warn",
+    DialFailed: "warn",
+    NeighbourLost: "warn",
+    CheckpointSkipped: "warn",
+    Banned: "bad",
+    Equivocation: "bad",
+    Failed: "bad",
+    Finished: "good",
 }
 """How much a line matters; others are ordinary."""
 
@@ -115,17 +130,18 @@ class Feed:
 
     def observe(self, event: Event) -> None:
         """Take up one event, and wake the pages."""
-        if event["event"] == "round":
-            self._train.add(event["round"], *self._columns.row(event)[1:])
-        elif event["event"] == "evaluated":
-            self._held_out.add(event.get("round") or 0, event.get("eval_loss"))
-        for name, value in own_of(event).items():
-            if name in self._own or len(self._own) < MAX_OWN:
-                self._own.setdefault(name, Curve()).add(event.get("round") or 0, value)
+        match event:
+            case RoundClosed():
+                self._train.add(event.round, *self._columns.row(event)[1:])
+            case Evaluated():
+                self._held_out.add(event.round, event.eval_loss)
+                for name, value in own_of(event).items():
+                    if name in self._own or len(self._own) < MAX_OWN:
+                        self._own.setdefault(name, Curve()).add(event.round, value)
         for line in describe(event):
             words = _printable(line.plain)
             if words:
-                self._lines.append((event["ts"], LEVELS.get(event["event"], ""), words))
+                self._lines.append((event.ts, LEVELS.get(type(event), ""), words))
                 self._line_count += 1
         self._made = None
         self.events += 1

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from node.events.event_types import Evaluated, Event, RoundClosed
 from node.events.liveness import lives
-from node.events.log import Event, from_line
+from node.events.log import event_in
 from node.events.page_address import page_of
 from node.events.progress import NodeProgress
 from node.page.columns import COLUMNS, Columns, number
@@ -91,20 +92,17 @@ class NodeLog:
         self._columns = Columns()
 
     def take(self, event: Event) -> None:
-        """Take up one event; what makes no sense is passed over."""
-        if "ts" not in event or (event["event"] == "round" and number(event.get("round")) is None):
-            return
+        """Take up one event."""
         self.progress.observe(event)
-        if event["event"] == "round":
-            row = self._columns.row(event)
-            self.rounds.add(event["round"], *(row[at] for at in _CURVE_AT))
-            stale = event.get("staleness")
-            if isinstance(stale, dict):
-                self.exchanges = {
-                    str(peer): value for peer, value in list(stale.items())[:MAX_EXCHANGES] if isinstance(value, int)
-                }
-        elif event["event"] == "evaluated":
-            self.held_out.add(number(event.get("round")) or 0, number(event.get("eval_loss")))
+        match event:
+            case RoundClosed():
+                row = self._columns.row(event)
+                self.rounds.add(event.round, *(row[at] for at in _CURVE_AT))
+                if event.staleness is not None:
+                    first = list(event.staleness.items())[:MAX_EXCHANGES]
+                    self.exchanges = {peer: value for peer, value in first if isinstance(value, int)}
+            case Evaluated():
+                self.held_out.add(event.round, number(event.eval_loss))
 
     @property
     def state(self) -> str:
@@ -188,5 +186,5 @@ def news_of(folder: Path, place: LogPosition) -> tuple[list[Event], LogPosition]
         return [], place
     whole = data[: data.rfind(b"\n") + 1]
     lines = whole.splitlines()[1 if skipped else 0 :]
-    events = [event for line in lines if (event := from_line(line)) is not None]
+    events = [event for line in lines if (event := event_in(line)) is not None]
     return events, LogPosition(inode, offset + skipped + len(whole))

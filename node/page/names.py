@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from node.events.log import from_line
+from node.events.event_types import Started
+from node.events.log import event_in
 from node.system.run_dir import EVENTS
 
 MAX_FOLDERS: Final = 64
@@ -53,7 +54,5 @@ def peer_in(log: Path) -> str:
             head = file.read(HEAD_BYTES)
     except OSError:
         return ""
-    events = (from_line(line) for line in head.splitlines())
-    started = next((event for event in events if event is not None and event["event"] == "started"), {})
-    peer = started.get("peer_id")
-    return peer if isinstance(peer, str) else ""
+    events = map(event_in, head.splitlines())
+    return next((event.peer_id for event in events if isinstance(event, Started)), "")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.events.log import Event, from_line, older
+from node.events.event_types import Evaluated, Event, RoundClosed
+from node.events.log import event_in, older
 from node.events.progress import MAX_OWN
 from node.page.columns import Columns, number, own_of
 from node.page.history import Row
@@ -40,16 +41,14 @@ def earlier_rounds(path: Path, end: int, *, share: int | None = None) -> Earlier
 
 def take(earlier: Earlier, columns: Columns, event: Event) -> None:
     """Add what one event says."""
-    at = event.get("round")
-    if event["event"] not in {"round", "evaluated"} or not isinstance(at, int):
-        return
-    if event["event"] == "round":
-        _add(earlier.rounds, columns.row(event))
-    else:
-        _add(earlier.held_out, (at, number(event.get("eval_loss"))))
-    for name, value in own_of(event).items():
-        if name in earlier.own or len(earlier.own) < MAX_OWN:
-            _add(earlier.own.setdefault(name, []), (at, value))
+    match event:
+        case RoundClosed():
+            _add(earlier.rounds, columns.row(event))
+        case Evaluated():
+            _add(earlier.held_out, (event.round, number(event.eval_loss)))
+            for name, value in own_of(event).items():
+                if name in earlier.own or len(earlier.own) < MAX_OWN:
+                    _add(earlier.own.setdefault(name, []), (event.round, value))
 
 
 def _add(rows: list[Row], row: Row) -> None:
@@ -66,7 +65,7 @@ def events_in(path: Path, end: int, *, share: int) -> Iterator[Event]:
     share = share // 2 if before else share
     for file, size in ((older(path), before), (path, min(end, _size(path)))):
         for line in _lines(file, size, share):
-            event = from_line(line)
+            event = event_in(line)
             if event is not None:
                 yield event
 

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import trio
 
+from node.events.event_types import Event
 from node.events.liveness import lives
-from node.events.log import Event, to_line
+from node.events.log import to_line
 from node.page import members as logs
 from node.page.feed import points_of
 from node.page.history import Cursor

@@ -23,6 +23,8 @@ from gossip.transport.base import Transport
 from node import exporters
 from node.config.schema import Config
 from node.config.sections import NetworkConfig
+from node.events.event_types import CheckpointSkipped, Resumed, WarningEvent
+from node.events.gossip_events import translate
 from node.events.journal import Emit, Journal
 from node.metrics.energy import Meter
 from node.roles import byzantine
@@ -165,7 +167,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
 def _outside(config: Config, admission: MembershipAdmission, journal: Journal) -> Outside:
     def told(peer: PeerId, words: str) -> None:
         message = f"{peer} does not let this node in, and says that {words}: its word alone"
-        journal.emit("warning", message=message)
+        journal.emit(WarningEvent(message=message))
 
     def refused(peer: PeerId, refusal: Refusal, signed: bool) -> None:
         outside.refused(peer, refusal, signed, trio.current_time())
@@ -215,7 +217,7 @@ def resume(node: Node) -> Checkpoint | None:
     damaged: list[Path] = []
 
     def skipped(path: Path, why: str) -> None:
-        node.journal.emit("checkpoint_skipped", path=path, why=why)
+        node.journal.emit(CheckpointSkipped(path=str(path), why=why))
         damaged.append(path)
 
     checkpoint = node.checkpoints.newest(skipped)
@@ -224,7 +226,7 @@ def resume(node: Node) -> Checkpoint | None:
     if checkpoint is None:
         if damaged:
             message = f"no checkpoint in {node.checkpoints.folder} is whole: beginning anew, from the initial model"
-            node.journal.emit("warning", message=message)
+            node.journal.emit(WarningEvent(message=message))
         return None
     try:
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)
@@ -238,7 +240,7 @@ def resume(node: Node) -> Checkpoint | None:
     if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
         node.service.outvotes_liars()
     _take_up_totals(node, checkpoint.totals)
-    node.journal.emit("resumed", round=checkpoint.round, checkpoint=node.checkpoints.folder)
+    node.journal.emit(Resumed(round=checkpoint.round, checkpoint=str(node.checkpoints.folder)))
     return checkpoint
 
 
@@ -271,17 +273,13 @@ def _tracked(strategy: SyncStrategy, executor: Executor, lock: trio.Lock, liars:
 
 
 def _warn(journal: Journal, message: str) -> None:
-    journal.emit("warning", message=message)
+    journal.emit(WarningEvent(message=message))
 
 
 def _observer(journal: Journal, refusals: deque[str]) -> Callable[[GossipEvent], None]:
     def observe(event: GossipEvent) -> None:
         if event.name in ("rejected", "banned"):
             refusals.append(f"{event.reason}: {event.detail}")
-        if event.name == "warning":
-            journal.emit("warning", message=event.detail)
-            return
-        reason = {"reason": str(event.reason)} if event.reason is not None else {}
-        journal.emit(event.name, peer=event.peer, detail=event.detail, **reason)
+        journal.emit(translate(event))
 
     return observe

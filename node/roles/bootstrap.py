@@ -23,6 +23,7 @@ from gossip.membership.refusal import ASK
 from node.config import config_errors
 from node.config.sections import NetworkConfig, NodeConfig, check_addresses
 from node.config.toml_source import Raw
+from node.events.event_types import Interrupted, JoinCommand, ManifestHolds, MembersKnown, Started, WarningEvent
 from node.events.liveness import beat
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
@@ -115,7 +116,7 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
     )
 
     def warn(message: str) -> None:
-        emit("warning", message=message)
+        emit(WarningEvent(message=message))
 
     service = BootstrapService(
         identity=held.identity,
@@ -154,7 +155,7 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
             nursery.start_soon(_stop_outside, held.private.admission)
         await interrupted.wait()
         nursery.cancel_scope.cancel()
-    emit("interrupted", summary=None)
+    emit(Interrupted(summary=None))
     return EXIT_INTERRUPTED
 
 
@@ -170,19 +171,21 @@ def _readings(service: BootstrapService, folder: Path) -> Readings:
 
 
 def _tell_of_manifest(emit: EventLog, manifest: Manifest) -> None:
-    emit("manifest", version=manifest.version, applies_at=manifest.applies_at)
+    emit(ManifestHolds(version=manifest.version, applies_at=manifest.applies_at))
 
 
 def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
+    token_file = parts.config.node.status_token_file
     parts.emit(
-        "started",
-        peer_id=peer_id,
-        role="bootstrap",
-        addresses=parts.addresses,
-        pid=os.getpid(),
-        run_dir=parts.folder,
-        metrics_url=url,
-        token_file=None if url is None else parts.config.node.status_token_file,
+        Started(
+            peer_id=peer_id,
+            role="bootstrap",
+            addresses=parts.addresses,
+            pid=os.getpid(),
+            run_dir=str(parts.folder),
+            metrics_url=url,
+            token_file=None if url is None or token_file is None else str(token_file),
+        )
     )
     if parts.addresses and not parts.private:  # a private swarm is joined by an invite
         network = parts.config.network
@@ -190,7 +193,7 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
         words = ["p2ptrain", "node", "--peer", address]
         if network.swarm != NetworkConfig().swarm:
             words += ["--set", f"network.swarm={network.swarm}"]
-        parts.emit("join", command=shlex.join(words))
+        parts.emit(JoinCommand(command=shlex.join(words)))
 
 
 async def _tell(parts: _Parts) -> None:
@@ -203,11 +206,12 @@ async def _tell(parts: _Parts) -> None:
             rss = psutil.Process().memory_info().rss
             rejected = sum(parts.service.stats.rejected_by_reason.values())
             parts.emit(
-                "members",
-                members_known=now[0],
-                runs=now[1],
-                peers_known=known.peers_known,
-                rejected=rejected,
-                rss_bytes=rss,
+                MembersKnown(
+                    members_known=now[0],
+                    runs=now[1],
+                    peers_known=known.peers_known,
+                    rejected=rejected,
+                    rss_bytes=rss,
+                )
             )
         await trio.sleep(TELL_EVERY_S)

@@ -24,6 +24,7 @@ from gossip.core.api import Update
 from gossip.core.ids import PeerId
 from gossip.updates.rounds import swarm_round
 from node.config.schema import Config
+from node.events.event_types import Joined, RoundClosed, WarningEvent
 from node.training import round_report
 from node.training.joining import ALONE_S, JOIN_PATIENCE_S, LOOK_AGAIN_S, NEWCOMERS_S, fetching_models, find_neighbours
 from node.training.node import Node
@@ -100,7 +101,7 @@ class _Observer:
             message = (
                 f"the others have left, and what is here is their model of round {node.state.round}, not of the last"
             )
-            node.journal.emit("warning", message=message)
+            node.journal.emit(WarningEvent(message=message))
             await self._keep(last=True)
         node.journal.training_ended()
 
@@ -226,10 +227,11 @@ class _Observer:
         node, begins = self._node, not self._node.journal.has_begun
         if begins:
             node.journal.training_began()
-            node.journal.emit("joined", round=state.done, donors=len(state.behind), peers=sorted(state.behind))
+            peers = sorted(state.behind)
+            node.journal.emit(Joined(round=state.done, donors=len(peers), peers=peers))
         node.state.neighbours = len(node.service.neighbours())
         node.watch.check_margin(len(state.behind))
-        node.journal.emit("round", **_fields(node, state))
+        node.journal.emit(_round(node, state))
         node.state.enter_round(state.done)
         await round_report.evaluate(node, rounds=state.done)
         every = node.config.node.checkpoint_every
@@ -246,27 +248,27 @@ class _Observer:
             )
 
 
-def _fields(node: Node, state: _State) -> dict[str, object]:
+def _round(node: Node, state: _State) -> RoundClosed:
     """What a trainer's `round` has, but for what comes of training."""
     stats = node.service.stats
-    return {
-        "round": state.done,
-        "rounds": node.config.train.rounds,
-        "neighbours": node.state.neighbours,
-        "members": len(state.behind),
-        "fresh": state.fresh,
-        "closed_by": "quorum" if state.fresh >= node.config.network.quorum * len(state.behind) else "deadline",
-        "payload_bytes_sent": stats.payload_bytes_sent,
-        "payload_bytes_received": stats.payload_bytes_received,
-        "snapshot_bytes_sent": stats.snapshot_bytes_sent,
-        "snapshot_bytes_received": stats.snapshot_bytes_received,
-        "accepted": stats.updates_accepted,
-        "rejected": sum(stats.rejected_by_reason.values()),
-        "rejected_by_reason": {str(reason): count for reason, count in stats.rejected_by_reason.items()},
-        "robust_margin": node.watch.robust_margin(len(state.behind)),
-        "round_s": node.journal.lap(),
-        "collect_s": state.seconds,
-        "staleness": state.behind,
-        "peers_known": node.service.peers_known,
-        "rss_bytes": psutil.Process(os.getpid()).memory_info().rss,
-    }
+    return RoundClosed(
+        round=state.done,
+        rounds=node.config.train.rounds,
+        neighbours=node.state.neighbours,
+        members=len(state.behind),
+        fresh=state.fresh,
+        closed_by="quorum" if state.fresh >= node.config.network.quorum * len(state.behind) else "deadline",
+        payload_bytes_sent=stats.payload_bytes_sent,
+        payload_bytes_received=stats.payload_bytes_received,
+        snapshot_bytes_sent=stats.snapshot_bytes_sent,
+        snapshot_bytes_received=stats.snapshot_bytes_received,
+        accepted=stats.updates_accepted,
+        rejected=sum(stats.rejected_by_reason.values()),
+        rejected_by_reason={str(reason): count for reason, count in stats.rejected_by_reason.items()},
+        robust_margin=node.watch.robust_margin(len(state.behind)),
+        round_s=node.journal.lap(),
+        collect_s=state.seconds,
+        staleness=state.behind,
+        peers_known=node.service.peers_known,
+        rss_bytes=psutil.Process(os.getpid()).memory_info().rss,
+    )

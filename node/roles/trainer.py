@@ -17,6 +17,15 @@ import trio
 
 from gossip.membership.private_swarm import PrivateMembership
 from node.config.schema import Config, join_command
+from node.events.event_types import (
+    Ended,
+    Finished,
+    Interrupted,
+    JoinCommand,
+    LearnerStarted,
+    RouterAnswered,
+    WarningEvent,
+)
 from node.events.liveness import beat
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
@@ -169,7 +178,7 @@ async def _run(
                 nursery.start_soon(_until, interrupted, mapper.run)
 
         await live(node, resumed=checkpoint is not None, started=started, stop=interrupted, over=told is not None)
-        event = "interrupted" if interrupted.is_set() else "finished"
+        event = Interrupted if interrupted.is_set() else Finished
         if told is not None and not node.journal.has_begun:  # nothing was trained: what was told before holds
             _announce_over(node, told, event)
         else:
@@ -200,19 +209,19 @@ def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
     return summary if summary is not None and summary.rounds == node.state.round else None
 
 
-def _announce_over(node: Node, summary: NodeSummary, event: str = "finished") -> None:
+def _announce_over(node: Node, summary: NodeSummary, event: type[Ended] = Finished) -> None:
     done = node.config.train.rounds
     of_all = f"all {done} rounds are" if done > 1 else "the only round is"
     more = more_rounds_hint(done) if node.state.private else "give more with --rounds to go on"
-    node.journal.emit("warning", message=f"{of_all} done already: {more}")
-    node.journal.emit(event, summary=to_json(summary))
+    node.journal.emit(WarningEvent(message=f"{of_all} done already: {more}"))
+    node.journal.emit(event(summary=to_json(summary)))
 
 
 def _try_task(node: Node) -> None:
     """Before anybody is told that this node is there. TaskFaultError for a task that cannot be trained."""
     trainer = node.inner.trainer
     for doubt in check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed):
-        node.journal.emit("warning", message=doubt)
+        node.journal.emit(WarningEvent(message=doubt))
 
 
 class _Router:
@@ -227,34 +236,36 @@ class _Router:
         self._node.service.mapped(addresses)
 
     def tell(self, words: str) -> None:
-        self._node.journal.emit("router", message=words, forwards=self._forwards)
+        self._node.journal.emit(RouterAnswered(message=words, forwards=self._forwards))
 
 
 def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | None) -> None:
     config = node.config
+    token_file = config.node.status_token_file
     node.journal.emit(
-        "started",
-        peer_id=node.peer_id,
-        addresses=addresses,
-        pid=os.getpid(),
-        run_dir=node_dir,
-        metrics_url=url,
-        token_file=None if url is None else config.node.status_token_file,
-        device=str(node.inner.trainer.device),
-        parameters=node.inner.trainer.numel,
-        task=config.task.name,
-        genesis=node.genesis,
-        metric=node.inner.trainer.task.metric,
-        units=metric_units(node.inner.trainer.task),
-        aggregator=config.sync.aggregator,
-        compressor=config.sync.compressor,
-        f=config.sync.f,
-        robust_margin=node.watch.robust_margin(config.node.wait_for + 1),
-        role=config.node.role,
+        LearnerStarted(
+            peer_id=node.peer_id,
+            addresses=addresses,
+            pid=os.getpid(),
+            run_dir=str(node_dir),
+            metrics_url=url,
+            token_file=None if url is None or token_file is None else str(token_file),
+            device=str(node.inner.trainer.device),
+            parameters=node.inner.trainer.numel,
+            task=config.task.name,
+            genesis=node.genesis,
+            metric=node.inner.trainer.task.metric,
+            units=metric_units(node.inner.trainer.task),
+            aggregator=config.sync.aggregator,
+            compressor=config.sync.compressor,
+            f=config.sync.f,
+            robust_margin=node.watch.robust_margin(config.node.wait_for + 1),
+            role=config.node.role,
+        )
     )
     if addresses and not node.state.private and not observes(config):  # a private swarm is joined by an invite
         address = addresses[0] if config.network.announce else best_address(addresses)
-        node.journal.emit("join", command=join_command(config, address))
+        node.journal.emit(JoinCommand(command=join_command(config, address)))
 
 
 async def live(
@@ -380,13 +391,13 @@ async def save_interrupted(node: Node) -> None:
         node.state.unsaved = None
 
 
-def finish(node: Node, node_dir: Path, resumed_from: Checkpoint | None, *, event: str = "finished") -> None:
+def finish(node: Node, node_dir: Path, resumed_from: Checkpoint | None, *, event: type[Ended] = Finished) -> None:
     """Write the summary and say that the run is over. RunError where its end is none to be content with
     (training/outcome.py)."""
     check_saved(node)
     origin = f"round {resumed_from.round}" if resumed_from else None
     summary = round_report.summarize(node, origin)
     write_atomic(summary, node_dir / SUMMARY)
-    if event == "finished":
+    if event is Finished:
         check_taken(node)
-    node.journal.emit(event, summary=to_json(summary))
+    node.journal.emit(event(summary=to_json(summary)))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
+from node.events.event_types import Event, RoundClosed
 from node.events.liveness import judge, look
-from node.events.log import Event, from_line, older
+from node.events.log import event_in, older
 from node.events.progress import NodeProgress
 from node.page.history import Curve
 from node.system.errors import RunError
@@ -150,13 +151,13 @@ class Log:
             *lines, self._pending = (self._pending + chunk).split(b"\n")
             self._offset += len(chunk)
             for line in lines:
-                event = from_line(line)
+                event = event_in(line)
                 if event is not None:
                     self._take(event)
 
     def _take(self, event: Event) -> None:
         self._node.progress.observe(event)
-        if event["event"] == "round":
+        if isinstance(event, RoundClosed):
             self._node.measured()
 
 

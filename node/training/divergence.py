@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from node.events.event_types import Diverged
 from node.system.errors import RunError
 from node.system.next_command import command
 from node.training.inner_loop import Phase
@@ -62,7 +63,8 @@ def why_refused(error: ValueError) -> str:
 def diverged(node: Node, why: str) -> RunError:
     """The error that ends the node, told of as the event `diverged`. On the event loop."""
     good = node.checkpoints.newest_whole()
-    node.journal.emit("diverged", round=node.state.round + 1, why=why, checkpoint=good)
+    told = None if good is None else str(good)
+    node.journal.emit(Diverged(round=node.state.round + 1, why=why, checkpoint=told))
     kept = "no checkpoint was written before" if good is None else f"the last good checkpoint is {good}"
     return RunError(
         f"training has diverged in round {node.state.round + 1}: {why}; {kept}", _hint(node, resumes=good is not None)

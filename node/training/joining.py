@@ -18,6 +18,7 @@ import trio
 
 from gossip.core.ids import PeerId
 from gossip.updates.rounds import swarm_round
+from node.events.event_types import Joined, WaitingFor, WarningEvent
 from node.swarm.effective_manifest import more_rounds_hint
 from node.system.errors import RunError
 from node.training.node import Node
@@ -87,13 +88,13 @@ async def _locate(node: Node, *, resumed: bool) -> Vote | None:
             )
         if not ahead or waited_s >= WAITED_OUT_S:
             if ahead:
-                node.journal.emit(
-                    "warning", message=f"{_few_say(node, ahead)}: {_TOO_FEW.format(f=node.config.sync.f)}"
-                )
+                few = f"{_few_say(node, ahead)}: {_TOO_FEW.format(f=node.config.sync.f)}"
+                node.journal.emit(WarningEvent(message=few))
             return None
         if not told:
             told = True
-            node.journal.emit("waiting", message=f"{_few_say(node, ahead)}: waiting for others to say where it is")
+            message = f"{_few_say(node, ahead)}: waiting for others to say where it is"
+            node.journal.emit(WaitingFor(message=message))
         await trio.sleep(LOOK_AGAIN_S)
 
 
@@ -155,7 +156,7 @@ async def await_more_rounds(node: Node) -> None:
     settings = node.config.node
     done, waited = node.config.train.rounds, f"{settings.wait_timeout_s:g} s"
     message = f"all {done} rounds are done: asking the other members for up to {waited} whether an admin has given more"
-    node.journal.emit("waiting", message=message)
+    node.journal.emit(WaitingFor(message=message))
     with trio.move_on_after(settings.wait_timeout_s):
         while node.state.finished:  # noqa: ASYNC110  # the manifest applies itself, in a callback
             await trio.sleep(LOOK_AGAIN_S)
@@ -169,7 +170,8 @@ async def find_neighbours(node: Node, *, resumed: bool) -> None:
     if alone and node.config.network.peers and not resumed:
         raise _nobody(node)
     if found < settings.wait_for:
-        node.journal.emit("warning", message=f"going on with {found} of {settings.wait_for} awaited neighbours")
+        message = f"going on with {found} of {settings.wait_for} awaited neighbours"
+        node.journal.emit(WarningEvent(message=message))
 
 
 async def _wait(node: Node, count: int, timeout_s: float) -> int:
@@ -177,7 +179,7 @@ async def _wait(node: Node, count: int, timeout_s: float) -> int:
     ends_at = trio.current_time() + timeout_s
     while (found := len(node.service.neighbours())) < count and (left := ends_at - trio.current_time()) > 0:
         message = f"waiting for {count} neighbour{'s' * (count != 1)}, {left:.0f} s at most: {found} here so far"
-        node.journal.emit("waiting", message=message)
+        node.journal.emit(WaitingFor(message=message))
         await node.service.wait_for_neighbours(count, min(TELL_S, left))
     return found
 
@@ -207,7 +209,7 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
     found = await _donors(node, vote, entering=entering)
     if found is None:
         message = "behind the swarm, but too few neighbours gave their model: going on with our own"
-        node.journal.emit("warning", message=message)
+        node.journal.emit(WarningEvent(message=message))
         return False
     at, donors = found
     # What they announced they have trained: the round that they train now is the next one. (The last is never over.)
@@ -218,11 +220,11 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
         await node.service.begin_epoch(epoch=node.next_epoch(), round=at, snapshot=snapshot)
     node.inner.replace(theta_d, at_step=entered * node.config.train.inner_steps)
     node.state.enter_round(entered)
-    node.journal.emit("joined", round=entered, donors=len(donors), peers=sorted(donors))
+    node.journal.emit(Joined(round=entered, donors=len(donors), peers=sorted(donors)))
     if len(donors) <= node.config.sync.f:
         there, f = len(node.service.neighbours()), node.config.sync.f
         message = f"took the model of {len(donors)} of {there} neighbours, of which f = {f} may lie"
-        node.journal.emit("warning", message=f"{message}: nobody else is there to tell")
+        node.journal.emit(WarningEvent(message=f"{message}: nobody else is there to tell"))
     return True
 
 

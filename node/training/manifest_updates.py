@@ -14,6 +14,7 @@ from typing import Any
 from gossip.core.errors import LocalError
 from gossip.membership import Manifest, ManifestChain
 from gossip.membership.settings import Settings
+from node.events.event_types import ManifestHolds, WarningEvent
 from node.events.journal import Emit
 from node.swarm import agreed_settings
 from node.swarm.effective_manifest import holding, rounds_told
@@ -37,9 +38,8 @@ class Applier:
             first, self._trained = self._trained is None, manifest.version
             changed = self._apply(manifest, "train")
             if changed or not first:
-                self._emit(
-                    "manifest", version=manifest.version, applies_at=manifest.applies_at, round=trained, changes=changed
-                )
+                version, applies_at = manifest.version, manifest.applies_at
+                self._emit(ManifestHolds(version=version, applies_at=applies_at, round=trained, changes=changed))
         manifest = holding(self._chain, closed)
         if manifest.version != self._closed:
             self._closed = manifest.version
@@ -55,7 +55,8 @@ class Applier:
         node = self._node
         if manifest.applies_at < node.state.round:
             message = f"version {manifest.version} of the swarm's manifest came late: it holds since round "
-            self._emit("warning", message=f"{message}{manifest.applies_at}, and here from round {node.state.round}")
+            message += f"{manifest.applies_at}, and here from round {node.state.round}"
+            self._emit(WarningEvent(message=message))
         node.state.apply_manifests()
 
     def _apply(self, manifest: Manifest, section: str) -> dict[str, Any]:
@@ -69,9 +70,8 @@ class Applier:
         try:
             new = replace(old, **changes)
         except (LocalError, ValueError, TypeError) as error:
-            self._emit(
-                "warning", message=f"version {manifest.version} of the swarm's manifest cannot be applied: {error}"
-            )
+            message = f"version {manifest.version} of the swarm's manifest cannot be applied: {error}"
+            self._emit(WarningEvent(message=message))
             return {}
         self._node.state.config = config.model_copy(update={section: new})
         if section == "train":

@@ -1,5 +1,6 @@
 """Whether a run may begin, and whether its end is a success: a usable model on disk, learned together."""
 
+from node.events.event_types import WarningEvent
 from node.system.errors import RunError
 from node.system.next_command import command
 from node.training import checkpoint_room
@@ -40,4 +41,4 @@ def check_taken(node: Node) -> None:
     hint = "the model is saved; see that all members run the same release, codecs and settings"
     if len(refused) > node.config.sync.f:
         raise RunError(message, hint)
-    node.journal.emit("warning", message=f"{message}; {hint}")
+    node.journal.emit(WarningEvent(message=f"{message}; {hint}"))

@@ -12,6 +12,7 @@ import trio
 from gossip.core.api import RoundView
 from gossip.core.ids import PeerId
 from gossip.discovery.topology import tag_of
+from node.events.event_types import CheckpointFailed, CheckpointWritten, Evaluated, RoundTrained, WarningEvent
 from node.events.summary import NodeSummary
 from node.metrics.gpu_metrics import gpu_use
 from node.metrics.live_metrics import Readings
@@ -46,7 +47,7 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
         node.watch.check_margin(result.members)
     node.watch.check_skipped(node.inner.trainer.skipped_steps)
     node.watch.check_refused()
-    node.journal.emit("round", **_round_fields(node, phase, view, result, close_seconds))
+    node.journal.emit(_round(node, phase, view, result, close_seconds))
     if node.state.evaluation_due() or phase.state is not None:
         phi_d = await node.executor.offload(lambda: phase.theta_d + result.correction_d)
         if node.state.evaluation_due():
@@ -66,9 +67,7 @@ async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int
     node.journal.eval_round, node.journal.own = rounds, dict(found.own)
     node.watch.note_metrics_fault(found.fault)
     divergence = await _divergence(node, phi_d)
-    node.journal.emit(
-        "evaluated", round=rounds, eval_loss=found.loss, output_divergence=divergence, own=node.journal.own
-    )
+    node.journal.emit(Evaluated(round=rounds, eval_loss=found.loss, output_divergence=divergence, own=node.journal.own))
     why = why_unusable(found.loss)
     if why is not None:
         raise diverged(node, why) if rounds else untrainable(found.loss)
@@ -124,20 +123,20 @@ def _could_not_save(node: Node, checkpoint: Checkpoint, why: str, *, again: str)
     folder, needed = node.checkpoints.folder, bytes_of(checkpoint.tensors)
     node.state.owes_checkpoint, node.state.unsaved = True, why + lacking_words(folder, needed)
     node.journal.emit(
-        "checkpoint_failed", round=checkpoint.round, why=why, needed_bytes=needed, free_bytes=disk_free(folder)
+        CheckpointFailed(round=checkpoint.round, why=why, needed_bytes=needed, free_bytes=disk_free(folder))
     )
     if again:
         message = f"no checkpoint of round {checkpoint.round}: {node.state.unsaved}; it is tried again {again}"
-        node.journal.emit("warning", message=message, about="checkpoint")
+        node.journal.emit(WarningEvent(message=message, about="checkpoint"))
 
 
 def _saved(node: Node, path: Path, next_round: int) -> None:
     node.state.unsaved = None
-    node.journal.emit("checkpoint", round=next_round, path=path)
+    node.journal.emit(CheckpointWritten(round=next_round, path=str(path)))
     if node.state.owes_checkpoint:
         node.state.owes_checkpoint = False
         message = f"the checkpoint of round {next_round} could be written"
-        node.journal.emit("warning", message=message, about="checkpoint", recovered=True)
+        node.journal.emit(WarningEvent(message=message, about="checkpoint", recovered=True))
 
 
 def checkpoint_of(
@@ -254,60 +253,58 @@ def _gap_of(graph: frozenset[tuple[bytes, frozenset[bytes]]]) -> float:
     return spectral_gap(dict(graph)) if len(graph) > 1 else -1.0
 
 
-def _round_fields(
-    node: Node, phase: Phase, view: RoundView, result: RoundResult, close_seconds: float
-) -> dict[str, object]:
+def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close_seconds: float) -> RoundTrained:
     stats = node.service.stats
     round_seconds = node.journal.lap()
     process = psutil.Process(os.getpid())
     gpu = gpu_use(node.inner.trainer.device)
-    return {
-        "round": node.state.round + 1,
-        "rounds": node.config.train.rounds,
-        "train_loss": phase.loss,
-        "steps": phase.steps,
-        "inner_steps": node.pace.steps,
-        "tokens": node.inner.trainer.tokens,
-        "tokens_per_s": phase.tokens / round_seconds if round_seconds else 0.0,
-        "neighbours": view.neighbours,
-        "members": result.members,
-        "fresh": view.fresh,
-        "updates_in_time": node.watch.in_time.share,
-        "exchange_s": node.service.exchange_seconds(),
-        "closed_by": view.closed_by,
-        "payload_bytes": node.counts.newest_bytes,
-        "payload_bytes_sent": stats.payload_bytes_sent,
-        "compression_ratio": BYTES_PER_PARAMETER * node.inner.trainer.numel / node.counts.mean_bytes,
-        "payload_bytes_received": stats.payload_bytes_received,
-        "accepted": stats.updates_accepted,
-        "rejected": sum(stats.rejected_by_reason.values()),
-        "consensus_distance": result.consensus_distance,
-        "clipped": list(result.clipped),
-        "robust_margin": node.watch.robust_margin(result.members),
-        "link_bytes_per_s": node.state.link_speed,
-        "rung": node.strategy.rung,
-        "round_s": round_seconds,
-        "close_s": close_seconds,
-        "publish_s": node.closing_times.seconds.get("publish"),
-        "collect_s": node.closing_times.seconds.get("collect"),
-        "aggregate_s": node.closing_times.seconds.get("aggregate"),
-        "step_s": phase.step_seconds,
-        "compute_s": node.inner.compute_seconds,
-        "staleness": {str(peer): rounds for peer, rounds in view.staleness.items()},
-        "weights": {
+    return RoundTrained(
+        round=node.state.round + 1,
+        rounds=node.config.train.rounds,
+        train_loss=phase.loss,
+        steps=phase.steps,
+        inner_steps=node.pace.steps,
+        tokens=node.inner.trainer.tokens,
+        tokens_per_s=phase.tokens / round_seconds if round_seconds else 0.0,
+        neighbours=view.neighbours,
+        members=result.members,
+        fresh=view.fresh,
+        updates_in_time=node.watch.in_time.share,
+        exchange_s=node.service.exchange_seconds(),
+        closed_by=view.closed_by,
+        payload_bytes=node.counts.newest_bytes,
+        payload_bytes_sent=stats.payload_bytes_sent,
+        compression_ratio=BYTES_PER_PARAMETER * node.inner.trainer.numel / node.counts.mean_bytes,
+        payload_bytes_received=stats.payload_bytes_received,
+        accepted=stats.updates_accepted,
+        rejected=sum(stats.rejected_by_reason.values()),
+        consensus_distance=result.consensus_distance,
+        clipped=list(result.clipped),
+        robust_margin=node.watch.robust_margin(result.members),
+        link_bytes_per_s=node.state.link_speed,
+        rung=node.strategy.rung,
+        round_s=round_seconds,
+        close_s=close_seconds,
+        publish_s=node.closing_times.seconds.get("publish"),
+        collect_s=node.closing_times.seconds.get("collect"),
+        aggregate_s=node.closing_times.seconds.get("aggregate"),
+        step_s=phase.step_seconds,
+        compute_s=node.inner.compute_seconds,
+        staleness={str(peer): rounds for peer, rounds in view.staleness.items()},
+        weights={
             str(peer): (1 + rounds) ** -node.config.sync.staleness_exponent for peer, rounds in view.staleness.items()
         },
-        "peers_known": node.service.peers_known,
-        "rejected_by_reason": {str(reason): count for reason, count in stats.rejected_by_reason.items()},
-        "snapshot_bytes_sent": stats.snapshot_bytes_sent,
-        "snapshot_bytes_received": stats.snapshot_bytes_received,
-        "energy_j": {} if node.meter is None else node.meter.joules(),
-        "skipped_steps": node.inner.trainer.skipped_steps,
-        "late_steps": node.inner.late_steps,
-        "utilization": node.utilization,
-        "rss_bytes": process.memory_info().rss,
-        "cpu_s": sum(process.cpu_times()[:2]),
-        "gpu_share": gpu.share,
-        "gpu_memory_bytes": gpu.memory_bytes,
-        "learning_rate": node.inner.trainer.learning_rate,
-    }
+        peers_known=node.service.peers_known,
+        rejected_by_reason={str(reason): count for reason, count in stats.rejected_by_reason.items()},
+        snapshot_bytes_sent=stats.snapshot_bytes_sent,
+        snapshot_bytes_received=stats.snapshot_bytes_received,
+        energy_j={} if node.meter is None else dict(node.meter.joules()),
+        skipped_steps=node.inner.trainer.skipped_steps,
+        late_steps=node.inner.late_steps,
+        utilization=node.utilization,
+        rss_bytes=process.memory_info().rss,
+        cpu_s=sum(process.cpu_times()[:2]),
+        gpu_share=gpu.share,
+        gpu_memory_bytes=gpu.memory_bytes,
+        learning_rate=node.inner.trainer.learning_rate,
+    )

@@ -3,6 +3,7 @@
 import math
 
 from gossip.service import GossipService
+from node.events.event_types import WarningEvent
 from node.events.journal import Journal
 from node.training.in_time import InTime, Lengthened, Lengths, late_words, lengthened_words
 from node.training.inner_loop import Phase
@@ -77,7 +78,7 @@ class RunWatch:
             few = f"a lying one may do harm; sync.f = {sync.f} is withstood from {self.needed_members} on{averages}"
             state = f"sync.f = {sync.f} is withstood again" if holds else few
             message = f"{members} member{'s' * (members != 1)} here, own model included: {state}"
-        self._journal.emit("warning", message=message)
+        self._journal.emit(WarningEvent(message=message))
 
     def _lacks_members(self, members: int) -> bool:
         """Whether too few members are something to look at. In its first rounds a node still meets them, and one that
@@ -110,7 +111,7 @@ class RunWatch:
     def _tell_once(self, what: str, message: str) -> None:
         if what not in self._told:
             self._told.add(what)
-            self._journal.emit("warning", message=message)
+            self._journal.emit(WarningEvent(message=message))
 
     def check_arrivals(self, phase: Phase) -> None:
         """At the end of a phase: see whose updates of the round before have arrived meanwhile, and whether rounds last
@@ -127,7 +128,8 @@ class RunWatch:
             if turn is not None:
                 again = f"{self.in_time.share or 0:.0%} of the neighbours' updates arrive in time again"
                 words = late_words(self.in_time, lengths) if turn == "fell" else again
-                self._journal.emit("warning", message=words, about="updates_in_time", recovered=turn == "recovered")
+                recovered = turn == "recovered"
+                self._journal.emit(WarningEvent(message=words, about="updates_in_time", recovered=recovered))
         steps = self._lengthened.add(phase.steps, state.pace.steps)
         if steps is not None:
-            self._journal.emit("warning", message=lengthened_words(steps, lengths), about="round_length")
+            self._journal.emit(WarningEvent(message=lengthened_words(steps, lengths), about="round_length"))

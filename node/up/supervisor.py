@@ -18,8 +18,9 @@ from pathlib import Path
 
 import trio
 
+from node.events.event_types import Died, Event, Finished, Started, WarningEvent
 from node.events.liveness import HEARTBEAT_S, judge, look, words
-from node.events.log import Event, from_line
+from node.events.log import event_in
 from node.events.progress import NodeProgress
 from node.system.errors import EXIT_INTERRUPTED, RunError, describe_code
 from node.system.run_dir import CONFIG, STDERR, TARGETS, make_dir, write_atomic
@@ -149,13 +150,13 @@ class Supervisor:
                 pending = b""  # not an event, whatever it is
 
     def _take(self, node: NodeProcess, line: bytes) -> None:
-        event = from_line(line)
-        if event is None or "ts" not in event:
+        event = event_in(line)
+        if event is None:
             return
         node.progress.observe(event)
-        if event["event"] == "started":
+        if isinstance(event, Started):
             self._introduce()
-        if event["event"] == "finished":
+        if isinstance(event, Finished):
             node.patience.deadline = trio.current_time() + node.plan.config.node.linger_s + LEAVE_GRACE_S
         self._listener(node.plan.name, event)
 
@@ -189,7 +190,7 @@ class Supervisor:
         if node.progress.state == before:
             return
         message = words(node.progress, now) or "there is news again"
-        self._listener(node.plan.name, {"ts": now, "event": "warning", "message": message})
+        self._listener(node.plan.name, WarningEvent(ts=now, message=message))
 
     def _ended(self, node: NodeProcess, code: int | None) -> None:
         node.code = code
@@ -204,8 +205,7 @@ class Supervisor:
         if not node.progress.over:
             node.progress.state, node.progress.ended_at = "dead", time.time()
         why = node.progress.error or describe_code(code)
-        event = {"ts": time.time(), "event": "died", "code": code, "why": why, "tail": _tail(node.folder)}
-        self._listener(node.plan.name, event)
+        self._listener(node.plan.name, Died(ts=time.time(), code=code, why=why, tail=_tail(node.folder)))
 
     async def _stop_on_signal(self, signals: AsyncIterator[int], grace_s: float) -> None:
         await anext(signals)

@@ -13,7 +13,21 @@ from typing import IO, Protocol
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from node.events.log import Event, to_line
+from node.events.event_types import (
+    Banned,
+    CheckpointSkipped,
+    Died,
+    Equivocation,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Interrupted,
+    LearnerStarted,
+    RoundClosed,
+    WarningEvent,
+)
+from node.events.log import to_line
 from node.events.progress import NodeProgress, common_evaluation
 from node.events.summary import mean
 from node.system import text
@@ -103,7 +117,7 @@ class PlainView:
         if line is not None:
             self._say(line)
         reached = swarm_round(self._nodes)
-        if event["event"] in _MOVING and reached > self._shown and self._is_evaluated(reached):
+        if isinstance(event, _MOVING) and reached > self._shown and self._is_evaluated(reached):
             self._shown = reached
             self._say(self._round_line(reached))
 
@@ -135,7 +149,7 @@ def _has_evaluated(node: NodeProgress, round_: int) -> bool:
     return any(after >= round_ for after, _ in node.evaluations)
 
 
-_MOVING = frozenset({"round", "evaluated", "finished", "failed", "died", "interrupted"})
+_MOVING = (RoundClosed, Evaluated, Finished, Failed, Died, Interrupted)
 """Events after which the swarm's line may be due."""
 
 
@@ -153,7 +167,7 @@ class JsonView:
 
     def event(self, name: str, event: Event) -> None:
         """Print the event."""
-        say(self._stream, to_line({**event, "node": name}))
+        say(self._stream, to_line({**event.to_record(), "node": name}))
 
 
 def choose(
@@ -183,13 +197,13 @@ class NoteTaker:
 
     def note(self, name: str, event: Event) -> str | None:
         """The line for an event of node `name`; None where there is nothing to say, or nothing new."""
-        if event["event"] == "started":
-            return self._initial_model(name, str(event.get("genesis") or ""))
-        if event["event"] != "warning" or not event.get("about"):
+        if isinstance(event, LearnerStarted):
+            return self._initial_model(name, event.genesis)
+        if not isinstance(event, WarningEvent) or not event.about:
             return note(name, event)
-        nodes = self._warned.setdefault(str(event["about"]), set())
+        nodes = self._warned.setdefault(event.about, set())
         others = nodes - {name}
-        if event.get("recovered"):
+        if event.recovered:
             nodes.discard(name)
         else:
             nodes.add(name)
@@ -207,24 +221,20 @@ class NoteTaker:
         )
 
 
-def _why(event: Event) -> str:
-    words = " ".join(str(event[key]) for key in ("reason", "detail") if event.get(key))
-    return f": {words}" if words else ""
-
-
 def note(name: str, event: Event) -> str | None:
     """The line for an event that a person should know of; None for the ordinary course."""
-    kind = event["event"]
-    if kind == "died":
-        tail = event.get("tail") or []
-        last = f" ({tail[-1].strip()})" if tail and "killed by" in str(event["why"]) else ""
-        return f"{name}: ended early, {event['why']}{last}; the others go on"
-    if kind in {"warning", "banned", "equivocation", "checkpoint_skipped"}:
-        details = {
-            "warning": event.get("message"),
-            "banned": f"banned {text.peer(str(event.get('peer')))}{_why(event)}",
-            "equivocation": f"{text.peer(str(event.get('peer')))} signed two different updates in one place",
-            "checkpoint_skipped": f"skipped checkpoint {event.get('path')}: {event.get('why')}",
-        }
-        return f"{name}: {details[kind]}"
-    return None
+    match event:
+        case Died(why=why, tail=tail):
+            last = f" ({tail[-1].strip()})" if tail and "killed by" in why else ""
+            return f"{name}: ended early, {why}{last}; the others go on"
+        case WarningEvent(message=message):
+            return f"{name}: {message}"
+        case Banned(peer=peer):
+            words = " ".join(word for word in (event.reason, event.detail) if word)
+            return f"{name}: banned {text.peer(peer)}{f': {words}' if words else ''}"
+        case Equivocation(peer=peer):
+            return f"{name}: {text.peer(peer)} signed two different updates in one place"
+        case CheckpointSkipped():
+            return f"{name}: skipped checkpoint {event.path}: {event.why}"
+        case _:
+            return None

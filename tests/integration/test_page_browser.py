@@ -8,6 +8,7 @@ import pytest
 import trio
 from browser_harness import CHROMIUM, Browser
 from processes_harness import PACED, up
+from typed_events import typed
 
 from node.events.progress import NodeProgress
 from node.metrics.node_metrics import Metrics
@@ -104,7 +105,7 @@ async def shown(
 ) -> str:
     """Serve a page, and let `look` look at it in a browser."""
     feed = Feed(progress, moment=lambda: moment)
-    feed.observe({"ts": 1.0, "event": "warning", "message": HOSTILE})
+    feed.observe(typed({"ts": 1.0, "event": "warning", "message": HOSTILE}))
     async with trio.open_nursery() as nursery:
         url: str = await nursery.start(StatusServer(Metrics(), feed, port=port).run)
 

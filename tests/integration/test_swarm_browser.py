@@ -9,6 +9,7 @@ import trio
 from browser_harness import CHROMIUM, Browser
 from js_harness import FOLDER as JS
 from swarm_folders import make_run, member_events, member_round
+from typed_events import typed
 
 from node.events.progress import NodeProgress
 from node.metrics.node_metrics import Metrics
@@ -114,8 +115,8 @@ async def test_a_chart_of_ten_thousand_rounds_answers_mouse_and_keys(tmp_path: P
         names=lambda: {"p": "node-1"},
     )
     for event in member_events(0, rounds=10_000):
-        progress.observe(event)
-        feed.observe(event)
+        progress.observe(typed(event))
+        feed.observe(typed(event))
     at = "document.querySelector('#loss').closest('section').querySelector('.at').textContent"
     zoomed = "!document.querySelector('#loss').closest('section').querySelector('.head .tool').hidden"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from processes_harness import P2PTRAIN, PATIENCE_S
+from typed_events import said
 
 from node.events.log import EventLog
 from node.system.run_dir import EVENTS
@@ -31,7 +32,7 @@ def read_until(terminal: int, wanted: bytes) -> bytes:
 def test_it_is_left_with_a_key(tmp_path: Path, key: bytes, code: int) -> None:
     (tmp_path / "node-0").mkdir()
     with EventLog(tmp_path / "node-0" / EVENTS) as log:
-        log("round", round=3, rounds=9, train_loss=1.5)
+        log(said("round", round=3, rounds=9, train_loss=1.5))
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
     process = subprocess.Popen(

@@ -28,7 +28,8 @@ def main(behaviour: str, name: str, peers_file: str) -> int:
     stopped = []
     ignoring = behaviour == "ignores_sigint"
     signal.signal(signal.SIGINT, signal.SIG_IGN if ignoring else lambda *_: stopped.append(True))
-    tell("started", peer_id=name, addresses=[f"/ip4/127.0.0.1/tcp/1/p2p/{name}"], pid=os.getpid())
+    addresses, page = [f"/ip4/127.0.0.1/tcp/1/p2p/{name}"], f"http://127.0.0.1:940{name[-1]}"
+    tell("started", peer_id=name, addresses=addresses, pid=os.getpid(), metrics_url=page)
     if behaviour == "meets":  # until the peers file names everyone
         wait(lambda: len(Path(peers_file).read_text().splitlines()) == 2)
         tell("finished", summary={"met": Path(peers_file).read_text().split()})

@@ -10,6 +10,7 @@ import h11
 import httpx
 import trio
 from swarm_story import node_events
+from typed_events import typed
 
 from node.events.log import Event
 from node.events.progress import NodeProgress
@@ -36,8 +37,8 @@ class Served:
         return int(self.url.rpartition(":")[2])
 
     def tell(self, event: Event) -> None:
-        self.progress.observe(event)
-        self.feed.observe(event)
+        self.progress.observe(typed(event))
+        self.feed.observe(typed(event))
 
 
 @asynccontextmanager

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from node.events.log import Event
+from node.events.event_types import Record
 
 ROUNDS = 10
 PEER = "12D3KooWBqR1mAqEDv1Gd8S1bMbM1iV9pJ2YzPCf7oY8Zf7M8cV"
 
 
-def node_events(index: int, *, began: float = 1000.0, rounds: int = ROUNDS) -> Iterator[Event]:
+def node_events(index: int, *, began: float = 1000.0, rounds: int = ROUNDS) -> Iterator[Record]:
     """What node `index` tells from its start to the end of `rounds`."""
     yield {
         "ts": began,
@@ -30,7 +30,7 @@ def node_events(index: int, *, began: float = 1000.0, rounds: int = ROUNDS) -> I
     yield {"ts": began + 40, "event": "evaluated", "round": rounds, "eval_loss": 2.5}
 
 
-def round_event(done: int, *, ts: float, index: int = 0, rounds: int = ROUNDS) -> Event:
+def round_event(done: int, *, ts: float, index: int = 0, rounds: int = ROUNDS) -> Record:
     """The event of closed round `done`."""
     return {
         "ts": ts,

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from typed_events import said
 
 from node.metrics.node_metrics import Metrics
 from node.metrics.peer_metrics import MAX_PEERS
@@ -83,9 +84,9 @@ def test_the_metric_counts_rounds_by_peer_and_its_labels_have_an_end():
     metrics = Metrics()
     assert counts(metrics) == {}
     for number in range(3):
-        metrics.observe({"ts": 1.0, "event": "round", "round": number, "clipped": ["liar", "b"][: 1 + number % 2]})
+        metrics.observe(said("round", round=number, steps=1, clipped=["liar", "b"][: 1 + number % 2]))
     assert counts(metrics) == {"liar": 3.0, "b": 1.0}
     for number in range(MAX_PEERS + 5):
-        metrics.observe({"ts": 1.0, "event": "round", "round": 9, "clipped": [f"peer-{number}"]})
+        metrics.observe(said("round", round=9, steps=1, clipped=[f"peer-{number}"]))
     assert len(counts(metrics)) == MAX_PEERS + 1
     assert counts(metrics)["other"] == 7.0

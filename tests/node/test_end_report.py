@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from typed_events import said
 
 from node.cli import main
 from node.config.schema import load
@@ -42,7 +43,7 @@ def train(plan: Plan, index: int) -> None:
     store = CheckpointStore(folder / CHECKPOINTS)
     store.save(Checkpoint(round=3, meta=meta, tensors={"trainer.parameters": trainer.vector()}))
     with EventLog(folder / EVENTS) as emit:
-        emit("interrupted")
+        emit(said("interrupted"))
     write_atomic(node_summary(first, trainer.evaluate()), folder / SUMMARY)
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from typed_events import typed
 
 from node.metrics import energy
 from node.metrics.energy import SOURCES, Meter, SystemTimes, meter_for
@@ -147,7 +148,7 @@ def test_nvidias_module_is_asked_by_default_where_there_is_one():
 def test_the_metric_has_every_source_and_takes_totals():
     metrics = Metrics()
     for joules in (3.0, 5.0):
-        metrics.observe({"ts": 1.0, "event": "round", "round": 1, "energy_j": {"estimate": joules}})
+        metrics.observe(typed({"ts": 1.0, "event": "round", "round": 1, "steps": 1, "energy_j": {"estimate": joules}}))
     values = {
         source: metrics.registry.get_sample_value("p2ptrain_energy_joules_total", {"source": source})
         for source in SOURCES

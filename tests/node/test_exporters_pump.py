@@ -4,12 +4,13 @@ import threading
 import time
 
 import pytest
+from typed_events import said
 
-from node.events.log import EventLog, read_events
+from node.events.log import EventLog, read_records
 from node.exporters import exporting
 from node.exporters.pump import Pump, close_all
 
-EVENTS = [{"ts": 1.0, "event": "round", "round": number} for number in range(10)]
+EVENTS = [said("round", round=number) for number in range(10)]
 
 
 class Recorder:
@@ -122,8 +123,8 @@ def test_trouble_is_an_event_like_any_other(tmp_path, monkeypatch):
     monkeypatch.setitem(EXPORTERS._factories, "broken", lambda about: Recorder(failing={0, 1, 2}))
     with EventLog(tmp_path / "events.jsonl") as emit, exporting(["broken", "broken"], emit, tmp_path):
         for number in range(3):
-            emit("round", round=number)
-    told = list(read_events(tmp_path / "events.jsonl"))
+            emit(said("round", round=number))
+    told = list(read_records(tmp_path / "events.jsonl"))
     assert [event["event"] for event in told if event["event"] != "warning"] == ["round"] * 3
     assert [event["message"].split(":")[0] for event in told if event["event"] == "warning"] == ["exporter broken"]
 
@@ -144,16 +145,16 @@ def test_a_node_whose_rounds_are_done_waits_for_one_that_is_slow_to_begin(tmp_pa
     monkeypatch.setattr("node.exporters.Ending", lambda: Ending(within_s=0.01))
     heard = []
     with EventLog(tmp_path / "events.jsonl", sinks=[heard.append]) as emit:
-        emit.add_sink(lambda event: admission.set() if event["event"] == "waiting" else None)
+        emit.add_sink(lambda event: admission.set() if event.name == "waiting" else None)
         with exporting(["slow"], emit, tmp_path) as ending:
             for number in range(3):
-                emit("round", round=number)
+                emit(said("round", round=number))
             if finished:
                 ending.finished()
     admission.set()
-    said = [event["message"] for event in heard if event["event"] in {"waiting", "warning"}]
+    words = [event.message for event in heard if event.name in {"waiting", "warning"}]
     if finished:
         assert (exporter.heard, exporter.closed) == ([0, 1, 2], 1)
-        assert [words.partition(" to write")[0] for words in said] == ["waiting for the exporter slow"]
+        assert [each.partition(" to write")[0] for each in words] == ["waiting for the exporter slow"]
     else:  # Ctrl-C has five seconds
-        assert said == ["exporter slow: it did not come to its end in time: its last events may be missing"]
+        assert words == ["exporter slow: it did not come to its end in time: its last events may be missing"]

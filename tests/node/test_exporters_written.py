@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from exporters_story import BEGAN, about, built, story
+from typed_events import typed
 
 from node.exporters.base import numbers
 from node.exporters.otel import parts_of
@@ -172,13 +173,14 @@ def test_parts_that_an_event_does_not_tell_are_left_out():
     event = {
         "ts": BEGAN,
         "event": "round",
+        "round": 1,
         "close_s": 2.0,
         "collect_s": 2.0,
         "publish_s": None,
         "step_s": math.nan,
         "steps": 3,
     }
-    assert list(parts_of(event)) == ["train", "collect"]
+    assert list(parts_of(typed(event))) == ["train", "collect"]
 
 
 def test_two_nodes_of_a_run_write_into_folders_of_their_own(tmp_path):

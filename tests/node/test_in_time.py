@@ -1,6 +1,7 @@
 """The share of updates that arrive in time: over which rounds, when something is said of it, and what."""
 
 import pytest
+from typed_events import said, typed
 
 from gossip.core.api import Arrivals
 from node.training.in_time import LEAST_ROUNDS, WINDOW, InTime, Lengthened, Lengths, late_words, lengthened_words
@@ -93,7 +94,7 @@ def test_a_swarm_says_once_what_all_its_nodes_warn_of(about):
 
     def say(name: str, message: str, *, recovered: bool = False) -> None:
         event = {"ts": 1.0, "event": "warning", "message": message, "about": about, "recovered": recovered}
-        told.append(taker.note(name, event))
+        told.append(taker.note(name, typed(event)))
 
     for name in ("node-0", "node-1", "node-2"):
         say(name, "late")
@@ -101,4 +102,4 @@ def test_a_swarm_says_once_what_all_its_nodes_warn_of(about):
         say(name, "again", recovered=True)
     say("node-1", "late")
     assert [line for line in told if line] == ["node-0: late", "node-2: again", "node-1: late"]
-    assert taker.note("node-1", {"ts": 1.0, "event": "warning", "message": "else"}) == "node-1: else"
+    assert taker.note("node-1", said("warning", message="else")) == "node-1: else"

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 import trio
+from typed_events import said, typed
 
 from node.cli import main
 from node.config.schema import load
+from node.events.event_types import Event
 from node.events.liveness import SILENT_S, Signs, ago, beat, judge, lines, look
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
@@ -34,11 +36,11 @@ def story(folder: Path, *last: tuple[str, dict[str, Any]], pid: int = 77) -> Pat
     """A node's log up to round 41 of 150, three minutes ago."""
     folder.mkdir(parents=True, exist_ok=True)
     with EventLog(folder / EVENTS, clock=lambda: time.time() - 185) as log:
-        log("started", peer_id=folder.name, pid=pid, addresses=[])
+        log(said("started", peer_id=folder.name, pid=pid))
         for done in (40, 41):
-            log("round", round=done, rounds=150, train_loss=1.0, steps=5)
+            log(said("round", round=done, rounds=150, train_loss=1.0, steps=5))
         for event, fields in last:
-            log(event, **fields)
+            log(said(event, **fields))
     return folder
 
 
@@ -88,7 +90,7 @@ def test_top_sees_a_node_die_and_come_back(tmp_path: Path) -> None:
     with locked(folder):
         assert state() == "starting", "its log has nothing of the new process yet"
         with EventLog(folder / EVENTS) as log:
-            log("started", peer_id="x", pid=os.getpid(), addresses=[])
+            log(said("started", peer_id="x", pid=os.getpid()))
         assert state() == "running"
 
 
@@ -252,10 +254,10 @@ class Running:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> tuple[Supervisor, list[dict[str, Any]]]:
-    heard: list[dict[str, Any]] = []
+def told(tmp_path: Path) -> tuple[Supervisor, list[Event]]:
+    heard: list[Event] = []
 
-    def hear(name: str, event: dict[str, Any]) -> None:
+    def hear(name: str, event: Event) -> None:
         heard.append(event)
 
     supervisor = Supervisor(make_plan(load(), run_dir=tmp_path, nodes=1, byzantine=0, cores=1), hear)
@@ -264,17 +266,17 @@ def told(tmp_path: Path) -> tuple[Supervisor, list[dict[str, Any]]]:
     return supervisor, heard
 
 
-def test_up_tells_of_a_node_that_hangs_and_of_its_return(told: tuple[Supervisor, list[dict[str, Any]]]) -> None:
+def test_up_tells_of_a_node_that_hangs_and_of_its_return(told: tuple[Supervisor, list[Event]]) -> None:
     supervisor, heard = told
     (its,) = supervisor.nodes
-    its.progress.observe({"ts": time.time() - 40, "event": "started", "pid": 5})
+    its.progress.observe(typed({"ts": time.time() - 40, "event": "started", "pid": 5}))
     (its.folder / LOCK).write_text("5\n")
     os.utime(its.folder / LOCK, (time.time() - 40,) * 2)
     for _ in range(2):
         supervisor._look_at(its)
     assert its.progress.state == "silent"
-    assert [event["message"][:11] for event in heard] == ["no news for"], "once"
+    assert [event.message[:11] for event in heard] == ["no news for"], "once"
     os.utime(its.folder / LOCK)
     supervisor._look_at(its)
     assert its.progress.state == "running"
-    assert heard[-1]["message"] == "there is news again"
+    assert heard[-1].message == "there is news again"

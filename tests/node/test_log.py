@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typed_events import said
 
-from node.events.log import EventLog, JsonSink, from_line, read_events, to_line
+from node.events.event_types import CheckpointWritten, WaitingFor, WarningEvent
+from node.events.log import EventLog, JsonSink, from_line, read_records, to_line
 from node.system.errors import RunError
 
 json_values = st.recursive(
@@ -50,40 +52,40 @@ def test_the_log_appends_and_tells_its_sinks(tmp_path):
     path = tmp_path / "events.jsonl"
     for number in range(2):
         with EventLog(path, sinks=[heard.append], clock=lambda: 12.3456) as emit:
-            emit("checkpoint", round=number, path=Path("/x"))
-    assert [event["round"] for event in read_events(path)] == [0, 1]
-    assert next(read_events(path)) == {"ts": 12.346, "event": "checkpoint", "round": 0, "path": "/x"}
+            emit(CheckpointWritten(round=number, path="/x"))
+    assert [event["round"] for event in read_records(path)] == [0, 1]
+    assert next(read_records(path)) == {"ts": 12.346, "event": "checkpoint", "round": 0, "path": "/x"}
     assert len(heard) == 2
 
 
 def test_each_event_is_on_disk_at_once(tmp_path):
     with EventLog(tmp_path / "e.jsonl") as emit:
-        emit("interrupted")
-        assert len(list(read_events(tmp_path / "e.jsonl"))) == 1
+        emit(said("interrupted"))
+        assert len(list(read_records(tmp_path / "e.jsonl"))) == 1
 
 
 def test_a_line_cut_short_by_a_crash_costs_only_itself(tmp_path):
     path = tmp_path / "e.jsonl"
     path.write_bytes(b'{"ts": 1, "event": "round", "rou\n{"ts": 2, "event": "finished"}\n\xff\xff')
-    assert [event["event"] for event in read_events(path)] == ["finished"]
+    assert [event["event"] for event in read_records(path)] == ["finished"]
 
 
 def test_a_restart_after_a_torn_line_loses_nothing_of_its_own(tmp_path):
     path = tmp_path / "e.jsonl"
     path.write_bytes(b'{"ts": 1, "event": "round", "rou')
     with EventLog(path) as emit:
-        emit("started")
-    assert [event["event"] for event in read_events(path)] == ["started"]
+        emit(said("started"))
+    assert [event["event"] for event in read_records(path)] == ["started"]
 
 
 def test_a_full_log_is_set_aside_and_one_is_kept(tmp_path):
     path = tmp_path / "events.jsonl"
     with EventLog(path, clock=lambda: 1.0, max_bytes=200) as emit:
         for number in range(30):
-            emit("round", round=number)
+            emit(CheckpointWritten(round=number, path="x"))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["events.1.jsonl", "events.jsonl"]
     assert all(file.stat().st_size <= 200 for file in tmp_path.iterdir())
-    kept = [event["round"] for event in read_events(path)]
+    kept = [event["round"] for event in read_records(path)]
     assert kept == list(range(30 - len(kept), 30))
     assert len(kept) > 4
 
@@ -92,17 +94,17 @@ def test_a_log_that_was_full_before_the_start_is_set_aside(tmp_path):
     path = tmp_path / "events.jsonl"
     for number in range(3):
         with EventLog(path, clock=lambda: 1.0, max_bytes=50) as emit:
-            emit("round", round=number)
-    assert [event["round"] for event in read_events(path)] == [1, 2]
+            emit(CheckpointWritten(round=number, path="x"))
+    assert [event["round"] for event in read_records(path)] == [1, 2]
 
 
 def test_a_log_is_read_line_by_line(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_text('{"ts": 1, "event": "started"}\n')
-    events = read_events(path)
+    events = read_records(path)
     assert next(events)["event"] == "started"
     assert list(events) == []
-    assert list(read_events(tmp_path / "none.jsonl")) == []
+    assert list(read_records(tmp_path / "none.jsonl")) == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -112,10 +114,10 @@ def test_where_stderr_lies_on_the_full_disk_as_well_nothing_ends(monkeypatch):
     with Path("/dev/full").open("w") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
         emit = EventLog(Path("/dev/full"), sinks=[heard.append])
-        emit("warning", message="one")
-        emit("warning", message="two")
+        emit(WarningEvent(message="one"))
+        emit(WarningEvent(message="two"))
         emit.close()
-    assert [event["message"] for event in heard] == ["one", "two"]
+    assert [event.message for event in heard] == ["one", "two"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -123,7 +125,7 @@ def test_a_full_disk_warns_once_and_goes_on(capsys):
     heard = []
     emit = EventLog(Path("/dev/full"), sinks=[heard.append])
     for number in range(3):
-        emit("round", round=number)
+        emit(CheckpointWritten(round=number, path="x"))
     emit.close()
     assert len(heard) == 3
     assert capsys.readouterr().err.count("No space left") == 1
@@ -137,8 +139,8 @@ def test_a_log_that_cannot_be_opened_says_so(tmp_path):
 def test_a_reader_that_has_gone_away_ends_only_its_sink():
     stream = io.StringIO()
     sink = JsonSink(stream)
-    sink({"ts": 1, "event": "round"})
-    assert from_line(stream.getvalue()) == {"ts": 1, "event": "round"}
+    sink(WaitingFor(ts=1, message="a"))
+    assert from_line(stream.getvalue()) == {"ts": 1, "event": "waiting", "message": "a"}
     stream.close()
-    sink({"ts": 2, "event": "round"})
+    sink(WaitingFor(ts=2, message="b"))
     assert sink._stream is None

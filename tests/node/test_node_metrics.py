@@ -6,6 +6,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 from swarm_story import PEER, node_events, round_event
+from typed_events import said, typed
 
 from gossip.core.api import RoundView
 from gossip.core.errors import Reason
@@ -25,7 +26,7 @@ def scrape(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
 def test_a_run_reads_back_as_it_was_told():
     metrics = Metrics()
     for event in node_events(0):
-        metrics.observe(event)
+        metrics.observe(typed(event))
     seen = scrape(metrics)
     expected = {
         "round": 10,
@@ -62,7 +63,7 @@ def test_a_run_reads_back_as_it_was_told():
 @pytest.mark.parametrize("role", ["trainer", "observer", "bootstrap"])
 def test_who_does_not_train_has_no_series_about_training(role):
     metrics = Metrics()
-    metrics.observe({"ts": 1, "event": "started", "role": role, "parameters": 7})
+    metrics.observe(typed({"ts": 1, "event": "started", "role": role, "parameters": 7}))
     looked = {
         "ts": 2,
         "event": "round",
@@ -72,7 +73,7 @@ def test_who_does_not_train_has_no_series_about_training(role):
         "closed_by": "quorum",
         "round_s": 9,
     }
-    metrics.observe(looked)
+    metrics.observe(typed(looked))
     seen = {name for name, _ in scrape(metrics)}
     of_training = {"utilization", "train_loss", "tokens_total", "compute_seconds_total", "energy_joules_total"}
     of_training |= {"step_seconds_count", "round_seconds_count", "rounds_closed_total", "inner_steps", "late_steps"}
@@ -85,16 +86,16 @@ def test_who_does_not_train_has_no_series_about_training(role):
 def test_totals_do_not_run_backwards_or_count_twice():
     metrics = Metrics()
     for done in (3, 3, 2, 4):
-        metrics.observe(round_event(done, ts=1.0))
+        metrics.observe(typed(round_event(done, ts=1.0)))
     assert scrape(metrics)["tokens_total", ()] == 4 * 20_480
 
 
 def test_a_resumed_process_counts_from_where_it_took_up_the_runs_totals():
     metrics = Metrics()
-    metrics.observe({"ts": 1, "event": "resumed", "round": 40, "checkpoint": "x"})
+    metrics.observe(typed({"ts": 1, "event": "resumed", "round": 40, "checkpoint": "x"}))
     for done in (41, 42, 43):
         own = {"skipped_steps": 5 + done // 43, "payload_bytes_sent": 120_000 * (done - 40)}
-        metrics.observe(round_event(done, ts=1.0) | own)
+        metrics.observe(typed(round_event(done, ts=1.0) | own))
     seen = scrape(metrics)
     assert seen["tokens_total", ()] == 2 * 20_480
     assert seen["compute_seconds_total", ()] == pytest.approx(2 * 2.8)
@@ -104,9 +105,9 @@ def test_a_resumed_process_counts_from_where_it_took_up_the_runs_totals():
 
 def test_refusals_are_counted_whole_although_their_events_are_thinned_out():
     metrics = Metrics()
-    metrics.observe({"ts": 1, "event": "rejected", "peer": PEER, "reason": "forged", "detail": ""})
+    metrics.observe(typed({"ts": 1, "event": "rejected", "peer": PEER, "reason": "forged", "detail": ""}))
     for done, totals in enumerate(({"forged": 400}, {"forged": 1_000, "stale": 2}, {"forged": 1_000, "stale": 2}), 1):
-        metrics.observe(round_event(done, ts=1.0) | {"rejected_by_reason": totals})
+        metrics.observe(typed(round_event(done, ts=1.0) | {"rejected_by_reason": totals}))
     seen = scrape(metrics)
     assert seen["updates_total", (("reason", "forged"), ("result", "rejected"))] == 1_000
     assert seen["updates_total", (("reason", "stale"), ("result", "rejected"))] == 2
@@ -119,16 +120,17 @@ def weights(metrics: Metrics) -> dict[str, float]:
 
 def test_who_is_no_member_any_more_has_no_weight():
     metrics = Metrics()
-    metrics.observe(round_event(1, ts=1.0) | {"weights": {"a": 0.5, "b": 0.25}})
-    metrics.observe(round_event(2, ts=1.0) | {"weights": {"b": 0.75}})
+    metrics.observe(typed(round_event(1, ts=1.0) | {"weights": {"a": 0.5, "b": 0.25}}))
+    metrics.observe(typed(round_event(2, ts=1.0) | {"weights": {"b": 0.75}}))
     assert weights(metrics) == {"b": 0.75}
-    metrics.observe(round_event(3, ts=1.0) | {"weights": {}})
+    metrics.observe(typed(round_event(3, ts=1.0) | {"weights": {}}))
     assert weights(metrics) == {}
 
 
 def test_the_weights_of_peers_beyond_the_cap_are_one_sum():
     metrics = Metrics()
-    metrics.observe(round_event(1, ts=1.0) | {"weights": {f"peer-{number}": 0.01 for number in range(MAX_PEERS + 4)}})
+    many = {f"peer-{number}": 0.01 for number in range(MAX_PEERS + 4)}
+    metrics.observe(typed(round_event(1, ts=1.0) | {"weights": many}))
     assert len(weights(metrics)) == MAX_PEERS + 1
     assert weights(metrics)["other"] == pytest.approx(0.04)
 
@@ -136,7 +138,7 @@ def test_the_weights_of_peers_beyond_the_cap_are_one_sum():
 def test_refusals_are_counted_by_peer_and_peers_are_capped():
     metrics = Metrics()
     for number in range(MAX_PEERS + 10):
-        metrics.observe({"ts": 1, "event": "rejected", "peer": f"peer-{number}", "reason": "forged", "detail": ""})
+        metrics.observe(said("rejected", peer=f"peer-{number}", reason="forged"))
     seen = scrape(metrics)
     by_peer = {dict(labels)["peer"]: value for (name, labels), value in seen.items() if name == "peer_rejected_total"}
     assert len(by_peer) == MAX_PEERS + 1
@@ -147,8 +149,8 @@ def test_peers_that_are_refused_for_everything_do_not_make_the_scrape_large():
     metrics = Metrics()
     for number in range(200):
         for reason in Reason:
-            metrics.observe({"ts": 1, "event": "rejected", "peer": f"{PEER}{number}", "reason": reason, "detail": ""})
-    metrics.observe(round_event(1, ts=1.0) | {"weights": {f"{PEER}{number}": 1.0 for number in range(200)}})
+            metrics.observe(said("rejected", peer=f"{PEER}{number}", reason=reason))
+    metrics.observe(typed(round_event(1, ts=1.0) | {"weights": {f"{PEER}{number}": 1.0 for number in range(200)}}))
     seen = scrape(metrics)
     pairs = {labels: value for (name, labels), value in seen.items() if name == "peer_rejected_total"}
     assert MAX_PAIRS <= len(pairs) <= MAX_PAIRS + len(Reason)
@@ -172,17 +174,17 @@ def test_series_with_known_labels_stand_at_zero_before_anything_happened():
     assert all(value == 0 for (name, _), value in seen.items() if name.endswith("_total"))
 
 
-def test_unknown_events_and_missing_fields_change_nothing():
+def test_missing_fields_and_events_of_no_metric_change_nothing():
     metrics = Metrics()
     before = scrape(metrics)
-    metrics.observe({"ts": 1, "event": "of_the_future", "depth": 3})
-    metrics.observe({"ts": 1, "event": "evaluated"})
+    metrics.observe(said("evaluated", round=3))
+    metrics.observe(said("failed"))
     assert scrape(metrics) == before
 
 
 def test_two_nodes_of_one_process_do_not_mix():
     one, other = Metrics(), Metrics()
-    one.observe(round_event(1, ts=1.0))
+    one.observe(typed(round_event(1, ts=1.0)))
     assert scrape(one)["tokens_total", ()] == 20_480
     assert scrape(other)["tokens_total", ()] == 0
 
@@ -197,5 +199,5 @@ async def test_the_lag_of_the_event_loop_is_measured(autojump_clock):
 def test_checkpoint_age_is_read_at_the_scrape():
     metrics = Metrics()
     assert scrape(metrics)["checkpoint_age_seconds", ()] == -1
-    metrics.observe({"ts": 1.0, "event": "checkpoint", "round": 10, "path": "x"})
+    metrics.observe(typed({"ts": 1.0, "event": "checkpoint", "round": 10, "path": "x"}))
     assert scrape(metrics)["checkpoint_age_seconds", ()] > 1e6

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from typed_events import typed
 
 from node.metrics.node_metrics import Metrics
 from p2ptrain import tasks
@@ -86,7 +87,7 @@ def test_the_metric_says_when_it_is_not_known():
         return metrics.registry.get_sample_value("p2ptrain_output_divergence_nats")
 
     assert shown() == -1
-    metrics.observe({"ts": 1.0, "event": "evaluated", "round": 1, "eval_loss": 2.0, "output_divergence": 0.25})
+    metrics.observe(typed({"ts": 1.0, "event": "evaluated", "round": 1, "eval_loss": 2.0, "output_divergence": 0.25}))
     assert shown() == 0.25
-    metrics.observe({"ts": 1.0, "event": "evaluated", "round": 2, "eval_loss": 2.0, "output_divergence": None})
+    metrics.observe(typed({"ts": 1.0, "event": "evaluated", "round": 2, "eval_loss": 2.0, "output_divergence": None}))
     assert shown() == -1

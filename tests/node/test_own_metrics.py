@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from sim_swarm import swarm
 from torch import nn
+from typed_events import typed
 
 from node.bench.swarm.baselines import AllShards
 from node.events.lines import describe
@@ -117,8 +118,8 @@ def test_the_page_has_them_by_name_with_each_point_and_their_units() -> None:
     progress = NodeProgress("n")
     feed, place = Feed(progress), FeedPosition()
     for event in (STARTED, evaluated(0), evaluated(2, accuracy=50.0), evaluated(4, accuracy=60.0, f1=0.5)):
-        progress.observe(event)
-        feed.observe(event)
+        progress.observe(typed(event))
+        feed.observe(typed(event))
     told = json.loads(feed.news(place))
     assert told["held_out"]["rows"] == [[0, 0.5], [2, 0.5], [4, 0.5]]
     assert {name: it["rows"] for name, it in told["own"].items()} == {"accuracy": [[2, 50], [4, 60]], "f1": [[4, 0.5]]}
@@ -132,7 +133,7 @@ async def test_the_page_has_those_of_earlier_processes(tmp_path: Path) -> None:
     log.write_text("".join(map(to_line, (evaluated(0), evaluated(2, accuracy=50.0), evaluated(2, accuracy=55.0)))))
     assert earlier_rounds(log, log.stat().st_size).own == {"accuracy": [(2, 55.0)]}
     feed = Feed(NodeProgress("n"), log=log)
-    feed.observe(evaluated(4, f1=0.5, accuracy=60.0))
+    feed.observe(typed(evaluated(4, f1=0.5, accuracy=60.0)))
     await feed.replay()
     own = json.loads(feed.news(FeedPosition()))["own"]
     assert own["accuracy"]["rows"] == [[2, 55], [4, 60]]
@@ -144,8 +145,8 @@ def test_whatever_is_told_their_number_is_bounded() -> None:
     progress = NodeProgress("n")
     feed = Feed(progress)
     for event in (evaluated(1, **many), evaluated(2, **{f"n{number}": 1.0 for number in range(100)})):
-        progress.observe(event)
-        feed.observe(event)
+        progress.observe(typed(event))
+        feed.observe(typed(event))
     assert len(progress.own) == MAX_OWN
     assert len(json.loads(feed.news(FeedPosition()))["own"]) == MAX_OWN
 
@@ -153,7 +154,7 @@ def test_whatever_is_told_their_number_is_bounded() -> None:
 def test_prometheus_has_one_family_by_name() -> None:
     metrics = Metrics()
     for event in (STARTED, evaluated(2, accuracy=50.0, gone=1.0), evaluated(4, accuracy=60.0, f1=0.5)):
-        metrics.observe(event)
+        metrics.observe(typed(event))
     families = text_string_to_metric_families(metrics.exposition().decode())
     (own,) = [family for family in families if family.name == "p2ptrain_own_metric"]
     assert {sample.labels["name"]: sample.value for sample in own.samples} == {"accuracy": 60.0, "f1": 0.5}
@@ -162,12 +163,12 @@ def test_prometheus_has_one_family_by_name() -> None:
 def test_exporters_lines_and_top_have_them() -> None:
     event = evaluated(4, accuracy=60.25, f1=0.5)
     assert dict(numbers(event)) == {"eval_loss": 0.5, "own/accuracy": 60.25, "own/f1": 0.5}
-    assert describe(event)[0].plain.endswith("eval loss 0.500  accuracy 60.25  f1 0.5")
+    assert describe(typed(event))[0].plain.endswith("eval loss 0.500  accuracy 60.25  f1 0.5")
     nodes = []
     for value in (60.0, 70.0):
         progress = NodeProgress("n")
         for it in (STARTED, evaluated(4, accuracy=value)):
-            progress.observe(it)
+            progress.observe(typed(it))
         nodes.append(Watched(progress))
     out = io.StringIO()
     Console(file=out, width=80).print(screen(nodes, now=10.0))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from swarm_story import node_events, round_event
+from typed_events import said, typed
 
 from node.cli.app import main
 from node.events.lines import describe
@@ -20,7 +21,7 @@ from node.top.source import Watched
 def told(index: int, **fields: object) -> NodeProgress:
     progress = NodeProgress(f"node-{index}")
     for event in node_events(index):
-        progress.observe(event | fields if event["event"] == "started" else event)
+        progress.observe(typed(event | fields if event["event"] == "started" else event))
     return progress
 
 
@@ -37,10 +38,11 @@ def test_the_token_is_named_by_its_file():
 
 def test_a_node_prints_its_page_and_no_json():
     started = next(node_events(0))
-    lines = [line.plain for line in describe(started | {"token_file": None})]
+    lines = [line.plain for line in describe(typed(started | {"token_file": None}))]
     assert "page     http://127.0.0.1:9400/" in lines
     assert not any("/status" in line for line in lines)
-    assert any(line.endswith("/t says)") for line in (each.plain for each in describe(started | {"token_file": "/t"})))
+    lines = [line.plain for line in describe(typed(started | {"token_file": "/t"}))]
+    assert any(line.endswith("/t says)") for line in lines)
 
 
 def test_status_prints_the_pages_of_those_that_run(tmp_path, capsys):
@@ -49,9 +51,9 @@ def test_status_prints_the_pages_of_those_that_run(tmp_path, capsys):
         folder.mkdir()
         with EventLog(folder / EVENTS) as log:
             for event in node_events(index):
-                log(event["event"], **{key: value for key, value in event.items() if key not in {"ts", "event"}})
+                log(typed(event))
             if index:
-                log("finished", summary=None)
+                log(said("finished"))
     assert main(["status", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "page of node-0: http://127.0.0.1:9400/\n" in shown
@@ -68,7 +70,9 @@ def test_of_many_pages_the_first_are_listed():
 def test_top_cuts_no_number_short(width, height):
     nodes = [Watched(told(index)) for index in range(4)]
     for node in nodes:
-        node.progress.observe(round_event(9, ts=2000.0) | {"learning_rate": 0.003, "rss_bytes": 3 << 28, "rounds": 400})
+        node.progress.observe(
+            typed(round_event(9, ts=2000.0) | {"learning_rate": 0.003, "rss_bytes": 3 << 28, "rounds": 400})
+        )
     console = Console(file=io.StringIO(), width=width, record=True)
     console.print(screen(nodes, now=2019.0, width=width, height=height, hint="q leaves"))
     lines = console.export_text().splitlines()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from swarm_story import PEER, round_event
+from typed_events import said, typed
 
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
@@ -51,9 +52,9 @@ def column(row, name):
 
 def test_rates_come_of_two_rounds_and_never_over_a_restart():
     columns = Columns()
-    first = columns.row(round_event(1, ts=10.0) | {"cpu_s": 5.0})
-    second = columns.row(round_event(2, ts=14.0) | {"cpu_s": 11.0})
-    again = columns.row(round_event(3, ts=15.0) | {"cpu_s": 0.5, "payload_bytes_sent": 0})
+    first = columns.row(typed(round_event(1, ts=10.0) | {"cpu_s": 5.0}))
+    second = columns.row(typed(round_event(2, ts=14.0) | {"cpu_s": 11.0}))
+    again = columns.row(typed(round_event(3, ts=15.0) | {"cpu_s": 0.5, "payload_bytes_sent": 0}))
     assert column(first, "sent_bytes_per_s") is None
     assert column(second, "sent_bytes_per_s") == pytest.approx(30_000)
     assert column(second, "received_bytes_per_s") == pytest.approx(90_000)
@@ -65,8 +66,10 @@ def test_rates_come_of_two_rounds_and_never_over_a_restart():
 
 @pytest.mark.parametrize("value", [None, "1", float("nan"), True, [1]])
 def test_what_is_no_number_is_a_hole(value):
-    row = Columns().row({"event": "round", "round": 1, "ts": value, "train_loss": value, "cpu_s": value})
-    assert row == (1.0, *(None for _ in COLUMNS))
+    columns = Columns()
+    for done in (1, 2):
+        row = columns.row(said("round", round=done, train_loss=value, cpu_s=value, rss_bytes=value))
+    assert [column(row, name) for name in ("train_loss", "cpu_cores", "rss_bytes", "gpu_share")] == [None] * 4
 
 
 def test_a_gpu_that_does_not_say_how_busy_it_is_has_its_memory_told(monkeypatch):
@@ -87,24 +90,26 @@ def test_a_gpu_that_does_not_say_how_busy_it_is_has_its_memory_told(monkeypatch)
 def test_own_metrics_are_told_by_name_and_bounded():
     feed = Feed(NodeProgress("node"))
     many = {f"{n} {'x' * 100}": float(n) for n in range(MAX_OWN + 9)}
-    feed.observe({"ts": 1.0, "event": "evaluated", "round": 0, "eval_loss": 1.0, "own": {"accuracy": 0.5, "bad": "x"}})
-    feed.observe(round_event(1, ts=2.0) | {"own": {"accuracy": 0.75} | many})
+    feed.observe(
+        typed({"ts": 1.0, "event": "evaluated", "round": 0, "eval_loss": 1.0, "own": {"accuracy": 0.5, "bad": "x"}})
+    )
+    feed.observe(said("evaluated", round=1, eval_loss=1.0, own={"accuracy": 0.75} | many))
     place = feed.place()
     told = json.loads(feed.news(place))["own"]
     assert told["accuracy"]["rows"] == [[0, 0.5], [1, 0.75]]
     assert told["bad"]["rows"] == [[0, None]]
     assert len(told) == MAX_OWN
     assert max(map(len, told)) <= MAX_NAME
-    feed.observe(round_event(2, ts=3.0) | {"own": {"accuracy": 0.8}})
+    feed.observe(said("evaluated", round=2, eval_loss=1.0, own={"accuracy": 0.8}))
     assert json.loads(feed.news(place))["own"] == {"accuracy": {"start": 1, "rows": [[1, 0.75], [2, 0.8]]}}
-    assert own_of({"event": "round", "own": "nonsense"}) == {}
+    assert own_of(said("evaluated", round=3, own="nonsense")) == {}
 
 
 async def test_own_metrics_of_earlier_rounds_are_read_back(tmp_path):
     path = tmp_path / EVENTS
     with EventLog(path) as log:
         for done in (1, 2):
-            log("evaluated", round=done, eval_loss=1.0, own={"accuracy": done / 10})
+            log(said("evaluated", round=done, eval_loss=1.0, own={"accuracy": done / 10}))
     assert earlier_rounds(path, path.stat().st_size).own == {"accuracy": [(1, 0.1), (2, 0.2)]}
     feed = Feed(NodeProgress("node"), log=path)
     await feed.replay()
@@ -126,14 +131,14 @@ def test_peers_have_the_names_of_folders_and_of_certificates(tmp_path):
         folder = tmp_path / f"node-{index}"
         folder.mkdir()
         with EventLog(folder / EVENTS) as log:
-            log("reachability", detail="before")
-            log("started", peer_id=f"{PEER}{index}")
+            log(said("reachability", detail="before"))
+            log(said("started", peer_id=f"{PEER}{index}"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / EVENTS).write_bytes(b"\xff\n[]\n")
     names = Names(tmp_path, lambda: [(f"{PEER}1", "Ada's GPU"), (f"{PEER}7", ""), (f"{PEER}8", "Bo")])
     assert names.known() == {f"{PEER}0": "node-0", f"{PEER}1": "Ada's GPU", f"{PEER}8": "Bo"}
     feed = Feed(NodeProgress("node"), names=names.known)
-    feed._progress.observe({"ts": 1.0, "event": "neighbour_up", "peer": f"{PEER}1"})
+    feed._progress.observe(typed({"ts": 1.0, "event": "neighbour_up", "peer": f"{PEER}1"}))
     assert feed.status()["peers"][f"{PEER}1"]["name"] == "Ada's GPU"
 
 

@@ -121,6 +121,6 @@ def test_of_a_log_that_is_too_long_evenly_spaced_parts_are_read(tmp_path, monkey
 def test_a_log_of_something_else_is_no_curve(tmp_path):
     path = tmp_path / "events.jsonl"
     assert earlier_rounds(path, 100) == Earlier()
-    path.write_bytes(b'{"event": "round", "round": "x", "ts": 1}\n\xff\n{"event": "evaluated", "round": 1}\n')
+    path.write_bytes(b'{"event": "round", "round": "x", "ts": 1}\n\xff\n{"event": "evaluated", "round": 1, "ts": 1}\n')
     assert earlier_rounds(path, 100) == Earlier(held_out=[(1, None)])
     assert earlier_rounds(tmp_path, 100) == Earlier()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typed_events import said, typed
 
 from gossip.core.limits import PROTOCOL_VERSION
 from node.cli.telling import Telling
@@ -17,7 +18,7 @@ from node.top.source import Watched
 
 
 def lines(event: dict[str, object]) -> str:
-    return "\n".join(line.plain for line in describe({"ts": 0.0, **event}))
+    return "\n".join(line.plain for line in describe(typed({"ts": 0.0, **event})))
 
 
 def test_what_nobody_has_to_act_on_is_left_to_the_log() -> None:
@@ -28,8 +29,8 @@ def test_what_nobody_has_to_act_on_is_left_to_the_log() -> None:
 
 
 def test_a_ban_says_why() -> None:
-    said = lines({"event": "banned", "peer": "12D3", "reason": "wrong_model", "detail": "another initial model"})
-    assert said.endswith("banned 12D3: wrong_model another initial model")
+    words = lines({"event": "banned", "peer": "12D3", "reason": "wrong_model", "detail": "another initial model"})
+    assert words.endswith("banned 12D3: wrong_model another initial model")
 
 
 @pytest.mark.parametrize(("known", "runs", "says"), [(1, 1, "1 member that answers, in 1 run"), (2, 3, "in 3 runs")])
@@ -70,7 +71,7 @@ def test_on_a_terminal_it_is_drawn_and_gone_at_the_end(monkeypatch) -> None:
 
 def test_a_node_that_waits_prints_who_is_awaited() -> None:
     out = io.StringIO()
-    LineSink(Console(file=out, width=120))({"ts": 0.0, "event": "waiting", "message": "waiting for 2 neighbours"})
+    LineSink(Console(file=out, width=120))(said("waiting", message="waiting for 2 neighbours"))
     assert "waiting for 2 neighbours" in out.getvalue()
 
 

@@ -6,6 +6,7 @@ import json
 import pytest
 from rich.console import Console
 from swarm_story import PEER, node_events, round_event
+from typed_events import said, typed
 
 from node.events.lines import LineSink
 from node.events.progress import MAX_WARNINGS, NodeProgress, common_evaluation
@@ -17,7 +18,7 @@ def swarm(count: int = 4, rounds: int = 6) -> list[NodeProgress]:
     nodes = [NodeProgress(f"node-{index}") for index in range(count)]
     for index, node in enumerate(nodes):
         for event in node_events(index, rounds=rounds):
-            node.observe(event)
+            node.observe(typed(event))
     return nodes
 
 
@@ -31,52 +32,52 @@ def test_progress_is_the_newest_state():
     node = swarm()[2]
     assert (node.state, node.rounds_done, node.rounds, node.steps) == ("running", 6, 10, 120)
     assert (node.eval_loss_first, node.eval_loss, node.rejected) == (5.5, 2.5, 2)
-    node.observe({"ts": 2000.0, "event": "finished", "summary": {"rounds": 10}})
+    node.observe(typed({"ts": 2000.0, "event": "finished", "summary": {"rounds": 10}}))
     assert node.over
     assert node.summary == {"rounds": 10}
 
 
 def test_a_restart_and_a_late_join_count_from_the_swarms_round():
     node = NodeProgress("late")
-    node.observe({"ts": 1.0, "event": "joined", "round": 40, "donors": 3})
+    node.observe(typed({"ts": 1.0, "event": "joined", "round": 40, "donors": 3}))
     assert node.rounds_done == 40
     for done, ts in ((41, 10.0), (42, 13.0), (43, 16.0)):
-        node.observe(round_event(done, ts=ts, rounds=60))
+        node.observe(typed(round_event(done, ts=ts, rounds=60)))
     assert remaining_s([node], 16.0) == pytest.approx(3.0 * 17)
 
 
 def test_a_restart_in_a_log_begins_the_counts_anew():
     node = NodeProgress("node-0")
     for start in range(3):
-        node.observe({"ts": 1.0, "event": "resumed", "round": 6 * start, "checkpoint": "x"})
-        node.observe({"ts": 1.0, "event": "warning", "message": "told before the start"})
+        node.observe(typed({"ts": 1.0, "event": "resumed", "round": 6 * start, "checkpoint": "x"}))
+        node.observe(typed({"ts": 1.0, "event": "warning", "message": "told before the start"}))
         story = node_events(0, rounds=6)
-        node.observe(next(story))
+        node.observe(typed(next(story)))
         assert (node.rounds_done, node.steps, node.neighbours, node.rejected_by) == (6 * start, 0, 0, {})
-        node.observe({"ts": 1.0, "event": "neighbour_up", "peer": "a"})
-        node.observe({"ts": 1.0, "event": "rejected", "peer": "a", "reason": "stale"})
+        node.observe(typed({"ts": 1.0, "event": "neighbour_up", "peer": "a"}))
+        node.observe(typed({"ts": 1.0, "event": "rejected", "peer": "a", "reason": "stale"}))
         assert (node.neighbours, node.rejected_by) == (1, {"stale": 1})
         for event in story:
-            node.observe(event)
-        node.observe({"ts": 50.0, "event": "failed", "error": "power", "hint": ""})
+            node.observe(typed(event))
+        node.observe(typed({"ts": 50.0, "event": "failed", "error": "power", "hint": ""}))
     assert (node.steps, node.error) == (120, "power")
     assert len(node.warnings) == 3
-    node.observe(next(node_events(0)))
+    node.observe(typed(next(node_events(0))))
     assert (node.state, node.error) == ("running", None)
 
 
 def test_refusals_are_those_of_the_round_not_the_thinned_out_events():
     node = NodeProgress("node-0")
-    node.observe({"ts": 1.0, "event": "rejected", "peer": "a", "reason": "forged"})
-    node.observe(round_event(1, ts=1.0) | {"rejected": 400, "rejected_by_reason": {"forged": 400}})
+    node.observe(typed({"ts": 1.0, "event": "rejected", "peer": "a", "reason": "forged"}))
+    node.observe(typed(round_event(1, ts=1.0) | {"rejected": 400, "rejected_by_reason": {"forged": 400}}))
     assert (node.rejected, node.rejected_by) == (400, {"forged": 400})
 
 
 def test_progress_forgets_old_warnings_and_passes_over_what_it_does_not_know():
     node = NodeProgress("node")
     for number in range(MAX_WARNINGS + 5):
-        node.observe({"ts": 1.0, "event": "warning", "message": str(number)})
-    node.observe({"ts": 1.0, "event": "of_the_future"})
+        node.observe(typed({"ts": 1.0, "event": "warning", "message": str(number)}))
+    node.observe(said("router", message="no", forwards=False))
     assert len(node.warnings) == MAX_WARNINGS
     assert node.warnings[-1] == str(MAX_WARNINGS + 4)
 
@@ -98,9 +99,9 @@ def test_the_state_is_never_cut(width):
     }
     nodes = swarm()
     for node in nodes:
-        node.observe(wide)
-    nodes[0].observe({"ts": 10.0, "event": "finished", "summary": None})
-    nodes[1].observe({"ts": 10.0, "event": "interrupted"})
+        node.observe(typed(wide))
+    nodes[0].observe(typed({"ts": 10.0, "event": "finished", "summary": None}))
+    nodes[1].observe(typed({"ts": 10.0, "event": "interrupted"}))
     lines = drawn(nodes_table(nodes, width=width), width)
     assert [line.split()[-1] for line in lines[:3]] == ["state", "finished", "interrupted"]
     assert "100,000/100,000" in lines[1] or "100000/100000" in lines[1]
@@ -165,7 +166,7 @@ def test_the_view_before_anything_happened():
 def test_a_dead_node_does_not_hold_the_swarms_round_back():
     nodes = swarm()
     for event in node_events(0, rounds=9):
-        nodes[0].observe(event)
+        nodes[0].observe(typed(event))
     assert swarm_round(nodes) == 6
     for node in nodes[1:]:
         node.state = "dead"
@@ -178,8 +179,8 @@ def test_plain_output_is_a_line_a_round_of_the_swarm():
     with PlainView(stream, nodes) as view:
         for events in zip(*streams, strict=True):
             for node, event in zip(nodes, events, strict=True):
-                node.observe(event)
-                view.event(node.name, event)
+                node.observe(typed(event))
+                view.event(node.name, typed(event))
     lines = stream.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["1/10", "2/10", "3/10"]
     assert "loss 4.600" in lines[2]
@@ -192,8 +193,8 @@ def test_the_last_line_waits_for_the_evaluations_of_the_last_round_and_no_stale_
 
         def tell(index: int, event: str, round_: int, **fields: object) -> None:
             it = {"ts": 1.0, "event": event, "round": round_, "rounds": 20, **fields}
-            nodes[index].observe(it)
-            view.event(nodes[index].name, it)
+            nodes[index].observe(typed(it))
+            view.event(nodes[index].name, typed(it))
 
         for index in range(2):
             tell(index, "round", 10, train_loss=0.5)
@@ -210,8 +211,9 @@ def test_the_last_line_waits_for_the_evaluations_of_the_last_round_and_no_stale_
 def test_json_output_is_each_event_with_its_node():
     stream = io.StringIO()
     with JsonView(stream) as view:
-        view.event("node-2", {"ts": 1.0, "event": "interrupted"})
-    assert json.loads(stream.getvalue()) == {"ts": 1.0, "event": "interrupted", "node": "node-2"}
+        view.event("node-2", typed({"ts": 1.0, "event": "interrupted"}))
+    told = {"ts": 1.0, "event": "interrupted", "summary": None, "node": "node-2"}
+    assert json.loads(stream.getvalue()) == told
 
 
 def test_the_live_view_draws_on_a_terminal_and_keeps_the_newest_notes():
@@ -220,7 +222,7 @@ def test_the_live_view_draws_on_a_terminal_and_keeps_the_newest_notes():
     view = choose(swarm(), json=False, console=console)
     assert isinstance(view, LiveView)
     with view:
-        view.event("node-0", {"ts": 1.0, "event": "warning", "message": "disk nearly full"})
+        view.event("node-0", typed({"ts": 1.0, "event": "warning", "message": "disk nearly full"}))
     assert "disk nearly full" in stream.getvalue()
     assert "node-3" in stream.getvalue()
 
@@ -233,21 +235,21 @@ def test_a_pipe_gets_plain_lines():
 def test_a_node_that_begins_with_another_model_is_named_and_a_ban_says_why():
     taker = NoteTaker()
     started = {"ts": 1.0, "event": "started"}
-    assert taker.note("node-0", started | {"genesis": "aa"}) is None
-    assert taker.note("node-1", started | {"genesis": "aa"}) is None
-    assert taker.note("node-2", started) is None  # of an older release
-    said = taker.note("node-3", started | {"genesis": "bb"})
-    assert said is not None
-    assert said.startswith("node-3: its initial model is another one than node-0's")
+    assert taker.note("node-0", typed(started | {"genesis": "aa"})) is None
+    assert taker.note("node-1", typed(started | {"genesis": "aa"})) is None
+    assert taker.note("node-2", typed(started)) is None  # of an older release
+    words = taker.note("node-3", typed(started | {"genesis": "bb"}))
+    assert words is not None
+    assert words.startswith("node-3: its initial model is another one than node-0's")
     banned = {"ts": 1.0, "event": "banned", "peer": PEER, "reason": "wrong_model", "detail": "another initial model"}
-    assert str(note("node-0", banned)).endswith(": wrong_model another initial model")
+    assert str(note("node-0", typed(banned))).endswith(": wrong_model another initial model")
 
 
 def test_only_what_matters_becomes_a_note():
     died = {"ts": 1.0, "event": "died", "code": -9, "why": "killed by SIGKILL", "tail": []}
-    assert note("node-1", died) == "node-1: ended early, killed by SIGKILL; the others go on"
-    assert note("node-1", {"ts": 1.0, "event": "banned", "peer": f"{PEER}3"}) == "node-1: banned ..Zf7M8cV3"
-    assert note("node-1", round_event(1, ts=1.0)) is None
+    assert note("node-1", typed(died)) == "node-1: ended early, killed by SIGKILL; the others go on"
+    assert note("node-1", typed({"ts": 1.0, "event": "banned", "peer": f"{PEER}3"})) == "node-1: banned ..Zf7M8cV3"
+    assert note("node-1", typed(round_event(1, ts=1.0))) is None
 
 
 def test_a_node_on_a_terminal_tells_its_story_and_the_join_line_is_whole():
@@ -255,15 +257,18 @@ def test_a_node_on_a_terminal_tells_its_story_and_the_join_line_is_whole():
     sink = LineSink(Console(file=stream, width=40))
     command = f"p2ptrain node --peer /ip4/192.168.1.4/tcp/43211/p2p/{PEER}0 --set task.size=micro"
     for event in node_events(0, rounds=2):
-        sink(event)
-    sink({"ts": 1.0, "event": "join", "command": command})
-    sink({"ts": 1.0, "event": "rejected", "peer": f"{PEER}1", "reason": "nonfinite", "detail": "[/bold]"})
-    sink({"ts": 1.0, "event": "dial_failed", "peer": f"{PEER}2", "detail": "/ip4/10.0.0.9/tcp/4001: refused"})
-    sink({"ts": 1.0, "event": "equivocation", "peer": f"{PEER}1", "reason": "equivocation", "detail": ""})
-    sink({"ts": 1.0, "event": "joined", "round": 7, "donors": 1})
-    sink({"ts": 1.0, "event": "warning"})
-    sink({"ts": 1.0, "event": "finished", "summary": {"eval_loss_first": 5.5, "eval_loss_last": 2.5, "wall_s": 60}})
-    sink({"ts": 1.0, "event": "of_the_future"})
+        sink(typed(event))
+    sink(typed({"ts": 1.0, "event": "join", "command": command}))
+    sink(typed({"ts": 1.0, "event": "rejected", "peer": f"{PEER}1", "reason": "nonfinite", "detail": "[/bold]"}))
+    sink(typed({"ts": 1.0, "event": "dial_failed", "peer": f"{PEER}2", "detail": "/ip4/10.0.0.9/tcp/4001: refused"}))
+    sink(typed({"ts": 1.0, "event": "equivocation", "peer": f"{PEER}1", "reason": "equivocation", "detail": ""}))
+    sink(typed({"ts": 1.0, "event": "joined", "round": 7, "donors": 1}))
+    sink(typed({"ts": 1.0, "event": "warning"}))
+    sink(
+        typed(
+            {"ts": 1.0, "event": "finished", "summary": {"eval_loss_first": 5.5, "eval_loss_last": 2.5, "wall_s": 60}}
+        )
+    )
     shown = stream.getvalue()
     assert f"  {command}\n" in shown
     assert "459,776 parameters on cpu" in shown

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gossip.core.identity import Identity
 from gossip.transport.pnet import PresharedKey
 from node.events import library_logs
+from node.events.event_types import Failed
 from node.events.log import EventLog, read_events
 from node.events.redaction import HIDDEN, Redactor
 from node.system.page_token import cookie_of
@@ -110,11 +111,10 @@ def test_an_event_tells_nobody(tmp_path):
     heard = []
     with EventLog(tmp_path / "events.jsonl", sinks=[heard.append]) as emit:
         emit.redact.learn(SEED)
-        emit("failed", error=f"bad invite {INVITE}", hint=SEED.hex(), path=tmp_path)
+        emit(Failed(error=f"bad invite {INVITE}", hint=SEED.hex()))
     told = [*read_events(tmp_path / "events.jsonl"), *heard]
-    assert [event["error"] for event in told] == [f"bad invite {HIDDEN}"] * 2
-    assert [event["hint"] for event in told] == [HIDDEN] * 2
-    assert heard[0]["path"] == tmp_path
+    assert [event.error for event in told] == [f"bad invite {HIDDEN}"] * 2
+    assert [event.hint for event in told] == [HIDDEN] * 2
 
 
 class Terminal(io.StringIO):

@@ -6,6 +6,7 @@ import sys
 
 from streams_harness import gone
 from swarm_story import round_event
+from typed_events import typed
 
 from node.events.log import JsonSink
 from node.events.progress import NodeProgress
@@ -41,15 +42,15 @@ def test_a_stream_without_one_falls_silent():
 
 def test_views_and_sinks_fall_silent():
     node = NodeProgress("node-0")
-    node.observe(round_event(1, ts=1.0))
+    node.observe(typed(round_event(1, ts=1.0)))
     for make in (JsonView, lambda stream: PlainView(stream, [node])):
         with gone() as stream, make(stream) as view:
             for done in (1, 2):
-                view.event("node-0", round_event(done, ts=1.0))
+                view.event("node-0", typed(round_event(done, ts=1.0)))
     with gone() as stream:
         sink = JsonSink(stream)
-        sink(round_event(1, ts=1.0))
-        sink(round_event(2, ts=1.0))
+        sink(typed(round_event(1, ts=1.0)))
+        sink(typed(round_event(2, ts=1.0)))
 
 
 def test_a_process_whose_reader_is_gone_ends_as_it_meant_to():

@@ -1,6 +1,7 @@
 """Tables of the runtime that peers fill by their names alone."""
 
 import torch
+from typed_events import said
 
 from node.events import peers_seen
 from node.events.peers_seen import MAX_PEERS
@@ -32,9 +33,9 @@ def test_codecs_that_peers_name_are_kept_up_to_a_number(monkeypatch):
 
 def test_peers_that_come_in_turn_are_remembered_up_to_a_number_and_those_here_stay():
     peers: peers_seen.Peers = {}
-    peers_seen.observe(peers, {"event": "neighbour_up", "peer": "first"})
+    peers_seen.observe(peers, said("neighbour_up", peer="first"))
     for number in range(3 * MAX_PEERS):
         for event in ("neighbour_up", "rejected", "neighbour_lost"):
-            peers_seen.observe(peers, {"event": event, "peer": str(number), "reason": "malformed"})
+            peers_seen.observe(peers, said(event, peer=str(number), reason="malformed"))
     assert len(peers) == MAX_PEERS
     assert peers["first"]["here"]

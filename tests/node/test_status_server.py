@@ -1,12 +1,12 @@
 """The status page over real sockets on loopback."""
 
 import socket
-from pathlib import Path
 
 import httpx
 import pytest
 import trio
 from swarm_story import node_events
+from typed_events import typed
 
 from node.events.progress import NodeProgress
 from node.metrics.node_metrics import Metrics
@@ -23,9 +23,9 @@ async def get(url: str) -> httpx.Response:
 async def test_the_page_serves_metrics_status_and_health():
     metrics, progress = Metrics(), NodeProgress("node-0")
     for event in node_events(0):
-        metrics.observe(event)
-        progress.observe(event)
-    progress.observe({"ts": 2000.0, "event": "checkpoint", "round": 10, "path": Path("/runs/x")})
+        metrics.observe(typed(event))
+        progress.observe(typed(event))
+    progress.observe(typed({"ts": 2000.0, "event": "checkpoint", "round": 10, "path": "/runs/x"}))
     progress.train_loss = float("nan")
     async with trio.open_nursery() as nursery:
         url = await nursery.start(StatusServer(metrics, Feed(progress)).run)

@@ -13,6 +13,7 @@ import trio
 from streams_harness import gone
 
 from node.config.schema import load
+from node.events.event_types import Event
 from node.system.errors import describe_code
 from node.up.plan import NodePlan, Plan, make_plan
 from node.up.supervisor import Outcome, Supervisor, node_command
@@ -27,16 +28,16 @@ class Swarm:
     def __init__(self, run_dir: Path, *behaviours: str) -> None:
         self.plan = make_plan(load(), run_dir=run_dir, nodes=len(behaviours), byzantine=0, cores=2)
         self.behaviours = dict(zip([node.name for node in self.plan.nodes], behaviours, strict=True))
-        self.heard: list[tuple[str, dict]] = []
+        self.heard: list[tuple[str, Event]] = []
         self.supervisor = Supervisor(self.plan, self.hear, command=self.command)
 
     def command(self, plan: Plan, node: NodePlan) -> list[str]:
         return [sys.executable, str(FAKE), self.behaviours[node.name], node.name, str(plan.peers_file)]
 
-    def events(self, kind: str) -> dict[str, dict]:
-        return {name: event for name, event in self.heard if event["event"] == kind}
+    def events(self, kind: str) -> dict[str, Event]:
+        return {name: event for name, event in self.heard if event.name == kind}
 
-    def hear(self, name: str, event: dict) -> None:
+    def hear(self, name: str, event: Event) -> None:
         self.heard.append((name, event))
         if self.interrupting and len(self.events("started")) == len(self.behaviours):
             self.interrupting = False
@@ -52,7 +53,7 @@ async def test_nodes_learn_of_each_other_through_the_peers_file(tmp_path):
     swarm = Swarm(tmp_path, "meets", "meets")
     outcome = await swarm.run()
     assert [node.code for node in outcome.nodes] == [0, 0]
-    met = swarm.events("finished")["node-0"]["summary"]["met"]
+    met = swarm.events("finished")["node-0"].summary["met"]
     assert [address.rpartition("/")[2] for address in met] == ["node-0", "node-1"]
     assert load([tmp_path / "node-1" / "config.toml"]).node.shard_index == 1
 
@@ -61,8 +62,8 @@ async def test_a_death_is_told_with_its_last_words_and_the_rest_goes_on(tmp_path
     swarm = Swarm(tmp_path, "dies", "rubbish")
     outcome = await swarm.run()
     died = swarm.events("died")["node-0"]
-    assert (died["code"], died["why"]) == (-9, "killed by SIGKILL")
-    assert died["tail"] == ["Traceback: something broke"]
+    assert (died.code, died.why) == (-9, "killed by SIGKILL")
+    assert died.tail == ["Traceback: something broke"]
     assert [node.progress.state for node in outcome.nodes] == ["dead", "finished"]
     assert [node.plan.name for node in outcome.finished] == ["node-1"]
 
@@ -70,7 +71,7 @@ async def test_a_death_is_told_with_its_last_words_and_the_rest_goes_on(tmp_path
 async def test_a_failure_is_told_in_the_nodes_own_words(tmp_path):
     swarm = Swarm(tmp_path, "fails")
     outcome = await swarm.run()
-    assert swarm.events("died")["node-0"]["why"] == "no data"
+    assert swarm.events("died")["node-0"].why == "no data"
     assert outcome.nodes[0].code == 2
     assert outcome.nodes[0].progress.state == "failed"
 
@@ -79,7 +80,7 @@ async def test_rubbish_on_stdout_is_passed_over(tmp_path):
     swarm = Swarm(tmp_path, "rubbish")
     outcome = await swarm.run()
     assert outcome.nodes[0].code == 0
-    assert [event["event"] for _, event in swarm.heard] == ["started", "finished"]
+    assert [event.name for _, event in swarm.heard] == ["started", "finished"]
 
 
 async def test_ctrl_c_lets_nodes_say_goodbye(tmp_path):
@@ -95,16 +96,16 @@ async def test_who_does_not_listen_to_ctrl_c_is_killed(tmp_path):
     swarm = Swarm(tmp_path, "ignores_sigint", "runs")
     outcome = await swarm.run(interrupt=True, grace_s=0.5)
     assert [node.code for node in outcome.nodes] == [-9, 130]
-    assert swarm.events("died")["node-0"]["why"] == "killed by SIGKILL"
+    assert swarm.events("died")["node-0"].why == "killed by SIGKILL"
     assert outcome.seconds < 10
 
 
 async def test_a_stopped_process_is_ended_too(tmp_path):
     swarm = Swarm(tmp_path, "runs")
 
-    def stop(name: str, event: dict) -> None:
-        if event["event"] == "started":
-            os.kill(event["pid"], signal.SIGSTOP)
+    def stop(name: str, event: Event) -> None:
+        if event.name == "started":
+            os.kill(event.pid, signal.SIGSTOP)
         swarm.hear(name, event)
 
     swarm.supervisor._listener = stop
@@ -122,25 +123,23 @@ async def test_no_process_outlives_a_cancelled_supervisor(tmp_path):
     swarm = Swarm(tmp_path, "ignores_sigint")
     with trio.CancelScope() as scope:
 
-        def cancel(name: str, event: dict) -> None:
+        def cancel(name: str, event: Event) -> None:
             swarm.heard.append((name, event))
             scope.cancel()
 
         swarm.supervisor._listener = cancel
         await swarm.run()
     with suppress(ProcessLookupError):
-        os.kill(swarm.events("started")["node-0"]["pid"], 0)
+        os.kill(swarm.events("started")["node-0"].pid, 0)
         pytest.fail("the node is still there")
 
 
 async def test_prometheus_finds_the_nodes_but_not_those_that_have_finished(tmp_path):
     swarm = Swarm(tmp_path, "meets", "runs")
-    for port, node in enumerate(swarm.supervisor.nodes, 9400):
-        node.progress.metrics_url = f"http://127.0.0.1:{port}"
     seen = []
 
-    def look(name: str, event: dict) -> None:
-        if event["event"] == "started":
+    def look(name: str, event: Event) -> None:
+        if event.name == "started":
             seen.append(json.loads((tmp_path / "targets.json").read_text()))
         swarm.hear(name, event)
 
@@ -166,7 +165,7 @@ async def test_a_view_whose_reader_is_gone_costs_no_node_its_goodbye(tmp_path):
     swarm = Swarm(tmp_path, "runs", "runs")
     with gone() as stream, JsonView(stream) as view:
 
-        def show(name: str, event: dict) -> None:
+        def show(name: str, event: Event) -> None:
             view.event(name, event)
             swarm.hear(name, event)
 

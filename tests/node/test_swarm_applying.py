@@ -7,6 +7,7 @@ import pytest
 
 from gossip.membership import Authority, ManifestBody, ManifestChain, create_manifest, next_version
 from node.config.schema import Config
+from node.events.event_types import Event
 from node.swarm import agreed_settings
 from node.swarm.effective_manifest import holding, rounds_of
 from node.training.manifest_updates import follow_manifests
@@ -52,8 +53,9 @@ def extend(made: ManifestChain, at: int, changes: dict[str, Any]) -> None:
 def follow(node: Parts, made: ManifestChain) -> tuple[Any, list[tuple[str, dict[str, Any]]]]:
     told: list[tuple[str, dict[str, Any]]] = []
 
-    def emit(event: str, /, **fields: object) -> None:
-        told.append((event, dict(fields)))
+    def emit(event: Event) -> None:
+        fields = {name: value for name, value in event.to_record().items() if name not in {"ts", "event"}}
+        told.append((event.name, fields))
 
     real: Node = node  # type: ignore[assignment]
     return follow_manifests(real, made, emit), told

@@ -9,11 +9,12 @@ import trio
 from page_harness import ask
 from rich.console import Console
 from swarm_folders import MEMBER, make_run, member_round, tell
+from typed_events import typed
 
 from node.cli import up_cmd
 from node.cli.app import main
 from node.config.schema import from_raw
-from node.events.log import EventLog, older
+from node.events.log import EventLog, older, to_line
 from node.page import members as logs
 from node.page.guard import HEADERS
 from node.page.members import NodeLog, find, points_for
@@ -106,7 +107,7 @@ def test_a_log_that_was_full_goes_on_in_the_next_one(tmp_path):
     with EventLog(folder / EVENTS) as log:
         tell(log, member_round(7))
     events, place = logs.news_of(folder, member.place)
-    assert [event["round"] for event in events] == [7]
+    assert [event.round for event in events] == [7]
     assert logs.news_of(folder, place) == ([], place)
 
 
@@ -119,7 +120,7 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path):
     assert events == []
     with (folder / EVENTS).open("a") as file:
         file.write(', "round": 9}\n')
-    assert [event["round"] for event in logs.news_of(folder, place)[0]] == [9]
+    assert [event.round for event in logs.news_of(folder, place)[0]] == [9]
 
 
 def test_of_much_news_the_end_is_read(tmp_path, monkeypatch):
@@ -131,7 +132,7 @@ def test_of_much_news_the_end_is_read(tmp_path, monkeypatch):
             tell(log, member_round(done))
     events, place = logs.news_of(folder, member.place)
     assert 1 <= len(events) < 10
-    assert events[-1]["round"] == 59
+    assert events[-1].round == 59
     assert place.offset == (folder / EVENTS).stat().st_size
 
 
@@ -144,7 +145,7 @@ async def test_members_are_bounded_and_counted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "event",
+    "record",
     [
         {"ts": 1.0, "event": "round", "round": "x"},
         {"ts": 1.0, "event": "round", "round": 1, "staleness": {"a": "b"}},
@@ -152,16 +153,16 @@ async def test_members_are_bounded_and_counted(tmp_path, monkeypatch):
         {"ts": 1.0, "event": "evaluated", "round": None, "eval_loss": "x"},
     ],
 )
-def test_an_event_that_makes_no_sense_is_no_end_of_it(event):
-    member = NodeLog(Path("/runs/a/node"), Path("/runs/a"))
-    member.take(event)
+def test_an_event_that_makes_no_sense_is_no_end_of_it(record, tmp_path):
+    (tmp_path / EVENTS).write_text(to_line(record))
+    ((member,)) = logs.read([(tmp_path.parent, tmp_path)], among=1)
     assert member.exchanges == {}
     assert member.as_dict()["state"] == "dead"
 
 
 def test_what_a_log_names_is_bounded():
     member = NodeLog(Path("/runs/a/node"), Path("/runs/a"))
-    member.take(member_round(1) | {"staleness": {f"{MEMBER}{n}": n for n in range(1000)}})
+    member.take(typed(member_round(1) | {"staleness": {f"{MEMBER}{n}": n for n in range(1000)}}))
     assert len(member.exchanges) == logs.MAX_EXCHANGES
 
 

@@ -9,6 +9,7 @@ import trio
 from page_harness import served
 from rich.console import Console
 from swarm_story import PEER, node_events, round_event
+from typed_events import said, typed
 
 from node.cli.app import main
 from node.events.log import EventLog
@@ -31,7 +32,7 @@ def write(folder: Path, index: int, *, rounds: int = 6, max_bytes: int = 1 << 28
 
 
 def tell(log: EventLog, event: dict) -> None:
-    log(event["event"], **{key: value for key, value in event.items() if key not in {"ts", "event"}})
+    log(typed(event))
 
 
 def drawn(nodes: list[Watched], width: int = 80, height: int = 24) -> list[str]:
@@ -44,7 +45,7 @@ def watched(count: int) -> list[Watched]:
     nodes = [Watched(NodeProgress(f"node-{index}")) for index in range(count)]
     for index, node in enumerate(nodes):
         for event in node_events(index, rounds=6 - index % 2):
-            node.progress.observe(event)
+            node.progress.observe(typed(event))
             node.measured()
     return nodes
 
@@ -86,7 +87,7 @@ def test_who_is_least_trusted_stands_first():
     nodes = watched(2)
     liar = f"{PEER}7"
     nodes[0].progress.peers[liar] = {"here": True, "score": 40.0, "rejected": {"stale": 2}, "tracked": False}
-    nodes[1].progress.observe({"ts": 1.0, "event": "banned", "peer": liar, "reason": "forged"})
+    nodes[1].progress.observe(typed({"ts": 1.0, "event": "banned", "peer": liar, "reason": "forged"}))
     lines = drawn(nodes)
     at = next(number for number, line in enumerate(lines) if line.startswith("peer"))
     assert lines[at + 1].split() == ["..Zf7M8cV7", "banned", "40", "-", "-", "0/1", "-", "2", "0"]
@@ -118,7 +119,7 @@ def test_a_folder_is_followed_and_not_read_again(tmp_path, monkeypatch):
     assert [(node.progress.name, node.progress.rounds_done) for node in source.look()] == [("node-0", 6), ("node-1", 6)]
     assert [len(node.losses()) for node in source.look()] == [6, 6]
     taken = []
-    monkeypatch.setattr(sources, "from_line", lambda line: taken.append(line))
+    monkeypatch.setattr(sources, "event_in", lambda line: taken.append(line))
     source.look()
     assert not any(taken)
     monkeypatch.undo()
@@ -203,7 +204,7 @@ def test_a_pipe_gets_the_picture_once(tmp_path, capsys):
 def test_json_is_a_line_with_every_field(tmp_path, capsys):
     write(tmp_path / "node-0", 0)
     with EventLog(tmp_path / "node-0" / EVENTS) as log:
-        log("finished", summary=None)
+        log(said("finished"))
     assert main(["top", "--json", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1  # all have ended

@@ -3,7 +3,6 @@
 import gc
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -11,6 +10,7 @@ from census import census
 from sim_strangers import until
 from sim_swarm import Member, swarm
 
+from node.events.event_types import Event
 from node.events.progress import NodeProgress
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed, FeedPosition, LiveSnapshot
@@ -52,12 +52,11 @@ class Watched:
         self.feed.watch(lambda: moment(node, None))
         count = 0
 
-        def emit(event: str, /, **fields: object) -> None:
+        def emit(event: Event) -> None:
             nonlocal count
             count += 1
-            told: dict[str, Any] = {"ts": trio.current_time(), "event": event, **fields}
             for sink in (self.metrics.observe, self.progress.observe, self.feed.observe):
-                sink(told)
+                sink(event.at(trio.current_time()))
             if count % 10 == 0:
                 self.feed.news(self.place)
                 self.metrics.exposition()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from sim_swarm import Member, put_part, swarm
 
+from node.events.event_types import Interrupted
 from node.roles import trainer
 from node.system.errors import RunError
 from node.training.checkpoint import Checkpoint, CheckpointStore
@@ -233,7 +234,7 @@ async def test_an_interrupted_node_on_a_full_disk_does_not_say_that_it_is_saved(
         await members.finished()
         assert trainer.trio.current_time() - began < 5.0
         with pytest.raises(RunError, match="the model was not saved"):
-            trainer.finish(member.node, member.folder, None, event="interrupted")
+            trainer.finish(member.node, member.folder, None, event=Interrupted)
 
 
 def deaf_to(*names: str) -> Any:

@@ -10,6 +10,7 @@ import trio.testing
 from asked import OF_PROMETHEUS, OF_TARGETS, Question, alerts, panels
 from prometheus_client.parser import text_string_to_metric_families
 from sim_swarm import Member, swarm
+from typed_events import typed
 
 from node.metrics.node_metrics import Metrics
 from node.roles.trainer import _announce_start
@@ -61,7 +62,7 @@ def page_of(member: Member, folder: Path) -> str:
     metrics = Metrics()
     metrics.live.watch(partial(readings, member.node))
     for event in member.events:
-        metrics.observe(event)
+        metrics.observe(typed(event))
     return metrics.exposition().decode()
 
 

@@ -1,0 +1,503 @@
+"""What a node tells: one frozen dataclass an event: the vocabulary of docs/operations.md#events, to which a test holds
+the page.
+
+    emit(RoundTrained(round=3, ...)) ── EventLog (log.py): time, no secrets, a line in events.jsonl ── listeners
+    a line of events.jsonl ── from_line (log.py) ── parse ── the event, or None
+
+Whoever listens reads fields, and matches on types. A field without a default is given by whoever tells, and always
+written; one with the default None is left out of the record while it is None. `parse` is for records of any release:
+names and fields that this one does not know are passed over, and a field that is missing, or of another type, has its
+default, else None where it may be None, else the empty value of its type. Emitters give lists and dicts of JSON values.
+"""
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Final, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+Record: TypeAlias = dict[str, Any]
+"""An event as JSON has it: `ts`, `event` (its name), and its fields."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What all events have. `ts`: Unix seconds, which the log sets."""
+
+    name: ClassVar[str] = ""
+    """The event's name in records."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Fields without which a record says nothing."""
+
+    ts: float = 0.0
+
+    def to_record(self) -> Record:
+        """The event as JSON has it."""
+        return {"ts": self.ts, "event": self.name, **self.told()}
+
+    def told(self) -> Record:
+        """Its own fields, as they stand in the record."""
+        told = dict(vars(self))
+        del told["ts"]
+        for name in _left_out(type(self)):
+            if told[name] is None:
+                del told[name]
+        return told
+
+    def at(self, ts: float) -> Self:
+        """The same event, told at this time."""
+        copied = object.__new__(type(self))  # replace() makes all fields anew: 20 us for a round's, where this takes 1
+        vars(copied).update(vars(self), ts=ts)
+        return copied
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """It listens. Of a bootstrap node this is all; of the others `LearnerStarted`."""
+
+    name: ClassVar[str] = "started"
+
+    role: str
+    peer_id: str
+    addresses: list[str]
+    pid: int | None
+    run_dir: str | None
+    metrics_url: str | None
+    token_file: str | None
+    """Holds what the page at `metrics_url` wants; None: nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerStarted(Started):
+    """A trainer or an observer listens."""
+
+    device: str
+    parameters: int
+    task: str
+    genesis: str
+    """Digest of the model that it begins with."""
+    metric: str
+    """What losses are measured in."""
+    units: dict[str, str]
+    """Of the task's own metrics."""
+    aggregator: str
+    compressor: str
+    f: int
+    robust_margin: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembersKnown(Event):
+    """Of a bootstrap node alone: how many members it tells of, in how many runs, has changed."""
+
+    name: ClassVar[str] = "members"
+
+    members_known: int
+    runs: int
+    peers_known: int
+    rejected: int
+    rss_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinCommand(Event):
+    """What another machine runs to join."""
+
+    name: ClassVar[str] = "join"
+
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """It goes on from a checkpoint."""
+
+    name: ClassVar[str] = "resumed"
+
+    round: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingFor(Event):
+    """What it waits for, before it begins or at its end."""
+
+    name: ClassVar[str] = "waiting"
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined(Event):
+    """It took the model of so many neighbours, and their round."""
+
+    name: ClassVar[str] = "joined"
+
+    round: int
+    donors: int
+    peers: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestHolds(Event):
+    """A newer version of a private swarm's manifest holds from here. A bootstrap node tells version and time alone."""
+
+    name: ClassVar[str] = "manifest"
+
+    version: int
+    applies_at: int
+    round: int | None = None
+    changes: dict[str, Any] | None = None
+    """Settings that came to differ, by `section.key`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerEvent(Event):
+    """Something about one peer."""
+
+    peer: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourUp(PeerEvent):
+    """Updates are exchanged with this peer from now on."""
+
+    name: ClassVar[str] = "neighbour_up"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourLost(PeerEvent):
+    """No longer; `detail` says why."""
+
+    name: ClassVar[str] = "neighbour_lost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DialFailed(PeerEvent):
+    """An address of `network.peers` or the peers file did not answer."""
+
+    name: ClassVar[str] = "dial_failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttled(PeerEvent):
+    """Reading its updates takes more computing than its share."""
+
+    name: ClassVar[str] = "throttled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachabilityTold(PeerEvent):
+    """Whether others can dial this node, which is `peer`."""
+
+    name: ClassVar[str] = "reachability"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offence(PeerEvent):
+    """Something that a peer did wrong."""
+
+    reason: str | None = None
+    """Of gossip.core.errors.Reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected(Offence):
+    """Something of this peer's was refused. Of a flood a part is told."""
+
+    name: ClassVar[str] = "rejected"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Banned(Offence):
+    """Its points reached 100: no contact for an hour."""
+
+    name: ClassVar[str] = "banned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equivocation(Offence):
+    """It signed two histories; this is proved."""
+
+    name: ClassVar[str] = "equivocation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundClosed(Event):
+    """A round was closed: what every node has to tell. An observer took the swarm's model, and tells no more.
+
+    Counts and bytes are totals since the process started; what ends in `_s` is seconds of this round."""
+
+    name: ClassVar[str] = "round"
+    needs: ClassVar[tuple[str, ...]] = ("round",)
+
+    round: int
+    """Rounds closed so far."""
+    rounds: int
+    """Rounds of the run."""
+    neighbours: int
+    members: int
+    """Models in the average, own included."""
+    fresh: int
+    """Neighbours that had reached the round when it was closed."""
+    closed_by: str
+    """quorum, deadline or alone."""
+    payload_bytes_sent: int
+    payload_bytes_received: int
+    snapshot_bytes_sent: int
+    snapshot_bytes_received: int
+    accepted: int
+    rejected: int
+    rejected_by_reason: dict[str, int] | None
+    robust_margin: int | None
+    """Members that may leave before the promise about f liars is lost; negative: it is lost."""
+    round_s: float | None
+    collect_s: float | None
+    """Waiting for the neighbours; of an observer, fetching their models."""
+    staleness: dict[str, int] | None
+    """By peer, the rounds that each member lags."""
+    peers_known: int
+    rss_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTrained(RoundClosed):
+    """A round was trained and closed. `tokens`, `compute_s` and `skipped_steps` are the run's over all restarts."""
+
+    train_loss: float | None
+    """Mean over the round."""
+    steps: int
+    """Of this round."""
+    inner_steps: int
+    """Steps that the next round is to have."""
+    tokens: int
+    tokens_per_s: float
+    updates_in_time: float | None
+    """Share of the neighbours' updates, over the newest 20 rounds, that came in time; None: not known yet."""
+    exchange_s: float | None
+    """How long an exchange with a quorum takes; None: not known yet."""
+    payload_bytes: int
+    """Of the newest update."""
+    compression_ratio: float | None
+    consensus_distance: float | None
+    clipped: list[str]
+    """Members that the aggregator did not follow in full."""
+    link_bytes_per_s: float | None
+    """To the slowest neighbour that a quorum waits for."""
+    rung: str
+    """What the compressor `adaptive` made the newest update with; empty: another compressor."""
+    close_s: float | None
+    publish_s: float | None
+    """Encode and announce; None where nodes meet."""
+    aggregate_s: float | None
+    step_s: float | None
+    """Mean time of a step."""
+    compute_s: float
+    weights: dict[str, float] | None
+    """By peer, what each member counts for by its staleness."""
+    energy_j: dict[str, float]
+    """Joules by source."""
+    skipped_steps: int
+    late_steps: int
+    """By which the correction came late."""
+    utilization: float | None
+    cpu_s: float | None
+    """CPU seconds of the process since its start."""
+    gpu_share: float | None
+    """How busy the GPU is, 0 to 1; None: there is none of CUDA's, or nobody can say."""
+    gpu_memory_bytes: int | None
+    learning_rate: float | None
+    """Of the newest step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """The held-out loss after so many rounds, and what else was measured with it."""
+
+    name: ClassVar[str] = "evaluated"
+    needs: ClassVar[tuple[str, ...]] = ("round",)
+
+    round: int
+    eval_loss: float | None
+    output_divergence: float | None
+    """Of its predictions from the neighbours', in nats; None: not known."""
+    own: dict[str, Any]
+    """The task's own metrics, by name. Whatever the task gave: readers take the finite numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointWritten(Event):
+    """A checkpoint; `round` is the one to go on with."""
+
+    name: ClassVar[str] = "checkpoint"
+
+    round: int | None
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSkipped(Event):
+    """A damaged checkpoint: the one before is taken."""
+
+    name: ClassVar[str] = "checkpoint_skipped"
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFailed(Event):
+    """The disk did not take a checkpoint."""
+
+    name: ClassVar[str] = "checkpoint_failed"
+
+    round: int
+    why: str
+    needed_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diverged(Event):
+    """The node's own model is of no use any more: it stops."""
+
+    name: ClassVar[str] = "diverged"
+
+    round: int
+    why: str
+    checkpoint: str | None
+    """The last good one; None: none was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterAnswered(Event):
+    """Whether the router forwards the port by itself."""
+
+    name: ClassVar[str] = "router"
+
+    message: str
+    forwards: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarningEvent(Event):
+    """Something to look at."""
+
+    name: ClassVar[str] = "warning"
+
+    message: str
+    about: str | None = None
+    """What it is about, where a program may want to know: updates_in_time, round_length, checkpoint."""
+    recovered: bool | None = None
+    """Whether it is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Event):
+    """The node has ended as it should."""
+
+    summary: dict[str, Any] | None
+    """As `summary.json` has it; None: nothing was trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted(Ended):
+    """Stopped by a signal, checkpoint written."""
+
+    name: ClassVar[str] = "interrupted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Ended):
+    """All rounds are done."""
+
+    name: ClassVar[str] = "finished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """It could not start or go on."""
+
+    name: ClassVar[str] = "failed"
+
+    error: str
+    hint: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Died(Event):
+    """Of `up` alone, about a node that ended early."""
+
+    name: ClassVar[str] = "died"
+
+    code: int | None
+    why: str
+    tail: list[str]
+    """The end of what it wrote on stderr."""
+
+
+def kinds(base: type[Event] = Event) -> Iterator[type[Event]]:
+    """Every type of event that has a name of its own, or shares it with the one that it extends."""
+    for kind in base.__subclasses__():
+        if kind.name:
+            yield kind
+        yield from kinds(kind)
+
+
+def parse(record: Mapping[str, Any]) -> Event | None:
+    """The event that a record holds. None: its name is unknown here, it has no time, or it lacks what it needs."""
+    name = record.get("event")
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is Started and record.get("role") != "bootstrap":
+        kind = LearnerStarted
+    elif kind is RoundClosed and ("steps" in record or "train_loss" in record):
+        kind = RoundTrained
+    if kind is None or not isinstance(record.get("ts"), int | float):
+        return None
+    if any(not isinstance(record.get(name), int) for name in kind.needs):
+        return None
+    return kind(**{name: take(record.get(name)) for name, take in _takers(kind)})
+
+
+_KINDS: Final[dict[str, type[Event]]] = {kind.name: kind for kind in reversed(list(kinds()))}
+"""By name; of two that share one the more general, which `kinds` gives first."""
+
+_EMPTY: Final[dict[type, Callable[[], Any]]] = {int: int, float: float, str: str, bool: bool, list: list, dict: dict}
+
+_ACCEPTED: Final[dict[type, tuple[type, ...]]] = {float: (float, int)}
+"""JSON writes 5.0 as it likes."""
+
+
+_LEFT_OUT: Final[dict[type[Event], tuple[str, ...]]] = {}
+_TAKERS: Final[dict[type[Event], tuple[tuple[str, Callable[[Any], Any]], ...]]] = {}
+"""By type, what was worked out when it was first needed."""
+
+
+def _left_out(kind: type[Event]) -> tuple[str, ...]:
+    if kind not in _LEFT_OUT:
+        _LEFT_OUT[kind] = tuple(field.name for field in fields(kind) if field.default is None)
+    return _LEFT_OUT[kind]
+
+
+def _takers(kind: type[Event]) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    """By field, what makes its value of a record's."""
+    if kind not in _TAKERS:
+        hints = get_type_hints(kind)
+        _TAKERS[kind] = tuple((field.name, _taker(hints[field.name], field.default)) for field in fields(kind))
+    return _TAKERS[kind]
+
+
+def _taker(hint: Any, default: Any) -> Callable[[Any], Any]:
+    union = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    plain = [get_origin(each) or each for each in union]
+    accepted = tuple(each for one in plain for each in _ACCEPTED.get(one, (one,)))
+    if default is not MISSING:
+        missing: Callable[[], Any] = lambda: default  # noqa: E731
+    else:
+        missing = (lambda: None) if type(None) in plain else _EMPTY[plain[0]]
+
+    def take(value: Any) -> Any:
+        wrong = value is None or not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted)
+        return missing() if wrong else value
+
+    return take

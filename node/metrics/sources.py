@@ -1,0 +1,201 @@
+"""Where a metric's value comes from, as its declaration says (declared.py), and how it is taken up.
+
+Those that have an `event` are fed by the node's events: `feed` is called with the metric's
+collector and each event of that type. `Live` is read at the scrape (live_metrics.py); `Measured` says who measures what
+no event tells.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, Protocol, TypeVar
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from node.events.event_types import Event
+from node.metrics.peer_metrics import PeerMetrics
+
+E = TypeVar("E", bound=Event)
+
+
+class RisingTotals:
+    """What each counter was brought up to. Those of the run go on where a checkpoint left off, which is nothing that
+    this process has done: the first ones after `resumed` are what its counters count from."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], float] = {}
+        self.resumed = False
+        """Whether the next totals of the run are where their counters begin."""
+
+    def rise(self, key: tuple[object, ...], total: float, *, of_run: bool) -> float:
+        """How much a total has risen, which never falls."""
+        before = total if of_run and self.resumed else self._known.get(key, 0.0)
+        self._known[key] = max(total, before)
+        return max(0.0, total - before)
+
+
+class EventSource(Protocol):
+    """Takes what events of one type tell."""
+
+    @property
+    def event(self) -> type[Event]:
+        """The type of event, others that extend it included."""
+
+    def feed(self, collector: Any, event: Any, totals: RisingTotals) -> None:
+        """Take up one event of this type."""
+
+
+@dataclass(frozen=True)
+class _Field:
+    event: type[Event]
+    field: str
+
+    def __post_init__(self) -> None:
+        known = [each.name for each in fields(self.event)]
+        assert self.field in known, f"{self.event.__name__} has no field {self.field}"
+
+
+@dataclass(frozen=True)
+class Value(_Field):
+    """A gauge has the newest value of a field. Where that is None it keeps the one before, or says `unknown`."""
+
+    unknown: float | None = None
+
+    def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
+        """Set the gauge."""
+        value = getattr(event, self.field)
+        if value is None:
+            value = self.unknown
+        if value is not None:
+            collector.set(value)
+
+
+@dataclass(frozen=True)
+class Highest(_Field):
+    """A gauge has the highest of a field's values by peer; 0: there are none."""
+
+    def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
+        """Set the gauge."""
+        values = getattr(event, self.field)
+        if values is not None:
+            collector.set(max(values.values(), default=0))
+
+
+@dataclass(frozen=True)
+class ByName(_Field):
+    """A gauge has a series for each name in a field (a mapping, or one name that is at 1), and none for former ones."""
+
+    label: str
+
+    def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
+        """Set the series, and drop those of before."""
+        told = getattr(event, self.field)
+        values = told if isinstance(told, Mapping) else {told: 1} if told else {}
+        collector.clear()
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                collector.labels(**{self.label: name}).set(value)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A gauge at 1, whose labels are fields of the event; empty where it has none of that name."""
+
+    event: type[Event]
+    labels: tuple[str, ...]
+
+    def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
+        """Set the series."""
+        collector.labels(**{name: str(getattr(event, name, "")) for name in self.labels}).set(1)
+
+
+@dataclass(frozen=True)
+class Since:
+    """A gauge has the seconds since the newest event of a type; -1: there was none."""
+
+    event: type[Event]
+
+    def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
+        """Count from this event on."""
+        collector.set_function(lambda: max(0.0, time.time() - event.ts))
+
+
+@dataclass(frozen=True)
+class Total(_Field):
+    """A counter is brought up to the total that a field has, or to each in a mapping, whose keys are the label `by`.
+    `of_run`: over all restarts; else since this process started."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    by: str = ""
+    of_run: bool = False
+
+    def feed(self, collector: Counter, event: Event, totals: RisingTotals) -> None:
+        """Bring the counter up to it."""
+        told = getattr(event, self.field)
+        if not self.by:
+            self._bring(collector, "", told, totals)
+        elif told is not None:
+            for name, total in told.items():
+                self._bring(collector, name, total, totals)
+
+    def _bring(self, collector: Counter, name: str, total: float | None, totals: RisingTotals) -> None:
+        if total is None:
+            return
+        rise = totals.rise((self.event, self.field, name), total, of_run=self.of_run)
+        if rise > 0:  # looking a series up by its labels takes longer than all else here
+            labels = {**self.labels, self.by: name} if self.by else self.labels
+            (collector.labels(**labels) if labels else collector).inc(rise)
+
+
+@dataclass(frozen=True)
+class Added(_Field):
+    """A counter rises by a field, which is no total."""
+
+    def feed(self, collector: Counter, event: Event, totals: RisingTotals) -> None:
+        """Add it."""
+        collector.inc(getattr(event, self.field))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A counter counts events. `by`: the field whose value is the label `label`; else `value` is that."""
+
+    event: type[Event]
+    label: str = ""
+    value: str = ""
+    by: str = ""
+
+    def feed(self, collector: Counter, event: Event, totals: RisingTotals) -> None:
+        """Count it."""
+        value = str(getattr(event, self.by)) if self.by else self.value
+        (collector.labels(**{self.label: value}) if self.label else collector).inc()
+
+
+@dataclass(frozen=True)
+class Observed(_Field):
+    """A histogram takes each value of a field."""
+
+    def feed(self, collector: Histogram, event: Event, totals: RisingTotals) -> None:
+        """Take it, if there is one."""
+        value = getattr(event, self.field)
+        if value is not None:
+            collector.observe(value)
+
+
+@dataclass(frozen=True)
+class ByPeer(Generic[E]):
+    """Capped labels (peer_metrics.py) take what an event says of peers."""
+
+    event: type[E]
+    take: Callable[[PeerMetrics, E], None]
+
+    def feed(self, collector: PeerMetrics, event: E, totals: RisingTotals) -> None:
+        """Hand it on."""
+        self.take(collector, event)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """No event tells it: `by` says who measures it, and when."""
+
+    by: str
