@@ -16,9 +16,6 @@ import typer
 from node.cli import options
 from node.cli.membership_options import passphrase_in, run_dir_of, secrets_of, settings_in
 from node.cli.telling import on_a_terminal
-from node.events.event_types import Failed
-from node.events.lines import LastingConsole, LineSink
-from node.events.log import EventLog, JsonSink
 from node.system import run_dir as folders
 from node.system.errors import EXIT_INTERRUPTED, is_interrupt, translate
 from node.system.next_command import node_command
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
     from node.config.schema import Config
     from node.config.sections import NodeConfig
     from node.config.toml_source import Raw
+    from node.events.log import EventLog
     from node.swarm.accept_invite import Membership
 
 LOG = "node.log"
@@ -101,7 +99,7 @@ class _Settings(Protocol):
 
 class _Main(Protocol):
     def __call__(
-        self, *, node_dir: Path, emit: EventLog, fits: Callable[[], None], passphrase: bytes | None = None
+        self, *, node_dir: Path, emit: "EventLog", fits: Callable[[], None], passphrase: bytes | None = None
     ) -> int: ...
 
 
@@ -135,6 +133,9 @@ def _run(
     import structlog  # 60 ms that --help need not wait for
 
     from node.events import library_logs
+    from node.events.event_types import Failed
+    from node.events.lines import LastingConsole, LineSink
+    from node.events.log import EventLog, JsonSink
 
     console = LastingConsole()
     with ExitStack() as stack:

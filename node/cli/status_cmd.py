@@ -3,16 +3,16 @@
 import json as jsonlib
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from node.cli import options
-from node.events.log import read_events
-from node.events.page_address import page_lines
-from node.events.progress import NodeProgress
 from node.system.run_dir import EVENTS, node_dirs
+
+if TYPE_CHECKING:
+    from node.events.progress import NodeProgress
 
 
 def status(
@@ -22,6 +22,7 @@ def status(
 ) -> None:
     """Show where a run stands, while it runs or after."""
     from node.events.liveness import lines
+    from node.events.page_address import page_lines
     from node.top.remote import fetch, token_in
     from node.top.table import nodes_table
 
@@ -40,8 +41,10 @@ def status(
             console.print(line, soft_wrap=True, highlight=False)
 
 
-def _replay(folder: Path, now: float) -> NodeProgress:
+def _replay(folder: Path, now: float) -> "NodeProgress":
     from node.events.liveness import judge, look
+    from node.events.log import read_events
+    from node.events.progress import NodeProgress
 
     progress = NodeProgress(folder.name)
     for event in read_events(folder / EVENTS):

@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 
 from node.cli import options
-from node.events.log import to_line
 from node.system.safe_io import say
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ def _live(source: "Source", every: float, console: Console) -> None:
 
 
 def _lines(source: "Source", every: float, *, once: bool) -> None:
+    from node.events.log import to_line
     from node.top.screen import as_json
 
     while True:

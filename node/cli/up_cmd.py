@@ -13,8 +13,6 @@ from rich.console import Console
 
 from node.cli import options
 from node.cli.telling import on_a_terminal
-from node.events.lines import LastingConsole
-from node.events.page_address import page_words
 from node.system import interrupts, text
 from node.system import run_dir as folders
 from node.system.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
@@ -105,6 +103,7 @@ def _up(config: "Config", folder: Path, *, nodes: int, byzantine: int, json: boo
 
 
 def _watched(plan: "Plan", *, json: bool) -> int:
+    from node.events.lines import LastingConsole
     from node.up import view
     from node.up.supervisor import Supervisor
 
@@ -129,6 +128,8 @@ def _watched(plan: "Plan", *, json: bool) -> int:
 def _run(supervisor: "Supervisor", plan: "Plan", console: Console | None) -> "Outcome":
     """Run the nodes, with the page of all of them beside, whose address is told on `console`; None: without a page."""
     import trio
+
+    from node.events.page_address import page_words
 
     async def run() -> "Outcome":
         async with trio.open_nursery() as nursery:

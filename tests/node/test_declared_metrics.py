@@ -1,10 +1,12 @@
 """Metrics are declared once: what is declared is what a node serves, what panels ask for, and what events have."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from asked import alerts, panels, script
-from typed_events import said
+from typed_events import said, typed
 
 from node.events.event_types import RoundClosed, RoundTrained
 from node.metrics.declared import DECLARED, METRICS, NoPanel
@@ -12,6 +14,10 @@ from node.metrics.node_metrics import Metrics
 from node.metrics.sources import Total, Value
 
 ENDINGS = re.compile(r"_(total|bucket|sum|count)$")
+
+
+BEFORE = Path(__file__).parents[1] / "data" / "metrics-before-types.json"
+"""By role: records in which no two numbers are the same, and what the release before this table served after them."""
 
 
 def asked_in(expr: str) -> set[str]:
@@ -59,3 +65,13 @@ def test_a_counter_that_failed_checkpoints_raise_is_served():
     for _ in range(3):
         metrics.observe(said("checkpoint_failed", round=1, why="full"))
     assert b"p2ptrain_checkpoint_failures_total 3.0" in metrics.exposition()
+
+
+@pytest.mark.parametrize("role", ["trainer", "observer", "bootstrap"])
+def test_what_a_node_serves_is_what_it_served_before_metrics_were_declared(role):
+    told = json.loads(BEFORE.read_text(encoding="utf-8"))[role]
+    metrics = Metrics()
+    for record in told["records"]:
+        metrics.observe(typed(record))
+    served = [line for line in metrics.exposition().decode().splitlines() if not line.startswith("#")]
+    assert set(told["served"]) <= set(served)
