@@ -52,7 +52,7 @@ def founded(made: "CreatedSwarm") -> Said:
         "invite_file": str(path / INVITE),
     }
     lines = [
-        f"The swarm {terms.name} is founded in {path}. Keep {path / AUTHORITY} safe: whoever has it is the admin.",
+        f"The swarm {terms.name} is founded in {path}. Keep {path / AUTHORITY} safe: who has it is the admin.",
         f"Members find this node at {terms.bootstrap[0]}" if terms.bootstrap else "",
         "",
         "Start its first node:",
@@ -149,7 +149,7 @@ def listed(rows: list[dict[str, Any]], name: str) -> Said:
 
 
 def ends_note(expires: int | None) -> str | None:
-    """What whoever gives an invite should know of its end; None where it has none."""
+    """What the giver of an invite should know of its end; None where it has none."""
     from gossip.core.membership_limits import TOLERANCE_S
     from node.swarm.parsing import moment
 
