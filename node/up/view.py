@@ -36,7 +36,7 @@ class View(Protocol):
         """Show the last state and leave the terminal as it was."""
 
     def event(self, name: str, event: Event) -> None:
-        """A node's event, or the supervisor's about it."""
+        """Show a node's event, or the supervisor's about it."""
 
 
 class LiveView:
@@ -72,7 +72,7 @@ class LiveView:
             self._notes.append(line)
 
     def render(self) -> RenderableType:
-        """The picture of this moment."""
+        """Return the picture of this moment."""
         return swarm_view(
             self._nodes,
             now=self._clock(),
@@ -163,7 +163,7 @@ def choose(
     byzantine: frozenset[str] = frozenset(),
     console: Console | None = None,
 ) -> View:
-    """The view that fits stdout."""
+    """Return the view that fits stdout."""
     console = console or Console()
     if json:
         return JsonView(sys.stdout)
@@ -173,8 +173,8 @@ def choose(
 
 
 class NoteTaker:
-    """Makes notes of events. What befalls the whole swarm is told of once: a warning with `about` (see the events'
-    table in docs/operations.md) by the first node that gives it, and its end by the last one that it is over for."""
+    """Makes notes of events. An event of the whole swarm gives one note: a warning with `about` (see the events' table
+    in docs/operations.md) by the first node that has it, and its end by the last one."""
 
     def __init__(self) -> None:
         self._warned: dict[str, set[str]] = {}
@@ -182,7 +182,7 @@ class NoteTaker:
         """The first node, and the digest of the model that it begins with."""
 
     def note(self, name: str, event: Event) -> str | None:
-        """The line for an event of node `name`; None where there is nothing to say, or nothing new."""
+        """Return the line for an event of node `name`; None where there is nothing to say, or nothing new."""
         if event["event"] == "started":
             return self._initial_model(name, str(event.get("genesis") or ""))
         if event["event"] != "warning" or not event.get("about"):
@@ -213,7 +213,7 @@ def _why(event: Event) -> str:
 
 
 def note(name: str, event: Event) -> str | None:
-    """The line for an event that a person should know of; None for the ordinary course."""
+    """Return the line for an event that a person should know of; None for the ordinary course."""
     kind = event["event"]
     if kind == "died":
         tail = event.get("tail") or []

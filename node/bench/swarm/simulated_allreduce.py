@@ -12,7 +12,7 @@ from p2ptrain.sync import AllReduceStrategy, Reduced, SyncStrategy
 
 @dataclass(frozen=True)
 class SimulatedMember:
-    """One of those who meet, and whom it knows."""
+    """A node that averages by group all-reduce, and the nodes that it knows."""
 
     sync: AllReduceStrategy
     known: Collection[str]
@@ -29,13 +29,13 @@ class Round:
 
 
 def members(nodes: Mapping[str, tuple[SyncStrategy, Collection[str]]]) -> dict[str, SimulatedMember] | None:
-    """The nodes as those who meet; None where their strategy is another one."""
-    met = {
+    """Return the nodes as members of group all-reduces; None where their strategy is another one."""
+    averaging = {
         name: SimulatedMember(sync, known)
         for name, (sync, known) in nodes.items()
         if isinstance(sync, AllReduceStrategy)
     }
-    return met or None
+    return averaging or None
 
 
 def exchange(nodes: Mapping[str, SimulatedMember], thetas: Mapping[str, torch.Tensor], round: int) -> Round:

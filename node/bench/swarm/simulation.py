@@ -1,7 +1,7 @@
 """A swarm in one process: real trainers and real sync strategies, round by round, with nothing between them.
 
-There is no network: every payload arrives, in order, at every neighbour, and no update is stale; who meets
-(simulated_allreduce.py) is there in time. A refused payload ends
+There is no network: every payload arrives, in order, at every neighbour, and no update is stale; the members of a group
+all-reduce (simulated_allreduce.py) are there in time. A refused payload ends
 the tracking of its sender, as in a real node. Liars speak last in a round, knowing what the honest sent: an attack is
 as strong as it can be.
 """
@@ -23,7 +23,7 @@ from p2ptrain.training import Trainer
 
 @dataclass(eq=False)
 class SimulatedNode:
-    """One simulated node: its trainer, its learning rule, and whom it still tracks."""
+    """One simulated node: its trainer, its learning rule, and the neighbours that it still tracks."""
 
     name: str
     trainer: Trainer
@@ -34,7 +34,7 @@ class SimulatedNode:
 
 
 class Swarm:
-    """Nodes that take their rounds in step. The liars are the last ones."""
+    """Nodes that do their rounds at the same time. The liars are the last ones."""
 
     def __init__(self, recipe: RunSpec, task: Task) -> None:
         self.recipe = recipe
@@ -45,10 +45,10 @@ class Swarm:
         self.nodes = [self._node(index, task) for index in range(recipe.shape.nodes)]
         self.honest = self.nodes[: recipe.shape.nodes - recipe.shape.byzantine]
         self.liars = self.nodes[len(self.honest) :]
-        self._whispers = self._conspiracy.whispers()
-        if self._whispers is not None:
+        self._edge_lies = self._conspiracy.edge_lies()
+        if self._edge_lies is not None:
             for index, liar in enumerate(self.liars, start=len(self.honest)):
-                self._whispers.open(index, liar.sync)
+                self._edge_lies.open(index, liar.sync)
         for node, peers in zip(self.nodes, recipe.neighbours, strict=True):
             for peer in sorted(self.nodes[index].name for index in peers):
                 node.tracked.add(peer)
@@ -57,16 +57,16 @@ class Swarm:
 
     @property
     def numel(self) -> int:
-        """The model's parameters."""
+        """Return the number of the model's parameters."""
         return self.nodes[0].trainer.numel
 
     @property
     def robust_share(self) -> float:
-        """Share of the honest nodes' rounds in which the aggregator could keep its promise."""
+        """Return the share of the honest nodes' rounds in which the aggregator could keep its promise."""
         return self.robust_rounds / max(1, self.rounds * len(self.honest))
 
     def round(self) -> float:
-        """Inner steps, exchange, late steps, aggregation. The honest nodes' mean consensus distance."""
+        """Run inner steps, exchange, late steps and aggregation. Returns the honest nodes' mean consensus distance."""
         steps, late = self.recipe.config.train.inner_steps, self.recipe.shape.late_steps
         self._steps(steps - late)
         thetas = {node.name: node.trainer.vector() for node in self.nodes}
@@ -85,12 +85,12 @@ class Swarm:
         return distance
 
     def _averaged(self, thetas: dict[str, torch.Tensor]) -> Callable[[], Iterator[RoundResult]]:
-        """Say and hear this round's payloads. What then closes it, node by node."""
+        """Send and receive this round's payloads. Returns what then closes it, node by node."""
         self._exchange(self.honest, thetas)
-        if self._whispers is None:
+        if self._edge_lies is None:
             self._exchange(self.liars, thetas)
         else:
-            self._whisper(self._whispers, thetas)
+            self._lie_to_each(self._edge_lies, thetas)
         return lambda: (
             node.sync.aggregate(thetas[node.name], dict.fromkeys(node.tracked, 0), round=self.rounds)
             for node in self.nodes
@@ -99,7 +99,7 @@ class Swarm:
     def _met(
         self, members: dict[str, simulated_allreduce.SimulatedMember], thetas: dict[str, torch.Tensor]
     ) -> Callable[[], Iterator[RoundResult]]:
-        """The same for those who meet."""
+        """The same for group all-reduce."""
         round_ = simulated_allreduce.exchange(members, thetas, self.rounds)
         for node in self.honest:
             self.traffic.exchange(len(round_.packed[node.name]), round_.sent[node.name])
@@ -111,7 +111,7 @@ class Swarm:
         )
 
     def mean_model(self) -> torch.Tensor:
-        """The honest nodes' average, fp32 (d,)."""
+        """Return the honest nodes' average, fp32 (d,)."""
         mean_d = self.honest[0].anchor_d.clone()
         for count, node in enumerate(self.honest[1:], start=2):
             mean_d += (node.anchor_d - mean_d) / count
@@ -139,10 +139,10 @@ class Swarm:
             if speaker in self.honest:
                 self.traffic.count(len(said[speaker.name].payload), len(hearers))
 
-    def _whisper(self, whispers: byzantine_nodes.Whispers, thetas: dict[str, torch.Tensor]) -> None:
+    def _lie_to_each(self, edge_lies: byzantine_nodes.EdgeLies, thetas: dict[str, torch.Tensor]) -> None:
         """Liars, who tell each victim something else, tell each other nothing."""
         models_hd = torch.stack([thetas[node.name] for node in self.honest])
-        for (liar, victim), message in whispers.messages(models_hd, self.rounds).items():
+        for (liar, victim), message in edge_lies.messages(models_hd, self.rounds).items():
             if self.nodes[liar].name in self.nodes[victim].tracked:
                 self._deliver(self.nodes[victim], self.nodes[liar].name, message)
 
