@@ -1,8 +1,10 @@
 """Who may import whom: the contracts of pyproject.toml, held as a test; and what names and folders promise."""
 
 import ast
+import re
 import subprocess
 import sys
+import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -99,3 +101,31 @@ def test_the_deciding_parts_of_gossip_import_no_performing_ones_and_not_each_oth
                     below[folder].add(parts[0])
     order = list(TopologicalSorter(below).static_order())  # raises CycleError
     assert order[0] == "core"
+
+
+OWN_WORDS = re.compile(
+    r"\b(earshot|hearsay|council|heirs?|whoever|told of|none any more|put out|let in|sent away|lost the thread)\b", re.I
+)
+"""Words of this project's own that stood for terms of the field. Add one only where it has no honest use."""
+OLD_NAMES = {"benchmarks.md"}
+"""Pages that quote what was printed or measured then. Decisions keep their words, too."""
+PLAIN_FOLDERS = ("node/bench", "node/cli", "node/config", "node/doctor", "node/swarm", "node/system", "node/up")
+"""Folders whose comments and docstrings are held to that. Add one when it has none of these words."""
+
+
+def test_pages_use_the_terms_of_the_field() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")]
+    assert len(pages) > 20
+    for page in pages:
+        if page.name not in OLD_NAMES:
+            said = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+            assert OWN_WORDS.findall(said) == [], page
+
+
+@pytest.mark.parametrize("folder", PLAIN_FOLDERS)
+def test_comments_docstrings_and_messages_use_the_terms_of_the_field(folder: str) -> None:
+    spoken = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    for path in ours(folder):
+        with tokenize.open(path) as file:
+            said = [each for each in tokenize.generate_tokens(file.readline) if each.type in spoken]
+        assert [each.start[0] for each in said if OWN_WORDS.search(each.string)] == [], path

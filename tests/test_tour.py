@@ -135,7 +135,7 @@ def test_the_counts_are_those_of_the_tables():
 
 def test_every_file_that_contributing_names_is_there():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = re.findall(r"`((?:p2ptrain|gossip|node|tests|scripts|monitoring|docs|examples)/[\w./]+)", text)
+    named = re.findall(r"`((?:p2ptrain|gossip|node|tests|scripts|monitoring|docs|examples)/[\w./-]+)", text)
     assert len(named) > 50
     for path in named:
         assert "NAME" in path or (ROOT / path).exists(), path

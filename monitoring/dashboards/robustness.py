@@ -92,7 +92,7 @@ FRESH = Row(
             help="On the average of the nodes that have it for a neighbour. One far below the others is slower, is "
             "refused (above), or its link is full.",
             queries=(Query("avg by (peer) (rate(p2ptrain_peer_accepted_total[5m])) * 60", "{{peer}}"),),
-            empty="every node is alone, or the strategy is one whose nodes meet",
+            empty="every node is alone, or the strategy averages by group all-reduce",
         ),
         Panel(
             title="Weight of a member by its staleness",

@@ -51,7 +51,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregators(OnVectors):
-    """Every aggregator named, with every n and f that it can promise."""
+    """A measurement of every aggregator named, with every n and f that it can promise."""
 
     aggregators: Sequence[str]
     vectors: Sequence[int]
@@ -128,7 +128,7 @@ class Aggregators(OnVectors):
 
 
 def scratch_bytes(work: Work) -> int:
-    """How much the process grows at most while `work` runs, beyond what it returns (a tensor)."""
+    """Return by how much the process grows at most while `work` runs, beyond what it returns (a tensor)."""
     _give_back()
     done, before = threading.Event(), _held_bytes()
     peak = before

@@ -45,8 +45,8 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
-    """`peers` processes, a tensor of `mib` MiB each, so many times. `hivemind`: a Python that has it; None: this one,
-    where it does. `notes` is filled by `run`: why there is nothing to compare with."""
+    """A measurement of `peers` processes that average a tensor of `mib` MiB each, several times. `hivemind`: a Python
+    that has it; None: this one, where it does. `notes` is filled by `run`: why there is nothing to compare with."""
 
     peers: int
     mib: int
@@ -69,15 +69,15 @@ class Average:
 
     @property
     def way(self) -> Way:
-        """How the tensors travel."""
+        """Return how the tensors travel, in words."""
         return way_for(self.codec, self.mib * MIB, self.peers)
 
     def run(self) -> Iterator[Row]:
         """Measure; yield each row as soon as there is one: a row a repetition."""
         patience_s = PATIENCE_S + self.peers**2 * self.mib / LEAST_MIB_S
         with Workers(patience_s) as workers, Workers(PATIENCE_S + hivemind_peer.STEP_S) as theirs:
-            other = self._hire_rival(theirs)
-            peers, met = self._gather(workers)
+            other = self._hire_hivemind(theirs)
+            peers, connected_s = self._gather(workers)
             for repetition in range(self.repetitions + 1):
                 own = self._repeat(workers, peers, repetition)
                 against: Row = {"hivemind_absent": self.notes[-1]} if self.notes else {}
@@ -86,7 +86,7 @@ class Average:
                     other = None if self.notes else other
                 if repetition:
                     settings = {"peers": self.peers, "mib": self.mib, "codec": self.codec, "way": self.way}
-                    yield {"repetition": repetition, **settings, **own, **against, "meeting_seconds": met}
+                    yield {"repetition": repetition, **settings, **own, **against, "meeting_seconds": connected_s}
 
     def _gather(self, workers: Workers) -> tuple[list[Worker], float]:
         """The peers, each a neighbour of all. All but the first know the first, and find the others through it."""
@@ -109,8 +109,8 @@ class Average:
             if index == 0:
                 join = [workers.hear(peer, "listening")["address"]]
         workers.hear_all(peers[1:], "listening")
-        workers.tell_all(peers, "meet")
-        return peers, round(max(float(message["seconds"]) for message in workers.hear_all(peers, "met")), 3)
+        workers.tell_all(peers, "connect")
+        return peers, round(max(float(message["seconds"]) for message in workers.hear_all(peers, "connected")), 3)
 
     def _repeat(self, workers: Workers, peers: Sequence[Worker], repetition: int) -> dict[str, float]:
         workers.tell_all(peers, "prepare", repetition=repetition)
@@ -130,7 +130,7 @@ class Average:
             "rounding": round(max(message["rounding"] for message in checked), 3),
         }
 
-    def _hire_rival(self, workers: Workers) -> Worker | None:
+    def _hire_hivemind(self, workers: Workers) -> Worker | None:
         if self.hivemind is None and importlib.util.find_spec("hivemind") is None:
             self.notes.append("hivemind is not installed here, and not measured: --hivemind names a Python that has it")
             return None

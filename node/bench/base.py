@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a person sees of a benchmark's rows."""
+    """A table of a benchmark's rows for a person."""
 
     title: str
     columns: Sequence[Column]
@@ -39,22 +39,22 @@ class Summary:
 
 @runtime_checkable
 class Benchmark(Protocol):
-    """A measurement, built with its options. A ValueError of its factory is a mistake in these."""
+    """A measurement, built with its options. A ValueError of its factory is a user's mistake in these."""
 
     name: str
 
     def run(self) -> Iterator[Row]:
-        """Measure: each row as soon as there is one."""
+        """Measure; yield each row as soon as there is one."""
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
-        """One table or more of these rows."""
+        """Return one table or more of these rows."""
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
-        """The rows as a picture, on an empty figure."""
+        """Draw the rows as a picture, on an empty figure."""
 
 
 def left_out(refused: Mapping[str, str]) -> list[str]:
-    """A note for each reason, from what was refused and why; of several for one reason the first is named."""
+    """Return a note for each reason, from what was refused and why; of several for one reason the first is named."""
     by_reason: dict[str, list[str]] = {}
     for what, why in refused.items():
         by_reason.setdefault(why, []).append(what)
@@ -64,12 +64,12 @@ def left_out(refused: Mapping[str, str]) -> list[str]:
 
 
 def within(what: str, value: int, least: int, most: int | None = None) -> None:
-    """ValueError, for the user, unless `least` <= `value` (and <= `most`, where there is a most)."""
+    """Raise ValueError, for the user, unless `least` <= `value` (and <= `most`, where there is a most)."""
     if value < least or (most is not None and value > most):
         bounds = f"{least} or more" if most is None else f"from {least} to {most}"
         raise ValueError(f"{what} must be {bounds}, not {value}")
 
 
 def filled(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
-    """Those of the columns in which any row has something."""
+    """Return those of the columns in which any row has something."""
     return [column for column in columns if any(row.get(column.key) is not None for row in rows)]

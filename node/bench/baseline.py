@@ -14,12 +14,12 @@ Codec = tuple[Callable[[torch.Tensor], Encoded], Callable[[Encoded, int], torch.
 
 
 def codec(name: str) -> Codec | None:
-    """Encode and decode of the compressor `name`, done plainly; None where nobody would write it plainly."""
+    """Return encode and decode of the compressor `name` in plain torch; None where nobody would write it plainly."""
     return _CODECS.get(name)
 
 
 def aggregator(name: str, f: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """(n, d) to (d,) by the rule `name` for f liars, done plainly; None where nobody would write it plainly."""
+    """Return the rule `name` for f liars in plain torch, (n, d) to (d,); None where nobody would write it plainly."""
     rule = _RULES.get(name)
     return None if rule is None else lambda x_nd: rule(x_nd, f)
 

@@ -40,7 +40,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Blob:
-    """One blob of `mib` MiB, so many times."""
+    """A measurement of sending one blob of `mib` MiB, several times."""
 
     mib: int
     repetitions: int
@@ -58,11 +58,11 @@ class Blob:
             start = {"mib": self.mib, "seed": self.seed, "swarm": f"bench-{secrets.token_hex(8)}"}
             workers.tell(publisher, "start", **start)
             workers.tell(fetcher, "start", **start, addresses=workers.hear(publisher, "ready")["addresses"])
-            met = workers.hear(fetcher, "met")["seconds"]
+            connected_s = workers.hear(fetcher, "connected")["seconds"]
             for repetition in range(self.repetitions + 1):
                 row = self._repeat(workers, publisher, fetcher, repetition)
                 if repetition:
-                    yield {"repetition": repetition, "mib": self.mib, **row, "meeting_seconds": round(met, 3)}
+                    yield {"repetition": repetition, "mib": self.mib, **row, "meeting_seconds": round(connected_s, 3)}
 
     def _repeat(self, workers: Workers, publisher: Worker, fetcher: Worker, repetition: int) -> Row:
         workers.tell(publisher, "make")
@@ -70,7 +70,7 @@ class Blob:
         row: dict[str, object] = {}
         seconds: dict[str, float] = {}
         for turn in range(len(WAYS)):
-            way = WAYS[(repetition + turn) % len(WAYS)]  # whoever comes first after the making has cold caches
+            way = WAYS[(repetition + turn) % len(WAYS)]  # the first one after the making has cold caches
             workers.tell(fetcher, "fetch", way=way)
             published = None
             if way == "gossip":
@@ -109,14 +109,14 @@ class Blob:
 
 
 def with_medians(rows: Sequence[Row]) -> list[Row]:
-    """The rows, and below them one of medians."""
+    """Return the rows, and below them one of medians."""
     keys = dict.fromkeys(key for row in rows for key in row)
     found = {key: [value for row in rows if isinstance(value := row.get(key), float)] for key in keys}
     return [*rows, {**{key: statistics.median(each) for key, each in found.items() if each}, "repetition": "median"}]
 
 
 def draw_speeds(rows: Sequence[Row], figure: "Figure", labels: dict[str, str], *, unit: str = "MiB a second") -> None:
-    """Bars side by side, a group a repetition."""
+    """Draw bars side by side, a group a repetition."""
     axes = figure.add_subplot()
     shown = {key: label for key, label in labels.items() if any(row.get(key) is not None for row in rows)}
     width = 0.8 / max(1, len(shown))

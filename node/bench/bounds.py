@@ -27,7 +27,7 @@ EXCHANGES = 1000
 
 @dataclass(frozen=True)
 class Bounds:
-    """For one matrix (n, d), in its plain means."""
+    """Lower bounds of time for one matrix (n, d), in its plain means."""
 
     n: int
     gram: float
@@ -37,7 +37,7 @@ class Bounds:
     """One compare-exchange of all d coordinates. None on a GPU, where chunks are another matter."""
 
     def of(self, name: str, f: int) -> float | None:
-        """The least that the rule can take; None where its operations cannot be counted."""
+        """Return the least time that the rule can take; None where its operations cannot be counted."""
         if name not in NETWORKS or not f or self.exchange is None:
             return None
         return 1 + len(NETWORKS[name](self.n, f).steps) / 2 * self.exchange

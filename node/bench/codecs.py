@@ -52,7 +52,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Codecs(OnVectors):
-    """Every compressor named, on one vector."""
+    """A measurement of every compressor named, on one vector."""
 
     compressors: Sequence[str]
     name: str = "codecs"

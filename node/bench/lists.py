@@ -6,10 +6,10 @@ from node.system.errors import UsageError
 
 
 def names_in(text: str, every: Sequence[str], option: str, *, also: Sequence[str] = ()) -> list[str]:
-    """`a,b` as a list, each once; `all` is every one there is, but for those `also` known. UsageError on a name that is
-    none, or none at all.
+    """Parse `a,b` as a list, each once; `all` is every one there is, but for those `also` known. UsageError on a name
+    that does not exist, or none at all.
 
-    A composition (`nnm+trimmed_mean`) is left to whoever builds it.
+    A composition (`nnm+trimmed_mean`) is left to the caller, who builds it.
     """
     found = [name.strip() for name in text.split(",") if name.strip()]
     if not found:
@@ -21,7 +21,7 @@ def names_in(text: str, every: Sequence[str], option: str, *, also: Sequence[str
 
 
 def numbers_in(text: str, option: str, minimum: int = 0) -> list[int]:
-    """`0,1,2` or `0-2` as a list, each once. UsageError when it is none."""
+    """Parse `0,1,2` or `0-2` as a list, each once. UsageError when it is none."""
     found: list[int] = []
     try:
         for part in text.split(","):

@@ -58,7 +58,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsCost:
-    """A node that knows `peers` peers and trains byte-lm of this size, a step a round."""
+    """A measurement of a node that knows `peers` peers and trains byte-lm of this size, a step a round."""
 
     peers: int
     repetitions: int

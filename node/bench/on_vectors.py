@@ -27,5 +27,5 @@ class OnVectors:
 
     @property
     def place(self) -> str:
-        """Where it is measured, in words."""
+        """Return where it is measured, in words."""
         return f"{self.threads} thread{'s' * (self.threads > 1)}"

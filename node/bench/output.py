@@ -15,7 +15,7 @@ NOTHING = "-"
 
 
 def to_line(benchmark: str, row: Row) -> str:
-    """One JSON object, which names its benchmark."""
+    """Format a row as one JSON object, which names its benchmark."""
     return json.dumps({"benchmark": benchmark, **row}, allow_nan=False)
 
 
@@ -38,7 +38,8 @@ def show(console: Console, summaries: Sequence[Summary]) -> None:
 
 
 def table(summary: Summary, *, wide: bool = True) -> Table:
-    """Units stand in the heads; numbers are to the right, with the decimals that their column asks for."""
+    """Format rows as a table. Units stand in the heads; numbers are to the right, with the decimals that their column
+    asks for."""
     columns = [column for column in summary.columns if wide or not column.spare]
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False)
     for column in columns:

@@ -16,7 +16,7 @@ DOTS_PER_INCH = 150
 
 
 def check(path: Path | None) -> None:
-    """Raise UsageError where no picture can come of it: no matplotlib, no such folder, not a .png."""
+    """Raise UsageError where no picture can be drawn: no matplotlib, no such folder, not a .png."""
     if path is None:
         return
     if path.suffix.lower() != ".png":

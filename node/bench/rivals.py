@@ -42,7 +42,7 @@ HIVEMIND_CODECS = {"none": "NoCompression", "fp16": "Float16Compression", "int8"
 
 
 def byzfl_rule(name: str, f: int) -> Aggregate | None:
-    """byzfl's rule of our `name`, compositions included; None where it has none, or is not installed."""
+    """Return byzfl's rule of our `name`, compositions included; None where it has none, or is not installed."""
     module = _byzfl()
     if module is None:
         return None
@@ -63,7 +63,8 @@ def byzfl_rule(name: str, f: int) -> Aggregate | None:
 
 @cache
 def hivemind_codec(name: str) -> Codec | None:
-    """hivemind's counterpart of our compressor `name`; None where it has none, is not installed, or does not run."""
+    """Return hivemind's counterpart of our compressor `name`; None where it has none, is not installed, or does not
+    run."""
     theirs = HIVEMIND_CODECS.get(name)
     if theirs is None or importlib.util.find_spec("hivemind") is None:
         return None
@@ -81,7 +82,7 @@ def hivemind_codec(name: str) -> Codec | None:
 
 
 def absent(name: str) -> list[str]:
-    """A note when byzfl, or hivemind, cannot be measured here, or not all of it."""
+    """Return a note when byzfl, or hivemind, cannot be measured here, or not all of it."""
     there = _byzfl() is not None if name == "byzfl" else importlib.util.find_spec(name) is not None
     if not there:
         return [f"{name} is not installed, and not measured: pip install {name}"]

@@ -43,20 +43,20 @@ class Scale:
 
     @classmethod
     def of(cls, rows: Sequence[Row], *, averaged: bool) -> "Scale":
-        """Accuracy where the task has it, else loss; of the nodes' models, or of their average."""
+        """Return accuracy where the task has it, else loss; of the nodes' models, or of their average."""
         whose = "" if averaged else "_nodes_mean"
         if any(row.get("accuracy") is not None for row in rows):
             return cls(f"accuracy{whose}", "accuracy", True)
         return cls(f"eval_loss{whose}", str(rows[0]["metric"]), False)
 
     def best(self, found: Sequence[float]) -> float | None:
-        """The best of these."""
+        """Return the best of these."""
         return (max if self.higher_is_better else min)(found, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Robust:
-    """A grid of attacks, aggregators, numbers of liars and partitions."""
+    """A measurement of a grid of attacks, aggregators, numbers of liars and partitions."""
 
     study: Study
     averaged: bool = False
@@ -108,26 +108,26 @@ class _Grid:
         self._rows = rows
 
     def cell(self, aggregator: str, attack: str) -> list[Row]:
-        """Its rows."""
+        """Return the rows of a cell."""
         return [row for row in self._rows if row["aggregator"] == aggregator and row["attack"] == attack]
 
     def value(self, aggregator: str, attack: str) -> float | None:
-        """Its mean; None when it is empty or a run diverged."""
+        """Return the mean of a cell; None when it is empty or a run diverged."""
         return mean(self.cell(aggregator, attack), self.scale.key)
 
     def reference(self) -> float | None:
-        """The clean run under the plain mean; the best clean run where the mean was not asked for."""
+        """Return the clean run under the plain mean; the best clean run where the mean was not asked for."""
         clean = {name: self.value(name, NO_ATTACK) for name in self.aggregators}
         return clean.get("mean") or self.scale.best([value for value in clean.values() if value is not None])
 
     def lost(self, aggregator: str, attack: str) -> float:
-        """Against the reference; infinite where a run diverged, NaN where there is none."""
+        """Return what a cell has lost against the reference; infinite where a run diverged, NaN where there is none."""
         if not self.cell(aggregator, attack):
             return math.nan
         return _lost(self.value(aggregator, attack), self.reference(), higher_is_better=self.scale.higher_is_better)
 
     def shown(self, aggregator: str, attack: str) -> str:
-        """The value, as a table has it."""
+        """Return the value of a cell, as a table has it."""
         if not self.cell(aggregator, attack):
             return ""
         value = self.value(aggregator, attack)
@@ -143,7 +143,7 @@ def _lost(value: float | None, reference: float | None, *, higher_is_better: boo
 
 
 def verdict(value: float | None, reference: float | None, *, higher_is_better: bool) -> str:
-    """`holds`, `hurt` or `falls`. A run that diverged fell; without a reference nothing that has a value is judged."""
+    """Return `holds`, `hurt` or `falls`. A run that diverged fell; without a reference no value is judged."""
     lost = _lost(value, reference, higher_is_better=higher_is_better)
     return "holds" if lost <= HOLDS else "falls" if lost > FALLS else "hurt"
 

@@ -46,7 +46,7 @@ class Taken:
 
     @classmethod
     def of(cls, turns: Sequence[tuple[Spent, Spent]]) -> "Taken":
-        """From pairs of own time and the reference's."""
+        """Return the medians of pairs of own time and the reference's."""
         return cls(
             ratio=statistics.median(own.wall / base.wall for own, base in turns),
             cpu_ratio=statistics.median(own.cpu / base.cpu for own, base in turns),
@@ -71,7 +71,7 @@ def in_turns(
 
 
 def settled(work: Work, device: torch.device) -> Work:
-    """`work` that is over when it returns: a GPU goes on by itself."""
+    """Return `work` so that it is over when it returns: a GPU goes on by itself."""
     if device.type != "cuda":
         return work
 
@@ -84,7 +84,7 @@ def settled(work: Work, device: torch.device) -> Work:
 
 
 def spent(work: Work) -> Spent:
-    """One call, timed. Neither time is ever 0: clocks are coarse."""
+    """Time one call. Neither time is ever 0: clocks are coarse."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return Spent(max(TICK_S, time.perf_counter() - wall), max(TICK_S, time.process_time() - cpu))
@@ -92,7 +92,7 @@ def spent(work: Work) -> Spent:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Torch with so many threads, and afterwards with as many as before."""
+    """Run torch with so many threads, and afterwards with as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -102,5 +102,5 @@ def threads(count: int) -> Iterator[None]:
 
 
 def cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine has."""
+    """Return the cores that this process may use, which in a container are fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -60,7 +60,7 @@ def root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="With any command: show tracebacks, log more.")] = False,
 ) -> None:
-    """Options of the program itself."""
+    """Handle the options of the program itself."""
     if context.invoked_subcommand not in interrupts.STARTING:
         interrupts.raising()
     if show_version:

@@ -67,7 +67,8 @@ def codecs(
     quick: Quick = False,
     json: Json = False,
 ) -> None:
-    """Speed, size and error of the compressors, against a copy, plain torch, and hivemind where it is installed."""
+    """Measure speed, size and error of the compressors, against a copy, plain torch, and hivemind where it is
+    installed."""
     from node.bench.benchmarks import BENCHMARKS
     from node.bench.codecs import VARIANTS
     from node.bench.lists import names_in
@@ -95,7 +96,8 @@ def aggregators(
     quick: Quick = False,
     json: Json = False,
 ) -> None:
-    """Time and memory of the aggregators, in plain means; against plain torch, and byzfl where it is installed."""
+    """Measure time and memory of the aggregators, in plain means; against plain torch, and byzfl where it is
+    installed."""
     from node.bench.benchmarks import BENCHMARKS
     from node.bench.lists import names_in, numbers_in
     from p2ptrain import aggregate
@@ -139,7 +141,7 @@ def blob(
     quick: Quick = False,
     json: Json = False,
 ) -> None:
-    """A blob from one process to another, by gossip over libp2p; against bare noise+yamux, and TCP."""
+    """Measure sending a blob from one process to another, by gossip over libp2p; against bare noise+yamux, and TCP."""
     from node.bench.benchmarks import BENCHMARKS
 
     benchmark = BENCHMARKS.get(
@@ -167,7 +169,8 @@ def average(
     quick: Quick = False,
     json: Json = False,
 ) -> None:
-    """Peers average a tensor each, by gossip over libp2p, a process each; against hivemind where it is installed."""
+    """Measure peers that average a tensor each, by gossip over libp2p, a process each; against hivemind where it is
+    installed."""
     from node.bench.benchmarks import BENCHMARKS
 
     benchmark = BENCHMARKS.get(
@@ -191,7 +194,8 @@ def metrics(
     quick: Quick = False,
     json: Json = False,
 ) -> None:
-    """What a node's metrics cost: a scrape, its size, a round's event, and all of it against a training step."""
+    """Measure what a node's metrics cost: a scrape, its size, a round's event, and all of it against a training
+    step."""
     from node.bench.benchmarks import BENCHMARKS
 
     count = repetitions or (QUICK_REPETITIONS if quick else TURNS)

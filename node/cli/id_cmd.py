@@ -84,7 +84,7 @@ def encrypt(path: KeyPath, passphrase_file: options.PassphraseFile = None, json:
 def rotate(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: options.Json = False) -> None:
     """Replace a stopped node's key: the old one signs the new one, and a membership goes on under it.
 
-    Members turn the old key away from the moment they meet the new one. The old one is deleted.
+    Members refuse the old key from the moment they know the new one. The old one is deleted.
     """
     from node.swarm.key_rotation import replace_key
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def run_dir_of(run_dir: Path | None, swarm: Path | None, invite: str | None) -> Path:
-    """The run folder: the one given, the founder's, or a fresh name. UsageError where two contradict each other."""
+    """Return the run folder: the one given, the founder's, or a fresh name. UsageError where two contradict each
+    other."""
     if swarm is None:
         return run_dir or folders.fresh_run_dir(datetime.now())
     from node.swarm.folder import SwarmFolder
@@ -29,9 +30,9 @@ def run_dir_of(run_dir: Path | None, swarm: Path | None, invite: str | None) -> 
 
 
 def settings_in(run_dir: Path, given: "Raw", invite: str | None) -> tuple["Raw", "Membership | None"]:
-    """All settings of the node that is meant, and its membership of a private swarm: a member's settings are the
-    swarm's, another one's those of its folder. What its owner should know of the folder goes to stderr. Writes nothing.
-    UsageError."""
+    """Return all settings of the node that is meant, and its membership of a private swarm. A member's settings are the
+    swarm's; those of another node are its folder's. What its owner should know of the folder goes to stderr. Writes
+    nothing. UsageError."""
     from node.config import run_settings
     from node.config.sections import NodeConfig
     from node.config.toml_source import merge
@@ -48,7 +49,7 @@ def settings_in(run_dir: Path, given: "Raw", invite: str | None) -> tuple["Raw",
 
 
 def warn(notes: Iterable[str]) -> None:
-    """Tell them on stderr, a line each."""
+    """Print warnings on stderr, a line each."""
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
 
@@ -73,7 +74,7 @@ def _fetched(short: "ShortInvite", given: "Raw") -> "InviteBundle":
 
 
 def passphrase_in(folder: Path, file: Path | None) -> bytes | None:
-    """Of the node's key, where that lies under one, or is yet to be made. UsageError."""
+    """Return the passphrase of the node's key, where that is encrypted, or is yet to be made. UsageError."""
     from gossip.core.identity import Identity
     from node.swarm.passphrases import new_from_file, passphrase_for
 
@@ -84,6 +85,7 @@ def passphrase_in(folder: Path, file: Path | None) -> bytes | None:
 
 
 def secrets_of(member: "Membership | None") -> tuple[bytes | None, ...]:
-    """What no log may show of the invite that is being taken up; the node's own keys tell themselves."""
+    """Return what no log may show of the invite that is being redeemed. The node's own keys report theirs
+    themselves."""
     invitation = None if member is None else member.invitation
     return () if invitation is None else (invitation.secret.seed, invitation.psk)

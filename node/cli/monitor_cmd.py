@@ -1,4 +1,4 @@
-"""`p2ptrain monitor`: what monitoring programs are told of a run."""
+"""`p2ptrain monitor`: what monitoring programs need to know of a run."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ EVERY_S = 5.0
 
 @app.callback()
 def monitor() -> None:
-    """For Prometheus and Grafana."""
+    """List a run's nodes for Prometheus and Grafana."""
 
 
 @app.command()
@@ -39,7 +39,7 @@ def targets(
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")] = EVERY_S,
     json: options.Json = False,
 ) -> None:
-    """Where the nodes of a run serve their metrics, for Prometheus' service discovery (file_sd and http_sd).
+    """List where the nodes of a run serve their metrics, for Prometheus' service discovery (file_sd and http_sd).
 
     Nodes that have ended are left out; one that was killed is listed for an hour, so that it is missed.
     """

@@ -59,7 +59,7 @@ def node(
     settings. --rounds gives it more; what makes another model cannot change.
 
     A private swarm is joined with --invite, once: its folder is a member's from then on, and all training settings are
-    the swarm's. --swarm runs the node of whoever created it.
+    the swarm's. --swarm runs its creator's node.
     """
     from node.config.sections import merged, role_in
 
@@ -89,7 +89,7 @@ def node(
 
 
 class _Settings(Protocol):
-    """Of either role."""
+    """The settings of either role."""
 
     @property
     def node(self) -> "NodeConfig": ...

@@ -83,7 +83,7 @@ def flags(
     role: str | None = None,
     exports: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
-    """The settings that these flags stand for. Paths become absolute: another process may read them."""
+    """Return the settings that these flags stand for. Paths become absolute: another process may read them."""
     settings: dict[tuple[str, str], Any] = {
         ("train", "rounds"): rounds,
         ("train", "inner_steps"): inner_steps,

@@ -88,7 +88,7 @@ def create(
     expires: Expires = "never",
     json: options.Json = False,
 ) -> None:
-    """Found a private swarm: its authority key, a signed manifest, this machine's node, and a first invite.
+    """Create a private swarm: its authority key, a signed manifest, this machine's node, and a first invite.
 
     Every training setting goes into the manifest, and all members train by it. Data, device, addresses and rate limits
     stay each member's own.
@@ -148,7 +148,7 @@ def invite(
 ) -> None:
     """Print an invite: one line, by which a newcomer finds the swarm and checks what it is given there.
 
-    It is a password: whoever has it is let in.
+    It is a password: everybody who has it is admitted.
     """
     import time
 
@@ -235,7 +235,7 @@ def revoke(
     passphrase_file: options.PassphraseFile = None,
     json: options.Json = False,
 ) -> None:
-    """Put a member, or all who joined by an invite, out for good. Members cut them as they hear of it."""
+    """Revoke a member, or all who joined by an invite, for good. Members disconnect them as they hear of it."""
     from node.swarm import admin_actions
     from node.swarm.folder import SwarmFolder
 

@@ -27,7 +27,7 @@ STATE_WIDTH = len("revoked:")
 
 
 def out(said: Said, *, json: bool) -> None:
-    """Print it. Lines that a person copies are never wrapped."""
+    """Print a result, as lines or as JSON. Lines that a person copies are never wrapped."""
     as_json, lines = said
     if json:
         typer.echo(jsonlib.dumps(as_json))
@@ -38,7 +38,7 @@ def out(said: Said, *, json: bool) -> None:
 
 
 def founded(made: "CreatedSwarm") -> Said:
-    """After `swarm create`."""
+    """Return what `swarm create` prints."""
     from node.swarm.folder import AUTHORITY, INVITE
 
     path, terms = made.folder.path, made.chain.newest.terms
@@ -52,7 +52,7 @@ def founded(made: "CreatedSwarm") -> Said:
         "invite_file": str(path / INVITE),
     }
     lines = [
-        f"The swarm {terms.name} is founded in {path}. Keep {path / AUTHORITY} safe: whoever has it is the admin.",
+        f"The swarm {terms.name} is founded in {path}. Keep {path / AUTHORITY} safe: who has it is the admin.",
         f"Members find this node at {terms.bootstrap[0]}" if terms.bootstrap else "",
         "",
         "Start its first node:",
@@ -67,14 +67,14 @@ def founded(made: "CreatedSwarm") -> Said:
 
 
 def invited(line: str, file: Path | None, picture: str | None) -> Said:
-    """After `swarm invite`."""
+    """Return what `swarm invite` prints."""
     if file is not None:
         return {"invite_file": str(file)}, [f"the invite is in {file}", *([picture] if picture else [])]
     return {"invite": line}, [line, *([picture] if picture else [])]
 
 
 def shown(view: dict[str, Any]) -> Said:
-    """For `swarm show`."""
+    """Return what `swarm show` prints."""
     from node.swarm.parsing import moment
 
     lines = _of_line(view) if "missing" in view else _of_swarm(view)
@@ -125,7 +125,7 @@ def _of_swarm(view: dict[str, Any]) -> list[str]:
 
 
 def listed(rows: list[dict[str, Any]], name: str) -> Said:
-    """For `swarm members`."""
+    """Return what `swarm members` prints."""
     from node.swarm.parsing import day
 
     table = Table(box=None, pad_edge=False)
@@ -149,7 +149,7 @@ def listed(rows: list[dict[str, Any]], name: str) -> Said:
 
 
 def ends_note(expires: int | None) -> str | None:
-    """What whoever gives an invite should know of its end; None where it has none."""
+    """Return what the giver of an invite should know of its end; None where it has none."""
     from gossip.core.membership_limits import TOLERANCE_S
     from node.swarm.parsing import moment
 
@@ -162,7 +162,7 @@ def ends_note(expires: int | None) -> str | None:
 
 
 def revoked(signed: "Revocation", handed: Sequence[Path]) -> Said:
-    """After `swarm revoke`."""
+    """Return what `swarm revoke` prints."""
     target = signed.target if isinstance(signed.target, str) else signed.target.hex()
     facts = {"what": signed.what.value, "target": target, "reason": signed.reason, "handed_to": list(map(str, handed))}
     lines = [f"revoked {signed.what.value} {target}", *_handed(handed)]
@@ -172,7 +172,7 @@ def revoked(signed: "Revocation", handed: Sequence[Path]) -> Said:
 
 
 def proposed(before: "Manifest", manifest: "Manifest") -> list[str]:
-    """What another version would change, before it is signed."""
+    """Return the lines that say what another version would change, before it is signed."""
     settings, members = _changes(before, manifest)
     lines = [f"version {manifest.version} of the swarm {before.terms.name} ({before.swarm.hex()}):"]
     lines += [f"  {name}: {old} -> {new}, from round {manifest.applies_at}" for name, (old, new) in settings.items()]
@@ -180,7 +180,7 @@ def proposed(before: "Manifest", manifest: "Manifest") -> list[str]:
 
 
 def changed(outcome: "ChangeOutcome") -> Said:
-    """After `swarm rotate` and `swarm sign`."""
+    """Return what `swarm rotate` and `swarm sign` print."""
     manifest = outcome.manifest
     settings, members = _changes(outcome.before, manifest)
     facts = {

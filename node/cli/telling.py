@@ -15,7 +15,8 @@ DRAWN_A_SECOND: Final = 2
 
 
 class Telling:
-    """Called with a line that says what is done now. A context; silent after it, and throughout where `quiet`."""
+    """Shows what is done now, by calls with a line. A context manager; silent after it, and throughout where
+    `quiet`."""
 
     def __init__(self, first: str, *, quiet: bool = False) -> None:
         """`first`: said at once."""
@@ -50,5 +51,5 @@ class Telling:
 
 
 def on_a_terminal(line: str, *, quiet: bool = False) -> Telling:
-    """Tells a person who waits some seconds; a log has no need of it."""
+    """Return a callback that shows progress to a person who waits some seconds; a log does not need it."""
     return Telling(line, quiet=quiet or not sys.stderr.isatty())

@@ -8,7 +8,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Waiting:
-    """Called with runs done, runs in all, and what came of the last one. On a terminal a bar below the lines."""
+    """Shows progress, by calls with runs done, runs in all, and the outcome of the last one. On a terminal a bar below
+    the lines."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)

@@ -30,7 +30,7 @@ _NOT_SET: Final = "(not set)"
 
 
 def to_commented_toml(config: Config) -> str:
-    """Every key that may be set, in a file that `load` reads back to the same configuration."""
+    """Write every key that may be set, as a file that `load` reads back to the same configuration."""
     dumped = config.model_dump(mode="json", exclude_none=True)
     return "\n".join(line for section in Config.model_fields for line in _section(config, section, dumped[section]))
 
@@ -106,7 +106,7 @@ def _comment(words: str) -> list[str]:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """What stands under each field in the class's source, by name; a base class's fields are those of its own."""
+    """Return the text under each field in the class's source, by name; a base class's fields are those of its own."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if each is not object and is_dataclass(each):

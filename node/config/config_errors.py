@@ -12,7 +12,7 @@ Keys = Mapping[str, "list[str] | None"]
 
 
 def from_validation(error: ValidationError, keys: Keys, raw: Raw) -> UsageError:
-    """The first mistake that pydantic found in `raw`."""
+    """Return the error for the first mistake that pydantic found in `raw`."""
     first = error.errors(include_url=False)[0]
     where = [str(part) for part in first["loc"]]
     if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
@@ -27,7 +27,8 @@ def from_validation(error: ValidationError, keys: Keys, raw: Raw) -> UsageError:
 
 
 def unknown_key(where: list[str], keys: Keys, raw: Raw, takers: Mapping[str, str] | None = None) -> UsageError:
-    """A key that there is not, with the file and line that name it. `takers`: whose options some of the keys are."""
+    """Return the error for a key that does not exist, with the file and line that name it. `takers`: whose options some
+    of the keys are."""
     unknown, place = _unknown_key(where, keys, takers or {}), place_of(raw, *where[:2])
     return UsageError(f"{place}: {unknown.message}", unknown.hint) if place else unknown
 
@@ -48,7 +49,7 @@ def _unknown_key(where: list[str], keys: Keys, takers: Mapping[str, str]) -> Usa
 
 
 def did_you_mean(name: str, names: list[str], prefix: str = "") -> str:
-    """A question with the nearest of the names, or nothing."""
+    """Return a question with the nearest of the names, or nothing."""
     abbreviated = [each for each in names if name == "".join(word[:1] for word in each.split("_"))]  # lr: learning_rate
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6) or abbreviated
     return f", did you mean {prefix}{close[0]}?" if close else ""

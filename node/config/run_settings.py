@@ -64,13 +64,13 @@ class Kept:
 
 
 def may_change(section: str, key: str) -> bool:
-    """Whether a run with a checkpoint may go on with another value of this setting."""
+    """Return whether a run with a checkpoint may go on with another value of this setting."""
     return key in FREE[section] if section in FREE else key not in FIXED.get(section, ())
 
 
 def refuse_changes(kept: Raw, given: Raw, folder: Path) -> None:
-    """UsageError for the first of the settings given that may not change, and would. `kept`: the run's, all of them.
-    A key that there is not is left to the configuration, which says so."""
+    """Raise UsageError for the first of the settings given that may not change, and would. `kept`: the run's, all of
+    them. A key that does not exist is left to the configuration, which says so."""
     from node.config.schema import known_keys
 
     keys = known_keys()
@@ -86,7 +86,7 @@ def refuse_changes(kept: Raw, given: Raw, folder: Path) -> None:
 
 
 def laid_over(kept: Raw, given: Raw) -> Raw:
-    """The settings of the next start: those given over those kept. Options that belong to a name go with it."""
+    """Return the settings of the next start: those given over those kept. Options that belong to a name go with it."""
     raw: Raw = {}
     merge(raw, kept)
     drop_options_of_other_names(raw, given)
@@ -98,8 +98,8 @@ def laid_over(kept: Raw, given: Raw) -> Raw:
 
 
 def of_node(node_dir: Path, given: Raw) -> tuple[Raw, tuple[str, ...]]:
-    """The settings with which the node in this folder starts, and what its owner should be told of them. UsageError for
-    one that may not change."""
+    """Return the settings with which the node in this folder starts, and warnings for its owner. UsageError for one
+    that may not change."""
     kept = kept_in(node_dir)
     if kept is None:
         return given, ()
@@ -111,8 +111,8 @@ def of_node(node_dir: Path, given: Raw) -> tuple[Raw, tuple[str, ...]]:
 
 
 def kept_in(node_dir: Path) -> Kept | None:
-    """What the folder says; None where it says nothing. UsageError for a config.toml that cannot be read, where there
-    is no checkpoint either."""
+    """Return what the folder says; None where it says nothing. UsageError for a config.toml that cannot be read, where
+    there is no checkpoint either."""
     file, trained = node_dir / CONFIG, _of_checkpoint(node_dir)
     if trained is not None:
         return _checked(file, trained)
@@ -123,31 +123,31 @@ def kept_in(node_dir: Path) -> Kept | None:
 
 
 def is_honest(node_dir: Path) -> bool:
-    """Whether the folder's node attacks nobody, as far as the folder says."""
+    """Return whether the folder's node attacks nobody, as far as the folder says."""
     kept = kept_in(node_dir)
     return kept is None or not attacks(kept.raw)
 
 
 def attacks(raw: Raw) -> bool:
-    """Whether these are the settings of a liar."""
+    """Return whether these are the settings of a liar."""
     return str(_section(raw, "attack").get("name", "none")) != "none"
 
 
 def with_defaults(raw: Raw) -> Raw:
-    """The same with every setting that is not there at its default. UsageError for what cannot be."""
+    """Return the same with every setting that is not there at its default. UsageError for what cannot be."""
     from node.config.schema import from_raw
 
     return from_raw(raw).model_dump(mode="json", exclude_none=True)
 
 
 def known_part(raw: Raw) -> Raw:
-    """The settings without those that only another release knows."""
+    """Return the settings without those that only another release knows."""
     return _known(raw)[0]
 
 
 def node_name(run_dir: Path, given: Raw) -> str:
-    """The node that is meant: the one named, the folder's only one, or the default. UsageError where there are several,
-    and for a node's own folder."""
+    """Return the node that is meant: the one named, the folder's only one, or the default. UsageError where there are
+    several, and for a node's own folder."""
     named = _section(given, "node").get("name")
     if named is not None:
         return str(named)
@@ -161,7 +161,7 @@ def node_name(run_dir: Path, given: Raw) -> str:
 
 
 def names_in(run_dir: Path) -> list[str]:
-    """The nodes that have settings or checkpoints in this run folder, node-10 after node-9."""
+    """Return the nodes that have settings or checkpoints in this run folder, node-10 after node-9."""
     found = {path.parent for path in (*run_dir.glob(f"*/{CONFIG}"), *run_dir.glob(f"*/{CHECKPOINTS}"))}
     return [folder.name for folder in sorted(found, key=natural)]
 

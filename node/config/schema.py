@@ -4,7 +4,7 @@
     [train]    p2ptrain.training.TrainConfig
     [sync]     p2ptrain.sync.SyncConfig, and options of the members that it names (free keys: ratio, tau, ...)
     [network]  gossip.core.config.GossipConfig, and where to listen
-    [node]     this process: lane, checkpoints, metrics, its shard of the data
+    [node]     this process: executor (`lane`), checkpoints, metrics, its shard of the data
     [attack]   what a Byzantine node does (for experiments; none by default)
     [monitoring]  whom else it tells: exporters
 
@@ -43,7 +43,7 @@ class _Free(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Every key but `name`: keyword arguments of the factory."""
+        """Return every key but `name`: keyword arguments of the factory."""
         return dict(self.model_extra or {})
 
 
@@ -59,7 +59,7 @@ class AttackSection(_Free):
     name: str = "none"
 
     def find(self) -> Attack | None:
-        """The attack; None for an honest node. UsageError on an option that it does not take."""
+        """Return the attack; None for an honest node. UsageError on an option that it does not take."""
         try:
             return None if self.name == "none" else attacks.find(self.name, **self.options)
         except (ValueError, TypeError) as error:
@@ -80,12 +80,13 @@ class Config(BaseModel):
     monitoring: MonitoringConfig = MonitoringConfig()
 
     def to_toml(self) -> str:
-        """Every setting, defaults included, as a file that `load` reads back to the same configuration."""
+        """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
 def load(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | None = None) -> Config:
-    """The configuration from TOML files, later ones over earlier ones, `section.key=value` over them, flags over all.
+    """Load the configuration from TOML files, later ones over earlier ones, `section.key=value` over them, flags over
+    all.
 
     Raises UsageError on the first mistake.
     """
@@ -129,7 +130,8 @@ def _check_pace(config: Config) -> None:
 
 
 def known_keys() -> dict[str, list[str] | None]:
-    """The keys of each section, with the options of every member that [sync] can name; None where any key may stand."""
+    """Return the keys of each section, with the options of every member that [sync] can name; None where any key may
+    stand."""
     keys: dict[str, list[str] | None] = {}
     for section, info in Config.model_fields.items():
         kind = info.annotation
@@ -140,7 +142,7 @@ def known_keys() -> dict[str, list[str] | None]:
 
 
 def changed(config: Config, sections: Sequence[str]) -> list[str]:
-    """The settings of these sections that differ from the defaults, each as `section.key=value`."""
+    """Return the settings of these sections that differ from the defaults, each as `section.key=value`."""
     ours, default = (each.model_dump(mode="json", exclude_none=True) for each in (config, Config()))
     return [
         f"{section}.{key}={_toml_value(value)}"
@@ -155,7 +157,7 @@ MACHINE_KEYS = ("train.device=", "train.threads=", "train.precision=", "task.dat
 
 
 def join_command(config: Config, address: str) -> str:
-    """What another machine runs to join: the peer to dial, and every setting that members must agree on."""
+    """Return what another machine runs to join: the peer to dial, and every setting that members must agree on."""
     agreed = [text for text in changed(config, ("task", "train", "sync")) if not text.startswith(MACHINE_KEYS)]
     agreed += [text for text in changed(config, ("node",)) if text.startswith("node.pace=")]
     if config.network.swarm != Config().network.swarm:

@@ -41,7 +41,7 @@ class NetworkConfig(GossipConfig):
     meant to be dialled, and takes it back at the end; without it most homes would be beyond reach. Not where `announce`
     says that somebody has seen to it, nor where this machine has a public address, or listens on loopback alone."""
     max_connections: Annotated[int, Field(ge=1)] = 256
-    """Inbound connections; a newcomer gets the place of whoever idles longest, never that of a neighbour."""
+    """Inbound connections; a newcomer replaces the one that idles longest, never a neighbour's."""
     max_connections_of_network: Annotated[int, Field(ge=1)] = 32
     """The same of one network: a /24 of IPv4, a /48 of IPv6."""
     unbounded_networks: tuple[str, ...] = LOCAL_NETWORKS
@@ -53,7 +53,7 @@ class NetworkConfig(GossipConfig):
         self.bounds()
 
     def bounds(self) -> ConnectionBounds:
-        """How many connections there may be."""
+        """Return how many connections there may be."""
         return ConnectionBounds(
             inbound=self.max_connections,
             of_network=self.max_connections_of_network,
@@ -90,7 +90,7 @@ class NodeConfig:
     wait_timeout_s: Annotated[float, Field(ge=0)] = 60.0
     """After so long, start with those there are. Slow machines need half a minute to import torch and dial."""
     min_donors: Annotated[int, Field(ge=1)] | None = None
-    """Neighbours whose word is taken for where the swarm is, and whose models, when this node comes into a run. None:
+    """Neighbours that must say the same of the swarm's round, and whose models are taken, when this node joins. None:
     more than sync.f of them and more than half for the one, and 2 f + 1 for the other, or all that there are."""
     linger_s: Annotated[float, Field(ge=0)] = 5.0
     """How long a finished node stays for slower neighbours' last rounds, at most; and then, for its last update to be
@@ -125,11 +125,11 @@ class MonitoringConfig:
     """Of tensorboard, wandb (offline), otel; each needs its extra, such as `pip install p2ptrain[tensorboard]`."""
     watts_per_core: Annotated[float, Field(gt=0)] = 7.0
     """What a busy core takes, where the machine does not say what it takes. 11 would be a desktop's (65 W for 6 cores),
-    4 a server's (280 W for 64): only whoever has the machine can say."""
+    4 a server's (280 W for 64): only its owner can say."""
 
 
 def check_addresses(network: NetworkConfig) -> None:
-    """UsageError for an address that is none."""
+    """Raise UsageError for an address that is none."""
     for key in ("listen", "announce"):
         for address in getattr(network, key):
             if not _ADDRESS.fullmatch(address):
@@ -142,7 +142,8 @@ def check_addresses(network: NetworkConfig) -> None:
 
 
 def merged(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | None = None) -> Raw:
-    """The raw settings of TOML files, later ones over earlier ones, `section.key=value` over them, flags over all.
+    """Return the raw settings of TOML files, later ones over earlier ones, `section.key=value` over them, flags over
+    all.
 
     Raises UsageError on what is no file, no TOML, or no `--set`.
     """
@@ -160,7 +161,7 @@ def merged(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | No
 
 
 def role_in(raw: Raw) -> str:
-    """Which role the settings ask for. UsageError for one that there is not."""
+    """Return which role the settings ask for. UsageError for one that does not exist."""
     section = raw.get("node")
     role = section.get("role", ROLES[0]) if isinstance(section, dict) else ROLES[0]
     if role not in ROLES:

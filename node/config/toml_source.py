@@ -31,7 +31,7 @@ class Key(str):
 
 
 def place_of(raw: Raw, *where: str) -> str:
-    """File and line of a section, or of a section's key; "" where no file names it."""
+    """Return file and line of a section, or of a section's key; "" where no file names it."""
     inside: object = raw
     found = ""
     for name in where:
@@ -43,7 +43,7 @@ def place_of(raw: Raw, *where: str) -> str:
 
 
 def read_file(path: Path) -> Raw:
-    """The sections of a TOML file, whose keys know where they stand. Raises UsageError."""
+    """Return the sections of a TOML file, whose keys know where they stand. Raises UsageError."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} is too large for a configuration file", "give a TOML file with --config")
@@ -96,7 +96,7 @@ def _lines_in(text: str) -> dict[tuple[str, ...], int]:
 
 
 def parse_set(text: str) -> tuple[str, str, Any]:
-    """Section, key and value of one `--set`, whose key may be `member.option` in a section of DOTTED.
+    """Return section, key and value of one `--set`, whose key may be `member.option` in a section of DOTTED.
 
     The value is a TOML value, or else the string as it stands. Raises UsageError when the text has another form.
     """
@@ -108,7 +108,7 @@ def parse_set(text: str) -> tuple[str, str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value (number, boolean, quoted string, list, table), anything else as the text itself.
+    """Return a TOML value (number, boolean, quoted string, list, table), anything else as the text itself.
 
     So are dates, and TOML's `nan` and `inf`: no setting is meant to be one, and two attacks have these names.
     """
@@ -139,7 +139,8 @@ def merge(into: Raw, other: Raw) -> None:
 
 
 def drop_options_of_other_names(raw: Raw, over: Raw) -> None:
-    """Options belong to a name: `--task digits` over a file for byte-lm takes none of byte-lm's options along."""
+    """Drop options of a name that is replaced: `--task digits` over a file for byte-lm takes none of byte-lm's options
+    along."""
     for section in ("task", "attack"):
         old, new = raw.get(section), over.get(section)
         if isinstance(old, dict) and isinstance(new, dict) and new.get("name", old.get("name")) != old.get("name"):

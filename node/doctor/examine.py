@@ -17,7 +17,7 @@ ALL_S: Final = 20.0
 """The page is there by then, whatever does not answer."""
 
 TELL_S: Final = 2.0
-"""Between two words about what is still waited for: nobody wonders for so long whether anything goes on. Chosen."""
+"""Seconds between two lines about what is still waited for: short enough that nobody doubts that it goes on. Chosen."""
 
 CLOSING_S: Final = 1.5
 """Of them for the goodbyes to peers, so that what was found of some is not lost with those that take too long."""
@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 
 
 def examine(subject: Subject, tell: Tell = lambda line: None) -> list[Finding]:
-    """Every finding, in the order of the page."""
+    """Examine the machine and return every finding, in the order of the page."""
     return trio.run(_examine, subject, tell)
 
 

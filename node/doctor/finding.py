@@ -17,7 +17,7 @@ Level = Literal["ok", "unknown", "warning", "problem"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One line of the page: what was looked at, what was seen, and what to do (empty where nothing needs doing)."""
+    """One line of the page: what was examined, what was found, and what to do (empty where nothing needs doing)."""
 
     check: str
     level: Level
@@ -25,13 +25,13 @@ class Finding:
     fix: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the finding as `--json` prints it."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What a node would be started with. `learning`: None for a bootstrap node, which trains nothing."""
+    """What a node would be started with. `learning` is None for a bootstrap node, which trains nothing."""
 
     network: NetworkConfig
     node: NodeConfig
@@ -55,12 +55,12 @@ class Model:
 
     @property
     def kept_bytes(self) -> int:
-        """What one batch keeps for its backward pass, where that was measured."""
+        """Return what one batch keeps for its backward pass, in bytes, where that was measured."""
         return 0 if self.trial is None else self.trial.kept_bytes
 
 
 def unless_one_is_fine(findings: Iterable[Finding]) -> list[Finding]:
-    """Of several ways to the same end one is enough: where any is fine, what is wrong with the others only warns."""
+    """Lower the level of failed alternatives to a warning where one alternative works: one way to an end is enough."""
     found = list(findings)
     if not any(it.level == "ok" for it in found):
         return found

@@ -32,7 +32,7 @@ _SPECIFIER: Final = re.compile(r"(>=|<=|==|!=|<|>)\s*([\d.]+)")
 
 
 def python_and_packages() -> Finding:
-    """Against what the installed distribution says that it needs."""
+    """Check Python and the packages against what the installed distribution says that it needs."""
     version = ".".join(map(str, sys.version_info[:3]))
     try:
         about = metadata.metadata("p2ptrain")
@@ -58,7 +58,7 @@ def _complaint(line: str) -> str | None:
 
 
 def fits(version: str, specifiers: str) -> bool:
-    """Whether a version keeps to specifiers like `>=2.9,<3`; local and pre-release parts are not looked at."""
+    """Return whether a version satisfies specifiers like `>=2.9,<3`. Local and pre-release parts are ignored."""
     mine = _numbers(version)
     return all(_holds(operator, mine, _numbers(bound)) for operator, bound in _SPECIFIER.findall(specifiers))
 
@@ -90,14 +90,14 @@ def model_of(subject: Subject) -> Model:
 
 
 def task_of(trial: Preflight) -> Finding:
-    """What trying the user's own task has shown."""
+    """Report what trying the user's own task has shown."""
     doubts = trial.doubts()
     level: Level = "warning" if doubts else "ok"
     return Finding(check="task", level=level, seen=trial.words(), fix="; ".join(doubts))
 
 
 def device_and_cores(subject: Subject, model: Model) -> Finding:
-    """Where it would train, and with how many threads."""
+    """Report where the node would train, and with how many threads."""
     import torch
 
     assert subject.learning is not None
@@ -119,7 +119,7 @@ def device_and_cores(subject: Subject, model: Model) -> Finding:
 
 
 def memory(subject: Subject, model: Model) -> Finding:
-    """What is available, against what docs/operations.md says of a model of this size."""
+    """Check the available memory against what docs/operations.md says of a model of this size."""
     need = memory_needed(model.parameters, model.device, subject.network, kept=model.kept_bytes)
     available = psutil.virtual_memory().available
     seen = f"{text.size(available)} available, about {text.size(need)} needed with "
@@ -132,7 +132,7 @@ def memory(subject: Subject, model: Model) -> Finding:
 
 
 def disk(subject: Subject, model: Model | None) -> Finding:
-    """Free space where the run folder is, against the checkpoints that are kept and the one being written."""
+    """Check free space at the run folder against the checkpoints that are kept and the one being written."""
     place = next(each for each in (subject.run_dir.absolute(), *subject.run_dir.absolute().parents) if each.exists())
     if not place.is_dir() or not os.access(place, os.W_OK):
         fix = "give a folder that may be written, with --run-dir"
@@ -148,7 +148,7 @@ def disk(subject: Subject, model: Model | None) -> Finding:
 
 
 def open_files(subject: Subject) -> Finding:
-    """The limit on descriptors, against the connections that the configuration allows."""
+    """Check the limit on file descriptors against the connections that the configuration allows."""
     bounds = subject.network.bounds()
     need = bounds.inbound + bounds.dialled + bounds.handshakes + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -160,7 +160,7 @@ def open_files(subject: Subject) -> Finding:
 
 
 def clock(subject: Subject) -> Finding:
-    """What can be known without asking anybody: it is not earlier than what was written here before."""
+    """Check what can be known without asking anybody: the clock is not earlier than what was written here before."""
     now = time.time()
     written = Path(__file__).stat().st_mtime
     earlier = max(written, *_epochs(subject))

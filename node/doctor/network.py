@@ -21,7 +21,7 @@ MULTICAST_S: Final = 0.5
 
 
 def ports(subject: Subject) -> list[Finding]:
-    """Whether each port to listen on can be had, and who has it otherwise."""
+    """Check whether each port to listen on is free, and name the program that has it otherwise."""
     return [_port(address) for address in subject.network.listen]
 
 
@@ -39,7 +39,7 @@ def _port(address: str) -> Finding:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound as a node binds it: no other may share the port. Raises OSError."""
+    """Return a socket that is bound as a node binds it: no other may share the port. Raises OSError."""
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,7 +70,7 @@ def _remedy(error: OSError) -> str:
 
 
 def holder_of(port: int) -> str:
-    """Which kind of program listens there, as far as this user may see."""
+    """Return which kind of program listens there, as far as this user may see."""
     with suppress(psutil.Error, OSError):
         for each in psutil.net_connections(kind="tcp"):
             if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid:
@@ -81,7 +81,7 @@ def holder_of(port: int) -> str:
 
 
 def addresses(subject: Subject, hosts: Sequence[str] | None = None) -> Finding:
-    """Which kinds of addresses this machine has towards the world. `hosts`: None asks the system."""
+    """Report which kinds of addresses this machine has towards the internet. `hosts` of None asks the system."""
     found = default_sources() if hosts is None else hosts
     kinds = {kind_of(host) for host in found}
     seen = ", ".join(f"{host} ({kind_of(host)})" for host in found)
@@ -98,7 +98,7 @@ def addresses(subject: Subject, hosts: Sequence[str] | None = None) -> Finding:
 
 
 def kind_of(host: str) -> str:
-    """What an IP address is good for."""
+    """Return the kind of an IP address: from where others can dial it."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if address.is_loopback:
         return "this machine alone"
@@ -110,18 +110,18 @@ def kind_of(host: str) -> str:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of a multiaddr that the configuration has checked."""
+    """Return host and port of a multiaddr that the configuration has checked."""
     parts = address.split("/")
     return parts[2], int(parts[4])
 
 
 def listen_ports(addresses: Iterable[str]) -> tuple[int, ...]:
-    """The fixed ones."""
+    """Return the fixed ports of the configured listen addresses."""
     return tuple(port for address in addresses if (port := host_and_port(address)[1]))
 
 
 def multicast() -> Finding:
-    """Whether a packet to mDNS's group comes back to a socket of our own, which is how nodes of one LAN meet."""
+    """Check whether a packet to mDNS's group comes back to a socket of our own: nodes of one LAN find each other so."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.settimeout(MULTICAST_S)

@@ -2,7 +2,7 @@
 
 It speaks as a stranger with a key of its own, which is thrown away: a node with the real one may be running. It admits
 nobody and asks for nothing but hellos and dial backs, so members are left as they were. In a private swarm strangers
-hear nothing: there it uses the node's own key, and only while the node does not run.
+get no answer: there it uses the node's own key, and only while the node does not run.
 """
 
 import os
@@ -55,14 +55,14 @@ _REFUSALS: Final = {
 
 
 def configured(subject: Subject) -> list[str]:
-    """The addresses to try: `network.peers`, and the lines of the peers file."""
+    """Return the addresses to try: `network.peers`, and the lines of the peers file."""
     file = subject.network.peers_file
     found = [*subject.network.peers, *(addresses_in(file) if file else ())]
     return list(dict.fromkeys(found))[:MAX_PEERS]
 
 
 async def peers(subject: Subject, run: RunInfo | None, within_s: float) -> list[Finding]:
-    """Each configured peer, and what they see of us. `run`: ours; None where the model could not be built."""
+    """Check each configured peer, and what it sees of us. `run` is ours; None where the model could not be built."""
     targets = configured(subject)
     if not targets:
         fix = "to join a swarm, give the address that another node prints, with --peer"
@@ -70,17 +70,17 @@ async def peers(subject: Subject, run: RunInfo | None, within_s: float) -> list[
     if subject.unasked:
         return [Finding(check="peers", level="unknown", seen=f"not asked: {subject.unasked}")]
     late = Finding(check="from outside", level="unknown", seen="not tried: the peers took too long")
-    met = {it: [Finding(check="peer", level="unknown", seen=f"{it}: takes too long")] for it in targets}
+    found = {it: [Finding(check="peer", level="unknown", seen=f"{it}: takes too long")] for it in targets}
     with trio.move_on_after(within_s):
         transport = _transport(subject)
         async with trio.open_nursery() as nursery:
             await nursery.start(transport.run, ClientHandlers(keeps_peers=True))
             async with trio.open_nursery() as trying:
                 for address in targets:
-                    trying.start_soon(_into, met, address, partial(_peer, subject, transport, address, run))
+                    trying.start_soon(_into, found, address, partial(_peer, subject, transport, address, run))
             late = await _reachability(subject, transport)
             nursery.cancel_scope.cancel()
-    return [*unless_one_is_fine(it for address in targets for it in met[address]), late]
+    return [*unless_one_is_fine(it for address in targets for it in found[address]), late]
 
 
 def _transport(subject: Subject) -> Transport:
@@ -105,8 +105,8 @@ def _free(address: str) -> str:
     return address
 
 
-async def _into(met: dict[str, list[Finding]], address: str, check: Callable[[], Awaitable[list[Finding]]]) -> None:
-    met[address] = await check()
+async def _into(found: dict[str, list[Finding]], address: str, check: Callable[[], Awaitable[list[Finding]]]) -> None:
+    found[address] = await check()
 
 
 async def _peer(subject: Subject, transport: Transport, address: str, run: RunInfo | None) -> list[Finding]:

@@ -21,7 +21,7 @@ REMEDY: Final = "forward a TCP port to this machine in the router's pages, or en
 
 
 async def router(subject: Subject, made: Router | None = None) -> list[Finding]:
-    """One finding. `made`: what to ask; None: the network's own."""
+    """Check whether the router forwards a port. `made` makes the client to ask; None takes the network's own."""
     if not subject.network.upnp:
         return [Finding(check="router", level="ok", seen="not asked: network.upnp is off")]
     port = next(iter(listen_ports(subject.network.listen)), TRY_PORT)

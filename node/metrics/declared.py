@@ -168,7 +168,8 @@ METRICS: Final[tuple[Metric, ...]] = (
         labels=("name",),
         help="The task's own metrics on the held-out split, by name.",
         page=(
-            "what the task measures itself ([own metrics](#own-metrics)), at the newest evaluation; 16 names at most"
+            "what the task measures itself ([own metrics](how-to/your-data.md#own-metrics)), at the newest "
+            "evaluation; 16 names at most"
         ),
         wrong="the task's author knows",
         sources=(ByName(Evaluated, "own", label="name"),),
@@ -266,7 +267,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         page=(
             "at the newest evaluation: KL of the mean of what four neighbours' models predict from what the "
             "node's own predicts, in nats a prediction, on 256 held-out predictions; -1: no neighbour's model "
-            "is held (alone, or a strategy with meetings), or the task's loss is not in nats. A liar among the "
+            "is held (alone, or a strategy with group all-reduce), or the task's loss is not in nats. A liar among the "
             "four counts"
         ),
         wrong=(
@@ -327,7 +328,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         ),
         wrong=(
             "not `reached` on a node that should be: its port is not forwarded or not open, or it hands out "
-            "another address ([two machines](#two-machines))"
+            "another address ([two machines](how-to/two-machines.md))"
         ),
         sources=(Live(lambda now: {state: float(state == now.reachability) for state in REACHABILITY}),),
         panel="Network / Nodes by reachability",
@@ -416,7 +417,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         labels=("peer",),
         help="Updates taken, by neighbour.",
         page=(
-            "updates taken of each neighbour that is here; none where nodes meet (`moshpit`, `noloco`), since "
+            "updates taken of each neighbour that is here; none with group all-reduce (`moshpit`, `noloco`), since "
             "nobody's updates are followed there"
         ),
         wrong="one far below the others: it is slower, is refused, or its link is full",
@@ -504,9 +505,9 @@ METRICS: Final[tuple[Metric, ...]] = (
         kind="counter",
         labels=("direction",),
         help="Bytes of whole models.",
-        page=("bytes of whole models `sent` to and `received` from those that joined, restarted or lost the thread"),
+        page=("bytes of whole models `sent` to and `received` from those that joined, restarted or missed updates"),
         wrong=(
-            "goes on growing: neighbours lose the thread again and again, over links too slow for "
+            "goes on growing: neighbours miss updates again and again, over links too slow for "
             "`inner_steps` ([tuning](#tuning)), or restart"
         ),
         sources=(

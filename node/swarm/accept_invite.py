@@ -1,7 +1,7 @@
-"""How a node's folder becomes a member's, and what a member's node is told: the swarm's settings and its own.
+"""How a node's folder becomes a member's, and which settings a member's node has: the swarm's and its own.
 
-The line is needed once. What it gave lies in the node's folder (`membership/`), beside `local.toml` with what this
-machine was told of itself, so that the same folder goes on without either.
+The line is needed once. What it gave lies in the node's folder (`membership/`), beside `local.toml` with this
+machine's own settings, so that the same folder goes on without either.
 """
 
 import re
@@ -34,7 +34,7 @@ from node.system.run_dir import IDENTITY, write_atomic
 LOCAL: Final = "local.toml"
 STDIN: Final = "-"
 _BEGINS: Final = re.compile(r"(?:^|[^A-Za-z0-9_/.-])p2p[0-9]")
-"""An invite in a word of the command line, which may have been quoted twice, or broken by a mail."""
+"""An invite as an argument of the command line, which may have been quoted twice, or broken by a mail."""
 
 _RUNS_AS: Final = {
     Role.TRAINER: "trainer",
@@ -47,7 +47,7 @@ _RUNS_AS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A node's swarm, before the node runs. `invitation`: what is yet to be redeemed; None where that was done."""
+    """A node's swarm, before the node runs. `invitation` is yet to be redeemed; None where that was done."""
 
     node_dir: Path
     chain: ManifestChain
@@ -67,7 +67,7 @@ class Membership:
 
 
 def read_invite(word: str) -> InviteBundle | ShortInvite:
-    """An invite from its line, a file with it, or stdin (`-`), as it stands there. UsageError: cut, mistyped, of
+    """Return an invite from its line, a file with it, or stdin (`-`), as it stands there. UsageError: cut, mistyped, of
     another format."""
     if word == STDIN:
         text = _typed()
@@ -155,7 +155,7 @@ def _completed(short: ShortInvite, ours: ManifestChain | None, fetch: Fetch | No
 
 
 def check_usable(invitation: InviteBundle | ShortInvite, now: float) -> None:
-    """UsageError for an invite that has ended, or begins far ahead of this clock."""
+    """Raise UsageError for an invite that has ended, or begins far ahead of this clock."""
     invite = invitation.invite
     if invite.expires is not None and now > invite.expires + TOLERANCE_S:
         raise UsageError(f"the invite has ended: {parsing.moment(invite.expires)}", "ask for another one")
@@ -166,7 +166,7 @@ def check_usable(invitation: InviteBundle | ShortInvite, now: float) -> None:
 
 
 def ending(invitation: InviteBundle, now: float) -> tuple[str, ...]:
-    """What to tell of an invite that ended a moment ago by this clock, and may still be taken."""
+    """Return a warning about an invite that ended a moment ago by this clock, and may still be accepted."""
     ends = invitation.invite.expires
     if ends is None or now <= ends:
         return ()
@@ -175,7 +175,7 @@ def ending(invitation: InviteBundle, now: float) -> tuple[str, ...]:
 
 
 def read_own(node_dir: Path) -> Raw:
-    """What the folder's node was told of this machine. UsageError on a damaged file."""
+    """Return this machine's own settings from the node's folder. UsageError on a damaged file."""
     path = node_dir / LOCAL
     if not path.exists():
         return {}
@@ -186,7 +186,7 @@ def read_own(node_dir: Path) -> Raw:
 
 
 def keep_own(node_dir: Path, own: Raw) -> None:
-    """Keep what the node is told of this machine, for its next start."""
+    """Write this machine's own settings, for the next start."""
     node_dir.mkdir(parents=True, exist_ok=True)
     write_atomic(node_dir / LOCAL, tomli_w.dumps(own).encode())
 

@@ -1,7 +1,8 @@
 """`swarm revoke`, `rotate` and `sign`: what admins decide after the founding, and how it gets to the nodes.
 
 What is signed goes into the inbox of a node on this machine, which passes it on to all members by gossip. Where k
-admins must sign, a proposal is a file that they sign one after another; whoever adds the k-th signature hands it over.
+admins must sign, a proposal is a file that they sign one after another. The one who adds the k-th signature hands it
+over.
 """
 
 import time
@@ -50,7 +51,7 @@ _LEAST_PREFIX: Final = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What is to be another in the next version; None: as it is."""
+    """What is to differ in the next version. None: as it is."""
 
     settings: Mapping[str, Any]
     policy: Policy | None = None
@@ -63,7 +64,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeOutcome:
-    """What came of it. `file`: the proposal, while signatures are missing; `handed_to`: nodes' folders."""
+    """What a change has made. `file`: the proposal, while signatures are missing; `handed_to`: nodes' folders."""
 
     manifest: Manifest
     before: Manifest
@@ -74,7 +75,7 @@ class ChangeOutcome:
 
 
 def targets(folder: SwarmFolder, others: Sequence[Path]) -> tuple[Path, ...]:
-    """The nodes' folders that something signed goes to. UsageError when there is none, or one is no member's."""
+    """Return the nodes' folders that something signed goes to. UsageError when there is none, or one is no member's."""
     found = [*([folder.node_dir] if folder.known else []), *map(member_dir, others)]
     if not found and not folder.authority_file.exists():
         raise UsageError(f"{folder.path} is no swarm's folder", "give the one of p2ptrain swarm create (--out)")
@@ -84,7 +85,7 @@ def targets(folder: SwarmFolder, others: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def revoke(folder: SwarmFolder, authority: Signer, word: str, reason: str, to: tuple[Path, ...]) -> Revocation:
-    """Sign that a peer, or an invite with all who joined by it, is out, and hand it over. UsageError."""
+    """Sign that a peer, or an invite with all who joined by it, is revoked, and hand it over. UsageError."""
     chain, roster = known(membership_of(to[0]))
     _check_admin(authority, chain.newest)
     what, now = _meant(word, folder, roster), int(time.time())
@@ -111,14 +112,14 @@ def rotate(
 
 
 def check_change(folder: SwarmFolder, change: Change, at_round: int | None, to: tuple[Path, ...]) -> None:
-    """What can be said of a change before a passphrase is asked for. UsageError."""
+    """Check what can be checked of a change before a passphrase is asked for. UsageError."""
     chain, _ = known(membership_of(to[0]))
     _changed(chain.newest.terms, change)
     _applies_at(chain, change, at_round, to[0])
 
 
 def sign(folder: SwarmFolder, authority: Signer, file: Path, to: tuple[Path, ...]) -> ChangeOutcome:
-    """Add our signature to a proposal; with the last that is needed it is handed over. UsageError."""
+    """Add our signature to a proposal. With the last signature needed it is handed over. UsageError."""
     chain, manifest = read_proposal(file)
     _check_admin(authority, chain.newest)
     if folder.known and not _follows(known(folder.files)[0], manifest):
@@ -127,7 +128,7 @@ def sign(folder: SwarmFolder, authority: Signer, file: Path, to: tuple[Path, ...
 
 
 def read_proposal(file: Path) -> tuple[ManifestChain, Manifest]:
-    """The swarm's chain, and the version that is proposed. UsageError."""
+    """Return the swarm's chain, and the version that is proposed. UsageError."""
     try:
         data = read_private(file, MAX_CHAIN_BYTES, "the proposal", refuse_shared=False)
         fields = unpack_exact(data, MAX_CHAIN_BYTES, MAX_CHAIN)

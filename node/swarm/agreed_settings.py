@@ -56,7 +56,7 @@ SWARM_NAME: Final = "network.swarm"
 
 
 def settings_of(config: "Config", data_digest: str | None = None) -> Table:
-    """What a manifest says of this configuration."""
+    """Return what a manifest says of this configuration."""
     dumped = config.model_dump(mode="json", exclude_none=True)
     table: Table = {
         section: {key: value for key, value in dumped[section].items() if key not in own}
@@ -70,24 +70,25 @@ def settings_of(config: "Config", data_digest: str | None = None) -> Table:
 
 
 def digest_of_recipe(settings: Settings) -> str:
-    """What is trained and how, in 64 hex digits: two swarms of the same recipe have the same."""
+    """Return a digest, 64 hex digits, of what is trained and how: the same for two swarms of the same settings."""
     return digest_of(pack_settings(settings)).hex()
 
 
 def raw_of(settings: Settings) -> Raw:
-    """The sections as a configuration's. Unknown ones are left to the configuration, which refuses them by name."""
+    """Return the sections as a configuration's. Unknown ones are left to the configuration, which refuses them by
+    name."""
     return {section: dict(keys) for section, keys in settings.items() if isinstance(keys, Mapping) and section != DATA}
 
 
 def data_digest_in(settings: Settings) -> str | None:
-    """What everybody's data must have; None: each member's is its own."""
+    """Return the digest that all members' data must have; None: each member's data are its own."""
     section = settings.get(DATA)
     digest = section.get("digest") if isinstance(section, Mapping) else None
     return digest if isinstance(digest, str) else None
 
 
 def is_agreed(section: str, key: str) -> bool:
-    """Whether the swarm decides this setting."""
+    """Return whether the swarm decides this setting."""
     if section in OWN:
         return key not in OWN[section]
     return key in AGREED.get(section, ()) or f"{section}.{key}" == SWARM_NAME
@@ -117,15 +118,15 @@ def under(settings: Settings, swarm: str, given: Raw) -> Raw:
 
 
 def code_of(raw: Raw) -> str | None:
-    """The task as `module:factory`, which is imported and called; None for one of the program's own tasks."""
+    """Return the task as `module:factory`, which is imported and called; None for one of the program's own tasks."""
     section = raw.get("task")
     name = section.get("name") if isinstance(section, Mapping) else None
     return name if isinstance(name, str) and ":" in name else None
 
 
 def check_code(settings: Settings, own: Raw) -> None:
-    """UsageError where the swarm names code to run that this machine's owner has not named as well: any function on the
-    machine would do, called as an admin likes."""
+    """Raise UsageError where the swarm names code to run that this machine's owner has not named as well. Otherwise an
+    admin could have any function on the machine called, with any arguments."""
     wanted = code_of(raw_of(settings))
     if wanted is not None and code_of(own) != wanted:
         hint = f"if you trust it, and its admins, add --task {wanted}"
@@ -133,7 +134,7 @@ def check_code(settings: Settings, own: Raw) -> None:
 
 
 def own_part(given: Raw) -> Raw:
-    """Of the settings given, this machine's own, and the code that its owner agrees to run."""
+    """Return, of the settings given, this machine's own, and the code that its owner agrees to run."""
     code = code_of(given)
     kept = {
         section: {
@@ -148,7 +149,7 @@ def own_part(given: Raw) -> Raw:
 
 
 def changed(settings: Settings, changes: Mapping[str, Setting]) -> Table:
-    """The settings of the next version. UsageError for one that may not change while a run goes on."""
+    """Return the settings of the next version. UsageError for one that may not change while a run goes on."""
     table: Table = {section: dict(keys) for section, keys in settings.items() if isinstance(keys, Mapping)}
     for name, value in changes.items():
         if name not in CHANGEABLE:
@@ -160,7 +161,7 @@ def changed(settings: Settings, changes: Mapping[str, Setting]) -> Table:
 
 
 def differing(before: Settings, after: Settings) -> dict[str, tuple[Any, Any]]:
-    """By `section.key`, what it was and what it is."""
+    """Return the settings that differ, by `section.key`, each with what it was and what it is."""
     one, other = raw_of(before), raw_of(after)
     names = sorted({(section, key) for raw in (one, other) for section, keys in raw.items() for key in keys})
     pairs = {f"{s}.{k}": (one.get(s, {}).get(k), other.get(s, {}).get(k)) for s, k in names}

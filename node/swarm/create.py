@@ -50,7 +50,7 @@ class CreateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CreatedSwarm:
-    """What came of it."""
+    """What `create` has made."""
 
     folder: SwarmFolder
     chain: ManifestChain
@@ -59,7 +59,8 @@ class CreatedSwarm:
 
 
 def create(out: Path, raw: Raw, wish: CreateRequest, passphrase: bytes | None) -> CreatedSwarm:
-    """Found a swarm in `out`, trained as `raw` says. UsageError when something is there, or on what cannot be."""
+    """Create a swarm in `out`, trained as `raw` says. UsageError when something is there, or on settings that cannot
+    be."""
     check_possible(out, wish)
     config = from_raw(raw)
     beside = out.with_name(f".{out.name}.{secrets.token_hex(4)}.new")
@@ -76,7 +77,7 @@ def create(out: Path, raw: Raw, wish: CreateRequest, passphrase: bytes | None) -
 
 
 def check_possible(out: Path, wish: CreateRequest) -> None:
-    """What can be said before a passphrase is asked for. UsageError."""
+    """Check what can be checked before a passphrase is asked for. UsageError."""
     if not (0 < len(wish.name) <= MAX_NAME_CHARS and wish.name.isascii() and wish.name.isprintable()):
         raise UsageError(f"a swarm cannot be called {wish.name!r}", f"1 to {MAX_NAME_CHARS} ASCII characters")
     _check_free(out)
@@ -84,7 +85,7 @@ def check_possible(out: Path, wish: CreateRequest) -> None:
 
 
 def check_recipe(raw: Raw, wish: CreateRequest) -> None:
-    """As a trainer would look at its settings: what no node can do is said now. UsageError."""
+    """Check the settings as a trainer would, so that what no node can do fails now. UsageError."""
     from node.roles.assembly import check_runnable
     from node.roles.task_check import check_task
     from p2ptrain import tasks

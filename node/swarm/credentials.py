@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ManifestListeners:
-    """Passes newer manifests on to whoever comes to be interested: the gate is there before the node is."""
+    """Passes newer manifests on to a listener that is set later: admission exists before the node does."""
 
     def __init__(self) -> None:
         self.to: Callable[[Manifest], None] | None = None
@@ -37,7 +37,8 @@ class ManifestListeners:
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """`private`, `psk`: None in an open swarm. `news`: of newer manifests."""
+    """What a node shows and checks in handshakes. `private`, `psk`: None in an open swarm. `news`: of newer
+    manifests."""
 
     identity: Identity
     private: PrivateMembership | None
@@ -46,12 +47,12 @@ class Credentials:
 
     @property
     def admission(self) -> Admission | None:
-        """Who may connect; None: everybody."""
+        """Return who may connect; None: everybody."""
         return None if self.private is None else self.private.admission
 
     def secrets(self) -> tuple[bytes, ...]:
-        """What no log may show."""
-        # The key of a private network shows itself in the words of its file alone: the last of them.
+        """Return what no log may show."""
+        # The pre-shared key stands in its file as text: its last line.
         return (
             self.identity.seed,
             *(() if self.psk is None else (bytes.fromhex(self.psk.text().split()[-1].decode()),)),
@@ -59,8 +60,9 @@ class Credentials:
 
 
 def load(node_dir: Path, passphrase: bytes | None) -> Credentials:
-    """Of a node's folder; the key is made where there is none. RunError, LocalError: a sealed key without its
-    passphrase, damaged files, a membership that has ended or was revoked, a swarm that needs a newer program."""
+    """Load the credentials of a node's folder; make the key where there is none. RunError, LocalError: an encrypted key
+    without its passphrase, damaged files, a membership that has ended or was revoked, a swarm that needs a newer
+    program."""
     identity, files, news = (
         Identity.load_or_create(node_dir / IDENTITY, passphrase),
         membership_of(node_dir),

@@ -15,7 +15,8 @@ DIGEST_BYTES = 32
 
 
 def digest_of_data(path: Path) -> str:
-    """64 hex digits. Reads everything once, a piece at a time. UsageError on what cannot be read, or holds nothing."""
+    """Return the digest of data, 64 hex digits. Reads everything once, a piece at a time. UsageError on data that
+    cannot be read, or are empty."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     try:
         for name, file in _files(path):

@@ -10,7 +10,8 @@ MORE_ROUNDS: Final = 20
 
 
 def more_rounds_hint(done: int) -> str:
-    """What gives a private swarm that has trained `done` rounds, all of its run, more of them: no member's own flag."""
+    """Return the command that gives more rounds to a private swarm that has trained `done` rounds, all of its run. No
+    member's own flag can do that."""
     return (
         f"an admin gives the swarm more with p2ptrain swarm rotate DIR --set train.rounds={done + MORE_ROUNDS}; "
         "then start this node again"
@@ -18,8 +19,8 @@ def more_rounds_hint(done: int) -> str:
 
 
 def holding(chain: ManifestChain, round_: int) -> Manifest:
-    """The version whose settings hold in a round, as every member finds by itself: the newest whose round has come, or
-    which gives more rounds to a run that would be over by then."""
+    """Return the version whose settings hold in a round, as every member finds by itself: the newest whose round has
+    come, or which gives more rounds to a run that would be over by then."""
     held = next(iter(chain))
     for each in chain:
         more = (rounds_told(each) or 0) > (rounds_told(held) or 0)
@@ -29,7 +30,7 @@ def holding(chain: ManifestChain, round_: int) -> Manifest:
 
 
 def rounds_of(chain: ManifestChain) -> int | None:
-    """How many rounds the run has in all, by the versions that come to hold; None where none says."""
+    """Return how many rounds the run has in all, by the versions that come to hold; None where none says."""
     ends = rounds_told(next(iter(chain)))
     while ends is not None and (rounds_told(holding(chain, ends)) or 0) > ends:
         ends = rounds_told(holding(chain, ends))
@@ -37,6 +38,6 @@ def rounds_of(chain: ManifestChain) -> int | None:
 
 
 def rounds_told(manifest: Manifest) -> int | None:
-    """How many rounds a version gives the run; None where it does not say."""
+    """Return how many rounds a version gives the run; None where it does not say."""
     found = agreed_settings.raw_of(manifest.terms.settings).get("train", {}).get("rounds")
     return found if isinstance(found, int) else None

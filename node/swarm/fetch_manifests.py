@@ -20,20 +20,20 @@ WITHIN_S: Final = 60.0
 then."""
 
 LOOK_S: Final = 15.0
-"""For whoever only looks: one silent address, and another one that answers. Chosen."""
+"""For `swarm show`, which only reads: one silent address, and another one that answers. Chosen."""
 
 TELL_AFTER_S: Final = 2.0
 """Before it is told what is waited for: most answers are there by then."""
 
 
 def fetched(short: ShortInvite, peers: Iterable[str] = ()) -> InviteBundle:
-    """The whole invitation, for a node; `peers` are asked as well, after those of the line. RunError when nobody gives
-    it, which says who was asked, and why not."""
+    """Return the whole invitation, for a node. `peers` are asked as well, after those of the line. RunError when nobody
+    answers with it, which says who was asked, and why not."""
     return _run(short, tuple(dict.fromkeys((*short.addresses, *peers))), WITHIN_S, once=False)
 
 
 def looked_at(short: ShortInvite) -> InviteBundle:
-    """The same for a look: each address has one turn. RunError."""
+    """Return the whole invitation, to show it: each address is asked once. RunError."""
     return _run(short, short.addresses, LOOK_S, once=True)
 
 

@@ -1,4 +1,4 @@
-"""An admin's folder: the authority's key, the invites given out, and in `node/` the node of whoever founded the swarm.
+"""An admin's folder: the authority's key, the invites given out, and in `node/` the node of the swarm's creator.
 
     authority.key   signs manifests, invites and revocations; under a passphrase
     invite.txt      the first invite
@@ -40,7 +40,7 @@ _MAX_RECORDS_BYTES: Final = 16 << 20
 
 
 def membership_of(node_dir: Path) -> MembershipFiles:
-    """The membership in a node's folder, there or not."""
+    """Return the path of the membership in a node's folder, there or not."""
     return MembershipFiles(node_dir / MEMBERSHIP)
 
 
@@ -57,7 +57,7 @@ class Given:
 
 
 class SwarmFolder:
-    """What an admin has of a swarm."""
+    """An admin's files of a swarm."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,23 +66,23 @@ class SwarmFolder:
 
     @property
     def authority_file(self) -> Path:
-        """The admin's key."""
+        """Return the path of the admin's key."""
         return self.path / AUTHORITY
 
     @property
     def known(self) -> bool:
-        """Whether the swarm's manifests are here; another admin may have no more than a key."""
+        """Return whether the swarm's manifests are here; another admin may have no more than a key."""
         return self.files.joined
 
     def chain(self) -> ManifestChain:
-        """The swarm's manifests. UsageError when this is no swarm's folder."""
+        """Return the swarm's manifests. UsageError when this is no swarm's folder."""
         if not self.known:
             raise UsageError(f"{self.path} is no swarm's folder", "give the one that p2ptrain swarm create made")
         return known(self.files)[0]
 
     def authority(self, passphrase_file: Path | None) -> Signer:
-        """The admin's key, which a passphrase opens. UsageError when there is none; LocalError on a wrong passphrase,
-        and on a file that others may open."""
+        """Return the admin's key, which a passphrase opens. UsageError when there is none; LocalError on a wrong
+        passphrase, and on a file that others may open."""
         file = self.authority_file
         if not file.is_file():
             raise UsageError(f"there is no authority key {file}", "only an admin's folder has one")
@@ -91,7 +91,7 @@ class SwarmFolder:
         return Identity.load(file)
 
     def new_authority(self, passphrase: bytes | None) -> Signer:
-        """Make the admin's key: sealed, or (None) as it is. LocalError when there is one."""
+        """Make the admin's key: encrypted, or (None) as it is. LocalError when there is one."""
         key = Identity.generate()
         if passphrase is None:
             key.save(self.authority_file)
@@ -101,7 +101,7 @@ class SwarmFolder:
         return authority
 
     def record(self, invite: Invite) -> None:
-        """Take note of an invite that is given out."""
+        """Record an invite that is given out."""
         given = Given(
             id=invite.id.hex(),
             role=invite.role.value,
@@ -114,7 +114,7 @@ class SwarmFolder:
         write_private(self.path / INVITES, "".join(f"{line}\n" for line in lines).encode(), "the list of invites")
 
     def given(self) -> Iterator[Given]:
-        """All invites that were given out from this folder. LocalError when the list is damaged."""
+        """Return all invites that were given out from this folder. LocalError when the list is damaged."""
         file = self.path / INVITES
         if not file.exists():
             return
@@ -128,7 +128,7 @@ class SwarmFolder:
             ) from error
 
     def psk(self) -> bytes | None:
-        """The pre-shared key's 32 bytes, if the swarm has one."""
+        """Return the pre-shared key's 32 bytes, if the swarm has one."""
         key = self.files.load_psk()
         return None if key is None else bytes.fromhex(key.text().decode("ascii").splitlines()[-1])
 
@@ -148,5 +148,5 @@ def settle_node(
 
 
 def write_line(path: Path, line: str) -> None:
-    """An invite in a file of the owner's alone. LocalError."""
+    """Write an invite to a file that only its owner can read. LocalError."""
     write_private(path, f"{line}\n".encode("ascii"), "the invite")

@@ -27,9 +27,9 @@ class Wish:
 
 
 def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None = None) -> str:
-    """Sign an invite, take note of it, and return its line: a full one also where the manifest names no address at
-    which a newcomer could ask for the rest. UsageError when the key is no admin's; LocalError on a name or a number out
-    of bounds."""
+    """Sign an invite, record it, and return its line: a full one also where the manifest names no address at which a
+    newcomer could ask for the rest. UsageError when the key is no admin's; LocalError on a name or a number out of
+    bounds."""
     chain = folder.chain()
     if authority.public_key not in chain.newest.terms.admins:
         raise UsageError("this key is no admin's of the swarm", "an admin's invite is needed: ask one")
@@ -52,7 +52,7 @@ def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None 
 
 
 def qr(line: str) -> str:
-    """The line as a picture of block characters. UsageError when it is too long for one."""
+    """Return the line as a picture of block characters. UsageError when it is too long for one."""
     import segno
 
     if len(line) > MAX_QR_CHARS:

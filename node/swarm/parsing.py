@@ -25,7 +25,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 
 def expiry(word: str, now: float) -> int | None:
-    """Unix seconds at which it ends, from `7d`, a date (UTC) or `never` (None)."""
+    """Return the unix seconds at which it ends, from `7d`, a date (UTC) or `never` (None)."""
     if word == "never":
         return None
     if span := _SPAN.fullmatch(word):
@@ -41,17 +41,17 @@ def expiry(word: str, now: float) -> int | None:
 
 
 def moment(unix_time: int | None) -> str:
-    """A time as people read it, in UTC."""
+    """Format a time as people read it, in UTC."""
     return "never" if unix_time is None else f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def day(unix_time: int) -> str:
-    """The day of a time, in UTC."""
+    """Format the day of a time, in UTC."""
     return f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d}"
 
 
 def place(word: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` (`[::1]:4001` for IPv6)."""
+    """Return host and port of `HOST:PORT` (`[::1]:4001` for IPv6)."""
     host, _, port = word.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not (_is_address(host) or _HOST.fullmatch(host)) or not port.isdigit() or not 1 <= int(port) <= 65535:
@@ -60,7 +60,7 @@ def place(word: str) -> tuple[str, int]:
 
 
 def own_place() -> tuple[str, int]:
-    """Where others most likely reach this machine, and a port that is free now."""
+    """Return where others most likely reach this machine, and a port that is free now."""
     host = next(iter(default_sources()), "127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -69,14 +69,14 @@ def own_place() -> tuple[str, int]:
 
 
 def multiaddr(host: str, port: int) -> str:
-    """Without `/p2p/`."""
+    """Return the multiaddr of a host and port, without `/p2p/`."""
     if not _is_address(host):
         return f"/dns/{host}/tcp/{port}"
     return f"/ip{ipaddress.ip_address(host).version}/{host}/tcp/{port}"
 
 
 def place_in(address: str) -> str:
-    """Host and port of a multiaddr, as people write them; the address itself where it is another kind."""
+    """Return host and port of a multiaddr, as people write them; the address itself where it is another kind."""
     found = re.fullmatch(r"/(?:ip4|ip6|dns[46]?|dnsaddr)/([^/]+)/tcp/(\d+)/p2p/\w+", address)
     if found is None:
         return address
@@ -84,14 +84,14 @@ def place_in(address: str) -> str:
 
 
 def listening(host: str, port: int) -> str:
-    """Where to listen, to be reached there: on loopback alone if that is all, else on every interface."""
+    """Return where to listen, to be reached there: on loopback alone if that is all, else on every interface."""
     if _is_address(host) and ipaddress.ip_address(host).is_loopback:
         return multiaddr(host, port)
     return f"/ip6/::/tcp/{port}" if ":" in host else f"/ip4/0.0.0.0/tcp/{port}"
 
 
 def is_elsewhere(host: str) -> bool:
-    """Whether it is no address of this machine: a router's or a name, which others are to be told."""
+    """Return whether it is no address of this machine: a router's or a name, which others have to be given."""
     if not _is_address(host):
         return True
     ours = {each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found}
@@ -99,7 +99,7 @@ def is_elsewhere(host: str) -> bool:
 
 
 def check_bootstrap(address: str) -> str:
-    """A multiaddr that names its peer."""
+    """Parse a multiaddr that names its peer."""
     host, found, peer = address.rpartition("/p2p/")
     try:
         verify_key_of(PeerId(peer))
@@ -113,7 +113,7 @@ def check_bootstrap(address: str) -> str:
 
 
 def peer_in_word(word: str) -> PeerId:
-    """A peer id."""
+    """Parse a peer id."""
     try:
         verify_key_of(PeerId(word))
     except GossipError:
@@ -122,21 +122,21 @@ def peer_in_word(word: str) -> PeerId:
 
 
 def role(word: str) -> Role:
-    """Of an invite."""
+    """Parse the role of an invite."""
     if word not in {each.value for each in Role}:
         raise UsageError(f"unknown role {word!r}", f"there are {', '.join(each.value for each in Role)}")
     return Role(word)
 
 
 def policy(word: str | None) -> Policy | None:
-    """Who may come; None: not said."""
+    """Parse who may join; None: not said."""
     if word is not None and word not in {each.value for each in Policy}:
         raise UsageError(f"unknown policy {word!r}", f"there are {', '.join(each.value for each in Policy)}")
     return None if word is None else Policy(word)
 
 
 def public_key(word: str) -> bytes:
-    """An admin's key, in hex."""
+    """Parse an admin's key, in hex."""
     try:
         key = bytes.fromhex(word)
     except ValueError:
@@ -147,7 +147,7 @@ def public_key(word: str) -> bytes:
 
 
 def peers_in_file(path: Path) -> frozenset[PeerId]:
-    """A peer id a line; `#` begins a comment."""
+    """Read a file with a peer id a line; `#` begins a comment."""
     lines = (line.partition("#")[0].strip() for line in read_text(path, "the list").splitlines())
     found = frozenset(peer_in_word(line) for line in lines if line)
     if not found or len(found) > MAX_ALLOWED:
@@ -156,7 +156,7 @@ def peers_in_file(path: Path) -> frozenset[PeerId]:
 
 
 def is_file(word: str) -> bool:
-    """Whether it names a file: a line is no name, and too long to be asked for."""
+    """Return whether it names a file. An invite's line is no name, and too long for the system to be asked."""
     try:
         return Path(word).is_file()
     except OSError:
@@ -164,7 +164,7 @@ def is_file(word: str) -> bool:
 
 
 def is_dir(word: str) -> bool:
-    """Whether it names a folder."""
+    """Return whether it names a folder."""
     try:
         return Path(word).is_dir()
     except OSError:
@@ -172,7 +172,7 @@ def is_dir(word: str) -> bool:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A small file's text. UsageError."""
+    """Return a small file's text. UsageError."""
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)

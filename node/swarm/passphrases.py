@@ -13,7 +13,7 @@ from node.system import interrupts
 from node.system.errors import UsageError
 
 MIN_PASSPHRASE_CHARS: Final = 12
-"""Of a new passphrase. Chosen, not measured: whoever has a copy of the file may try as long as it likes, each try costs
+"""Of a new passphrase. Chosen, not measured: a thief of the file may try as long as it likes, each try costs
 a third of a second of a core and 256 MiB (argon2id), and four words of a list of 7776 are 51 bits. No estimator of
 strength is asked: a rule of length can be said in the message, and is the same everywhere."""
 
@@ -25,7 +25,7 @@ _FROM_FILE = "give it with --passphrase-file"
 
 
 def new_passphrase(file: Path | None, *, none: bool, what: str) -> bytes | None:
-    """For a new key: from the file, or typed twice. None where that is asked for in words (`none`)."""
+    """Return the passphrase for a new key: from the file, or typed twice. None where `none` asks for that."""
     if none:
         if file is not None:
             raise UsageError("--no-passphrase and --passphrase-file contradict each other", "give one of them")
@@ -41,7 +41,7 @@ def new_passphrase(file: Path | None, *, none: bool, what: str) -> bytes | None:
 
 
 def passphrase_for(file: Path | None, what: str) -> bytes:
-    """Of a key that is there: from the file, or typed."""
+    """Return the passphrase of an existing key: from the file, or typed."""
     if file is not None:
         return from_file(file)
     if not sys.stdin.isatty():
@@ -50,12 +50,12 @@ def passphrase_for(file: Path | None, what: str) -> bytes:
 
 
 def new_from_file(path: Path) -> bytes:
-    """As `from_file`, for a new key. UsageError also where it is easy to guess."""
+    """Return the passphrase in a file, for a new key. UsageError: empty, readable by others, or easy to guess."""
     return _strong(from_file(path), f"the passphrase in {path}")
 
 
 def from_file(path: Path) -> bytes:
-    """The file's first and only line. UsageError: empty, or readable by others."""
+    """Return the file's first and only line. UsageError: empty, or readable by others."""
     try:
         data = read_private(path, MAX_PASSPHRASE_BYTES + 2, "the passphrase file", refuse_shared=True)
     except LocalError as error:

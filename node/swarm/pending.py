@@ -11,8 +11,8 @@ from gossip.membership.membership_files import SUFFIX, MembershipFiles
 
 
 def known(files: MembershipFiles) -> tuple[ManifestChain, Roster]:
-    """The manifests and the roster, with what waits in the inbox. LocalError on damaged files; what is damaged in the
-    inbox is passed over, as the node does."""
+    """Return the manifests and the roster, with what waits in the inbox. LocalError on damaged files; what is damaged
+    in the inbox is skipped, as the node does."""
     waiting = [_read(path) for path in sorted(files.inbox.glob(f"*{SUFFIX}"))] if files.inbox.is_dir() else []
     chain = files.load_manifests()
     for data in waiting:

@@ -9,7 +9,7 @@ from node.system.errors import RunError
 
 
 def own_version() -> str:
-    """Of the installed program; empty where it is not installed."""
+    """Return the version of the installed program; empty where it is not installed."""
     try:
         return version("p2ptrain")
     except PackageNotFoundError:
@@ -17,7 +17,8 @@ def own_version() -> str:
 
 
 def check_version(terms: ManifestBody, ours: str | None = None) -> None:
-    """RunError when the swarm asks for a newer program. `ours`: the program's version, by default the installed one."""
+    """Raise RunError when the swarm asks for a newer program. `ours`: the program's version, by default the installed
+    one."""
     if terms.min_protocol > PROTOCOL_VERSION:
         raise _too_old(f"protocol {terms.min_protocol}", f"protocol {PROTOCOL_VERSION}")
     mine = own_version() if ours is None else ours

@@ -16,7 +16,8 @@ from node.system.run_dir import EVENTS, LOCK
 
 
 def member_dir(path: Path) -> Path:
-    """The node's folder in an admin's, a run's or a node's folder. UsageError when none of them is a member's."""
+    """Return the node's folder in an admin's, a run's or a node's folder. UsageError when none of them is a
+    member's."""
     beside = sorted(each for each in path.glob("*") if each.is_dir()) if path.is_dir() else []
     for each in (path / NODE, path, *beside):
         if membership_of(each).joined:
@@ -25,7 +26,7 @@ def member_dir(path: Path) -> Path:
 
 
 def progress_of(node_dir: Path) -> NodeProgress | None:
-    """Where the folder's node stands by its events; None where it has none."""
+    """Return where the folder's node stands by its events; None where it has none."""
     if not (node_dir / EVENTS).is_file():
         return None
     progress = NodeProgress(node_dir.name)
@@ -35,13 +36,13 @@ def progress_of(node_dir: Path) -> NodeProgress | None:
 
 
 def round_of(node_dir: Path) -> int | None:
-    """The round that the folder's node is in, or was; None where it never trained."""
+    """Return the round that the folder's node is in, or was; None where it never trained."""
     progress = progress_of(node_dir)
     return None if progress is None or progress.started_at is None else progress.rounds_done
 
 
 def is_running(node_dir: Path) -> bool:
-    """Whether a process has the folder now."""
+    """Return whether a process has the folder now."""
     try:
         with (node_dir / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -53,7 +54,7 @@ def is_running(node_dir: Path) -> bool:
 
 
 def swarm_view(chain: ManifestChain) -> dict[str, Any]:
-    """What the newest manifest says, as JSON has it. Nothing in it is secret."""
+    """Return what the newest manifest says, as JSON has it. Nothing in it is secret."""
     newest, terms = chain.newest, chain.newest.terms
     return {
         "swarm": newest.swarm.hex(),
@@ -77,8 +78,8 @@ def swarm_view(chain: ManifestChain) -> dict[str, Any]:
 
 
 def line_view(invitation: InviteBundle | ShortInvite) -> dict[str, Any]:
-    """An invite, and the swarm that it is to: of a short one by what a member tells of that now, or else by the line
-    alone, with the reason as `missing`. No use of it is taken."""
+    """Return an invite, and its swarm. Of a short invite the swarm is what a member answers now, or else what the line
+    alone says, with the reason as `missing`. No use of it is taken."""
     invite = invite_view(invitation)
     if isinstance(invitation, InviteBundle):
         return swarm_view(invitation.chain) | {"invite": invite}
@@ -98,7 +99,7 @@ def line_view(invitation: InviteBundle | ShortInvite) -> dict[str, Any]:
 
 
 def invite_view(invitation: InviteBundle | ShortInvite) -> dict[str, Any]:
-    """What an invite gives, without its secret."""
+    """Return what an invite gives, without its secret."""
     invite = invitation.invite
     return {
         "id": invite.id.hex(),
@@ -111,7 +112,7 @@ def invite_view(invitation: InviteBundle | ShortInvite) -> dict[str, Any]:
 
 
 def invites_view(folder: SwarmFolder, roster: Roster) -> list[dict[str, Any]]:
-    """The invites that were given out from this folder, with how many have joined by each."""
+    """Return the invites that were given out from this folder, with how many have joined by each."""
     struck = {each.target for each in roster.revocations}
     return [
         {
@@ -129,7 +130,7 @@ def invites_view(folder: SwarmFolder, roster: Roster) -> list[dict[str, Any]]:
 
 
 def members_view(node_dir: Path, chain: ManifestChain, roster: Roster, now: float) -> list[dict[str, Any]]:
-    """All who joined with a certificate, and revoked peers that are known by their name alone."""
+    """Return all who joined with a certificate, and revoked peers that are known by their name alone."""
     progress = progress_of(node_dir) if is_running(node_dir) else None
     here = set() if progress is None else {peer for peer, it in progress.peers.items() if it["here"]}
     me = progress.peer_id if progress else None

@@ -15,7 +15,8 @@ _PORT = 9
 
 
 def best_address(addresses: Sequence[str], sources: Sequence[str] | None = None) -> str:
-    """The multiaddr of `addresses` (one at least) to hand out: on the default route, else not loopback, else the first.
+    """Return the multiaddr of `addresses` (one at least) to hand out: on the default route, else not loopback, else the
+    first.
 
     `sources`: this machine's addresses towards the rest of the world, best first; None: the system is asked.
     """
@@ -28,7 +29,7 @@ def best_address(addresses: Sequence[str], sources: Sequence[str] | None = None)
 
 
 def default_sources() -> tuple[str, ...]:
-    """This machine's own address on the default route, for IPv4 and IPv6 where there is such a route."""
+    """Return this machine's own address on the default route, for IPv4 and IPv6 where there is such a route."""
     found = (_source(family, beyond) for family, beyond in _BEYOND)
     return tuple(source for source in found if source is not None)
 

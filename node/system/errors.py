@@ -31,7 +31,7 @@ _OS_HINTS = {
 
 
 class P2PTrainError(Exception):
-    """Root: `message` says what is wrong, `hint` what to do about it (may be empty)."""
+    """The root of our errors: `message` says what is wrong, `hint` what to do about it (may be empty)."""
 
     exit_code = EXIT_FAILED
 
@@ -41,7 +41,7 @@ class P2PTrainError(Exception):
         self.hint = hint
 
     def line(self) -> str:
-        """Message and hint on one line, whatever line breaks they came with."""
+        """Return message and hint on one line, whatever line breaks they came with."""
         parts = [" ".join(part.split()).rstrip(".") for part in (self.message, self.hint) if part.strip()]
         return "; ".join(parts)
 
@@ -57,13 +57,13 @@ class RunError(P2PTrainError):
 
 
 def translate(error: BaseException) -> P2PTrainError:
-    """The P2PTrainError for any exception; of a group, the first member that is more than a bug."""
+    """Return the P2PTrainError for any exception; of a group, for the first member that is more than a bug."""
     known = [found for leaf in _leaves(error) if (found := _known(leaf)) is not None]
     return known[0] if known else _bug(error)
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, alone or inside a group."""
+    """Return whether it is Ctrl-C, alone or inside a group."""
     return any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error))
 
 
@@ -122,7 +122,7 @@ def _bug(error: BaseException) -> RunError:
 
 
 def describe_code(code: int | None) -> str:
-    """An exit code in words."""
+    """Describe an exit code in words."""
     if code is None or code >= 0:
         return f"exit code {code}"
     try:

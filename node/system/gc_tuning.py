@@ -18,16 +18,16 @@ _DEFAULT = gc.get_threshold()
 
 
 def starting() -> None:
-    """Collect seldom: a program has begun, and will import."""
+    """Collect seldom while a program begins and imports."""
     gc.set_threshold(IMPORTING)
 
 
 def running() -> None:
-    """Everything is imported: exempt it, and collect what comes from now on as Python does."""
+    """Exempt all that was imported from collection, and collect later objects as Python does."""
     gc.freeze()
     gc.set_threshold(*_DEFAULT)
 
 
 def ending() -> None:
-    """The process is about to end, and with it all of its memory: nothing needs to be collected one by one."""
+    """Stop collecting: the process is about to end, and all of its memory with it."""
     gc.freeze()

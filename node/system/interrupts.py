@@ -17,13 +17,13 @@ a half-made folder, a terminal."""
 
 
 def at_once() -> None:
-    """From now on Ctrl-C ends this process within the moment, without a word. What ignores it goes on to do so."""
+    """Let Ctrl-C end this process at once, without a message, from now on. A process that ignores SIGINT still does."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)
 
 
 def raising() -> bool:
-    """From now on Ctrl-C is a KeyboardInterrupt again, where `at_once` had changed that; whether it had."""
+    """Make Ctrl-C a KeyboardInterrupt again, where `at_once` had changed that; return whether it had."""
     if signal.getsignal(signal.SIGINT) is not _leave:
         return False
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,25 +8,27 @@ from node.system.run_dir import LOCK, PEERS
 
 
 def command(folder: Path) -> str:
-    """For a node's folder: of a node of `p2ptrain up` the whole swarm's command. The folder knows all settings."""
+    """Return the command that goes on in a node's folder: for a node of `p2ptrain up` the whole swarm's. The folder
+    knows all settings."""
     if of_swarm(folder):
         return _line("up", "--run-dir", str(folder.parent))
     return node_command(folder)
 
 
 def node_command(folder: Path) -> str:
-    """The one that goes on with this node alone."""
+    """Return the command that goes on with this node alone."""
     words = ["node", "--run-dir", str(folder.parent)]
     return _line(*words) if folder.name == "node" else _line(*words, "--name", folder.name)
 
 
 def export_command(run: Path) -> str:
-    """The one that writes the model of a run's folder into a file."""
+    """Return the command that writes the model of a run's folder into a file."""
     return _line("export", str(run), "--out", "model.safetensors")
 
 
 def of_swarm(folder: Path) -> bool:
-    """Whether `p2ptrain up` made the folder: it holds a lock of its own above its nodes', and lists their addresses."""
+    """Return whether `p2ptrain up` made the folder: it holds a lock of its own above its nodes', and lists their
+    addresses."""
     return (folder.parent / PEERS).is_file() and (folder.parent / LOCK).is_file()
 
 

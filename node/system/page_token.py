@@ -1,4 +1,4 @@
-"""The word that opens the page: a file that only its owner reads, never a setting that others see.
+"""The token for the page: a file that only its owner reads, never a setting that others see.
 
 It comes as `Authorization: Bearer TOKEN` (Prometheus, programs), or once as `?token=TOKEN` in a browser, which is given
 a cookie for it. A cookie goes to every port of its host, so it is not the token but a digest of it.
@@ -24,7 +24,7 @@ _COOKIE = b"p2ptrain-status-cookie-v1"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address, in brackets or not. A name other than localhost may be
+    """Return whether only this machine reaches the address, in brackets or not. A name other than localhost may be
     anybody's."""
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
@@ -40,14 +40,14 @@ def check_exposure(
     setting: str = "node.metrics_host",
     token_setting: str = "node.status_token_file=FILE",
 ) -> None:
-    """UsageError for an address that others reach, without a token. The settings are named in its words."""
+    """Raise UsageError for an address that others reach, without a token. The settings are named in its words."""
     if token_file is None and not is_loopback(host):
         hint = f"set {token_setting} as well (it is made with a new token if it is not there)"
         raise UsageError(f"{setting} {host} is not loopback, and there is no token for the page", hint)
 
 
 def load_or_create(path: Path) -> str:
-    """The token in a file, made if there is none. UsageError where others may read it, or it holds none."""
+    """Return the token in a file, made if there is none. UsageError where others may read it, or it holds none."""
     try:
         return load(path)
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def load_or_create(path: Path) -> str:
 
 
 def load(path: Path) -> str:
-    """The token in a file. FileNotFoundError, or as `load_or_create`."""
+    """Return the token in a file. FileNotFoundError; UsageError where others may read it, or it holds none."""
     try:
         return _read(path)
     except FileNotFoundError:
@@ -95,10 +95,10 @@ def _unusable(path: Path, error: Exception) -> RunError:
 
 
 def matches(token: str, given: str) -> bool:
-    """Whether they are the same, in a time that says nothing of where they differ."""
+    """Return whether both are the same, in a time that does not depend on where they differ."""
     return hmac.compare_digest(token.encode(), given.encode("utf-8", "surrogateescape"))
 
 
 def cookie_of(token: str) -> str:
-    """What a browser is given for the token."""
+    """Return the cookie that a browser is given for the token."""
     return hmac.new(token.encode(), _COOKIE, hashlib.sha256).hexdigest()

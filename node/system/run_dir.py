@@ -37,15 +37,15 @@ TARGETS = "targets.json"
 
 LOCK_TRIES = 5
 LOCK_AGAIN_S = 0.02
-"""Whoever looks whether a folder is in use holds its lock for a moment, too, of microseconds: tried again, so that no
-start fails for a look."""
+"""A process that checks whether a folder is in use holds its lock for microseconds, too. So the lock is tried
+again, and no start fails because of a check."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A node's name is a folder's name and a label: 64 characters are plenty, and none of them may leave the run folder."""
 
 
 def fresh_run_dir(now: datetime) -> Path:
-    """A run folder that nobody else has: sorted by time, and random so that two of one second differ."""
+    """Return a new run folder's path: sorted by time, and random so that two of one second differ."""
     return DEFAULT_ROOT / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
@@ -64,7 +64,7 @@ def make_dir(path: Path) -> Path:
 
 
 def make_node_dir(run_dir: Path, name: str) -> Path:
-    """`<run_dir>/<name>`, created. UsageError when the name cannot be a folder's."""
+    """Create `<run_dir>/<name>` and return it. UsageError when the name cannot be a folder's."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"node name {name!r} is not usable", "letters, digits, dots and dashes, 64 at most")
     return make_dir(run_dir / name)
@@ -82,7 +82,7 @@ def locked(folder: Path) -> Iterator[Path]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the folder. Raises OSError where there is no lock."""
+    """Return whether a process holds the folder. Raises OSError where there is no lock."""
     descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -105,7 +105,8 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def node_dirs(path: Path) -> list[Path]:
-    """The nodes' folders under a run folder, or the folder itself when it is a node's. UsageError when neither."""
+    """Return the nodes' folders under a run folder, or the folder itself when it is a node's. UsageError when
+    neither."""
     if not path.is_dir():
         raise UsageError(f"there is no run folder {path}", "give the folder that `p2ptrain up` or `node` named")
     if (path / EVENTS).is_file():
@@ -117,7 +118,7 @@ def node_dirs(path: Path) -> list[Path]:
 
 
 def natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key of folders by name: node-10 after node-9."""
+    """Return a sort key of folders by name: node-10 after node-9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 

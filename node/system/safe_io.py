@@ -10,7 +10,7 @@ from typing import IO
 
 
 def say(stream: IO[str], text: str) -> bool:
-    """Write and flush. When that fails the stream falls silent for good; whether it still speaks."""
+    """Write and flush; return whether the stream still works. When that fails nothing more is written to it."""
     try:
         stream.write(text)
         stream.flush()
@@ -21,7 +21,7 @@ def say(stream: IO[str], text: str) -> bool:
 
 
 def silence(stream: IO[str]) -> None:
-    """From now on, what is written on the stream goes nowhere."""
+    """Discard whatever is written to the stream from now on."""
     with suppress(OSError, ValueError):  # a stream without a descriptor, or closed
         descriptor = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)

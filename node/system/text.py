@@ -11,36 +11,36 @@ NOTHING = "-"
 
 
 def size(count: float | None) -> str:
-    """Bytes in powers of a thousand: `999 B`, `1.2 MB`."""
+    """Format bytes in powers of a thousand: `999 B`, `1.2 MB`."""
     if count is None:
         return NOTHING
     return _scaled(count, _BYTE_UNITS, " ")
 
 
 def amount(count: float | None) -> str:
-    """A count: `950`, `12.3k`, `1.2M`."""
+    """Format a count: `950`, `12.3k`, `1.2M`."""
     if count is None:
         return NOTHING
     return _scaled(count, _COUNT_UNITS, "")
 
 
 def loss(value: float | None) -> str:
-    """Three decimals."""
+    """Format a loss with three decimals."""
     return NOTHING if value is None else f"{value:.3f}"
 
 
 def measured(value: float, unit: str = "") -> str:
-    """A number in four significant digits, with its unit: `91.25 %`."""
+    """Format a number with four significant digits and its unit: `91.25 %`."""
     return f"{value:.4g} {unit}".rstrip()
 
 
 def share(value: float | None) -> str:
-    """A ratio of 0 to 1 as a percentage."""
+    """Format a ratio of 0 to 1 as a percentage."""
     return NOTHING if value is None else f"{100 * value:.0f}%"
 
 
 def duration(seconds: float | None) -> str:
-    """`9 s`, `2 min 05 s`, `3 h 20 min`."""
+    """Format seconds: `9 s`, `2 min 05 s`, `3 h 20 min`."""
     if seconds is None:
         return NOTHING
     whole = round(max(0.0, seconds))
@@ -52,22 +52,22 @@ def duration(seconds: float | None) -> str:
 
 
 def progress(done: int, total: int) -> str:
-    """`12/60`, or `12` before the total is known."""
+    """Format progress: `12/60`, or `12` before the total is known."""
     return f"{done}/{total}" if total else str(done)
 
 
 def peer(peer_id: str) -> str:
-    """A peer id short enough for a line: they all begin alike, so the end tells them apart."""
+    """Shorten a peer id for a line: they all begin alike, so the end tells them apart."""
     return f"..{peer_id[-8:]}" if len(peer_id) > 12 else peer_id
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
+    """Format a count with its noun: `1 node`, `2 nodes`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def excerpt(text: str, limit: int = 240, lines: int = 8) -> str:
-    """At most so many characters and lines, with anything that a terminal would act on taken out."""
+    """Return at most so many characters and lines, without anything that a terminal would act on."""
     shown = "".join(char if char.isprintable() or char == "\n" else "." for char in text)
     shown = "\n".join(shown.split("\n")[:lines])
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
@@ -82,7 +82,7 @@ def _scaled(value: float, units: tuple[str, ...], gap: str) -> str:
 
 
 def program() -> str:
-    """How the one who started this calls the program again: `p2ptrain`, or by its path when it is not on PATH."""
+    """Return how the user calls this program again: `p2ptrain`, or its path when it is not on PATH."""
     called = Path(sys.argv[0])
     if called.name != "p2ptrain" or shutil.which("p2ptrain") is not None or not called.is_file():
         return "p2ptrain"

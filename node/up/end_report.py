@@ -31,12 +31,12 @@ from p2ptrain.tasks.metrics import metric_units
 
 SAMPLE_BYTES = 200
 SAMPLE_TEMPERATURE = 0.8
-"""Text long enough to see words in, and of a temperature at which a small model is neither dull nor wild."""
+"""Length and temperature of the sample: long enough to see words; neither repetitive nor random."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What the swarm has come to."""
+    """The outcome of the swarm."""
 
     summary: SwarmSummary
     metric: str
@@ -85,7 +85,7 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
 
 
 def render(report: Report, plan: Plan, outcome: Outcome) -> RenderableType:
-    """The report for people."""
+    """Return the report for people."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(overflow="fold")
@@ -183,7 +183,7 @@ def _samples(report: Report) -> list[tuple[str, Text]]:
 
 
 def next_lines(plan: Plan) -> list[Text]:
-    """What to try next; commands stand on lines of their own, never to be wrapped."""
+    """Return what to try next. Commands stand on lines of their own, never to be wrapped."""
     config = plan.nodes[0].config
     us = text.program()
     tries = [("one node, and the line that joins another machine to it", f"{us} node")]

@@ -35,17 +35,18 @@ class Plan:
 
     @property
     def peers_file(self) -> Path:
-        """Where the nodes find each other's addresses."""
+        """Return where the nodes find each other's addresses."""
         return self.run_dir / PEERS
 
     @property
     def byzantine(self) -> int:
-        """How many of the nodes lie."""
+        """Return how many of the nodes lie."""
         return sum(node.byzantine for node in self.nodes)
 
 
 def make_plan(config: Config, *, run_dir: Path, nodes: int, byzantine: int, cores: int) -> Plan:
-    """The last `byzantine` of `nodes` carry the attack, the others are honest. UsageError on numbers that cannot be."""
+    """Plan a swarm: the last `byzantine` of `nodes` attack, the others are honest. UsageError on numbers that cannot
+    be."""
     if not 1 <= nodes <= MAX_NODES:
         raise UsageError(f"--nodes must be between 1 and {MAX_NODES}, not {nodes}")
     if not 0 <= byzantine < nodes:

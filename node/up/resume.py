@@ -32,7 +32,7 @@ class Start:
 
 
 def start_in(run_dir: Path, given: Raw, *, nodes: int | None, byzantine: int | None) -> Start:
-    """What is started in this folder: its own swarm with what was given over it, or a new one. Writes nothing.
+    """Return what is started in this folder: its own swarm with what was given over it, or a new one. Writes nothing.
     UsageError for what may not change, and for a folder of another kind of run."""
     kept = swarm_in(run_dir)
     if kept is None:
@@ -53,7 +53,8 @@ def start_in(run_dir: Path, given: Raw, *, nodes: int | None, byzantine: int | N
 
 
 def swarm_in(run_dir: Path) -> Start | None:
-    """The swarm that the nodes' folders tell of; None where there is none. UsageError for the run of a single node."""
+    """Return the swarm that the nodes' folders describe; None where there is none. UsageError for the run of a single
+    node."""
     names = names_in(run_dir)
     found = {int(match[1]): name for name in names if (match := _OURS.fullmatch(name))}
     kept = {index: its for index, name in sorted(found.items()) if (its := kept_in(run_dir / name)) is not None}
@@ -64,8 +65,8 @@ def swarm_in(run_dir: Path) -> Start | None:
 
 
 def arranged(kept: dict[int, Kept]) -> Start:
-    """The swarm of these nodes, of which some may be missing, by index. The last of a swarm's nodes lie. Where some
-    have checkpoints, these say what it is: an older release may have put more nodes beside them."""
+    """Return the swarm of these nodes, of which some may be missing, by index. The last of a swarm's nodes lie. Where
+    some have checkpoints, these decide: an older release may have put more nodes beside them."""
     first = kept[min(kept, key=lambda index: (not kept[index].trained, index))].raw
     count = _count(first) or 1 + max(kept)
     liars = [index for index, its in kept.items() if index < count and attacks(its.raw)]
@@ -84,8 +85,8 @@ def arranged(kept: dict[int, Kept]) -> Start:
 
 
 def check_fits(plan: Plan) -> None:
-    """UsageError where a node's checkpoint is of another run than the plan's, RunError where its model is of another
-    size than the task makes by now. To be called before anything is written."""
+    """Raise UsageError where a node's checkpoint is of another run than the plan's, RunError where its model is of
+    another size than the task makes by now. To be called before anything is written."""
     for node in plan.nodes:
         of_node(plan.run_dir / node.name, node.config.model_dump(mode="json", exclude_none=True))
     stores = (CheckpointStore(plan.run_dir / node.name / CHECKPOINTS) for node in plan.nodes)

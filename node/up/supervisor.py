@@ -2,7 +2,7 @@
 
 Each node is `python -m p2ptrain node --json` in a session of its own, so that Ctrl-C reaches the supervisor alone,
 which passes it on. Nodes write one event a line to stdout; their addresses go into the peers file that all of them
-re-read. A node that dies is told of and the rest goes on. stdin is a pipe that nothing is written to: when the
+re-read. A node that dies is reported and the rest goes on. stdin is a pipe that nothing is written to: when the
 supervisor is killed it closes, and the nodes stop by themselves.
 """
 
@@ -58,7 +58,7 @@ class NodeProcess:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process to be signalled."""
+        """Return whether there is a process to be signalled."""
         return self.process is not None and self.process.returncode is None
 
 
@@ -72,17 +72,17 @@ class Outcome:
 
     @property
     def finished(self) -> list[NodeProcess]:
-        """The nodes that trained to the last round."""
+        """Return the nodes that trained to the last round."""
         return [node for node in self.nodes if node.code == 0]
 
     @property
     def failed(self) -> list[NodeProcess]:
-        """The nodes that were to train honestly to the last round, and did not. How a liar ends is no matter."""
+        """Return the honest nodes that did not train to the last round. How a liar ends does not matter."""
         return [node for node in self.nodes if node.code != 0 and not node.plan.byzantine]
 
 
 class Supervisor:
-    """Runs a plan. `listener` hears every event, in the order in which the lines arrive."""
+    """Runs a plan. `listener` is called with every event, in the order in which the lines arrive."""
 
     def __init__(self, plan: Plan, listener: Listener, *, command: Command | None = None) -> None:
         self.nodes = [
@@ -185,7 +185,7 @@ class Supervisor:
 
     def _look_at(self, node: NodeProcess) -> None:
         before, now = node.progress.state, time.time()
-        # A process that is about to be waited for has let go of its lock: what it said last is still to be read.
+        # A process that is about to be waited for has released its lock: its last lines are still to be read.
         judge(node.progress, replace(look(node.folder), held=True), now)
         if node.progress.state == before:
             return
@@ -223,19 +223,19 @@ class Supervisor:
 
 
 def node_command(plan: Plan, node: NodePlan) -> list[str]:
-    """The command line of a node: `p2ptrain node` with a configuration file of its own."""
+    """Return the command line of a node: `p2ptrain node` with a configuration file of its own."""
     folder = plan.run_dir / node.name
     words = ["-m", "p2ptrain", "node", "--json", "--with-parent"]
     return [sys.executable, *words, "--run-dir", str(plan.run_dir), "--config", str(folder / CONFIG)]
 
 
 def write_peers(path: Path, addresses: Sequence[str]) -> None:
-    """The peers file, whole or not at all: nodes read it while it changes."""
+    """Write the peers file, whole or not at all: nodes read it while it changes."""
     write_atomic(path, "".join(f"{address}\n" for address in addresses).encode())
 
 
 async def _end(process: trio.Process) -> None:
-    """Let go of a process; kill it first if it is still there. No node outlives its supervisor."""
+    """Release a process; kill it first if it is still there. No node outlives its supervisor."""
     if process.returncode is None:
         process.kill()
         await process.wait()

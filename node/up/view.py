@@ -50,7 +50,7 @@ class View(Protocol):
         """Show the last state and leave the terminal as it was."""
 
     def event(self, name: str, event: Event) -> None:
-        """A node's event, or the supervisor's about it."""
+        """Show a node's event, or the supervisor's about it."""
 
 
 class LiveView:
@@ -86,7 +86,7 @@ class LiveView:
             self._notes.append(line)
 
     def render(self) -> RenderableType:
-        """The picture of this moment."""
+        """Return the picture of this moment."""
         return swarm_view(
             self._nodes,
             now=self._clock(),
@@ -177,7 +177,7 @@ def choose(
     byzantine: frozenset[str] = frozenset(),
     console: Console | None = None,
 ) -> View:
-    """The view that fits stdout."""
+    """Return the view that fits stdout."""
     console = console or Console()
     if json:
         return JsonView(sys.stdout)
@@ -187,8 +187,8 @@ def choose(
 
 
 class NoteTaker:
-    """Makes notes of events. What befalls the whole swarm is told of once: a warning with `about` (see the events'
-    table in docs/operations.md) by the first node that gives it, and its end by the last one that it is over for."""
+    """Makes notes of events. An event of the whole swarm gives one note: a warning with `about` (see the events' table
+    in docs/operations.md) by the first node that has it, and its end by the last one."""
 
     def __init__(self) -> None:
         self._warned: dict[str, set[str]] = {}

@@ -72,7 +72,7 @@ async def main(mib: int, times: int, join: list[str]) -> None:
     payload = np.random.default_rng(len(join)).bytes(mib * MIB)
     async with joined("lag", join, 1, mib * MIB) as member, trio.open_nursery() as nursery:
         tell("started", address=member.address)
-        await member.meet(1)
+        await member.connect(1)
         nursery.start_soon(partial(trio.to_thread.run_sync, training.run, abandon_on_cancel=True))
         for number in range(times):
             await exchange(member, payload, number + 1, training)

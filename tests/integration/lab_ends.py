@@ -35,7 +35,7 @@ async def main(listen: str, announce: str, mib: int, publishes: int, join: list[
     ) as member:
         tell("started", address=member.address, pid=0)
         if publishes:
-            await member.meet(1)
+            await member.connect(1)
             await publish(member, mib, publishes)
         while True:
             arrival = await member.arrivals.receive()

@@ -78,7 +78,7 @@ def test_small_swarms():
         (("ring", 8, 2, 0), "regular, dumbbell"),
         (("regular", 8, 8, 0), "between 1 and 7"),
         (("regular", 8, 0, 0), "between 1 and 7"),
-        (("regular", 8, 1, 0), "never hear"),
+        (("regular", 8, 1, 0), "no path connects"),
         (("regular", 7, 3, 0), "must be even"),
         (("dumbbell", 7, 0, 0), "even number"),
         (("dumbbell", 2, 0, 0), "4 or more"),

@@ -104,8 +104,10 @@ def test_a_failure_is_told_in_the_childs_words(workers: Workers):
 def test_silence_has_an_end_and_says_what_was_noted():
     with Workers(1.0) as workers:
         child = hired(workers, NOTES)
-        with pytest.raises(RunError, match=r"has not said 'met' within 1 s \(a neighbour is gone\)|has not said 'met'"):
-            workers.hear(child, "met")
+        with pytest.raises(
+            RunError, match=r"has not said 'connected' within 1 s \(a neighbour is gone\)|has not said 'connected'"
+        ):
+            workers.hear(child, "connected")
 
 
 def test_what_a_child_started_goes_with_it():

@@ -208,7 +208,7 @@ def test_who_meets_knows_everybody_and_hears_one_and_the_same():
     assert found["tracked_gossip"].shape.degree == 2
     assert not refused
     for more in ({"graph": "dumbbell", "degree": None}, {"attack": "dissensus", "byzantine": "1"}):
-        with pytest.raises(UsageError, match=r"all know each other|read one and the same"):
+        with pytest.raises(UsageError, match=r"all know each other|sends all the same"):
             asked("strategies", {**given, **more, "strategy": "moshpit"}, quick=False).recipes({})
 
 

@@ -22,7 +22,7 @@ from node.system import run_dir
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 ALERTS = (ROOT / "monitoring" / "alerts.yml").read_text(encoding="utf-8")
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GPU_METRICS = {f"p2ptrain_gpu_memory_{kind}_bytes" for kind in ("allocated", "reserved", "free")}
 
 

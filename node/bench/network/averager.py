@@ -28,7 +28,7 @@ ROUNDING: Final = 2.0**-24
 
 
 async def averager(orders: Orders) -> None:
-    """`start`, `meet`, then `prepare`, `average` and `check` by turns."""
+    """Run a peer that averages: orders are `start`, `connect`, then `prepare`, `average` and `check` by turns."""
     start = await orders.expect("start")
     torch.set_num_threads(1)
     codec = compress.get(start["codec"])
@@ -36,8 +36,8 @@ async def averager(orders: Orders) -> None:
     most_bytes = start["mib"] * MIB + SLACK_BYTES
     async with joined(start["swarm"], start["join"], others, most_bytes) as member:
         say("listening", address=member.address)
-        await orders.expect("meet")
-        say("met", seconds=await member.meet(others))
+        await orders.expect("connect")
+        say("connected", seconds=await member.connect(others))
         while True:
             order = await orders.expect("prepare")
             own_d = await in_thread(tensor, start, start["index"], order["repetition"])
@@ -64,7 +64,7 @@ async def _average(member: BenchMember, start: Order, codec: Compressor, own_d: 
 
 
 def tensor(start: Order, index: int, repetition: int) -> torch.Tensor:
-    """The tensor of peer `index`: (MiB * 2^18,), Gaussian, of the seed, the peer and the repetition alone."""
+    """Return the tensor of peer `index`: (MiB * 2^18,), Gaussian, of the seed, the peer and the repetition alone."""
     name = f"{start['seed']}|{index}|{repetition}".encode()
     seed = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
     return torch.randn(start["mib"] * MIB // FP32_BYTES, generator=torch.Generator().manual_seed(seed))

@@ -47,12 +47,13 @@ class Averaged:
 
 
 def way_for(codec: str, size: int, peers: int) -> Way:
-    """What moves fewer bytes, of vectors of `size` bytes. Parts are of whole chunks, so everybody must have one."""
+    """Return the way that moves fewer bytes, of vectors of `size` bytes. Parts are of whole chunks, so everybody must
+    have one."""
     return "parts" if codec == "none" and peers > 2 and size >= peers * CHUNK_BYTES else "mesh"
 
 
 async def by_mesh(member: BenchMember, codec: Compressor, own_d: torch.Tensor, round_: int, others: int) -> Averaged:
-    """Publish the tensor, take everybody's, average. The own one counts as the others see it, as in training."""
+    """Publish the tensor, fetch everybody's, average. The own one counts as the others see it, as in training."""
     numel = own_d.numel()
     began = now()
     payload = await in_thread(codec.encode, own_d)
@@ -69,7 +70,7 @@ async def by_mesh(member: BenchMember, codec: Compressor, own_d: torch.Tensor, r
 
 
 async def by_parts(member: BenchMember, codec: Compressor, own_d: torch.Tensor, round_: int) -> Averaged:
-    """Exchange parts with all neighbours. Raises RunError when one is missing: a bench does not make do."""
+    """Exchange parts with all neighbours. Raises RunError when one is missing: a benchmark needs all of them."""
     began = now()
     payload = await in_thread(codec.encode, own_d)
     published = now()
@@ -81,8 +82,8 @@ async def by_parts(member: BenchMember, codec: Compressor, own_d: torch.Tensor, 
 
 
 def mean_of_payloads(codec: Compressor, payloads: Sequence[bytes], numel: int) -> torch.Tensor:
-    """The mean of what they stand for. Of block codecs a chunk of all is decoded and summed at a time, in a core's
-    caches, so that of n payloads no n vectors are written and read."""
+    """Return the mean of the vectors in these payloads. Of block codecs a chunk of all is decoded and summed at a time,
+    in a core's caches, so that of n payloads no n vectors are written and read."""
     if not isinstance(codec, BlockCodec) or codec.sparse:
         return mean_of([codec.decode(payload, numel) for payload in payloads])
     mean_d = np.empty(numel, dtype=np.float32)
@@ -99,7 +100,7 @@ def mean_of_payloads(codec: Compressor, payloads: Sequence[bytes], numel: int) -
 
 
 def mean_of(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The product's own mean."""
+    """Return the mean as the product computes it."""
 
     def read(part: slice) -> torch.Tensor:
         return torch.stack([vector_d[part] for vector_d in vectors])
@@ -108,7 +109,7 @@ def mean_of(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def mean_of_bytes(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
-    """The same, of one part of fp32 vectors, as bytes."""
+    """Return the mean of one part of fp32 vectors, as bytes."""
     rows = [np.frombuffer(data, dtype="<f4") for data in vectors.values()]
 
     def read(part: slice) -> torch.Tensor:
@@ -124,7 +125,7 @@ def mean_of_bytes(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
 
 
 def joined_up(parts: Sequence[ReducedPart], numel: int) -> torch.Tensor:
-    """The whole mean, (numel,) fp32. Raises RunError when a part is missing."""
+    """Return the whole mean, (numel,) fp32. Raises RunError when a part is missing."""
     mean_d = np.empty(numel, dtype=np.float32)
     for part in parts:
         if part.data is None:

@@ -22,7 +22,7 @@ LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 RUN: Final = RunInfo(run_id=RunId(b"p2ptrain bench.."), genesis=Digest(bytes(32)))
 HISTORY: Final = 2
 """Links kept with their payloads. One would do, as nobody is ever behind; a node's eight would be gigabytes."""
-MEETING_S: Final = 30.0
+CONNECTING_S: Final = 30.0
 """For neighbours to find each other: three heartbeats, with each of which a member tells of those it knows."""
 
 
@@ -47,19 +47,19 @@ class BenchMember:
 
     @property
     def address(self) -> str:
-        """Where others dial it."""
+        """Return the address where others dial it."""
         return self._transport.addresses[0]
 
-    async def meet(self, others: int) -> float:
-        """Wait until so many neighbours are there and their chains followed; the seconds since our own start."""
-        found = await self.service.wait_for_neighbours(others, MEETING_S)
-        tracked = await self.service.wait_for_tracked(others, MEETING_S)
+    async def connect(self, others: int) -> float:
+        """Wait until so many neighbours are there and their chains followed. Returns seconds since our own start."""
+        found = await self.service.wait_for_neighbours(others, CONNECTING_S)
+        tracked = await self.service.wait_for_tracked(others, CONNECTING_S)
         if min(found, tracked) < others:
-            raise RunError(f"found {found} of {others} neighbours within {MEETING_S:.0f} s, and {tracked} answered")
+            raise RunError(f"found {found} of {others} neighbours within {CONNECTING_S:.0f} s, and {tracked} answered")
         return now() - self._began
 
     async def take(self) -> None:
-        """Accept what comes, until cancelled."""
+        """Accept every update, until cancelled."""
         async for update in self.service.updates:
             at = now()
             self.service.accepted(update)
@@ -77,7 +77,7 @@ async def joined(
     listen: str = LOOPBACK,
     announce: Sequence[str] = (),
 ) -> AsyncIterator[BenchMember]:
-    """A member of `swarm` while the block lasts, of which payloads of at most `most_bytes` are asked."""
+    """Run a member of `swarm` while the block lasts; payloads have at most `most_bytes`."""
     identity = Identity.generate()
     transport = Libp2pTransport(Libp2pConfig(listen=(listen,), announce=tuple(announce), swarm=swarm), identity.seed)
     config = GossipConfig(

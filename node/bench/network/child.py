@@ -26,17 +26,17 @@ ROLES: Final = {
 
 
 class Orders:
-    """What the parent says, one at a time."""
+    """Orders of the parent, one at a time."""
 
     def __init__(self, received: "trio.MemoryReceiveChannel[Order]") -> None:
         self._received = received
 
     async def next(self) -> Order:
-        """Wait for the next one."""
+        """Wait for the next order."""
         return await self._received.receive()
 
     async def expect(self, do: str) -> Order:
-        """Wait for the next one, which can only be this."""
+        """Wait for the next order, which can only be this."""
         order = await self.next()
         assert order["do"] == do, order
         return order
@@ -52,12 +52,12 @@ def say(said: str, **fields: object) -> None:
 
 
 def now() -> float:
-    """Seconds of the clock that all processes of this machine share."""
+    """Return the seconds of the clock that all processes of this machine share."""
     return time.monotonic()
 
 
 def main(role: str) -> None:
-    """Be what `role` names until the parent closes stdin. What goes wrong is told to it."""
+    """Run the role `role` until the parent closes stdin. Errors are reported to it."""
     gc_tuning.starting()
     sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
     module, name = ROLES[role]

@@ -30,7 +30,7 @@ class _Blob:
 
 
 def digest_of(parts: Iterable[bytes]) -> str:
-    """The whole blob's BLAKE2b-256: the bench's own, beside those of the protocol's chunks."""
+    """Return the whole blob's BLAKE2b-256: the benchmark's own, beside those of the protocol's chunks."""
     hashed = hashlib.blake2b(digest_size=32)
     for part in parts:
         hashed.update(part)
@@ -38,13 +38,14 @@ def digest_of(parts: Iterable[bytes]) -> str:
 
 
 async def publisher(orders: Orders) -> None:
-    """`start`, then `make` and `publish` by turns; the other ways only need the bytes to be there."""
+    """Run the publishing end: orders are `start`, then `make` and `publish` by turns. The other ways only need the
+    bytes."""
     start = await orders.expect("start")
     size = start["mib"] * MIB
     blob = _Blob(np.random.default_rng(start["seed"]))
     async with joined(start["swarm"], [], 1, size) as member, serving(lambda: blob.data) as addresses:
         say("ready", addresses={"gossip": member.address, **addresses})
-        await member.meet(1)
+        await member.connect(1)
         round_ = 0
         while True:
             order = await orders.next()
@@ -58,11 +59,12 @@ async def publisher(orders: Orders) -> None:
 
 
 async def fetcher(orders: Orders) -> None:
-    """`start`, then `fetch` in a way that is named. By gossip it only waits: the swarm says that there is something."""
+    """Run the fetching end: orders are `start`, then `fetch` in a way that is named. By gossip it only waits for the
+    announcement."""
     start = await orders.expect("start")
     size, addresses = start["mib"] * MIB, start["addresses"]
     async with joined(start["swarm"], [addresses["gossip"]], 1, size) as member, fetching(addresses) as ways:
-        say("met", seconds=await member.meet(1))
+        say("connected", seconds=await member.connect(1))
         while True:
             order = await orders.expect("fetch")
             began, parts = now(), []

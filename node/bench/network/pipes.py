@@ -1,6 +1,6 @@
 """The same bytes without gossip: over the installed libp2p's Noise and yamux, and over a bare TCP socket.
 
-The fetcher opens a stream, or a connection, and reads to a length that it knows; whoever holds the bytes writes them
+The fetcher opens a stream, or a connection, and reads to a length that it knows; the other end writes them
 in pieces. Nothing is hashed while the clock runs: what is measured here is the least that any exchange can take.
 """
 
@@ -26,7 +26,7 @@ Fetch = Callable[[int], Awaitable[list[bytes]]]
 
 @asynccontextmanager
 async def serving(source: Source) -> AsyncIterator[dict[str, str]]:
-    """Give `source` to everyone who asks, in either way; yields the addresses."""
+    """Serve `source` to everyone who asks, in either way; yield the addresses."""
 
     async def over_libp2p(stream: Any) -> None:
         await _send(stream.write, source(), PIECE_BYTES)
@@ -44,7 +44,8 @@ async def serving(source: Source) -> AsyncIterator[dict[str, str]]:
 
 @asynccontextmanager
 async def fetching(addresses: dict[str, str]) -> AsyncIterator[dict[str, Fetch]]:
-    """A way to fetch from each of the addresses, by its name. libp2p is connected already, as gossip is."""
+    """Yield a function that fetches from each of the addresses, by its name. libp2p is connected already, as gossip
+    is."""
     async with bare_host(_refuse) as host:
         await host.connect(addresses["bare"])
 

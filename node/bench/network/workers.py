@@ -1,4 +1,4 @@
-"""The parent's side: starts processes, tells them what to do, hears what they say, and leaves none behind.
+"""The parent's side: starts processes, gives them orders, reads their messages, and leaves none behind.
 
 Each child leads a process group of its own, so that Ctrl-C reaches the parent alone and whatever a child has started
 goes with it. At the end all are killed: they hold nothing that is worth keeping. Every wait has a bound, and ends at
@@ -31,7 +31,7 @@ BURIED_S: Final = 5.0
 
 
 class Worker:
-    """A process that was started, and what it has said that nobody has heard yet."""
+    """A process that was started, and its messages that were not read yet."""
 
     def __init__(self, name: str, process: "subprocess.Popen[bytes]", stderr: IO[bytes]) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Worker:
         self._pending = b""
 
     def take(self, data: bytes) -> None:
-        """Bytes of its stdout. What is no message of ours is some library's, and dropped."""
+        """Take in bytes of its stdout. What is no message of ours is some library's, and dropped."""
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
             try:
@@ -57,19 +57,19 @@ class Worker:
                     self.said.append(message)
 
     def last_words(self) -> str:
-        """The last line that it wrote on stderr."""
+        """Return the last line that it wrote on stderr."""
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, size - TAIL_BYTES))
         lines = self._stderr.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def kill(self) -> None:
-        """The process, and all of its group."""
+        """Kill the process, and all of its group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def bury(self) -> None:
-        """Wait for its end, and let go of everything."""
+    def reap(self) -> None:
+        """Wait for its end, and close its pipes."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(BURIED_S)
         for pipe in (self.process.stdin, self.process.stdout):
@@ -94,15 +94,15 @@ class Workers:
         for child in self._children:
             child.kill()
         for child in self._children:
-            child.bury()
+            child.reap()
         self._selector.close()
 
     def hire(self, name: str, role: str) -> Worker:
-        """A process of ours in a role of `child.py`."""
+        """Start a process of ours in a role of `child.py`."""
         return self.hire_command(name, [sys.executable, "-m", "node.bench.network.child", role])
 
     def hire_command(self, name: str, command: Sequence[str]) -> Worker:
-        """Any process that keeps to the same manners."""
+        """Start any process that follows the same protocol on stdin and stdout."""
         stderr = tempfile.TemporaryFile()  # noqa: SIM115  # the child's for its whole life
         process = subprocess.Popen(
             command,
@@ -134,7 +134,7 @@ class Workers:
             self.tell(child, do, **order)
 
     def hear(self, child: Worker, kind: str) -> Message:
-        """The next thing that `child` says, which must be of this kind. RunError when it fails, dies or is silent."""
+        """Return the next message of `child`, which must be of this kind. RunError when it fails, dies or is silent."""
         deadline = time.monotonic() + self._patience_s
         while not child.said:
             left = deadline - time.monotonic()
@@ -149,7 +149,7 @@ class Workers:
         return message
 
     def hear_all(self, children: Iterable[Worker], kind: str) -> list[Message]:
-        """One message of this kind of each."""
+        """Return one message of this kind of each."""
         return [self.hear(child, kind) for child in children]
 
     def _listen(self, left_s: float) -> None:
@@ -159,7 +159,7 @@ class Workers:
             child.take(data)
             if not data:
                 self._selector.unregister(key.fileobj)
-                if not child.said:  # else its last word says more: it may be why
+                if not child.said:  # else its last line says more: it may be why
                     raise self._death(child)
 
     def _death(self, child: Worker) -> RunError:

@@ -25,22 +25,23 @@ class AllShards:
         self.metrics, self.units = own_metrics(task), metric_units(task)
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
-        """`size` examples of each shard, in the shards' order. `shard` is not looked at."""
+        """Return `size` examples of each shard, in the shards' order. `shard` is ignored."""
         shards = [Shard(index=index, count=self._count) for index in range(self._count)]
         batches = [self._task.train_batch(step, seed=seed, shard=each, size=size) for each in shards]
         return joined(batches)
 
 
 def alone(task: Task, train: TrainConfig) -> Trainer:
-    """One node with all the data."""
+    """Train one node with all the data."""
     return Trainer(task, train, Shard())
 
 
 def synchronous(task: Task, train: TrainConfig, nodes: int) -> Trainer:
-    """Data parallel over `nodes`."""
+    """Train data parallel over `nodes`."""
     return Trainer(AllShards(task, nodes), train, Shard())
 
 
 def ring_all_reduce_bytes(numel: int, nodes: int) -> float:
-    """What one node sends in one fp32 ring all-reduce, the cheapest exact mean there is: 2 (N-1)/N of the vector."""
+    """Return what one node sends in one fp32 ring all-reduce, the cheapest exact mean there is: 2 (N-1)/N of the
+    vector."""
     return 2 * (nodes - 1) / nodes * FP32_BYTES * numel

@@ -22,14 +22,14 @@ Simulated = VectorAttack | ModelAttack | DataAttack | EdgeAttack
 
 
 @runtime_checkable
-class Voiced(Protocol):
-    """A strategy whose voice can be forked."""
+class HasEncoder(Protocol):
+    """A strategy whose encoder can be forked."""
 
     encoder: UpdateEncoder
 
 
 def simulated() -> list[str]:
-    """The attacks that a simulation can show."""
+    """Return the attacks that a simulation can show."""
     return [name for name in attacks.names() if isinstance(attacks.find(name), Simulated)]
 
 
@@ -41,12 +41,12 @@ class Conspiracy:
         self._find()
 
     def task(self, task: Task) -> Task:
-        """What a liar trains on. TaskError where the data cannot be attacked so."""
+        """Return what a liar trains on. TaskError where the data cannot be attacked so."""
         attack = self._find()
         return attack.poison(task) if isinstance(attack, DataAttack) else task
 
     def member(self, sync: SyncStrategy, index: int) -> SyncStrategy:
-        """A liar's strategy. Each has an attack of its own, which may remember what it said."""
+        """Return a liar's strategy. Each has an attack of its own, which may remember what it sent."""
         attack = self._find()
         if not isinstance(attack, VectorAttack | ModelAttack):
             return sync
@@ -55,10 +55,10 @@ class Conspiracy:
         generator = torch.Generator().manual_seed(LIAR_SEED + self._recipe.config.train.seed + index)
         return liar_of(sync, attack, generator=generator)
 
-    def whispers(self) -> "Whispers | None":
-        """Where every victim is told something else."""
+    def edge_lies(self) -> "EdgeLies | None":
+        """Return the edge attack, where every victim is sent something else; None for other attacks."""
         attack = self._find()
-        return Whispers(attack, self._recipe) if isinstance(attack, EdgeAttack) else None
+        return EdgeLies(attack, self._recipe) if isinstance(attack, EdgeAttack) else None
 
     def _find(self) -> Attack | None:
         section, options = self._recipe.config.attack, self._recipe.config.attack.options
@@ -93,29 +93,29 @@ class Colluding:
         return self._attack(honest_nd[: self._known], self._liars, generator)[self._part : self._part + 1]
 
 
-class Whispers:
-    """An edge attack: for each liar and each of its victims a voice of its own."""
+class EdgeLies:
+    """An edge attack: for each liar and each of its victims an encoder of its own."""
 
     def __init__(self, attack: EdgeAttack, recipe: RunSpec) -> None:
         self._attack = attack
         self._honest = recipe.shape.nodes - recipe.shape.byzantine
         self._neighbours = recipe.neighbours
         self._graph = honest_graph(self._neighbours, self._honest)
-        self._voices: dict[tuple[int, int], UpdateEncoder] = {}
+        self._encoders: dict[tuple[int, int], UpdateEncoder] = {}
 
     def open(self, liar: int, sync: SyncStrategy) -> None:
-        """Begin to speak, from the initial model. ValueError when the strategy does not let go of its voice."""
-        if not isinstance(sync, Voiced):
-            raise ValueError(f"the strategy {sync.name} cannot be attacked on its edges: it shows no voice")
+        """Fork the encoders of a liar, from the initial model. ValueError when the strategy has none to fork."""
+        if not isinstance(sync, HasEncoder):
+            raise ValueError(f"the strategy {sync.name} cannot be attacked on its edges: it has no encoder to fork")
         for victim in self._neighbours[liar]:
             if victim < self._honest:
-                self._voices[liar, victim] = sync.encoder.fork()
+                self._encoders[liar, victim] = sync.encoder.fork()
 
     def messages(self, x_hd: torch.Tensor, round: int) -> dict[tuple[int, int], Message]:
-        """By liar and victim, what the one tells the other, from the honest nodes' models (h, d)."""
+        """Return, by liar and victim, what the one sends the other, from the honest nodes' models (h, d)."""
         lies_hd = self._attack.lies(x_hd, self._graph)
         said: dict[tuple[int, int], Message] = {}
-        for (liar, victim), encoder in self._voices.items():
+        for (liar, victim), encoder in self._encoders.items():
             message = encoder.draft(lies_hd[victim], anchor_d=encoder.public_d, round=round)
             said[liar, victim] = message
             try:
@@ -126,7 +126,7 @@ class Whispers:
 
 
 def honest_graph(neighbours: graph.Neighbours, honest: int) -> HonestGraph:
-    """Equal weights for all edges and for oneself, as a mean over the largest neighbourhood has them."""
+    """Return equal weights for all edges and for oneself, as a mean over the largest neighbourhood has them."""
     weight = 1 / (1 + max(map(len, neighbours)))
     weight_hh = torch.zeros(honest, honest)
     liar_weight_h = torch.zeros(honest)

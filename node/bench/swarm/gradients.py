@@ -16,7 +16,7 @@ from p2ptrain.training import Trainer
 
 
 class GradientSwarm:
-    """Simulate data-parallel training. ValueError with liars: every gradient is sent as it is."""
+    """Simulates data-parallel training. ValueError with liars: every gradient is sent as it is."""
 
     def __init__(self, recipe: RunSpec, task: Task) -> None:
         if recipe.shape.byzantine:
@@ -33,7 +33,7 @@ class GradientSwarm:
         self._step = 0
 
     def step(self) -> None:
-        """Gradients, messages, the average, a step of every node."""
+        """Run one step: gradients, messages, the average, a step of every node."""
         listener, *others = self.names
         for name, trainer in zip(self.names, self.trainers, strict=True):
             message = self.members[name].encode(trainer.gradient()[1], step=self._step)
@@ -46,5 +46,5 @@ class GradientSwarm:
         self._step += 1
 
     def model(self) -> torch.Tensor:
-        """Every node's, fp32 (d,)."""
+        """Return the model that every node has, fp32 (d,)."""
         return self.trainers[0].vector()

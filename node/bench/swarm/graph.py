@@ -17,7 +17,7 @@ Neighbours = list[frozenset[int]]
 
 
 def build(graph: str, nodes: int, degree: int, seed: int, liars: int = 0) -> Neighbours:
-    """The neighbours of each node; the last `liars` of them are liars. ValueError on a graph that cannot be."""
+    """Return the neighbours of each node; the last `liars` of them are liars. ValueError on a graph that cannot be."""
     if graph == "dumbbell":
         return _dumbbell(nodes, liars)
     if graph == REGULAR:
@@ -29,7 +29,7 @@ def _regular(nodes: int, degree: int, seed: int) -> Neighbours:
     if nodes > 1 and not 0 < degree < nodes:
         raise ValueError(f"degree must be between 1 and {nodes - 1} for {nodes} nodes, not {degree}")
     if nodes > 2 and degree == 1:
-        raise ValueError("degree 1 leaves pairs that never hear of each other: 2 or more")
+        raise ValueError("degree 1 leaves pairs that no path connects: 2 or more")
     if nodes * degree % 2 and nodes > 1:
         raise ValueError(f"{nodes} nodes cannot have {degree} neighbours each: one of the two must be even")
     order = list(range(nodes))

@@ -1,4 +1,4 @@
-"""Tasks for tables of robustness: the nodes' data unlike in a way that `digits` and byte-lm do not offer.
+"""Tasks for tables of robustness: the nodes' data differ in a way that `digits` and byte-lm do not offer.
 
 --task node.bench.swarm.heterogeneous:halved_digits     for the dumbbell: each half of the swarm has half of the classes
 --task node.bench.swarm.heterogeneous:small_text        byte-lm of 33k parameters; also --partition dirichlet
@@ -77,7 +77,7 @@ class Heterogeneous(Split):
     alpha: float
 
     def train_blocks(self, shard: Shard) -> Starts:
-        """Indices of the shard's blocks. A shard that the draws leave empty has the first block of all."""
+        """Return the indices of the shard's blocks. A shard that the draws leave empty has the first block of all."""
         rng = np.random.default_rng(DEAL_SEED)
         train: Starts = np.setdiff1d(np.arange(self.blocks), self.held_out_blocks())
         mine: list[Starts] = []

@@ -15,7 +15,7 @@ from node.system.errors import RunError
 
 
 def run_all(recipes: Sequence[RunSpec], jobs: int) -> Iterator[tuple[RunSpec, Document | ValueError]]:
-    """Each recipe with its row, as they finish; with the ValueError of one whose settings do not go together.
+    """Yield each run with its row, as they finish; with the ValueError of one whose settings do not go together.
 
     One job runs here, in the recipes' order. RunError when a process dies.
     """

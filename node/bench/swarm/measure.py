@@ -29,11 +29,11 @@ class Classifies(Protocol):
     """A task that can say how often its model is right."""
 
     def accuracy(self, model: nn.Module) -> float:
-        """Share of the held-out examples."""
+        """Return the share of the held-out examples that the model gets right."""
 
 
 def measure(recipe: RunSpec) -> Document:
-    """Run it. ValueError on settings that do not go together; a run that diverges is a result."""
+    """Carry out a run. ValueError on settings that do not go together; a run that diverges is a result."""
     torch.set_num_threads(max(1, recipe.config.train.threads))
     section = recipe.config.task
     task = tasks.get(section.name, **section.options)
@@ -50,7 +50,7 @@ def _way(recipe: RunSpec) -> Callable[[RunSpec, Task], Document]:
 
 
 def labels(recipe: RunSpec) -> Document:
-    """What a row is called by."""
+    """Return what a row is called by."""
     config, swarm = recipe.config, recipe.kind == "swarm"
     return {
         "strategy": config.sync.strategy if swarm else recipe.kind,
@@ -179,5 +179,5 @@ def _bits(size: int, by: int) -> float:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, rounded; None for what JSON has no word for."""
+    """A finite number, rounded; None for what JSON cannot express."""
     return round(float(value), 5) if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""What `strategies` and `robust` do when they are not told otherwise, in the words of the command line."""
+"""Defaults of `strategies` and `robust`, as the command line would give them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ Words = Mapping[str, Any]
 """Options by their names, as given; None where not."""
 
 COMPOSED = "nnm+trimmed_mean,bucketing+trimmed_mean"
-"""What unlike data ask for, and `all`, the rules that stand alone, does not name."""
+"""Rules for heterogeneous data, which `all`, the rules that stand alone, does not name."""
 
 COMMON: Words = {
     "strategy": OWN,
@@ -68,7 +68,8 @@ SETTINGS = {
 
 
 def asked(benchmark: str, given: Words, *, quick: bool) -> Asked:
-    """The choices of a study from what was given and, for the rest, this file. UsageError on what cannot be."""
+    """Return the choices of a study: those given and, for the rest, those of this file. UsageError on what cannot
+    be."""
     given = {key: value for key, value in given.items() if value is not None}
     preset = dict((QUICK if quick else FULL)[benchmark])
     if given.get("task", preset.get("task")) != preset.get("task"):

@@ -21,7 +21,7 @@ class Results:
         self._found = {_key(now): row for row, told in mine if isinstance(told, dict) and (now := reread(told))}
 
     def find(self, document: Document) -> Document | None:
-        """The row of the run that `document` describes. The last one, should there be several."""
+        """Return the row of the run that `document` describes. The last one, should there be several."""
         return self._found.get(_key(document))
 
     def add(self, row: Document) -> Document:

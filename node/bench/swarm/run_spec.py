@@ -60,11 +60,12 @@ class RunSpec:
         attack = self.config.attack
         if _in_groups(self.config) and isinstance(attack.find(), EdgeAttack):
             raise ValueError(
-                f"{attack.name} tells each victim something else, and all of a group read one and the same"
+                f"{attack.name} tells each victim something else, and a group all-reduce sends all the same"
             )
 
     def document(self) -> Document:
-        """What decides the outcome, as JSON: a baseline's says nothing of a learning rule that it does not use."""
+        """Return what decides the outcome, as JSON: a baseline's has no settings of a learning rule that it does not
+        use."""
         dumped = self.config.model_dump(mode="json")
         train = {key: value for key, value in dumped["train"].items() if key not in ("threads", "eval_every")}
         told: Document = {"kind": self.kind, "task": dumped["task"], "train": train}
@@ -76,15 +77,15 @@ class RunSpec:
 
     @property
     def neighbours(self) -> graph.Neighbours:
-        """Each node's."""
+        """Return the neighbours of each node."""
         shape = self.shape
         return graph.build(shape.graph, shape.nodes, shape.degree, self.config.train.seed, shape.byzantine)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Every combination of the axes' values, laid over a base configuration. Under an all-reduce strategy
-    everybody knows everybody, whatever the degree is: it costs no bytes, and others could not agree on groups."""
+    """Every combination of the axes' values, laid over a base configuration. With group all-reduce all nodes know each
+    other, whatever the degree is: it costs no bytes, and others could not agree on groups."""
 
     base: Raw
     shape: Shape
@@ -96,7 +97,8 @@ class Grid:
     """Inner steps of the whole run: rounds follow from it and each run's inner steps, for equal tokens."""
 
     def recipes(self, refused: dict[str, str]) -> Iterator[RunSpec]:
-        """In the order of the axes, the last one fastest. Combinations that cannot be go to `refused`, with why."""
+        """Return the runs in the order of the axes, the last one fastest. Combinations that cannot be go to `refused`,
+        with why."""
         for values in itertools.product(*self.axes.values()):
             chosen = dict(zip(self.axes, values, strict=True))
             try:
@@ -133,8 +135,8 @@ def _in_groups(config: Config) -> bool:
 
 
 def reread(document: Document) -> Document | None:
-    """A document as this version would write it: settings that it did not know have their defaults. None: no such run
-    can be."""
+    """Return a document as this version would write it: settings that it did not know have their defaults. None: no
+    such run can be."""
     try:
         config = from_raw({section: document[section] for section in SECTIONS if section in document})
         told = {field.name: document[field.name] for field in fields(Shape) if field.name in document}
@@ -145,7 +147,8 @@ def reread(document: Document) -> Document | None:
 
 
 def baseline(recipe: RunSpec, kind: Kind) -> RunSpec:
-    """The run of `kind` with the same training. Without rounds: the same for every H with the same number of steps."""
+    """Return the run of `kind` with the same training. Without rounds: the same for every H with the same number of
+    steps."""
     train = recipe.config.train
     steps = replace(train, rounds=train.total_steps, inner_steps=1, eval_every=train.eval_every * train.inner_steps)
     shape = replace(recipe.shape, byzantine=0, late_steps=0)
@@ -153,7 +156,7 @@ def baseline(recipe: RunSpec, kind: Kind) -> RunSpec:
 
 
 def parse_axis(text: str) -> tuple[tuple[str, str], list[Any]]:
-    """`section.key=a,b,c` as an axis. Raises UsageError when the text has another form."""
+    """Parse `section.key=a,b,c` as an axis. Raises UsageError when the text has another form."""
     section, key, _ = parse_set(text)
     if section not in (*SECTIONS, SWARM):
         raise UsageError(f"--vary {text!r}: there is no section {section!r}", f"one of {', '.join(SECTIONS)}, {SWARM}")

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from node.bench.swarm.byzantine_nodes import Whispers
+from node.bench.swarm.byzantine_nodes import EdgeLies
 from node.bench.swarm.simulated_allreduce import SimulatedAllReduce
 from node.bench.swarm.simulated_gossip import SimulatedGossip
 from node.bench.swarm.simulated_node import SimulatedNode
@@ -27,12 +27,12 @@ def averager_of(
     liars: Sequence[SimulatedNode],
     *,
     traffic: Traffic,
-    whispers: Whispers | None,
+    edge_lies: EdgeLies | None,
 ) -> SimulatedAverager:
     """Build the counterpart of the strategy's averager. ValueError where it has none, or the strategy does not fit."""
     averager = config.spec().averager
     if averager == GOSSIP:
-        return SimulatedGossip(honest, liars, traffic=traffic, whispers=whispers)
+        return SimulatedGossip(honest, liars, traffic=traffic, edge_lies=edge_lies)
     if averager == ALLREDUCE:
         return SimulatedAllReduce(honest, liars, traffic=traffic)
     raise ValueError(f"rounds that the averager {averager!r} closes cannot be simulated: p2ptrain up runs real nodes")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from node.bench.swarm.byzantine_nodes import Whispers
+from node.bench.swarm.byzantine_nodes import EdgeLies
 from node.bench.swarm.simulated_node import SimulatedNode
 from node.bench.swarm.traffic import Traffic
 from p2ptrain.compress import PayloadError
@@ -12,7 +12,7 @@ from p2ptrain.sync import Message, RoundResult
 
 
 class SimulatedGossip:
-    """`whispers`: where liars tell each victim something else. ValueError when their strategies do not let them."""
+    """`edge_lies`: where liars tell each victim something else. ValueError when their strategies do not let them."""
 
     def __init__(
         self,
@@ -20,23 +20,23 @@ class SimulatedGossip:
         liars: Sequence[SimulatedNode],
         *,
         traffic: Traffic,
-        whispers: Whispers | None,
+        edge_lies: EdgeLies | None,
     ) -> None:
         self._honest, self._liars = honest, liars
         self._nodes = (*honest, *liars)
         self._traffic = traffic
-        self._whispers = whispers
-        if whispers is not None:
+        self._edge_lies = edge_lies
+        if edge_lies is not None:
             for index, liar in enumerate(liars, start=len(honest)):
-                whispers.open(index, liar.sync)
+                edge_lies.open(index, liar.sync)
 
     def exchange(self, thetas: Mapping[str, torch.Tensor], round: int) -> Iterator[RoundResult]:
         """Publish and deliver this round's payloads."""
         self._publish(self._honest, thetas, round)
-        if self._whispers is None:
+        if self._edge_lies is None:
             self._publish(self._liars, thetas, round)
         else:
-            self._whisper(self._whispers, thetas, round)
+            self._lie_to_each(self._edge_lies, thetas, round)
         return (
             node.sync.aggregate(thetas[node.name], dict.fromkeys(node.tracked, 0), round=round) for node in self._nodes
         )
@@ -50,10 +50,10 @@ class SimulatedGossip:
             if speaker in self._honest:
                 self._traffic.count(len(said[speaker.name].payload), len(hearers))
 
-    def _whisper(self, whispers: Whispers, thetas: Mapping[str, torch.Tensor], round: int) -> None:
+    def _lie_to_each(self, edge_lies: EdgeLies, thetas: Mapping[str, torch.Tensor], round: int) -> None:
         """Liars, who tell each victim something else, tell each other nothing."""
         models_hd = torch.stack([thetas[node.name] for node in self._honest])
-        for (liar, victim), message in whispers.messages(models_hd, round).items():
+        for (liar, victim), message in edge_lies.messages(models_hd, round).items():
             if self._nodes[liar].name in self._nodes[victim].tracked:
                 self._deliver(self._nodes[victim], self._nodes[liar].name, message)
 

@@ -18,7 +18,7 @@ from p2ptrain.training import Trainer
 
 
 class Swarm:
-    """Nodes that take their rounds in step. The liars are the last ones."""
+    """Nodes that do their rounds at the same time. The liars are the last ones."""
 
     def __init__(self, recipe: RunSpec, task: Task) -> None:
         self.recipe = recipe
@@ -38,21 +38,21 @@ class Swarm:
             self.honest,
             self.liars,
             traffic=self.traffic,
-            whispers=self._conspiracy.whispers(),
+            edge_lies=self._conspiracy.edge_lies(),
         )
 
     @property
     def numel(self) -> int:
-        """The model's parameters."""
+        """Return the number of the model's parameters."""
         return self.nodes[0].trainer.numel
 
     @property
     def robust_share(self) -> float:
-        """Share of the honest nodes' rounds in which the aggregator could keep its promise."""
+        """Return the share of the honest nodes' rounds in which the aggregator could keep its promise."""
         return self.robust_rounds / max(1, self.rounds * len(self.honest))
 
     def round(self) -> float:
-        """Inner steps, exchange, late steps, aggregation. The honest nodes' mean consensus distance."""
+        """Run inner steps, exchange, late steps and aggregation. Returns the honest nodes' mean consensus distance."""
         steps, late = self.recipe.config.train.inner_steps, self.recipe.shape.late_steps
         self._steps(steps - late)
         thetas = {node.name: node.trainer.vector() for node in self.nodes}
@@ -71,7 +71,7 @@ class Swarm:
         return distance
 
     def mean_model(self) -> torch.Tensor:
-        """The honest nodes' average, fp32 (d,)."""
+        """Return the honest nodes' average, fp32 (d,)."""
         mean_d = self.honest[0].anchor_d.clone()
         for count, node in enumerate(self.honest[1:], start=2):
             mean_d += (node.anchor_d - mean_d) / count

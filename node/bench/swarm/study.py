@@ -14,7 +14,7 @@ from node.bench.swarm.run_spec import Document, Kind, RunSpec, baseline
 from node.system.errors import UsageError
 
 Say = Callable[[int, int, str], None]
-"""Told of each finished run: how many are done, of how many, and what came of it."""
+"""Called with each finished run: how many are done, of how many, and what came of it."""
 
 
 @dataclass(kw_only=True)
@@ -30,7 +30,7 @@ class Study:
     """Combinations that cannot be, with why; `rows` adds those that are found out later."""
 
     def rows(self) -> Iterator[Row]:
-        """The runs' rows: first those found in the file. UsageError when not one of the combinations can be."""
+        """Return the runs' rows: first those found in the file. UsageError when not one of the combinations can be."""
         results = Results(self.out, self.benchmark)
         open_recipes: list[RunSpec] = []
         told = 0
@@ -60,18 +60,18 @@ class Study:
 
 
 def distinct(recipes: Iterable[RunSpec]) -> list[RunSpec]:
-    """Each run once, in order."""
+    """Return each run once, in order."""
     return list({json.dumps(recipe.document(), sort_keys=True): recipe for recipe in recipes}.values())
 
 
 def with_baselines(recipes: Sequence[RunSpec]) -> list[RunSpec]:
-    """The runs, after one node alone and all as one with the same training."""
+    """Return the runs, after one node alone and all as one with the same training."""
     kinds: tuple[Kind, ...] = ("alone", "synchronous")
     return [*distinct(baseline(recipe, kind) for recipe in recipes for kind in kinds), *recipes]
 
 
 def groups(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows that differ in nothing but the seed."""
+    """Group rows that differ in nothing but the seed."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         recipe = recipe_of(row)
@@ -81,7 +81,7 @@ def groups(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def varied(rows: Sequence[Row], *, known: Sequence[str]) -> list[str]:
-    """The settings, as `section.key`, that need a column: runs of one strategy and compressor differ in them.
+    """Return the settings, as `section.key`, that need a column: runs of one strategy and compressor differ in them.
 
     Those that only go with the strategy, its own defaults, and `known` ones are left out.
     """
@@ -95,7 +95,7 @@ def varied(rows: Sequence[Row], *, known: Sequence[str]) -> list[str]:
 
 
 def flattened(recipe: Mapping[str, Any]) -> Document:
-    """Sections as dotted keys."""
+    """Return sections as dotted keys."""
     flat: Document = {}
     for key, value in recipe.items():
         if isinstance(value, Mapping):
@@ -106,24 +106,24 @@ def flattened(recipe: Mapping[str, Any]) -> Document:
 
 
 def values(rows: Iterable[Row], key: str) -> list[float]:
-    """The numbers that the rows have for `key`."""
+    """Return the numbers that the rows have for `key`."""
     return [float(value) for row in rows if isinstance(value := row.get(key), int | float)]
 
 
 def mean(rows: Sequence[Row], key: str) -> float | None:
-    """Over the rows (seeds); None unless all have a number: one that diverged leaves no mean."""
+    """Return the mean over the rows (seeds); None unless all have a number: one that diverged leaves no mean."""
     found = values(rows, key)
     return statistics.fmean(found) if rows and len(found) == len(rows) else None
 
 
 def spread(rows: Sequence[Row], key: str) -> float | None:
-    """Standard deviation over the rows (seeds), of two at the least."""
+    """Return the standard deviation over the rows (seeds), of two at the least."""
     found = values(rows, key)
     return statistics.stdev(found) if len(found) == len(rows) > 1 else None
 
 
 def recipe_of(row: Row) -> Mapping[str, Any]:
-    """The document of the run that made the row."""
+    """Return the document of the run that made the row."""
     recipe = row["recipe"]
     assert isinstance(recipe, Mapping)
     return recipe

@@ -39,7 +39,7 @@ class Asked:
     flags: Raw = field(default_factory=dict)
 
     def recipes(self, refused: dict[str, str]) -> list[RunSpec]:
-        """Every run asked for, seeds outermost, so that an unfinished study has something of everything.
+        """Return every run asked for, seeds outermost, so that an unfinished study has something of everything.
 
         Combinations that cannot be go to `refused`, with why. UsageError when not one can.
         """

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Traffic:
-    """What the honest nodes said, in bytes of payload."""
+    """What the honest nodes sent, in bytes of payload."""
 
     published: int = 0
     """Each payload once."""
@@ -18,13 +18,14 @@ class Traffic:
     """Payloads refused, liars' included, by reason."""
 
     def count(self, size: int, receivers: int) -> None:
-        """One payload of `size` bytes was published, and taken by so many."""
+        """Count one payload of `size` bytes that was published, and received by so many."""
         self.published += size
         self.sent += size * receivers
         self.peak = max(self.peak, size)
 
     def exchange(self, size: int, sent: int) -> None:
-        """A node exchanged a vector of `size` bytes with its group, and sent so many to its members."""
+        """Count a vector of `size` bytes that a node exchanged with its group, and the bytes that it sent to the
+        members."""
         self.published += size
         self.sent += sent
         self.peak = max(self.peak, size)
