@@ -9,8 +9,6 @@ from typing import Final
 
 import trio
 
-from gossip.blobs.attestation_task import SnapshotAttestation
-from gossip.blobs.blob_cache_task import BlobCache
 from gossip.blobs.state_digest_task import StateDigestVerifier
 from gossip.context import Notifier, ServiceContext
 from gossip.core.api import Update
@@ -48,8 +46,7 @@ class Follower:
         neighbour: Neighbour,
         context: ServiceContext,
         updates: trio.MemorySendChannel[Update],
-        blob_cache: BlobCache,
-        attestation: SnapshotAttestation,
+        fetcher: Fetcher,
     ) -> None:
         self.scope = trio.CancelScope()
         self._woken = Notifier()
@@ -58,9 +55,8 @@ class Follower:
         self._context = context
         self._engine = context.engine
         self._updates = updates
-        self._blob_cache = blob_cache
         self._in_flight: _InFlight | None = None
-        self._fetcher = Fetcher(peer, context, blob_cache, attestation)
+        self._fetcher = fetcher
         self._checker = StateDigestVerifier(peer, neighbour, context)
         self._quota = KeyedTokenBucket(burst=UPDATES_BURST, per_s=UPDATES_PER_S)
 
@@ -80,14 +76,11 @@ class Follower:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._heartbeat)
                 await self._follow()
-        if self._engine.peer_scores.scores.banned(self._peer, trio.current_time()):
-            self._blob_cache.forget(self._peer)
+        if self._engine.is_banned(self._peer, trio.current_time()):
+            self._fetcher.forget()
 
     def wake(self) -> None:
-        """There may be something to fetch: look, and time how long that takes from now."""
-        announced, applied = self._neighbour.chain.announced, self._neighbour.chain.applied
-        if announced is not None and (applied is None or announced.place > applied.place):
-            self._engine.traffic.exchanges.heard(self._peer, announced.place, trio.current_time())
+        """Look at once whether there is something to fetch."""
         self._woken.beat()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
@@ -98,15 +91,10 @@ class Follower:
         self._in_flight = None
         if error is None:
             flight.accepted = True
-            self._engine.accepted(flight.what)
-            self._time(flight.what)
+            self._engine.accepted(flight.what, trio.current_time())
         else:
             self._engine.rejected(flight.what, error, trio.current_time())
         flight.answered.set()
-
-    def _time(self, what: UpdateHeader | SnapshotOffer) -> None:
-        delta = isinstance(what, UpdateHeader) and what.body.kind == "delta"
-        self._engine.traffic.exchanges.applied(self._peer, what.place, trio.current_time(), delta=delta)
 
     async def _follow(self) -> None:
         while True:

@@ -8,14 +8,23 @@ from gossip.context import ServiceContext
 from gossip.core.api import QueueName, Update
 from gossip.core.errors import RemoteError
 from gossip.core.ids import PeerId
+from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.follower_task import Follower
+from gossip.updates.traffic import Traffic
 
 
 class Followers:
     """Starts, wakes and ends one follower a neighbour."""
 
-    def __init__(self, context: ServiceContext, updates: trio.MemorySendChannel[Update], blob_cache: BlobCache) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        traffic: Traffic,
+        updates: trio.MemorySendChannel[Update],
+        blob_cache: BlobCache,
+    ) -> None:
         self._context = context
+        self._traffic = traffic
         self._updates = updates
         self._blob_cache = blob_cache
         self._attestation = SnapshotAttestation(context)
@@ -26,9 +35,10 @@ class Followers:
 
     def begin(self, peer: PeerId, nursery: trio.Nursery) -> None:
         """Follow this peer, unless it is lost already."""
-        neighbour = self._context.engine.neighbours.get(peer)
+        neighbour = self._context.engine.neighbour(peer)
         if neighbour is not None:
-            follower = Follower(peer, neighbour, self._context, self._updates, self._blob_cache, self._attestation)
+            fetcher = Fetcher(peer, self._context, self._traffic, self._blob_cache, self._attestation)
+            follower = Follower(peer, neighbour, self._context, self._updates, fetcher)
             self._all[peer] = follower
             nursery.start_soon(follower.run)
 

@@ -45,16 +45,16 @@ def it() -> Engine:
 
 
 def events(it: Engine) -> list[tuple[str, str, Reason | None]]:
-    return [(out.event.name, out.event.peer, out.event.reason) for out in it.drain() if isinstance(out, EmitEvent)]
+    return [(each.event.name, each.event.peer, each.event.reason) for each in it.drain() if isinstance(each, EmitEvent)]
 
 
 def test_a_hello_makes_a_neighbour():
     it = engine()
     answer = parse_hello(it.on_hello(A, hello(link=link().raw), 0.0))
     assert answer.admitted
-    outs = it.drain()
-    assert Follow(peer=A) in outs
-    assert WakeSync(peer=A) in outs
+    actions = it.drain()
+    assert Follow(peer=A) in actions
+    assert WakeSync(peer=A) in actions
     assert it.neighbours[A].chain.announced == link()
     assert it.peerstore.addresses(A) == (f"/memory/1/p2p/{A}",)
 
@@ -167,11 +167,11 @@ def test_equivocation_is_proved_told_and_bans_the_signer_only(it):
     it.drain()
     assert it.on_message(B, other.raw, 0.0) is True  # others must see it too
     assert it.peer_scores.proofs == {A: (one.raw, other.raw)}
-    outs = it.drain()
-    names = [out.event.name for out in outs if isinstance(out, EmitEvent)]
+    actions = it.drain()
+    names = [each.event.name for each in actions if isinstance(each, EmitEvent)]
     assert names == ["equivocation", "rejected", "banned", "neighbour_lost"]
-    assert Unfollow(peer=A) in outs
-    assert Disconnect(peer=A) in outs
+    assert Unfollow(peer=A) in actions
+    assert Disconnect(peer=A) in actions
     assert set(it.neighbours) == {B}
     with pytest.raises(RemoteError) as caught:
         it.on_hello(A, hello(), 1e9)
@@ -225,7 +225,7 @@ def test_a_full_node_says_so_and_makes_room_for_the_lonely_now_and_then():
     assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=2), 1.0)).admitted is False
     assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=0), 1.0)).admitted is True
     assert len(it.neighbours) == 2
-    lost = [out.peer for out in it.drain() if isinstance(out, Disconnect)]
+    lost = [each.peer for each in it.drain() if isinstance(each, Disconnect)]
     assert len(lost) == 1
     for peer in list(it.neighbours):
         it.neighbours[peer].neighbours = 2
@@ -263,7 +263,7 @@ def test_a_liars_round_moves_nothing(it):
     it.on_hello(C, hello(CAROL), 0.0)
     for key, at in ((ALICE, 3), (BOB, 4), (CAROL, 10**9)):
         it.on_message(A, link(by=key, round=at).raw, 0.0)
-        it.accepted(link(by=key, round=at))
+        it.accepted(link(by=key, round=at), 0.0)
     assert it.swarm_round() == 4
     assert set(it.standing(4, 0.0).staleness) == {A, B}
 
