@@ -5,7 +5,7 @@ import random
 import pytest
 from gossip_samples import ALICE, BOB, CAROL, GENESIS, ONE_OF_EACH, SCOPE, chain, goodbye, link, offer, record
 
-from gossip.actions import Disconnect, EmitEvent, Follow, Unfollow, WakeSync
+from gossip.actions import Disconnect, EmitEvent, Follow, Greet, Unfollow, WakeSync
 from gossip.core.announcement_limit import LINKS_BURST
 from gossip.core.api import RunInfo
 from gossip.core.config import GossipConfig
@@ -16,7 +16,8 @@ from gossip.core.identity import Identity
 from gossip.core.ids import RunId
 from gossip.core.messages import Hello, parse_hello
 from gossip.discovery.record_exchange import RECORDS_PER_S
-from gossip.engine import HELLO_BURST, MAX_SEEN, Engine
+from gossip.engine import HELLO_BURST, MAX_SEEN, Connections, Engine, NoConnections
+from gossip.updates.hash_chain import EquivocationError
 from gossip.updates.mesh import SWAP_EVERY_S
 from gossip.updates.seen import REPEAT_S
 
@@ -24,9 +25,10 @@ ME = Identity(b"\x63" * 32)
 A, B, C = ALICE.peer_id, BOB.peer_id, CAROL.peer_id
 
 
-def engine(**changes) -> Engine:
+def engine(connections: Connections = NoConnections(), **changes) -> Engine:
+    run = RunInfo(run_id=SCOPE.run, genesis=GENESIS)
     config = GossipConfig(**changes)
-    return Engine(identity=ME, config=config, run=RunInfo(run_id=SCOPE.run, genesis=GENESIS), rng=random.Random(1))
+    return Engine(identity=ME, config=config, run=run, rng=random.Random(1), connections=connections)
 
 
 def hello(by: Identity = ALICE, **changes) -> bytes:
@@ -280,3 +282,51 @@ def test_what_was_seen_is_bounded(it):
         it._seen.add(digest_of(b"%d" % n), A, 0.0)
     it.on_message(A, link().raw, 0.0)
     assert len(it._seen) == MAX_SEEN
+
+
+def test_a_new_connection_is_greeted_unless_its_peer_is_banned(it):
+    it.peer_connected(C, 0.0)
+    assert it.drain() == [Greet(peer=C)]
+    it.offence(C, EquivocationError(b"", b""), 0.0)
+    it.drain()
+    it.peer_connected(C, 1.0)
+    assert it.drain() == [Disconnect(peer=C)]
+
+
+def test_a_neighbour_whose_last_connection_is_lost_is_none_any_more(it):
+    it.peer_lost(A, 0.0)
+    assert set(it.neighbours) == {B}
+    assert it.drain()[0] == Unfollow(peer=A)
+    it.peer_lost(A, 0.0)
+    assert it.drain() == []
+
+
+def test_who_leaves_has_no_neighbours_and_knows_whom_to_tell(it):
+    it.goodbye()
+    assert it.left() == [A, B]
+    assert not it.neighbours
+    assert [action.peer for action in it.drain() if isinstance(action, Unfollow)] == [A, B]
+    it.on_hello(A, hello(), 0.0)
+    assert not it.neighbours, "a hello brings nobody back"
+
+
+def test_records_are_probed_of_who_is_there_and_was_never_reached():
+    class There(NoConnections):
+        peers = frozenset({A, C})
+
+    it = engine(connections=There())
+    for key in (ALICE, BOB):
+        it.on_hello(key.peer_id, hello(key), 0.0)
+    assert [each.peer for each in it.to_probe(0.0)] == [A]
+    it.peer_reached(A, it.peerstore.addresses(A)[0], "")
+    assert it.to_probe(0.0) == []
+
+
+def test_an_exchange_is_timed_from_the_first_word_of_an_update_until_it_is_applied(it):
+    first, second = chain(2)
+    it.on_message(A, first.raw, 1.0)
+    it.accepted(first, 2.0)
+    it.on_message(A, second.raw, 3.0)
+    it.set_fetch("updates", 4.0)  # its follower is woken once more
+    it.accepted(second, 7.0)
+    assert it.exchange_times.seconds(quorum=1.0, liars=0) == 4.0
