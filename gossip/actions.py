@@ -18,13 +18,6 @@ class EmitEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Greet:
-    """Say hello to a peer that has just connected, and tell it what members of a private swarm tell each other."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, kw_only=True)
 class Follow:
     """Start to follow a new neighbour."""
 
@@ -54,7 +47,7 @@ class WakeSync:
     peer: PeerId
 
 
-Action = EmitEvent | Greet | Follow | Unfollow | Disconnect | WakeSync
+Action = EmitEvent | Follow | Unfollow | Disconnect | WakeSync
 
 
 class ActionQueue:

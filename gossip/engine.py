@@ -14,7 +14,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
-from gossip.actions import Action, ActionQueue, Disconnect, Greet, WakeSync
+from gossip.actions import Action, ActionQueue, Disconnect, WakeSync
 from gossip.core.api import Fetch, Head, LinkSpeed, NeighbourStatus, RunInfo
 from gossip.core.config import MIN_HEARTBEAT_S, GossipConfig
 from gossip.core.digests import digest_of
@@ -94,7 +94,8 @@ class NoConnections:
 
 
 class Engine:
-    """All that one node knows of its swarm."""
+    """All that one node knows of its swarm. The parts that tasks are given: `mesh`, `peerstore`, `dht`, `publisher`,
+    `traffic`, `exchange_times`, `peer_scores`. All other public fields are questions: nobody else sets them."""
 
     def __init__(
         self,
@@ -315,12 +316,12 @@ class Engine:
 
     # -- who comes and who goes
 
-    def peer_connected(self, peer: PeerId, now: float) -> None:
-        """A connection is up: greet the peer, unless it is banned."""
-        if self.is_banned(peer, now):
+    def peer_connected(self, peer: PeerId, now: float) -> bool:
+        """A connection is up. True: greet the peer. False: it is banned, and is disconnected."""
+        banned = self.is_banned(peer, now)
+        if banned:
             self.mesh.drop(peer, "banned")
-        else:
-            self._actions.add(Greet(peer=peer))
+        return not banned
 
     def peer_lost(self, peer: PeerId, now: float) -> None:
         """The last connection to a peer is gone."""

@@ -47,9 +47,13 @@ class Handlers:
         return passed_on
 
     def peer_connected(self, peer: PeerId) -> None:
-        """A connection is up."""
-        self._context.engine.peer_connected(peer, trio.current_time())
-        self._context.perform()
+        """A connection is up: greet, unless the peer is banned."""
+        if not self._context.engine.peer_connected(peer, trio.current_time()):
+            self._context.perform()
+            return
+        self._dialler.connected(peer)
+        if self._membership_sync is not None:
+            self._membership_sync.peer_connected(peer)
 
     def peer_lost(self, peer: PeerId) -> None:
         """The last connection is gone, and what it was good for."""
@@ -59,11 +63,6 @@ class Handlers:
         if self._membership_sync is not None:
             self._membership_sync.peer_lost(peer)
         self._context.perform()
-
-    def _greet(self, peer: PeerId) -> None:
-        self._dialler.connected(peer)
-        if self._membership_sync is not None:
-            self._membership_sync.peer_connected(peer)
 
     async def _disconnect(self, action: Disconnect) -> None:
         """Close all connections to a peer; a bootstrap node has yet to hear what we know, and we what it does."""

@@ -14,7 +14,7 @@ from typing import assert_never
 
 import trio
 
-from gossip.actions import Action, Disconnect, EmitEvent, Follow, Greet, Unfollow, WakeSync
+from gossip.actions import Action, Disconnect, EmitEvent, Follow, Unfollow, WakeSync
 from gossip.allreduce.allreduce import Group, ReducedPart
 from gossip.allreduce.allreduce_task import AllReducer, ReduceFunction
 from gossip.blobs.hashing_task import Hasher
@@ -443,8 +443,6 @@ class GossipService(Handlers):
         match action:
             case EmitEvent(event=event):
                 self._observer(event)
-            case Greet(peer=peer):
-                self._greet(peer)
             case Follow(peer=peer):
                 if self._nursery is not None:  # or we are shutting down
                     self._followers.begin(peer, self._nursery)

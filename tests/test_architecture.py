@@ -17,7 +17,9 @@ from gossip.core.api import RunInfo
 from gossip.core.config import GossipConfig
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, RunId
+from gossip.discovery.peerstore import PeerStore
 from gossip.engine import Engine
+from gossip.updates.mesh import Mesh
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("p2ptrain", "gossip", "node")
@@ -114,6 +116,11 @@ def test_the_deciding_parts_of_gossip_import_no_performing_ones_and_not_each_oth
 
 ENGINES = {"engine", "_engine", "bootstrap_state", "_bootstrap_state"}
 """Names under which a state machine is held."""
+ASKED = {
+    "_mesh": (Mesh, {"admit", "lose", "drop", "vanish", "depart", "present", "absent", "met", "look_round"}),
+    "_peerstore": (PeerStore, {"learn", "reached", "forget", "recall", "dump"}),
+}
+"""Parts that some tasks are given for questions alone: the field, the class, and the methods that change it."""
 COMPOSES = {ROOT / "gossip" / "service.py", ROOT / "gossip" / "bootstrap.py"}
 """Files that give a task the parts that it works with."""
 
@@ -203,3 +210,17 @@ def test_a_reach_through_the_engine_is_seen(code: str, composes: bool) -> None:
 )
 def test_events_questions_and_parts_that_are_handed_over_are_fine(code: str) -> None:
     assert reaches(ast.parse(code), parts(), composes=True) == []
+
+
+@pytest.mark.parametrize("task", ["dialler_task.py", "lookup_task.py"])
+def test_who_finds_peers_changes_neither_mesh_nor_peerstore(task: str) -> None:
+    """What became of a dial is an event."""
+    used = set()
+    for node in ast.walk(ast.parse((ROOT / "gossip" / "discovery" / task).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr in ASKED:
+            part, changing = ASKED[node.value.attr]
+            assert all(hasattr(part, name) for name in changing)
+            assert isinstance(node.ctx, ast.Load), ast.unparse(node)
+            assert node.attr not in changing, ast.unparse(node)
+            used.add(node.value.attr)
+    assert used == set(ASKED)
