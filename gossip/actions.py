@@ -1,4 +1,7 @@
-"""What the state machine wants performed, and the box in which it leaves it."""
+"""The actions that the engine asks for, and the queue in which it leaves them.
+
+An event may cause several actions. The service performs them in order (`GossipService._do`), and nothing else does.
+"""
 
 from dataclasses import dataclass
 
@@ -16,21 +19,22 @@ class EmitEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Follow:
-    """Start following a new neighbour."""
+    """Start to follow a new neighbour."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unfollow:
-    """Stop following: it is no neighbour any more."""
+    """Stop following a former neighbour."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disconnect:
-    """Close all connections. `hurried`: at once; else when what members of a private swarm tell each other is told."""
+    """Close all connections to a peer. `hurried`: at once. Else a private swarm's members first finish telling each
+    other what is new, and a peer that has become a neighbour by then stays."""
 
     peer: PeerId
     hurried: bool = True
@@ -38,29 +42,30 @@ class Disconnect:
 
 @dataclass(frozen=True, kw_only=True)
 class WakeSync:
-    """There may be new work for this neighbour's follower."""
+    """Wake a neighbour's follower: there may be something to fetch."""
 
     peer: PeerId
 
 
-Out = EmitEvent | Follow | Unfollow | Disconnect | WakeSync
+Action = EmitEvent | Follow | Unfollow | Disconnect | WakeSync
 
 
 class ActionQueue:
-    """Outs in order. The service drains it after every call, so it holds what one call causes and no more."""
+    """Actions in the order in which they were asked for. The service drains it after every event, so it holds what one
+    event causes and no more."""
 
     def __init__(self) -> None:
-        self._outs: list[Out] = []
+        self._actions: list[Action] = []
 
-    def add(self, out: Out) -> None:
-        """Leave something to be performed."""
-        self._outs.append(out)
+    def add(self, action: Action) -> None:
+        """Ask for an action."""
+        self._actions.append(action)
 
     def tell(self, name: EventName, peer: PeerId, reason: Reason | None = None, detail: str = "") -> None:
-        """Leave an event for the observer."""
+        """Ask to pass an event to the observer."""
         self.add(EmitEvent(event=GossipEvent(name=name, peer=peer, reason=reason, detail=detail)))
 
-    def drain(self) -> list[Out]:
-        """Take everything out."""
-        outs, self._outs = self._outs, []
-        return outs
+    def drain(self) -> list[Action]:
+        """Return all actions, and forget them."""
+        actions, self._actions = self._actions, []
+        return actions

@@ -39,6 +39,7 @@ from gossip.reachability.dialback_task import DialBacks
 from gossip.reachability.probe_task import PROBES_BURST, PROBES_PER_S
 from gossip.session import serve
 from gossip.transport.base import Stream, Transport, TransportError
+from gossip.updates.peer_score import PeerScores
 from gossip.updates.roles import Roles
 
 MAX_PROBES: Final = 16
@@ -73,7 +74,7 @@ class BootstrapService:
         anti_entropy = None if private is None else AntiEntropy(private.admission)
         roles = None if anti_entropy is None else Roles(identity.peer_id, anti_entropy.role_of, anti_entropy.why_out)
         self.bootstrap_state = BootstrapState(identity, config.named, rng, roles)
-        self.stats = self.bootstrap_state.peer_scores.stats
+        self.stats = self.bootstrap_state.stats
         self._transport = transport
         self._config = config
         self._warn = warn
@@ -89,7 +90,9 @@ class BootstrapService:
         self._newcomer = trio.Event()
         self._membership_sync = None
         if private is not None and anti_entropy is not None:
-            self._membership_sync = MembershipSync(private, anti_entropy, self._house(rng))
+            self._membership_sync = MembershipSync(
+                private, anti_entropy, self._ports(self.bootstrap_state.peer_scores, rng)
+            )
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._charged)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -185,8 +188,7 @@ class BootstrapService:
 
     # -- insides
 
-    def _house(self, rng: random.Random) -> ServicePorts:
-        peer_scores = self.bootstrap_state.peer_scores
+    def _ports(self, peer_scores: PeerScores, rng: random.Random) -> ServicePorts:
         return ServicePorts(
             transport=self._transport,
             config=self._config,
@@ -199,9 +201,8 @@ class BootstrapService:
         )
 
     def _cut(self, peer: PeerId, why: RemoteError) -> None:
-        """A member that is none any more."""
-        self.bootstrap_state.peer_scores.refuse(peer, why)
-        self.bootstrap_state.on_goodbye(peer)
+        """A former member: forgotten, and sent away."""
+        self.bootstrap_state.membership_ended(peer, why)
         if self._nursery is not None:
             self._nursery.start_soon(self._transport.disconnect, peer)
 
@@ -231,7 +232,7 @@ class BootstrapService:
                 await self._offended(peer, error)
             return encode_refusal(error.reason, error.detail)
         finally:
-            self.bootstrap_state.actions.drain()  # there is nobody to tell: the counters have it all
+            self.bootstrap_state.drain()  # there is nobody to tell: the counters have it all
 
     async def _offended(self, peer: PeerId, error: RemoteError) -> None:
         if self.bootstrap_state.charge(peer, error, trio.current_time()):

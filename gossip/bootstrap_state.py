@@ -18,7 +18,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossip.actions import ActionQueue
+from gossip.actions import Action, ActionQueue
 from gossip.core.digests import DIGEST_BYTES, RUN_ID_BYTES
 from gossip.core.envelope import EnvelopeKind, Scope, open_from
 from gossip.core.errors import LocalError, Reason, RemoteError
@@ -92,8 +92,9 @@ class BootstrapState:
 
     def __init__(self, identity: Identity, swarm: SwarmId, rng: random.Random, roles: Roles | None = None) -> None:
         self.me = identity.peer_id
-        self.actions = ActionQueue()
-        self.peer_scores = PeerScores(self.actions)
+        self._actions = ActionQueue()
+        self.peer_scores = PeerScores(self._actions)
+        self.stats = self.peer_scores.stats
         self._swarm = swarm
         self._roles = roles or Roles(identity.peer_id)
         self._rng = rng
@@ -173,6 +174,15 @@ class BootstrapState:
         """A member leaves."""
         for run in self._runs.values():
             run.peerstore.forget(peer)
+
+    def membership_ended(self, peer: PeerId, why: RemoteError) -> None:
+        """A peer is a former member now: counted under its reason, and its records are gone."""
+        self.peer_scores.refuse(peer, why)
+        self.on_goodbye(peer)
+
+    def drain(self) -> list[Action]:
+        """Return the actions that were asked for, and forget them."""
+        return self._actions.drain()
 
     def charge(self, peer: PeerId, error: RemoteError, now: float) -> bool:
         """Count and charge an offence; True when the peer is banned, and its records are gone."""

@@ -1,4 +1,4 @@
-"""What the service's tasks share: the state machine, the network, and the way to get the outbox performed."""
+"""What the service's tasks share: the engine, the transport, and the way to have the engine's actions performed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,7 +42,8 @@ class Relayed:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceContext:
-    """Shared by all tasks of one service. `perform` drains the engine's outbox; call it after every engine call."""
+    """Shared by all tasks of one service. `perform` performs the actions that the engine left: call it after each
+    event. A task that works with a part of the engine is given that part beside the context."""
 
     engine: Engine
     transport: Transport

@@ -1,25 +1,31 @@
-"""The protocol's state machine: everything that a node decides about others, with no clock, RNG or I/O of its own.
+"""The protocol's state machine: all that a node decides about others, with no clock, RNG or I/O of its own.
 
-Each method takes what happened and `now` (seconds, monotonic), updates the tables, and leaves what is to be performed
-in the outbox, which the service drains: tell the observer, drop a connection, start or stop following a neighbour.
-Methods that judge a peer's bytes raise RemoteError; whoever called passes it to `offence`, the one place where a
-refusal is counted, charged and told. Tables: at most `degree` neighbours, and the bounds named in the modules used.
+Events go in, actions come out. An event is a method: its name says what happened, and it is given `now` (seconds,
+monotonic) where that matters. It updates the tables, and leaves actions (gossip/actions.py), which the service drains
+and performs: tell the observer, close a connection, start or stop following a neighbour. A question changes nothing.
+Methods that judge a peer's bytes raise RemoteError. The caller passes it to `offence`, the one place where a refusal is
+counted, charged and told. Tables: at most `degree` neighbours, and the bounds named in the modules used.
+
+The engine is made of parts. A task that works with one of them is given it when the service is built, and names it in
+its signature. Nothing outside this file reaches through the engine to a part (decision 0053).
 """
 
 import random
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
-from gossip.actions import ActionQueue, Disconnect, Out, WakeSync
-from gossip.core.api import Fetch, RunInfo
+from gossip.actions import Action, ActionQueue, Disconnect, WakeSync
+from gossip.core.api import Fetch, Head, LinkSpeed, NeighbourStatus, RunInfo
 from gossip.core.config import MIN_HEARTBEAT_S, GossipConfig
 from gossip.core.digests import digest_of
 from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, seal
-from gossip.core.errors import Reason, RemoteError
+from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
-from gossip.core.ids import PeerId
-from gossip.core.messages import Hello, check_run, parse_hello
+from gossip.core.ids import Digest, PeerId
+from gossip.core.messages import FindRequest, Hello, check_run, parse_hello
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import (
+    PeerRecord,
     SnapshotOffer,
     UpdateHeader,
     goodbye_statement,
@@ -29,17 +35,18 @@ from gossip.core.statements import (
 )
 from gossip.core.work_limit import WorkLimit
 from gossip.discovery.dht import KademliaNode
-from gossip.discovery.peerstore import PeerStore
-from gossip.discovery.peerstore import RecordTrust as BookStanding
+from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.discovery.record_exchange import RecordExchange
 from gossip.discovery.topology import agreed_edges, tag_of
+from gossip.membership.invite import Role
 from gossip.updates.broadcast_validator import BroadcastValidator
+from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.hash_chain import Verdict
 from gossip.updates.mesh import Mesh, MeshEvidence
 from gossip.updates.neighbour import Neighbour, Work
 from gossip.updates.peer_score import PeerScores
 from gossip.updates.probation import Probation
-from gossip.updates.publisher import Publisher
+from gossip.updates.publisher import Payload, Publisher
 from gossip.updates.roles import Roles
 from gossip.updates.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
 from gossip.updates.seen import Seen
@@ -87,7 +94,8 @@ class NoConnections:
 
 
 class Engine:
-    """All that one node knows of its swarm."""
+    """All that one node knows of its swarm. The parts that tasks are given: `mesh`, `peerstore`, `dht`, `publisher`,
+    `traffic`, `exchange_times`, `peer_scores`. All other public fields are questions: nobody else sets them."""
 
     def __init__(
         self,
@@ -104,9 +112,10 @@ class Engine:
         self.me = identity.peer_id
         self._connections = connections
         self.scope = Scope(swarm=config.named, run=run.run_id)
-        self.roles = roles or Roles(self.me)
+        self._roles = roles or Roles(self.me)
         self._actions = ActionQueue()
         self.peer_scores = PeerScores(self._actions)
+        self.stats = self.peer_scores.stats
         self.peerstore = PeerStore()
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
         self.mesh = Mesh(
@@ -116,26 +125,27 @@ class Engine:
             rng=rng,
             scores=self.peer_scores.scores,
             actions=self._actions,
-            roles=self.roles,
+            roles=self._roles,
             evidence=MeshEvidence(
                 standing=self._standing_of, network=self._network_of, dialled_us=connections.dialled_us
             ),
         )
-        self.neighbours = self.mesh.table
-        self.probation = Probation(rounds=config.probation_rounds, seats=liars)
-        self.begun_at = float("-inf")
+        self.neighbours: Mapping[PeerId, Neighbour] = self.mesh.table
+        self._probation = Probation(rounds=config.probation_rounds, seats=liars)
+        self._begun_at = float("-inf")
         """When our newest chain began (seconds, monotonic)."""
         self.outvoted_liars = False
         """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
-        self.traffic = Traffic(self.peer_scores.stats, self.publisher, self.neighbours)
-        self.work = WorkLimit(self.neighbours.keys())
+        self.exchange_times = ExchangeTimes(self.neighbours)
+        self.traffic = Traffic(self.stats, self.publisher, self.neighbours, self.exchange_times)
+        self._work = WorkLimit(self.neighbours.keys())
         self._identity = identity
         self._liars = liars
         self._config = config
         self._run = run
         self._rng = rng
         self._seen = Seen(MAX_SEEN)
-        self._validator = BroadcastValidator(self.peer_scores, self.roles, self.offence)
+        self._validator = BroadcastValidator(self.peer_scores, self._roles, self.offence)
         self._hellos = KeyedTokenBucket(burst=HELLO_BURST, per_s=HELLO_PER_S)
         dialable = self.mesh.dialable
         self._record_exchange = RecordExchange(
@@ -150,15 +160,15 @@ class Engine:
         self.met_bootstrap = False
         """Whether one of the operator's peers is a bootstrap node: a member has a record, and would give it."""
 
-    def drain(self) -> list[Out]:
-        """What is to be performed, in order."""
+    def drain(self) -> list[Action]:
+        """Return the actions that are to be performed, in order, and forget them."""
         return self._actions.drain()
 
     # -- broadcasts
 
     def on_message(self, forwarder: PeerId, data: bytes, now: float) -> bool:
-        """A broadcast. True: pass it on. False: it is bad, or it was passed on only just now."""
-        if self.peer_scores.scores.banned(forwarder, now):
+        """A broadcast came. True: pass it on. False: it is bad, or it was passed on only just now."""
+        if self.is_banned(forwarder, now):
             return False
         name = digest_of(data)
         signer = self._seen.signer(name)
@@ -179,7 +189,7 @@ class Engine:
         if neighbour is None:
             return True
         try:
-            replayed = self._learn(neighbour, link) is Verdict.REPLAYED
+            replayed = self._learn(neighbour, link, now) is Verdict.REPLAYED
         except RemoteError as error:  # the signer's offence; others should see it too, so it is passed on
             self.offence(link.peer, error, now)
             return True
@@ -192,14 +202,21 @@ class Engine:
             raise RemoteError(Reason.WRONG_MODEL, "another initial model")
         return link
 
-    def _learn(self, neighbour: Neighbour, link: UpdateHeader) -> Verdict:
+    def _learn(self, neighbour: Neighbour, link: UpdateHeader, now: float) -> Verdict:
         if link.body.size > self._config.max_payload_bytes:
             raise RemoteError(Reason.OVERSIZE, f"a payload of {link.body.size} bytes is announced")
         verdict = neighbour.chain.learn(link)
         if self.fetch == "nothing" and verdict is Verdict.NEWS:
-            self.probation.contributed(link.peer)
-        self._actions.add(WakeSync(peer=link.peer))
+            self._probation.contributed(link.peer)
+        self._wake(neighbour, now)
         return verdict
+
+    def _wake(self, neighbour: Neighbour, now: float) -> None:
+        """Wake a neighbour's follower, and time from now how long it takes to fetch and apply what is new."""
+        announced, applied = neighbour.chain.announced, neighbour.chain.applied
+        if announced is not None and (applied is None or announced.place > applied.place):
+            self.exchange_times.heard(neighbour.peer, announced.place, now)
+        self._actions.add(WakeSync(peer=neighbour.peer))
 
     def _look_for_twin(self, link: UpdateHeader) -> None:
         newest = self.publisher.newest
@@ -213,14 +230,14 @@ class Engine:
 
     def set_record(self, addresses: tuple[str, ...], beside: tuple[bytes, ...], *, epoch: int, version: int) -> None:
         """Sign the record of where we can be dialled, and beside whom we stand. Only trainers have one."""
-        if not self.roles.publishes:
+        if not self._roles.publishes:
             return
         statement = record_statement(epoch=epoch, version=version, addresses=addresses, beside=beside)
         self.dht.record = seal(self._identity, self.scope, statement).raw
 
     def hello_for(self, peer: PeerId, now: float) -> bytes:
         """Our hello to `peer`."""
-        newest, publishes = self.publisher.newest, self.roles.publishes
+        newest, publishes = self.publisher.newest, self._roles.publishes
         return Hello(
             scope=self.scope,
             genesis=self._run.genesis,
@@ -232,29 +249,29 @@ class Engine:
         ).encode()
 
     def _takes(self, peer: PeerId, now: float) -> bool:
-        if self.roles.listens(peer):
-            return self.roles.takes(peer, now, self._config.silence_s)
+        if self._roles.listens(peer):
+            return self._roles.takes(peer, now, self._config.silence_s)
         return self.mesh.has_room_for(peer, now)
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
-        """A peer's hello; returns ours in answer. Raises RemoteError."""
+        """A peer said hello; return ours as the answer. Raises RemoteError."""
         if not self._hellos.take(peer, now):
             self.offence(peer, RemoteError(Reason.FLOODED, "too many hellos"), now)
             raise RemoteError(Reason.UNAVAILABLE, "too many hellos")
         hello = self._parse_hello(peer, raw, now)
         if not hello.admitted:
-            self.roles.lose(peer)
+            self._roles.lose(peer)
             self.mesh.lose(peer, "it has no room for us")
         self._learn_records(peer, hello, now)  # before it is admitted: what is known of it decides about its place
-        if hello.admitted and self.roles.listens(peer) and self._takes(peer, now):
-            self.roles.listeners[peer] = now
+        if hello.admitted and self._roles.listens(peer) and self._takes(peer, now):
+            self._roles.listeners[peer] = now
         elif hello.admitted:
             self.mesh.admit(peer, hello.neighbours, now)
         self._learn_link(peer, hello, now)
         return self.hello_for(peer, now)
 
     def on_hello_answer(self, peer: PeerId, raw: bytes, now: float) -> None:
-        """The answer to our hello: both admit each other, or the connection is of no use. Raises RemoteError."""
+        """The answer to our hello came: both admit each other, or the connection is of no use. Raises RemoteError."""
         hello = self._parse_hello(peer, raw, now)
         if not hello.admitted:
             self.mesh.lose(peer, "no room")
@@ -270,11 +287,11 @@ class Engine:
         self._learn_link(peer, hello, now)
 
     def _parse_hello(self, peer: PeerId, raw: bytes, now: float) -> Hello:
-        if self.peer_scores.scores.banned(peer, now):
+        if self.is_banned(peer, now):
             raise RemoteError(Reason.BANNED)
         hello = parse_hello(raw)
         check_run(hello, self.scope, self._run.genesis)
-        self.roles.check_hello(peer, hello)
+        self._roles.check_hello(peer, hello)
         return hello
 
     def _learn_records(self, peer: PeerId, hello: Hello, now: float) -> None:
@@ -289,19 +306,31 @@ class Engine:
             neighbour.neighbours = hello.neighbours
             if hello.link:
                 link = parse_update_header(open_from(hello.link, self.scope, peer, EnvelopeKind.LINK))
-                if self._learn(neighbour, self._check_link(link)) is Verdict.REPLAYED:
+                if self._learn(neighbour, self._check_link(link), now) is Verdict.REPLAYED:
                     raise RemoteError(Reason.REPLAYED, "a hello with an old link")
 
     def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
-        """A peer wants nothing to do with us: counted under its reason, not charged, and left alone."""
+        """A peer refused our hello: counted under its reason, not charged, and left alone."""
         self.peer_scores.refuse(peer, refusal)
         self.mesh.drop(peer, f"it refused our hello: {refusal}")
 
-    # -- coming and going
+    # -- who comes and who goes
+
+    def peer_connected(self, peer: PeerId, now: float) -> bool:
+        """A connection is up. True: greet the peer. False: it is banned, and is disconnected."""
+        banned = self.is_banned(peer, now)
+        if banned:
+            self.mesh.drop(peer, "banned")
+        return not banned
+
+    def peer_lost(self, peer: PeerId, now: float) -> None:
+        """The last connection to a peer is gone."""
+        self._roles.lose(peer)
+        self.mesh.vanish(peer, "the connection is lost", now)
 
     def heard(self, peer: PeerId, now: float) -> None:
-        """A sign of life that nobody else could have given."""
-        self.roles.heard(peer, now)
+        """A peer gave a sign of life that nobody else could have given."""
+        self._roles.heard(peer, now)
         neighbour = self.neighbours.get(peer)
         if neighbour is not None:
             neighbour.heard_at = now
@@ -312,17 +341,17 @@ class Engine:
         self._actions.add(Disconnect(peer=peer))
 
     def look_round(self, now: float) -> None:
-        """Draw the rings of everybody whose record says where it is: those that we have verified, and, to know whom to
-        dial, those as well that others tell of."""
+        """Time has passed: draw the rings of everybody whose record says where it is. These are the peers that we have
+        verified and, to know whom to dial, those that others tell of."""
         known = dict.fromkeys(record.peer for record in (*self.peerstore.established(), *self.peerstore.known()))
-        there = (peer for peer in known if self.roles.trains(peer) and self.peerstore.addresses(peer))
+        there = (peer for peer in known if self._roles.trains(peer) and self.peerstore.addresses(peer))
         self.mesh.look_round(there, now)
 
-    def _standing_of(self, peer: PeerId) -> BookStanding:
+    def _standing_of(self, peer: PeerId) -> RecordTrust:
         """How far a peer's record is trusted where places are given: a circuit shows nobody's address."""
         standing = self.peerstore.standing(peer)
-        if standing is BookStanding.VERIFIED and self.peerstore.network_of(peer) is None:
-            return BookStanding.FIRST_HAND
+        if standing is RecordTrust.VERIFIED and self.peerstore.network_of(peer) is None:
+            return RecordTrust.FIRST_HAND
         return standing
 
     def _network_of(self, peer: PeerId) -> str | None:
@@ -332,10 +361,64 @@ class Engine:
         network = self._connections.network_of(peer)
         return network if network is not None or peer in self._connections.peers else ""
 
-    @property
-    def beside(self) -> tuple[bytes, ...]:
-        """The tags of our neighbours, in order."""
-        return tuple(sorted(tag_of(peer) for peer in self.neighbours))
+    def goodbye(self) -> bytes:
+        """We are about to leave: nobody is admitted from now on. Return our goodbye, signed."""
+        self.mesh.leaving = True
+        newest = self.publisher.newest
+        epoch, seq = newest.place if newest else (0, 0)
+        return seal(self._identity, self.scope, goodbye_statement(epoch=epoch, seq=seq)).raw
+
+    def left(self) -> list[PeerId]:
+        """We leave: nobody is our neighbour any more. Return who was, to be told goodbye."""
+        peers = list(self.neighbours)
+        for peer in peers:
+            self.mesh.lose(peer, "we leave")
+        return peers
+
+    def on_goodbye(self, peer: PeerId, raw: bytes, now: float) -> None:
+        """A peer leaves the run. Raises RemoteError."""
+        open_from(raw, self.scope, peer, EnvelopeKind.GOODBYE)
+        self.peerstore.forget(peer)
+        self._roles.lose(peer)
+        self.mesh.depart(peer, now)
+
+    # -- addresses
+
+    def set_anchors(self, peers: frozenset[PeerId]) -> None:
+        """The operator named these peers: they have a right to a place."""
+        self.mesh.anchors = peers
+
+    def peer_reached(self, peer: PeerId, address: str, network: str | None) -> None:
+        """A peer proved its key at this address, in this network (None: through a relay)."""
+        self.peerstore.reached(peer, address, network)
+
+    def peer_found(self, peer: PeerId) -> None:
+        """A lookup found a peer at the address of a newer record: it may have a place on the rings again."""
+        self.mesh.present(peer)
+
+    def peer_unreachable(self, peer: PeerId, now: float) -> None:
+        """A peer answers at none of its addresses: others take its places on the rings, for a while."""
+        self.mesh.absent(peer, now)
+
+    def peer_given_up(self, peer: PeerId) -> None:
+        """A peer has not answered for too long: its record is dropped."""
+        self.peerstore.forget(peer)
+
+    def dial_failed(self, peer: PeerId, detail: str) -> None:
+        """An address that the operator named could not be dialled."""
+        self._actions.tell("dial_failed", peer, detail=detail)
+
+    def on_find(self, peer: PeerId, request: FindRequest, now: float) -> tuple[bytes, list[bytes]]:
+        """A peer asked who stands nearest to a place; return our record and theirs. Raises RemoteError."""
+        self._roles.check_find(peer, request)
+        return self.dht.on_find(peer, request, now)
+
+    def to_probe(self, now: float) -> list[PeerRecord]:
+        """Records to be tried before others are told of them: of peers that gave them to us and have not answered at
+        any of their addresses. Each is connected, or asked us for somebody of late."""
+        there = self._connections.peers
+        unproven = self.peerstore.of_standing(RecordTrust.FIRST_HAND)
+        return [record for record in unproven if record.peer in there or self.dht.awaits(record.peer, now)]
 
     def known_graph(self, now: float) -> dict[bytes, frozenset[bytes]]:
         """Who is beside whom, as far as both say so in their newest records; ourselves included."""
@@ -347,13 +430,102 @@ class Engine:
         return agreed_edges({**rows, tag_of(self.me): self.beside})
 
     @property
+    def peers_known(self) -> int:
+        """How many peers' records are held, neighbours or not."""
+        return len(self.peerstore)
+
+    # -- who is with us
+
+    def neighbour(self, peer: PeerId) -> Neighbour | None:
+        """Return what is known of a neighbour; None for a peer that is none."""
+        return self.neighbours.get(peer)
+
+    @property
+    def listeners(self) -> Collection[PeerId]:
+        """Observers and relays that fetch from us."""
+        return self._roles.listeners
+
+    def serves(self, peer: PeerId) -> bool:
+        """Whether a peer may fetch from us: neighbours and listeners."""
+        return peer in self.neighbours or peer in self._roles.listeners
+
+    @property
     def companions(self) -> frozenset[PeerId]:
         """Who may do us a favour: neighbours, and members whose part it is to relay."""
-        return frozenset(self.neighbours).union(self.roles.relays())
+        return frozenset(self.neighbours).union(self._roles.relays())
 
-    def dial_failed(self, peer: PeerId, detail: str) -> None:
-        """An address could not be dialled."""
-        self._actions.tell("dial_failed", peer, detail=detail)
+    @property
+    def beside(self) -> tuple[bytes, ...]:
+        """The tags of our neighbours, in order."""
+        return tuple(sorted(tag_of(peer) for peer in self.neighbours))
+
+    @property
+    def tracked_neighbours(self) -> int:
+        """How many neighbours there are whose estimate the runtime tracks."""
+        return sum(neighbour.tracked for neighbour in self.neighbours.values())
+
+    def status(self, now: float) -> dict[PeerId, NeighbourStatus]:
+        """Every neighbour as it stands now; staleness is against our own newest round."""
+        ours = self.publisher.newest.body.round if self.publisher.newest else 0
+        return {
+            peer: it.status(
+                ours=ours,
+                theirs=self.round_of(it),
+                score=self.peer_scores.scores.points(peer, now),
+                address=next(iter(self.peerstore.addresses(peer)), ""),
+            )
+            for peer, it in self.neighbours.items()
+        }
+
+    def link_speeds(self, now: float) -> dict[PeerId, LinkSpeed]:
+        """How fast updates go to each neighbour and come from it."""
+        return {peer: self.traffic.speeds.of(peer, now) for peer in self.neighbours}
+
+    @property
+    def role(self) -> Role | None:
+        """What we may do ourselves; everybody is a trainer where the swarm is open. None: our membership has ended."""
+        return self._roles.ours
+
+    # -- our own chain
+
+    def check_publishes(self) -> None:
+        """Raises LocalError where our role publishes nothing."""
+        if not self._roles.publishes:
+            raise LocalError(f"a member of role {self.role or 'none'} publishes nothing")
+
+    def begin_epoch(self, *, epoch: int, round: int, base: Payload | Digest, now: float) -> None:
+        """The runtime begins a chain at `round`, from the genesis (its digest) or from a snapshot. Raises LocalError on
+        an old epoch, and where our role publishes nothing."""
+        self.check_publishes()
+        self.publisher.begin(epoch=epoch, round=round, base=base)
+        self._begun_at = now
+
+    def publish(
+        self,
+        *,
+        round: int,
+        codec: str,
+        payload: Payload,
+        steps: int,
+        tokens: int,
+        state: Payload | None,
+        now: float,
+    ) -> None:
+        """The runtime publishes the next delta, marked with `state` if there is one. Raises LocalError before the first
+        epoch, or on a payload that cannot be sent."""
+        link = self.publisher.extend(round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state)
+        self.exchange_times.published(link.address, now)
+
+    def all_delivered(self) -> bool:
+        """Whether every neighbour has been sent the whole of our newest payload."""
+        return self.traffic.all_delivered()
+
+    @property
+    def head(self) -> Head:
+        """Our newest link. Raises LocalError before the first epoch."""
+        return self.publisher.head()
+
+    # -- the operator
 
     def warn(self, message: str) -> None:
         """Tell the operator of something that is nobody's offence."""
@@ -367,20 +539,6 @@ class Engine:
         """A factor in 0.75..1.25 for periodic work, so that no two nodes stay in step."""
         return self._rng.uniform(0.75, 1.25)
 
-    def goodbye(self) -> bytes:
-        """Our own goodbye, signed; from now on nobody is admitted."""
-        self.mesh.leaving = True
-        newest = self.publisher.newest
-        epoch, seq = newest.place if newest else (0, 0)
-        return seal(self._identity, self.scope, goodbye_statement(epoch=epoch, seq=seq)).raw
-
-    def on_goodbye(self, peer: PeerId, raw: bytes, now: float) -> None:
-        """A peer leaves the run. Raises RemoteError."""
-        open_from(raw, self.scope, peer, EnvelopeKind.GOODBYE)
-        self.peerstore.forget(peer)
-        self.roles.lose(peer)
-        self.mesh.depart(peer, now)
-
     # -- catching up
 
     def next_work(self, peer: PeerId, now: float) -> Work | None:
@@ -391,27 +549,31 @@ class Engine:
         return neighbour.next_work(now) if self.fetch == "updates" else neighbour.next_model(now, behind=MODEL_AGE)
 
     def set_fetch(self, fetch: Fetch, now: float) -> None:
-        """Fetch this from now on. Who turns from fetching nothing, or turns to it, holds nothing of the neighbours'."""
+        """The runtime wants this fetched from now on. Where that turns from nothing, or to it, it holds nothing of the
+        neighbours'."""
         if "nothing" in (fetch, self.fetch) and fetch != self.fetch:
             for neighbour in self.neighbours.values():
                 neighbour.begin_anew(now)
         self.fetch = fetch
-        for peer in self.neighbours:
-            self._actions.add(WakeSync(peer=peer))
+        self._wake_all(now)
+
+    def _wake_all(self, now: float) -> None:
+        for neighbour in self.neighbours.values():
+            self._wake(neighbour, now)
 
     def on_links(self, peer: PeerId, raws: tuple[bytes, ...], now: float) -> None:
-        """The answer to FetchLinks. Raises RemoteError."""
+        """The answer to FetchHeaders came. Raises RemoteError."""
         neighbour = self.neighbours.get(peer)
         if neighbour is None:
             return
         for raw in raws:
             link = parse_update_header(open_from(raw, self.scope, peer, EnvelopeKind.LINK))
-            if self._learn(neighbour, self._check_link(link)) is Verdict.REPLAYED:
+            if self._learn(neighbour, self._check_link(link), now) is Verdict.REPLAYED:
                 raise RemoteError(Reason.REPLAYED, "old links in answer to a request")
         neighbour.links_arrived(now)
 
     def on_offer(self, peer: PeerId, raw: bytes, at_least: tuple[int, int]) -> SnapshotOffer:
-        """The answer to FetchSnapshot. Raises RemoteError."""
+        """The answer to FetchSnapshot came; return what is offered. Raises RemoteError."""
         offer = parse_snapshot_offer(open_from(raw, self.scope, peer, EnvelopeKind.OFFER))
         if offer.size > self._config.max_payload_bytes:
             raise RemoteError(Reason.OVERSIZE, f"a snapshot of {offer.size} bytes is offered")
@@ -422,13 +584,15 @@ class Engine:
             raise RemoteError(Reason.STALE, "a snapshot older than the one asked for")
         return offer
 
-    def accepted(self, what: UpdateHeader | SnapshotOffer) -> None:
+    def accepted(self, what: UpdateHeader | SnapshotOffer, now: float) -> None:
         """The runtime has applied an update."""
-        self.peer_scores.stats.updates_accepted += 1
+        self.stats.updates_accepted += 1
         neighbour = self.neighbours.get(what.peer)
         if neighbour is not None:
             neighbour.accepted(what)
-            self.probation.contributed(what.peer)
+            self._probation.contributed(what.peer)
+        delta = isinstance(what, UpdateHeader) and what.body.kind == "delta"
+        self.exchange_times.applied(what.peer, what.place, now, delta=delta)
 
     def rejected(self, what: UpdateHeader | SnapshotOffer, error: RemoteError, now: float) -> None:
         """The runtime refused an update."""
@@ -437,34 +601,45 @@ class Engine:
             neighbour.rejected(what, error.reason, now)
         self.offence(what.peer, error, now)
 
-    def trained(self, encode_s: float) -> None:
-        """A round of ours was trained, and its update written in so many seconds."""
-        self.work.trained(encode_s)
-        for peer in self.neighbours:  # who was held back may go on
-            self._actions.add(WakeSync(peer=peer))
+    def trained(self, encode_s: float, now: float) -> None:
+        """A round of ours was trained, and its update written in so many seconds: who was held back may go on."""
+        self._work.trained(encode_s)
+        self._wake_all(now)
+
+    def update_read(self, peer: PeerId, seconds: float, now: float) -> None:
+        """The runtime has read an update of a peer, which took so many seconds of computing."""
+        self._work.spend(peer, seconds, now)
+
+    def read_seconds(self) -> dict[PeerId, float]:
+        """Seconds of computing that the updates of each neighbour have taken since it became one."""
+        return self._work.spent()
 
     def hold_back(self, peer: PeerId, now: float) -> float:
-        """Seconds for which nothing more is fetched of a neighbour, for what reading its updates has taken; 0: none."""
-        pause = self.work.pause(peer, now)
-        if pause > 0 and (complaint := self.work.complaint(peer, now)) is not None:
+        """Seconds for which nothing more is fetched of a neighbour, for what reading its updates has taken; 0: none.
+        Tells the observer of it now and then."""
+        pause = self._work.pause(peer, now)
+        if pause > 0 and (complaint := self._work.complaint(peer, now)) is not None:
             self._actions.tell("throttled", peer, detail=complaint)
         return pause
 
     # -- rounds
 
-    @property
+    def seated_of(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Of these the established ones, and of those on probation as many as there may be liars."""
+        return self._probation.seated(peers)
+
     def seated(self) -> dict[PeerId, Neighbour]:
         """The neighbours that count in a round and in the vote on where the swarm is."""
-        return {peer: self.neighbours[peer] for peer in self.probation.seated(self.neighbours)}
+        return {peer: self.neighbours[peer] for peer in self.seated_of(self.neighbours)}
 
     def standing(self, round: int, now: float) -> Standing:
         """Who belongs to `round`."""
         return standing(
             round,
-            {peer: self.round_of(it) for peer, it in self.seated.items()},
+            {peer: self.round_of(it) for peer, it in self.seated().items()},
             self._config.max_staleness,
             swarm=self.swarm_round(),
-            beginning=now < self.begun_at + ARRIVAL_S,
+            beginning=now < self._begun_at + ARRIVAL_S,
         )
 
     def round_of(self, neighbour: Neighbour) -> int | None:
@@ -472,8 +647,12 @@ class Engine:
         return neighbour.announced_round if self.fetch == "nothing" else neighbour.applied_round
 
     def round_closed(self) -> None:
-        """A round of ours has closed: who has served it."""
-        self.probation.round_closed(self.neighbours)
+        """A round of ours has closed: note which neighbours have served it."""
+        self._probation.round_closed(self.neighbours)
+
+    def round_outvoted_liars(self) -> None:
+        """A round had members enough to outvote the liars: from now on a few neighbours are never believed."""
+        self.outvoted_liars = True
 
     def swarm_round(self) -> int | None:
         """The highest round that more than `liars` and more than half of the seated neighbours have announced; None
@@ -482,7 +661,7 @@ class Engine:
         Where there never were neighbours enough for that, those that are here are believed as far as LEAD_ROUNDS beyond
         our own round, once all have served: a swarm of two has nobody else to ask, and promises nothing.
         """
-        said = {peer: it.announced_round for peer, it in self.seated.items()}
+        said = {peer: it.announced_round for peer, it in self.seated().items()}
         found = swarm_round(said, liars=self._liars)
         if found is None and not self.outvoted_liars and len(said) <= self._liars:
             found = self._word_of_few(said)
@@ -490,23 +669,31 @@ class Engine:
 
     def _word_of_few(self, said: dict[PeerId, int | None]) -> int | None:
         newest = self.publisher.newest
-        if newest is None or not all(map(self.probation.has_served, said)):
+        if newest is None or not all(map(self._probation.has_served, said)):
             return None
         found = swarm_round(said, liars=0)
         return found if found is not None and found <= newest.body.round + LEAD_ROUNDS else None
 
     # -- offences
 
-    def cut(self, peer: PeerId, why: RemoteError) -> None:
-        """A member that is none any more: counted under its reason, and forgotten with all that it had to say."""
+    def membership_ended(self, peer: PeerId, why: RemoteError) -> None:
+        """A peer is a former member now: counted under its reason, and forgotten with all that it told us."""
         self.peer_scores.refuse(peer, why)
         self.peerstore.forget(peer)
         self.dht.table.forget(peer)
-        self.roles.lose(peer)
+        self._roles.lose(peer)
         self.mesh.drop(peer, f"it is no member any more: {why}")
 
+    def is_banned(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer is banned."""
+        return self.peer_scores.scores.banned(peer, now)
+
+    def proofs(self) -> dict[PeerId, tuple[bytes, bytes]]:
+        """Two contradicting signed envelopes of each peer that was caught with two histories."""
+        return dict(self.peer_scores.proofs)
+
     def offence(self, peer: PeerId, error: RemoteError, now: float) -> None:
-        """Count, tell and charge a refusal; at 100 points the peer is banned."""
+        """A peer broke the protocol: counted, told and charged; at 100 points it is banned."""
         if self.peer_scores.charge(peer, error, now):
             self.peerstore.forget(peer)
             self.mesh.drop(peer, "banned")

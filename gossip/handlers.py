@@ -1,4 +1,4 @@
-"""What the transport calls, of a member's service: each call goes to the part that it is for."""
+"""What the transport calls, of a member's service: each call goes to the engine, or to the task that it is for."""
 
 from typing import Final
 
@@ -48,8 +48,7 @@ class Handlers:
 
     def peer_connected(self, peer: PeerId) -> None:
         """A connection is up: greet, unless the peer is banned."""
-        if self._context.engine.peer_scores.scores.banned(peer, trio.current_time()):
-            self._context.engine.mesh.drop(peer, "banned")
+        if not self._context.engine.peer_connected(peer, trio.current_time()):
             self._context.perform()
             return
         self._dialler.connected(peer)
@@ -60,25 +59,22 @@ class Handlers:
         """The last connection is gone, and what it was good for."""
         self._relay.circuits.drop(peer)
         self._context.relayed.pop(peer, None)
-        engine = self._context.engine
-        engine.roles.lose(peer)
-        engine.mesh.vanish(peer, "the connection is lost", trio.current_time())
+        self._context.engine.peer_lost(peer, trio.current_time())
         if self._membership_sync is not None:
             self._membership_sync.peer_lost(peer)
         self._context.perform()
 
-    async def _part(self, out: Disconnect) -> None:
+    async def _disconnect(self, action: Disconnect) -> None:
         """Close all connections to a peer; a bootstrap node has yet to hear what we know, and we what it does."""
-        if not out.hurried and self._membership_sync is not None:
+        if not action.hurried and self._membership_sync is not None:
             await trio.sleep(LINGER_S)
-            if out.peer in self._context.engine.neighbours:
+            if action.peer in self._context.engine.neighbours:
                 return
-        await self._context.transport.disconnect(out.peer)
+        await self._context.transport.disconnect(action.peer)
 
     def keeps(self, peer: PeerId) -> bool:
         """Neighbours stay connected, and who listens to us, whoever else would like a place."""
-        engine = self._context.engine
-        return peer in engine.neighbours or peer in engine.roles.listeners
+        return self._context.engine.serves(peer)
 
     def offended(self, peer: PeerId, error: RemoteError) -> None:
         """The transport saw an offence that is the peer's own: charged like those that we see."""

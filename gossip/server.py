@@ -41,7 +41,9 @@ from gossip.core.request_limit import SMALL_CHUNK_BYTES, RequestLimit
 from gossip.membership.membership_sync_task import MembershipSync
 from gossip.session import serve
 from gossip.transport.base import Stream, TransportError
+from gossip.updates.publisher import Publisher
 from gossip.updates.throughput import Transfer
+from gossip.updates.traffic import Traffic
 
 
 @dataclass
@@ -62,12 +64,16 @@ class Server:
     def __init__(
         self,
         context: ServiceContext,
+        publisher: Publisher,
+        traffic: Traffic,
         snapshots: Snapshots,
         allreducer: AllReducer,
         membership_sync: MembershipSync | None,
     ) -> None:
         self._context = context
         self._engine = context.engine
+        self._publisher = publisher
+        self._traffic = traffic
         self._snapshots = snapshots
         self._allreducer = allreducer
         self._membership_sync = membership_sync
@@ -124,8 +130,7 @@ class Server:
 
     def _knows(self, peer: PeerId) -> bool:
         """Not a stranger: in a private swarm nobody is one, for a key costs a use of an invite."""
-        here = peer in self._engine.neighbours or peer in self._engine.roles.listeners
-        return here or self._membership_sync is not None
+        return self._engine.serves(peer) or self._membership_sync is not None
 
     async def _take_time(self, peer: PeerId) -> None:
         """Before an answer that carries nothing to speak of: the link does not pace these."""
@@ -143,13 +148,12 @@ class Server:
                 self._engine.on_goodbye(peer, envelope, trio.current_time())
                 return encode_answer()
             case FindRequest():
-                self._engine.roles.check_find(peer, request)
-                return encode_answer(*self._engine.dht.on_find(peer, request, trio.current_time()))
+                return encode_answer(*self._engine.on_find(peer, request, trio.current_time()))
             case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest():
                 if self._membership_sync is None:
                     raise RemoteError(Reason.UNAVAILABLE, "the swarm is open to all")
                 return self._membership_sync.answer(peer, request)
-        if peer in self._engine.roles.listeners:
+        if peer in self._engine.listeners:
             self._check_listens(peer, request)
         elif peer not in self._engine.neighbours:
             raise RemoteError(Reason.UNAVAILABLE, "neighbours only: say hello first")
@@ -157,7 +161,7 @@ class Server:
             raise RemoteError(Reason.UNAVAILABLE, "quiet hours")  # chunks under way may finish
         match request:
             case HeadersRequest(epoch=epoch, first=first, count=count):
-                return encode_answer(self._engine.publisher.links(epoch, first, count))
+                return encode_answer(self._publisher.links(epoch, first, count))
             case SnapshotRequest(epoch=epoch, seq=seq):
                 return await self._offer(epoch, seq)
             case StateRequest():
@@ -178,11 +182,11 @@ class Server:
 
     async def _offer(self, epoch: int, seq: int) -> bytes:
         offer = await self._snapshots.offer(epoch, seq)
-        self._engine.peer_scores.stats.snapshots_served += 1
+        self._traffic.snapshot_served()
         return encode_answer(offer.raw)
 
     def _witness(self, asked: StateRequest) -> Digest:
-        neighbour = self._engine.neighbours.get(peer_id_of(asked.key))
+        neighbour = self._engine.neighbour(peer_id_of(asked.key))
         held = neighbour.witness(asked.epoch, asked.seq, asked.least) if neighbour else None
         if held is None:
             raise RemoteError(Reason.UNAVAILABLE, "we cannot tell what that must be")
@@ -192,9 +196,9 @@ class Server:
         self._uploaded(talk, whole=False)
         if address in self._allreducer.blobs:  # of which a part may be taken: its size says nothing of the link's speed
             manifest = self._allreducer.blobs.manifest(address)
-        elif address in self._engine.publisher.blobs:
-            manifest = self._engine.publisher.blobs.manifest(address)
-            talk.upload = self._engine.traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
+        elif address in self._publisher.blobs:
+            manifest = self._publisher.blobs.manifest(address)
+            talk.upload = self._traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
             talk.address = address
         else:  # of which the others take what they lack
             manifest = self.blob_cache.manifest(address)
@@ -205,30 +209,30 @@ class Server:
         """A blob of ours is through, or given up. Who ends its stream in an orderly way has what it wants."""
         if talk.upload is not None:
             carried = sum(talk.sent.values())
-            self._engine.traffic.speeds.end(talk.upload, trio.current_time(), whole=whole, carried=carried)
+            self._traffic.speeds.end(talk.upload, trio.current_time(), whole=whole, carried=carried)
         if whole and talk.address is not None and talk.sent:
-            self._engine.traffic.delivered(talk.peer, talk.address, trio.current_time())
+            self._traffic.delivered(talk.peer, talk.address, trio.current_time())
         talk.upload = talk.address = None
         talk.sent.clear()
 
     async def _chunk(self, talk: _Conversation, address: Digest, index: int) -> bytes | memoryview:
         if address in self._allreducer.blobs:
             part = self._allreducer.blobs.chunk(address, index)
-            self._engine.peer_scores.stats.payload_bytes_sent += len(part)
+            self._traffic.passed_on(len(part), snapshot=False)
             self._allreducer.sent(talk.peer, address, index)
             return part
-        if address in self._engine.publisher.blobs:
+        if address in self._publisher.blobs:
             return self._own_chunk(talk, address, index)
         others = await self.blob_cache.chunk(address, index)
-        self._engine.traffic.passed_on(len(others), snapshot=self.blob_cache.is_model(address))
+        self._traffic.passed_on(len(others), snapshot=self.blob_cache.is_model(address))
         return others
 
     def _own_chunk(self, talk: _Conversation, address: Digest, index: int) -> memoryview:
-        traffic, blobs = self._engine.traffic, self._engine.publisher.blobs
+        blobs = self._publisher.blobs
         chunk = blobs.chunk(address, index)
-        traffic.sent(address, len(chunk))
+        self._traffic.sent(address, len(chunk))
         if talk.address == address:
             talk.sent[index] = len(chunk)
             if len(talk.sent) == len(blobs.manifest(address).chunks):
-                traffic.delivered(talk.peer, address, trio.current_time())
+                self._traffic.delivered(talk.peer, address, trio.current_time())
         return chunk

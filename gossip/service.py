@@ -1,18 +1,20 @@
 """A node's membership of one run: one nursery, and the few calls that a runtime makes.
 
-The state machine (engine.py) decides; this file owns the tasks that perform it: the transport, the dialler, one
-follower a neighbour, the announcer, and short-lived ones that answer requests. The runtime sees `updates` (each
-neighbour's in chain order), answers each with `accepted` or `rejected`, publishes its own, and closes rounds.
+The engine (engine.py) decides. This file owns the tasks that perform what it decides: the transport, the dialler, one
+follower a neighbour, the announcer, and short-lived ones that answer requests. It is also the one place where tasks are
+given the parts of the engine that they work with. The runtime sees `updates` (each neighbour's in chain order), answers
+each with `accepted` or `rejected`, publishes its own, and closes rounds.
 """
 
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, KeysView
 from functools import partial
+from typing import assert_never
 
 import trio
 
-from gossip.actions import Disconnect, EmitEvent, Follow, Out, Unfollow, WakeSync
+from gossip.actions import Action, Disconnect, EmitEvent, Follow, Unfollow, WakeSync
 from gossip.allreduce.allreduce import Group, ReducedPart
 from gossip.allreduce.allreduce_task import AllReducer, ReduceFunction
 from gossip.blobs.hashing_task import Hasher
@@ -40,7 +42,7 @@ from gossip.core.api import (
 from gossip.core.config import GossipConfig
 from gossip.core.errors import GossipError, LocalError, Reason, RemoteError, lone_local_error
 from gossip.core.identity import Identity
-from gossip.core.ids import Digest, PeerId
+from gossip.core.ids import PeerId
 from gossip.core.limits import KIB
 from gossip.core.messages import GoodbyeRequest
 from gossip.core.quiet_clock import local_minute, quiet_by
@@ -97,7 +99,7 @@ class GossipService(Handlers):
         # No buffer: an update leaves its follower when the runtime takes it, so that memory is bounded by the degree.
         self._updates_in, self.updates = trio.open_memory_channel[Update](0)
         roles = None if anti_entropy is None else Roles(identity.peer_id, anti_entropy.role_of, anti_entropy.why_out)
-        self._engine = Engine(
+        self._engine = engine = Engine(
             identity=identity,
             config=config,
             run=run,
@@ -106,11 +108,11 @@ class GossipService(Handlers):
             liars=1 if tracked is None else tracked.liars,
             connections=transport,
         )
-        self.stats: GossipStats = self._engine.peer_scores.stats
+        self.stats: GossipStats = engine.stats
         self._run_info = run
         self._observer = observer
         self._context = ServiceContext(
-            engine=self._engine,
+            engine=engine,
             transport=within(transport, up=config.up_bytes_per_s, down=config.down_bytes_per_s),
             config=config,
             hasher=Hasher(config.hash_in_thread_above),
@@ -119,23 +121,25 @@ class GossipService(Handlers):
             quiet=quiet_by(config.quiet_hours, minute_of_day),
             tracked=tracked,
         )
-        self._allreducer = AllReducer(self._context, identity)
-        publisher, hasher = self._engine.publisher, self._context.hasher
-        snapshots = Snapshots(publisher, snapshot_source, hasher, self._context.warn)
+        self._allreducer = AllReducer(self._context, identity, engine.traffic)
         self._membership_sync = None
         if private is not None and anti_entropy is not None:
-            self._membership_sync = MembershipSync(private, anti_entropy, service_ports_of(self._context, self._forget))
-        self._server = Server(self._context, snapshots, self._allreducer, self._membership_sync)
-        self._marker = StateDigestPublisher(publisher, hasher)
-        self._dialler = Dialler(self._context, rng)
-        self._finder = LookupTask(self._context, self._dialler, rng)
+            ports = service_ports_of(self._context, engine.peer_scores, self._forget)
+            self._membership_sync = MembershipSync(private, anti_entropy, ports)
+        snapshots = Snapshots(engine.publisher, snapshot_source, self._context.hasher, self._context.warn)
+        self._server = Server(
+            self._context, engine.publisher, engine.traffic, snapshots, self._allreducer, self._membership_sync
+        )
+        self._marker = StateDigestPublisher(engine.publisher, self._context.hasher)
+        self._dialler = Dialler(self._context, engine.mesh, engine.peerstore, rng)
+        self._finder = LookupTask(self._context, engine.dht, engine.peerstore, engine.mesh, self._dialler, rng)
         self._relay = relay_of(self._context, identity)
         self.relaying = self._relay.reading
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._context.offence)
-        self._peerstore = PeerStoreKeeper(self._context)
-        self._announcer = Announcer(self._context)
-        self.round_closer = RoundCloser(self._context)
-        self._followers = Followers(self._context, self._updates_in, self._server.blob_cache)
+        self._peerstore = PeerStoreKeeper(self._context, engine.peerstore)
+        self._announcer = Announcer(self._context, engine.publisher)
+        self.round_closer = RoundCloser(self._context, engine.exchange_times)
+        self._followers = Followers(self._context, engine.traffic, self._updates_in, self._server.blob_cache)
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
         """Who takes part in the newest closed round, neighbours or not by now."""
@@ -180,30 +184,28 @@ class GossipService(Handlers):
 
     def spent(self, update: Update, seconds: float) -> None:
         """Reading `update` took the runtime so many seconds of computing: paid from its sender's budget."""
-        self._engine.work.spend(update.peer, seconds, trio.current_time())
+        self._engine.update_read(update.peer, seconds, trio.current_time())
 
     def trained(self, encode_s: float) -> None:
         """The runtime has trained a round, and writing its update took so many seconds of computing: each neighbour may
         take about as many for one of its own."""
-        self._engine.trained(encode_s)
+        self._engine.trained(encode_s, trio.current_time())
         self._perform()
 
     @property
     def read_seconds(self) -> dict[PeerId, float]:
         """Seconds of computing that the updates of each neighbour have taken since it became one."""
-        return self._engine.work.spent()
+        return self._engine.read_seconds()
 
     @property
     def head(self) -> Head:
         """Our newest link. Raises LocalError before the first epoch."""
-        return self._engine.publisher.head()
+        return self._engine.head
 
     async def begin_epoch(self, *, epoch: int, round: int, snapshot: bytes | None) -> None:
         """Start our chain at `round`, from the genesis (None) or from these bytes. LocalError on an old epoch."""
         base = self._run_info.genesis if snapshot is None else await self._context.hasher.payload(snapshot)
-        self._check_publishes()
-        self._engine.publisher.begin(epoch=epoch, round=round, base=base)
-        self._engine.begun_at = trio.current_time()
+        self._engine.begin_epoch(epoch=epoch, round=round, base=base, now=trio.current_time())
         await self._announce()
 
     async def publish(
@@ -211,11 +213,11 @@ class GossipService(Handlers):
     ) -> None:
         """Publish the next delta; now and then it names the state after it, if `state` gives that. Raises LocalError
         before the first epoch, or on a payload nobody may take."""
-        self._check_publishes()
+        self._engine.check_publishes()
         hashed = await self._context.hasher.payload(payload)
         mark = await self._marker.cut(state)
-        self._engine.publisher.extend(round=round, codec=codec, payload=hashed, steps=steps, tokens=tokens, state=mark)
-        self._engine.traffic.exchanges.published(self._newest_address(), trio.current_time())
+        now = trio.current_time()
+        self._engine.publish(round=round, codec=codec, payload=hashed, steps=steps, tokens=tokens, state=mark, now=now)
         await self._announce()
 
     async def exchange(
@@ -292,7 +294,7 @@ class GossipService(Handlers):
 
     def outvotes_liars(self) -> None:
         """A round had members enough to withstand the liars: from now on a few neighbours are never believed."""
-        self._engine.outvoted_liars = True
+        self._engine.round_outvoted_liars()
 
     def round_closed(self) -> None:
         """A round is over for one who closes none: an observer. Neighbours have served it (updates/probation.py)."""
@@ -300,36 +302,25 @@ class GossipService(Handlers):
 
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """Of these the established ones, and of those on probation as many as there may be liars."""
-        return self._engine.probation.seated(peers)
+        return self._engine.seated_of(peers)
 
     @property
     def neighbour_ids(self) -> KeysView[PeerId]:
         """Who the neighbours are now; `degree` at most."""
-        return self._engine.neighbours.keys()
+        return KeysView(self._engine.neighbours)
 
     def neighbours(self) -> dict[PeerId, NeighbourStatus]:
         """Every neighbour as it stands now; staleness is against our own newest round."""
-        engine, now = self._engine, trio.current_time()
-        ours = engine.publisher.newest.body.round if engine.publisher.newest else 0
-        return {
-            peer: it.status(
-                ours=ours,
-                theirs=engine.round_of(it),
-                score=engine.peer_scores.scores.points(peer, now),
-                address=next(iter(engine.peerstore.addresses(peer)), ""),
-            )
-            for peer, it in engine.neighbours.items()
-        }
+        return self._engine.status(trio.current_time())
 
     def link_speeds(self) -> dict[PeerId, LinkSpeed]:
         """How fast updates go to each neighbour and come from it."""
-        now = trio.current_time()
-        return {peer: self._engine.traffic.speeds.of(peer, now) for peer in self._engine.neighbours}
+        return self._engine.link_speeds(trio.current_time())
 
     @property
     def peers_known(self) -> int:
         """How many peers' records are held, neighbours or not."""
-        return len(self._context.engine.peerstore)
+        return self._engine.peers_known
 
     @property
     def met_bootstrap(self) -> bool:
@@ -362,7 +353,7 @@ class GossipService(Handlers):
 
     def proofs(self) -> dict[PeerId, tuple[bytes, bytes]]:
         """Two contradicting signed envelopes of each peer that was caught with two histories."""
-        return dict(self._engine.peer_scores.proofs)
+        return self._engine.proofs()
 
     async def leave(self, timeout_s: float) -> None:
         """Let neighbours pull our newest update and finish pulls under way, then say goodbye; at most `timeout_s`."""
@@ -381,7 +372,7 @@ class GossipService(Handlers):
     @property
     def role(self) -> Role | None:
         """What we may do ourselves; everybody is a trainer where the swarm is open. None: our membership has ended."""
-        return self._engine.roles.ours
+        return self._engine.role
 
     def roster_view(self) -> list[MemberView]:
         """Everybody whom the roster has; nobody where the swarm is open."""
@@ -399,17 +390,8 @@ class GossipService(Handlers):
     def _forget(self, peer: PeerId, why: RemoteError) -> None:
         """Drop what is held of a former member."""
         self._server.blob_cache.forget(peer)
-        self._engine.cut(peer, why)
+        self._engine.membership_ended(peer, why)
         self._perform()
-
-    def _newest_address(self) -> Digest:
-        newest = self._engine.publisher.newest
-        assert newest is not None, "something has just been published"
-        return newest.address
-
-    def _check_publishes(self) -> None:
-        if not self._engine.roles.publishes:
-            raise LocalError(f"a member of role {self.role or 'none'} publishes nothing")
 
     def _announced(self, peer: PeerId) -> int | None:
         return self._engine.neighbours[peer].announced_round
@@ -418,7 +400,7 @@ class GossipService(Handlers):
         """Whether a neighbour has yet to take the newest that we have for it."""
         if self._engine.fetch == "nothing":
             return self._allreducer.owes(self._engine.neighbours)
-        return not self._engine.traffic.all_delivered()
+        return not self._engine.all_delivered()
 
     async def _announce(self) -> None:
         if self._nursery is not None:  # before that there is no network; the announcer begins with the newest link
@@ -430,7 +412,7 @@ class GossipService(Handlers):
 
     async def _wait_for(self, needed: Callable[[], int], timeout_s: float, *, tracked: bool) -> int:
         def there() -> int:
-            return sum(it.tracked or not tracked for it in self._engine.neighbours.values())
+            return self._engine.tracked_neighbours if tracked else len(self._engine.neighbours)
 
         with trio.move_on_after(timeout_s):
             while there() < needed():
@@ -440,8 +422,7 @@ class GossipService(Handlers):
     async def _tell_all(self, goodbye: bytes, timeout_s: float) -> None:
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
-                for peer in list(self._engine.neighbours):
-                    self._engine.mesh.lose(peer, "we leave")  # first, or its next hello would take us back in
+                for peer in self._engine.left():  # first, or its next hello would take us back in
                     nursery.start_soon(self._say_goodbye, peer, goodbye)
                 self._perform()
 
@@ -454,12 +435,12 @@ class GossipService(Handlers):
             return  # it will notice by itself
 
     def _perform(self) -> None:
-        for out in self._engine.drain():
-            self._do(out)
+        for action in self._engine.drain():
+            self._do(action)
         self._context.changed.beat()
 
-    def _do(self, out: Out) -> None:
-        match out:
+    def _do(self, action: Action) -> None:
+        match action:
             case EmitEvent(event=event):
                 self._observer(event)
             case Follow(peer=peer):
@@ -471,4 +452,6 @@ class GossipService(Handlers):
                 self._followers.wake(peer)
             case Disconnect():
                 if self._nursery is not None:
-                    self._nursery.start_soon(self._part, out)
+                    self._nursery.start_soon(self._disconnect, action)
+            case _:
+                assert_never(action)

@@ -1,6 +1,8 @@
 """Who may import whom: the contracts of pyproject.toml, held as a test; and what names and folders promise."""
 
 import ast
+import dataclasses
+import random
 import re
 import subprocess
 import sys
@@ -11,6 +13,15 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from gossip.bootstrap_state import BootstrapState
+from gossip.core.api import RunInfo
+from gossip.core.config import GossipConfig
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, RunId
+from gossip.discovery.peerstore import PeerStore
+from gossip.engine import Engine
+from gossip.updates.mesh import Mesh
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("p2ptrain", "gossip", "node")
@@ -129,3 +140,117 @@ def test_comments_docstrings_and_messages_use_the_terms_of_the_field(folder: str
         with tokenize.open(path) as file:
             said = [each for each in tokenize.generate_tokens(file.readline) if each.type in spoken]
         assert [each.start[0] for each in said if OWN_WORDS.search(each.string)] == [], path
+
+
+# -- the engine: events in, actions out (decision 0053)
+
+ENGINES = {"engine", "_engine", "bootstrap_state", "_bootstrap_state"}
+"""Names under which a state machine is held."""
+ASKED = {
+    "_mesh": (Mesh, {"admit", "lose", "drop", "vanish", "depart", "present", "absent", "met", "look_round"}),
+    "_peerstore": (PeerStore, {"learn", "reached", "forget", "recall", "dump"}),
+}
+"""Parts that some tasks are given for questions alone: the field, the class, and the methods that change it."""
+COMPOSES = {ROOT / "gossip" / "service.py", ROOT / "gossip" / "bootstrap.py"}
+"""Files that give a task the parts that it works with."""
+
+
+def parts() -> frozenset[str]:
+    """The public fields of both state machines that are objects with a behaviour of their own."""
+    identity, rng, config = Identity(bytes(32)), random.Random(0), GossipConfig()
+    run = RunInfo(run_id=RunId(bytes(16)), genesis=Digest(bytes(32)))
+    engine = Engine(identity=identity, config=config, run=run, rng=rng)
+    fields = (vars(engine) | vars(BootstrapState(identity, config.named, rng))).items()
+    ours = {name: it for name, it in fields if name[0] != "_" and type(it).__module__.startswith("gossip.")}
+    return frozenset(name for name, it in ours.items() if not dataclasses.is_dataclass(it))
+
+
+def is_engine(node: ast.AST | None) -> bool:
+    return (isinstance(node, ast.Name) and node.id in ENGINES) or (
+        isinstance(node, ast.Attribute) and node.attr in ENGINES
+    )
+
+
+def named(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target of an assignment, and what it is given; of `a, b = c, d` each pair too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else (node.target,):
+                yield target, node.value
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    yield from zip(target.elts, node.value.elts, strict=False)
+
+
+def reaches(tree: ast.AST, parts: frozenset[str], *, composes: bool) -> list[str]:
+    """Where code reaches through an engine to one of its parts, changes a field of it, or hides it under another name.
+    `composes`: a part may be an argument of a call."""
+    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    found = [target for target, value in named(tree) if is_engine(value) and not is_engine(target)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_engine(node.value):
+            over = above[above[node]] if isinstance(above[node], ast.keyword) else above[node]
+            handed = composes and isinstance(over, ast.Call) and over.func is not node
+            chained = isinstance(over, ast.Attribute)
+            if chained or not isinstance(node.ctx, ast.Load) or (node.attr in parts and not handed):
+                found.append(node)
+    return [f"{node.lineno}: {ast.unparse(above[node])}" for node in found]
+
+
+def test_nothing_reaches_through_the_engine_to_its_parts() -> None:
+    """What happened is a method of the engine, what is to be performed is an action that it leaves, and a task that
+    works with one part is given it by name."""
+    known = parts()
+    assert known >= {"mesh", "peerstore", "publisher", "traffic"}
+    own = {ROOT / "gossip" / "engine.py", ROOT / "gossip" / "bootstrap_state.py"}
+    found = {}
+    for path in (path for folder in ("gossip", "node") for path in ours(folder) if path not in own):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if it := reaches(tree, known, composes=path in COMPOSES):
+            found[str(path.relative_to(ROOT))] = it
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "composes"),
+    [
+        ("self._engine.mesh.lose(peer)", True),
+        ("context.engine.neighbours.get(peer)", False),
+        ("mesh, now = self._context.engine.mesh, 0.0", True),
+        ("self._dht = context.engine.dht", False),
+        ("return_of(self._engine.traffic)", False),
+        ("self._engine.outvoted_liars = True", True),
+        ("state = self._engine", False),
+        ("machine, now = context.engine, 0.0", False),
+        ("self.bootstrap_state.peer_scores.refuse(peer)", True),
+    ],
+)
+def test_a_reach_through_the_engine_is_seen(code: str, composes: bool) -> None:
+    assert len(reaches(ast.parse(code), parts(), composes=composes)) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "engine = self._context.engine",
+        "self._engine.peer_lost(peer, now)",
+        "Dialler(context, engine.mesh, peerstore=engine.peerstore)",
+        "peer in self._engine.neighbours",
+        "engine.seated().values()",
+    ],
+)
+def test_events_questions_and_parts_that_are_handed_over_are_fine(code: str) -> None:
+    assert reaches(ast.parse(code), parts(), composes=True) == []
+
+
+@pytest.mark.parametrize("task", ["dialler_task.py", "lookup_task.py"])
+def test_who_finds_peers_changes_neither_mesh_nor_peerstore(task: str) -> None:
+    """What became of a dial is an event."""
+    used = set()
+    for node in ast.walk(ast.parse((ROOT / "gossip" / "discovery" / task).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr in ASKED:
+            part, changing = ASKED[node.value.attr]
+            assert all(hasattr(part, name) for name in changing)
+            assert isinstance(node.ctx, ast.Load), ast.unparse(node)
+            assert node.attr not in changing, ast.unparse(node)
+            used.add(node.value.attr)
+    assert used == set(ASKED)

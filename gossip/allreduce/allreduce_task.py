@@ -13,7 +13,7 @@ import trio
 
 from gossip.allreduce.allreduce import AllReduce, EarlyMessages, Group, Pull, Reduce, ReducedPart
 from gossip.blobs.blob import BlobStore
-from gossip.blobs.blob_fetch_task import BULK_BYTES, fetch_blob
+from gossip.blobs.blob_fetch_task import BULK_BYTES, Meter, fetch_blob
 from gossip.context import Notifier, ServiceContext
 from gossip.core.envelope import EnvelopeKind, open_from, seal
 from gossip.core.errors import GossipError, LocalError, RemoteError
@@ -25,6 +25,7 @@ from gossip.core.statements import Stage, parse_part, part_statement
 from gossip.session import ask_once, open_session
 from gossip.transport.base import TransportError
 from gossip.updates.publisher import Payload
+from gossip.updates.traffic import Traffic
 
 KEPT: Final = 2
 """Exchanges whose blobs are held: this one, and the last, which a slower member may still be pulling."""
@@ -46,9 +47,10 @@ hashed: in a thread."""
 class AllReducer:
     """All exchanges of one service."""
 
-    def __init__(self, context: ServiceContext, identity: Identity) -> None:
+    def __init__(self, context: ServiceContext, identity: Identity, traffic: Traffic) -> None:
         self._context = context
         self._identity = identity
+        self._meter = traffic.received(snapshot=False)
         self._scope = context.engine.scope
         self.blobs = BlobStore(KEPT * BLOBS_EACH * context.config.max_payload_bytes)
         """What the members of a group may pull from us."""
@@ -112,7 +114,7 @@ class AllReducer:
             except RemoteError as error:
                 self._context.offence(part.peer, error)
         async with trio.open_nursery() as nursery:
-            perform = _Performer(self._context, exchange, self._changed, nursery)
+            perform = _Performer(self._context, exchange, self._meter, self._changed, nursery)
             perform.tell_all(self._serve(exchange, Stage.WHOLE, payload))
             while not exchange.done(trio.current_time()) or perform.telling:
                 for work in exchange.work(trio.current_time()):
@@ -166,9 +168,17 @@ class AllReducer:
 class _Performer:
     """The tasks of one exchange."""
 
-    def __init__(self, context: ServiceContext, exchange: AllReduce, changed: Notifier, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        exchange: AllReduce,
+        meter: Meter,
+        changed: Notifier,
+        nursery: trio.Nursery,
+    ) -> None:
         self._context = context
         self._exchange = exchange
+        self._meter = meter
         self._changed = changed
         self._nursery = nursery
         self._room = trio.Semaphore(MAX_PULLS)
@@ -205,8 +215,7 @@ class _Performer:
         context, part = self._context, work.part
         patience_s = context.config.request_timeout_s
         async with open_session(context.transport, part.peer, patience_s, bulk=part.size >= BULK_BYTES) as session:
-            meter = context.engine.traffic.received(snapshot=False)
-            return await fetch_blob(session, part.address, part.size, context.hasher, meter, work.span)
+            return await fetch_blob(session, part.address, part.size, context.hasher, self._meter, work.span)
 
     async def _tell(self, member: PeerId, request: PartRequest) -> None:
         pause_s = PAUSE_S

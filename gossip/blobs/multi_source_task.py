@@ -24,6 +24,7 @@ from gossip.core.limits import CHUNK_BYTES
 from gossip.core.messages import Refused
 from gossip.session import open_session
 from gossip.transport.base import TransportError
+from gossip.updates.throughput import Throughput
 
 HELP_AFTER_S: Final = 1.0
 """An author has so long to show that it is quick: most updates are here by then, and nobody else was asked."""
@@ -42,9 +43,10 @@ ASK_AGAIN_S: Final = 5.0
 class MultiSourceFetch:
     """One fetch of one payload from several sources. `error`: why the author gave it not, if it did not."""
 
-    def __init__(self, context: ServiceContext, pulling: BlobFetch, places: StreamSlots) -> None:
+    def __init__(self, context: ServiceContext, speeds: Throughput, pulling: BlobFetch, places: StreamSlots) -> None:
         self.error: RemoteError | TransportError | None = None
         self._context = context
+        self._speeds = speeds
         self._pulling = pulling
         self._download = pulling.download
         self._author = pulling.download.author
@@ -114,7 +116,7 @@ class MultiSourceFetch:
         if not self._download.idle_chunks:
             return []
         rested = [] if self.error is not None else [peer for peer, until in self._rests_until.items() if until <= now]
-        known = self._context.engine.neighbours.keys() - self._spoilt
+        known = set(self._context.engine.neighbours) - self._spoilt
         there = [peer for peer in (*self._untried(), *rested) if peer in known]
         there = [peer for peer in there if self._places.taken(peer, now) < HELP_STREAMS and self._worth(peer, now)]
         there.sort(key=lambda peer: (self._places.taken(peer, now), self._draw(peer)))
@@ -131,7 +133,7 @@ class MultiSourceFetch:
     def _worth(self, peer: PeerId, now: float) -> bool:
         carried = self._download.carried(self._author) + CHUNK_BYTES  # all but one chunk has been counted
         pace = carried / max(HELP_AFTER_S, now - self._began_at_author)
-        return self.error is not None or self._context.engine.traffic.speeds.could_send(peer, HELP_RATIO * pace)
+        return self.error is not None or self._speeds.could_send(peer, HELP_RATIO * pace)
 
     def _draw(self, peer: PeerId) -> bytes:
         return digest_of(self._download.address + f"{self._pulling.me} {peer}".encode())
@@ -161,7 +163,7 @@ class MultiSourceFetch:
             self._scopes[peer] = scope
             try:
                 async with open_session(context.transport, peer, patience_s, bulk=bulk) as session:
-                    with measured(context, download) if peer == self._author else nullcontext():
+                    with measured(self._speeds, download) if peer == self._author else nullcontext():
                         await fetch_blob_from(session, peer, self._pulling)
                     del self._scopes[peer]
                 context.engine.heard(peer, trio.current_time())
@@ -173,9 +175,9 @@ class MultiSourceFetch:
 
 
 @contextmanager
-def measured(context: ServiceContext, download: Download) -> Iterator[None]:
+def measured(speeds: Throughput, download: Download) -> Iterator[None]:
     """Measure the link to the author by what it carries of a download; the author leaves that at the end."""
-    speeds, author = context.engine.traffic.speeds, download.author
+    author = download.author
     transfer = speeds.begin(author, "received", download.bytes_missing, trio.current_time())
     orderly = False
     try:

@@ -24,9 +24,10 @@ from gossip.core.backoff import Backoff, addresses_in, host_of, peer_in
 from gossip.core.errors import GossipError, LocalError
 from gossip.core.ids import PeerId
 from gossip.core.statements import PeerRecord
-from gossip.discovery.peerstore import RecordTrust
+from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.reachability.probe_task import AddressProber
 from gossip.updates.hello_task import say_hello
+from gossip.updates.mesh import Mesh
 
 MAX_DIALS: Final = 4
 """Dials under way: half the default degree, so that a start overshoots it seldom. Hellos do not count, or a few
@@ -65,9 +66,13 @@ MAX_FILE_PEERS: Final = 256
 class Dialler:
     """One task that ticks, and a short-lived one for each dial or hello."""
 
-    def __init__(self, context: ServiceContext, rng: random.Random) -> None:
+    def __init__(self, context: ServiceContext, mesh: Mesh, peerstore: PeerStore, rng: random.Random) -> None:
+        """`mesh` says who is wanted, `peerstore` where each can be dialled. What becomes of a dial is the engine's to
+        hear: here nothing in them is changed."""
         config = context.config
         self._context = context
+        self._mesh = mesh
+        self._peerstore = peerstore
         self._rng = rng
         self._configured = {address: peer_in(address) for address in config.peers}
         self._operators = frozenset(self._configured)
@@ -115,7 +120,7 @@ class Dialler:
     def found(self, peer: PeerId) -> None:
         """It has answered, at an address of a newer record: it is dialled at once if it is wanted."""
         self.lost.pop(peer, None)
-        self._context.engine.mesh.present(peer)
+        self._context.engine.peer_found(peer)
         self._woken.beat()
 
     async def call(self, record: PeerRecord, within_s: float) -> bool:
@@ -133,11 +138,11 @@ class Dialler:
         return False
 
     def _callable(self, record: PeerRecord) -> list[str]:
-        peer, now, peerstore = record.peer, trio.current_time(), self._context.engine.peerstore
-        if not self._context.engine.mesh.dialable(peer, now):
+        peer, now = record.peer, trio.current_time()
+        if not self._mesh.dialable(peer, now):
             return []
-        trusted = {*self._operators, *(peerstore.addresses(peer) if self._trusted(peer) else ())}
-        hosts, last = set(self._dialling.values()), peerstore.reached_at(peer)
+        trusted = {*self._operators, *(self._peerstore.addresses(peer) if self._trusted(peer) else ())}
+        hosts, last = set(self._dialling.values()), self._peerstore.reached_at(peer)
         return [
             address
             for address in sorted(record.addresses, key=lambda each: each != last)
@@ -159,31 +164,25 @@ class Dialler:
 
     def _look_round(self) -> None:
         """Who is newly put beside us is tried at once, whatever it said when it was not."""
-        engine = self._context.engine
-        before = self._belonging()
-        engine.look_round(trio.current_time())
-        for peer in self._belonging() - before:
+        before = self._mesh.belonging
+        self._context.engine.look_round(trio.current_time())
+        for peer in self._mesh.belonging - before:
             self._refusals.succeeded(peer)
 
-    def _belonging(self) -> frozenset[PeerId]:
-        """Return whom the rings put beside us."""
-        members = self._context.engine.mesh
-        return members.rings.wanted | members.sought
-
     def _greet_some(self, nursery: trio.Nursery) -> None:
-        members, now = self._context.engine.mesh, trio.current_time()
+        now = trio.current_time()
         for peer in sorted(self._context.transport.peers):
-            wanted = members.dialable(peer, now) and members.has_room_for(peer, now)
-            greetable = peer not in members.table and wanted
+            wanted = self._mesh.dialable(peer, now) and self._mesh.has_room_for(peer, now)
+            greetable = peer not in self._mesh.table and wanted
             if greetable and peer not in self._greeting and self._hellos.due(peer, now):
                 self._greeting.add(peer)
                 nursery.start_soon(self._greet, peer)
 
     def _dial_some(self, nursery: trio.Nursery) -> None:
-        members, now = self._context.engine.mesh, trio.current_time()
+        now = trio.current_time()
         mine = self._bootstrap()
-        due = self._due(mine, None if members.has_places else members.called_for(now))
-        taken = ((address, peer) for address, peer in due if members.would_take(peer, now))
+        due = self._due(mine, None if self._mesh.has_places else self._mesh.called_for(now))
+        taken = ((address, peer) for address, peer in due if self._mesh.would_take(peer, now))
         most = MAX_DIALS if self._context.transport.peers else MAX_DIALS_ALONE
         for address, peer in list(islice(taken, max(0, most - len(self._dialling)))):
             self._dialling[peer] = host_of(address)
@@ -191,9 +190,9 @@ class Dialler:
 
     def _ask_some(self, nursery: trio.Nursery) -> None:
         """With places left and nobody to dial: ask a neighbour for more addresses, before its next heartbeat does."""
-        members, now = self._context.engine.mesh, trio.current_time()
-        due = [peer for peer in members.table if self._asks.due(peer, now) and peer not in self._greeting]
-        if due and members.has_places and not self._dialling:
+        now = trio.current_time()
+        due = [peer for peer in self._mesh.table if self._asks.due(peer, now) and peer not in self._greeting]
+        if due and self._mesh.has_places and not self._dialling:
             peer = self._rng.choice(due)
             self._asks.failed(peer, now)  # each time more rarely
             self._greeting.add(peer)
@@ -201,8 +200,8 @@ class Dialler:
 
     def _visit_somebody(self, nursery: trio.Nursery) -> None:
         """Beyond a full mesh, once we have the neighbours that we look for: meet another member, and part again."""
-        members, now = self._context.engine.mesh, trio.current_time()
-        if members.has_places or not members.wide or now < self._visit_at or self._dialling:
+        now = trio.current_time()
+        if self._mesh.has_places or not self._mesh.wide or now < self._visit_at or self._dialling:
             return
         self._visit_at = now + VISIT_EVERY_S * self._context.engine.jitter()
         if due := self._due([], None):
@@ -228,30 +227,29 @@ class Dialler:
         for address, peer in (*mine, *self._learned(only)):
             free = peer not in connected and peer not in self._dialling and peer not in chosen
             ripe = self._dials.due(address, now) and self._refusals.due(peer, now)
-            if not free or not ripe or not self._context.engine.mesh.dialable(peer, now):
+            if not free or not ripe or not self._mesh.dialable(peer, now):
                 continue
-            known = self._trusted(peer) and address in self._context.engine.peerstore.addresses(peer)
+            known = self._trusted(peer) and address in self._peerstore.addresses(peer)
             if (address, peer) in mine or known or self._rumour_due(address, peer, hosts, now):
                 chosen[peer] = address
                 hosts.add(host_of(address))
-        belonging, turns = self._belonging(), self._turns(list(chosen))
+        belonging, turns = self._mesh.belonging, self._turns(list(chosen))
         pairs = [(address, peer) for peer, address in chosen.items()]
         return sorted(pairs, key=lambda pair: (pair[1] not in belonging, turns[pair[1]]))
 
     def _turns(self, peers: list[PeerId]) -> dict[PeerId, int]:
         """Which of its network each peer is, after our neighbours: the first of each network is dialled before any
         second one, or a crowd's many records would stand before everybody else's. The operator's come first."""
-        members = self._context.engine.mesh
-        counted = Counter(map(members.group_of, members.table))
+        counted = Counter(map(self._mesh.group_of, self._mesh.table))
         turns = {}
         for peer in peers:
-            group = members.group_of(peer)
-            turns[peer] = -1 if peer in members.anchors else counted[group]
+            group = self._mesh.group_of(peer)
+            turns[peer] = -1 if peer in self._mesh.anchors else counted[group]
             counted[group] += 1
         return turns
 
     def _trusted(self, peer: PeerId) -> bool:
-        return self._context.engine.peerstore.standing(peer) >= RecordTrust.KEPT
+        return self._peerstore.standing(peer) >= RecordTrust.KEPT
 
     def _rumour_due(self, address: str, peer: PeerId, hosts: set[str], now: float) -> bool:
         host = host_of(address)
@@ -267,15 +265,14 @@ class Dialler:
             except LocalError as error:
                 self._complain(address, str(error))
         self._operators = frozenset(addresses)
-        self._context.engine.mesh.anchors = frozenset(addresses.values())
+        self._context.engine.set_anchors(frozenset(addresses.values()))
         return self._shuffled(list(addresses.items()))
 
     def _learned(self, only: frozenset[PeerId] | None) -> list[tuple[str, PeerId]]:
-        peerstore = self._context.engine.peerstore
-        peers = [record.peer for record in peerstore.known()] if only is None else sorted(only)
-        pairs = self._shuffled([(address, peer) for peer in peers for address in peerstore.addresses(peer)])
+        peers = [record.peer for record in self._peerstore.known()] if only is None else sorted(only)
+        pairs = self._shuffled([(address, peer) for peer in peers for address in self._peerstore.addresses(peer)])
         # Of a peer's addresses the one that failed least: each gets its turn, however many there are.
-        pairs = sorted(pairs, key=lambda pair: (-peerstore.standing(pair[1]), self._dials.failures(pair[0])))
+        pairs = sorted(pairs, key=lambda pair: (-self._peerstore.standing(pair[1]), self._dials.failures(pair[0])))
         return [*pairs, *(pair for pair in self._hints.items() if only is None or pair[1] in only)]
 
     def _shuffled(self, pairs: list[tuple[str, PeerId]]) -> list[tuple[str, PeerId]]:
@@ -313,20 +310,20 @@ class Dialler:
         """Where the peer has dialled us meanwhile, that connection may be all that there is: a probe shows the rest."""
         transport = self._context.transport
         if not transport.dialled_us(peer):
-            self._context.engine.peerstore.reached(peer, address, transport.network_of(peer))
+            self._context.engine.peer_reached(peer, address, transport.network_of(peer))
 
     def _failed(self, address: str, peer: PeerId, why: str) -> None:
-        engine, now = self._context.engine, trio.current_time()
+        now = trio.current_time()
         self._dials.failed(address, now)
         if self._dials.failures(address) == 1 and address in self._operators:  # it may be mistyped
-            engine.dial_failed(peer, f"{address}: {why}")
+            self._context.engine.dial_failed(peer, f"{address}: {why}")
             self._context.perform()
         if address in self._hints:
             self._rumours.failed(peer, now)
             self._hosts.failed(host_of(address), now)
             if self._dials.failures(address) >= FORGET_AFTER:
                 del self._hints[address]
-        elif self._context.transport.peers and address in engine.peerstore.addresses(peer):
+        elif self._context.transport.peers and address in self._peerstore.addresses(peer):
             self._missed(address, peer, now)
         elif self._context.transport.peers and address not in self._operators:  # a lookup's: nobody we know
             self._rumours.failed(peer, now)
@@ -334,9 +331,8 @@ class Dialler:
         self._note_lost(peer)
 
     def _note_lost(self, peer: PeerId) -> None:
-        members, peerstore = self._context.engine.mesh, self._context.engine.peerstore
-        ours = peer in self._belonging() or peer in members.anchors
-        if ours and self._context.transport.peers and all(self._dials.failures(it) for it in peerstore.addresses(peer)):
+        ours = peer in self._mesh.belonging or peer in self._mesh.anchors
+        if ours and self._context.transport.peers and self._failed_everywhere(peer):
             self.lost[peer] = None
             self.lost.move_to_end(peer)
             while len(self.lost) > MAX_LOST:
@@ -344,14 +340,16 @@ class Dialler:
 
     def _missed(self, address: str, peer: PeerId, now: float) -> None:
         """A learned address does not answer, and it is not we who are cut off."""
-        peerstore = self._context.engine.peerstore
-        if all(self._dials.failures(each) for each in peerstore.addresses(peer)):
-            self._context.engine.mesh.absent(peer, now)
+        if self._failed_everywhere(peer):
+            self._context.engine.peer_unreachable(peer, now)
         self._rumours.failed(peer, now)
         self._hosts.failed(host_of(address), now)
-        patience = FORGET_AFTER * (len(peerstore.addresses(peer)) if self._trusted(peer) else 1)
+        patience = FORGET_AFTER * (len(self._peerstore.addresses(peer)) if self._trusted(peer) else 1)
         if self._rumours.failures(peer) >= patience:
-            peerstore.forget(peer)
+            self._context.engine.peer_given_up(peer)
+
+    def _failed_everywhere(self, peer: PeerId) -> bool:
+        return all(self._dials.failures(address) for address in self._peerstore.addresses(peer))
 
     async def _greet(self, peer: PeerId) -> None:
         try:

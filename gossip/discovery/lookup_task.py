@@ -18,12 +18,13 @@ from gossip.core.limits import MAX_FIND_ANSWER_BYTES
 from gossip.core.messages import Refused
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import PeerRecord
-from gossip.discovery.dht import FINDS_BURST, FINDS_PER_S
+from gossip.discovery.dht import FINDS_BURST, FINDS_PER_S, KademliaNode
 from gossip.discovery.dialler_task import Dialler
 from gossip.discovery.lookup import Lookup
-from gossip.discovery.peerstore import RecordTrust
+from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.session import ask_once
 from gossip.transport.base import TransportError
+from gossip.updates.mesh import Mesh
 
 LOOK_TABLE_S: Final = 5.0
 """Between two looks at who was verified since: half a heartbeat."""
@@ -53,9 +54,20 @@ SOUGHT_MAX_S: Final = 3600.0
 class LookupTask:
     """One task that keeps the table, and as many lookups as are wanted."""
 
-    def __init__(self, context: ServiceContext, dialler: Dialler, rng: random.Random) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        dht: KademliaNode,
+        peerstore: PeerStore,
+        mesh: Mesh,
+        dialler: Dialler,
+        rng: random.Random,
+    ) -> None:
+        """`mesh` says whether there are members to look up at all, and who is wanted as a neighbour."""
         self._context = context
-        self._dht = context.engine.dht
+        self._dht = dht
+        self._peerstore = peerstore
+        self._mesh = mesh
         self._dialler = dialler
         self._rng = rng
         self._slots = trio.Semaphore(MAX_LOOKUPS)
@@ -72,7 +84,7 @@ class LookupTask:
             for peer in self._dht.look(trio.current_time()):
                 await self._doubt(peer)
             # Neighbours first: nothing is looked up while they are being dialled, or while there are none.
-            if self._context.engine.mesh.wide and self._context.transport.peers and self._dialler.idle:
+            if self._mesh.wide and self._context.transport.peers and self._dialler.idle:
                 await self._refresh_if_due()
                 await self._seek_one()
 
@@ -95,9 +107,8 @@ class LookupTask:
         return lookup
 
     def _known(self, peer: PeerId) -> tuple[str, ...] | None:
-        engine = self._context.engine
-        if peer in engine.neighbours or engine.peerstore.standing(peer) is RecordTrust.VERIFIED:
-            return engine.peerstore.addresses(peer) or None
+        if peer in self._context.engine.neighbours or self._peerstore.standing(peer) is RecordTrust.VERIFIED:
+            return self._peerstore.addresses(peer) or None
         return None
 
     # -- a lookup
@@ -141,8 +152,7 @@ class LookupTask:
 
     async def _hang_up(self, peer: PeerId) -> None:
         """On whom we dialled for a question alone. Who may become a neighbour is being greeted."""
-        members = self._context.engine.mesh
-        if peer in self._context.transport.peers and not members.has_room_for(peer, trio.current_time()):
+        if peer in self._context.transport.peers and not self._mesh.has_room_for(peer, trio.current_time()):
             with trio.CancelScope(shield=True):
                 await self._context.transport.disconnect(peer)
 
@@ -155,7 +165,7 @@ class LookupTask:
         elif self._evictions.take("", trio.current_time()):
             try:
                 with trio.fail_after(QUESTION_S):
-                    await self._context.transport.probe(self._context.engine.peerstore.reached_at(peer))
+                    await self._context.transport.probe(self._peerstore.reached_at(peer))
             except (GossipError, trio.TooSlowError):
                 self._missed(peer)
             else:

@@ -55,8 +55,9 @@ def write_whole(path: Path, data: bytes) -> None:
 class PeerStoreKeeper:
     """Keeps the file true while the node runs."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, peerstore: PeerStore) -> None:
         self._context = context
+        self._peerstore = peerstore
         self._path = context.config.address_book
         self._complained = False
 
@@ -64,7 +65,7 @@ class PeerStoreKeeper:
         """Once, before anybody is dialled."""
         if self._path is not None:
             try:
-                load_peerstore(self._path, self._context.engine.peerstore, self._context.engine.scope)
+                load_peerstore(self._path, self._peerstore, self._context.engine.scope)
             except LocalError as error:
                 self._context.warn(str(error))
 
@@ -83,10 +84,9 @@ class PeerStoreKeeper:
 
     def _due(self) -> Callable[[], None] | None:
         """Return what writes the peerstore as it is now; None where the file has it all."""
-        peerstore = self._context.engine.peerstore
-        if self._path is None or not peerstore.changed:
+        if self._path is None or not self._peerstore.changed:
             return None
-        return partial(write_whole, self._path, peerstore.dump())
+        return partial(write_whole, self._path, self._peerstore.dump())
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -94,7 +94,7 @@ class PeerStoreKeeper:
         try:
             yield
         except LocalError as error:
-            self._context.engine.peerstore.changed = True
+            self._peerstore.changed = True
             if not self._complained:  # a full disk stays full for a while
                 self._context.warn(str(error))
             self._complained = True

@@ -42,6 +42,7 @@ from gossip.membership.private_swarm import PrivateMembership
 from gossip.membership.roster_sync import differing
 from gossip.session import Session, ask_once, open_session
 from gossip.transport.base import Transport, TransportError
+from gossip.updates.peer_score import PeerScores
 
 LOOK_S: Final = 2.0
 """Between two looks at whose membership has ended, which is known to five minutes' accuracy anyway."""
@@ -78,9 +79,10 @@ class ServicePorts:
     inherit: Callable[[PeerId, PeerId], None]
 
 
-def service_ports_of(context: ServiceContext, cut: Callable[[PeerId, RemoteError], None]) -> ServicePorts:
+def service_ports_of(
+    context: ServiceContext, peer_scores: PeerScores, cut: Callable[[PeerId, RemoteError], None]
+) -> ServicePorts:
     """A member's."""
-    peer_scores = context.engine.peer_scores
     return ServicePorts(
         transport=context.transport,
         config=context.config,

@@ -18,7 +18,6 @@ from gossip.core.ids import PeerId
 from gossip.core.networks import network_of
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import PeerRecord
-from gossip.discovery.peerstore import RecordTrust
 
 MAX_PROBES: Final = 4
 """Under way at once; at most half of them lead to one network, or its silent hosts would keep all others waiting."""
@@ -39,9 +38,9 @@ class AddressProber:
         self._probing: dict[PeerId, str] = {}
 
     def start_some(self, nursery: trio.Nursery) -> None:
-        """Probe whoever is connected, or asked us for somebody of late, and was not reached where its record says."""
+        """Probe those that the engine names, as far as each may be probed now."""
         now = trio.current_time()
-        for record in self._context.engine.peerstore.of_standing(RecordTrust.FIRST_HAND):
+        for record in self._context.engine.to_probe(now):
             if len(self._probing) >= MAX_PROBES:
                 return
             address = self._next(record, now)
@@ -50,8 +49,7 @@ class AddressProber:
                 nursery.start_soon(self._probe, record.peer, address)
 
     def _next(self, record: PeerRecord, now: float) -> str | None:
-        there = record.peer in self._context.transport.peers or self._context.engine.dht.awaits(record.peer, now)
-        if record.peer in self._probing or not there:
+        if record.peer in self._probing:
             return None
         busy = {host_of(address) for address in self._probing.values()}
         networks = Counter(map(network_of, self._probing.values()))
@@ -77,6 +75,6 @@ class AddressProber:
         else:
             self._attempts.succeeded(address)
             self._hosts.succeeded(host_of(address))
-            self._context.engine.peerstore.reached(peer, address, network)
+            self._context.engine.peer_reached(peer, address, network)
         finally:
             del self._probing[peer]

@@ -12,13 +12,15 @@ import trio
 from gossip.context import ServiceContext
 from gossip.core.announcement_limit import ANNOUNCE_BURST, ANNOUNCE_PER_S
 from gossip.core.rate_limit import KeyedTokenBucket
+from gossip.updates.publisher import Publisher
 
 
 class Announcer:
     """Broadcasts our newest link, and keeps the record of our addresses and neighbours true."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, publisher: Publisher) -> None:
         self._context = context
+        self._publisher = publisher
         self._recorded: tuple[tuple[str, ...], tuple[bytes, ...]] = ((), ())
         self._version = 0
         self._quota = KeyedTokenBucket(burst=ANNOUNCE_BURST, per_s=ANNOUNCE_PER_S)
@@ -27,7 +29,7 @@ class Announcer:
 
     async def announce(self) -> None:
         """Broadcast the newest link, if there is any; a little later when there were many of late."""
-        newest = self._context.engine.publisher.newest
+        newest = self._publisher.newest
         if newest is None:
             return
         if self._quota.take("", trio.current_time()):

@@ -29,18 +29,25 @@ from gossip.core.messages import (
 from gossip.core.statements import SnapshotOffer, UpdateHeader
 from gossip.session import ask_once
 from gossip.updates.neighbour import FetchHeaders, FetchPayload, FetchSnapshot, Work
+from gossip.updates.traffic import Traffic
 
 
 class Fetcher:
     """Of one neighbour. `pulling`: whether a blob is on its way."""
 
     def __init__(
-        self, peer: PeerId, context: ServiceContext, blob_cache: BlobCache, attestation: SnapshotAttestation
+        self,
+        peer: PeerId,
+        context: ServiceContext,
+        traffic: Traffic,
+        blob_cache: BlobCache,
+        attestation: SnapshotAttestation,
     ) -> None:
         self.pulling = False
         self._peer = peer
         self._context = context
         self._engine = context.engine
+        self._traffic = traffic
         self._blob_cache = blob_cache
         self._attestation = attestation
 
@@ -62,6 +69,10 @@ class Fetcher:
             case _:
                 assert_never(work)
 
+    def forget(self) -> None:
+        """Drop what was fetched of this neighbour: it is served to nobody any more."""
+        self._blob_cache.forget(self._peer)
+
     async def _links(self, request: HeadersRequest) -> None:
         raws = parse_headers_answer(await self._ask(request, (MAX_LINKS + 1) * MAX_ENVELOPE_BYTES))
         self._engine.on_links(self._peer, raws, trio.current_time())
@@ -82,7 +93,7 @@ class Fetcher:
         """A blob, of its author or of whoever has it."""
         self._blob_cache.make_room(self._peer, self._engine.neighbours, trio.current_time())
         kept = self._blob_cache.begin(self._peer, address, size, model=model, now=trio.current_time())
-        joint = MultiSourceFetch(self._context, self._pulling_of(kept), self._blob_cache.places)
+        joint = MultiSourceFetch(self._context, self._traffic.speeds, self._pulling_of(kept), self._blob_cache.places)
         async with self._at_it(kept):
             whole, error = await joint.run(), joint.error
         if not whole:
@@ -91,7 +102,7 @@ class Fetcher:
         if isinstance(error, RemoteError) and not isinstance(error, Refused):  # the others have helped out
             self._context.offence(self._peer, error)
         data = kept.download.finish()
-        self._engine.peer_scores.stats.blob_seconds.add(trio.current_time() - kept.download.began)
+        self._traffic.blob_fetched(trio.current_time() - kept.download.began)
         self._blob_cache.finish(self._peer, kept, data)
         return data
 
@@ -100,7 +111,7 @@ class Fetcher:
         return BlobFetch(
             download=kept.download,
             hasher=self._context.hasher,
-            meter=engine.traffic.received(snapshot=kept.model),
+            meter=self._traffic.received(snapshot=kept.model),
             me=engine.me,
             pullers=sorted({engine.me, *engine.neighbours} - {self._peer}),
             changed=kept.changed,

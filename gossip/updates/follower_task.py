@@ -24,6 +24,7 @@ from gossip.transport.base import TransportError
 from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.hello_task import say_hello
 from gossip.updates.neighbour import FetchPayload, Neighbour, Work
+from gossip.updates.traffic import Traffic
 
 UPDATES_BURST: Final = 32
 UPDATES_PER_S: Final = 20.0
@@ -48,8 +49,7 @@ class Follower:
         neighbour: Neighbour,
         context: ServiceContext,
         updates: trio.MemorySendChannel[Update],
-        blob_cache: BlobCache,
-        attestation: SnapshotAttestation,
+        fetcher: Fetcher,
     ) -> None:
         self.scope = trio.CancelScope()
         self._woken = Notifier()
@@ -58,9 +58,8 @@ class Follower:
         self._context = context
         self._engine = context.engine
         self._updates = updates
-        self._blob_cache = blob_cache
         self._in_flight: _InFlight | None = None
-        self._fetcher = Fetcher(peer, context, blob_cache, attestation)
+        self._fetcher = fetcher
         self._checker = StateDigestVerifier(peer, neighbour, context)
         self._quota = KeyedTokenBucket(burst=UPDATES_BURST, per_s=UPDATES_PER_S)
 
@@ -80,14 +79,11 @@ class Follower:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._heartbeat)
                 await self._follow()
-        if self._engine.peer_scores.scores.banned(self._peer, trio.current_time()):
-            self._blob_cache.forget(self._peer)
+        if self._engine.is_banned(self._peer, trio.current_time()):
+            self._fetcher.forget()
 
     def wake(self) -> None:
-        """There may be something to fetch: look, and time how long that takes from now."""
-        announced, applied = self._neighbour.chain.announced, self._neighbour.chain.applied
-        if announced is not None and (applied is None or announced.place > applied.place):
-            self._engine.traffic.exchanges.heard(self._peer, announced.place, trio.current_time())
+        """Look at once whether there is something to fetch."""
         self._woken.beat()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
@@ -98,15 +94,10 @@ class Follower:
         self._in_flight = None
         if error is None:
             flight.accepted = True
-            self._engine.accepted(flight.what)
-            self._time(flight.what)
+            self._engine.accepted(flight.what, trio.current_time())
         else:
             self._engine.rejected(flight.what, error, trio.current_time())
         flight.answered.set()
-
-    def _time(self, what: UpdateHeader | SnapshotOffer) -> None:
-        delta = isinstance(what, UpdateHeader) and what.body.kind == "delta"
-        self._engine.traffic.exchanges.applied(self._peer, what.place, trio.current_time(), delta=delta)
 
     async def _follow(self) -> None:
         while True:
@@ -217,8 +208,15 @@ def update_of(what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> Upda
 class Followers:
     """Starts, wakes and ends one follower a neighbour."""
 
-    def __init__(self, context: ServiceContext, updates: trio.MemorySendChannel[Update], blob_cache: BlobCache) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        traffic: Traffic,
+        updates: trio.MemorySendChannel[Update],
+        blob_cache: BlobCache,
+    ) -> None:
         self._context = context
+        self._traffic = traffic
         self._updates = updates
         self._blob_cache = blob_cache
         self._attestation = SnapshotAttestation(context)
@@ -229,9 +227,10 @@ class Followers:
 
     def begin(self, peer: PeerId, nursery: trio.Nursery) -> None:
         """Follow this peer, unless it is lost already."""
-        neighbour = self._context.engine.neighbours.get(peer)
+        neighbour = self._context.engine.neighbour(peer)
         if neighbour is not None:
-            follower = Follower(peer, neighbour, self._context, self._updates, self._blob_cache, self._attestation)
+            fetcher = Fetcher(peer, self._context, self._traffic, self._blob_cache, self._attestation)
+            follower = Follower(peer, neighbour, self._context, self._updates, fetcher)
             self._all[peer] = follower
             nursery.start_soon(follower.run)
 

@@ -132,6 +132,11 @@ class Mesh:
         return self._rumoured.wanted
 
     @property
+    def belonging(self) -> frozenset[PeerId]:
+        """Whom the rings put beside us, or would if all is true that we hear."""
+        return self.rings.wanted | self.sought
+
+    @property
     def has_places(self) -> bool:
         """Whether there are fewer neighbours than we look for. Beyond a full mesh the last free places stay open, so
         that who comes finds one."""
@@ -141,7 +146,7 @@ class Mesh:
     def called_for(self, now: float) -> frozenset[PeerId]:
         """Who is dialled whether or not there are free places: the operator's, those that belong beside us if what we
         hear is true, and, where all places are taken, everybody, if somebody would have to go for one that answers."""
-        chosen = self.rings.wanted | self.sought | self.anchors
+        chosen = self.belonging | self.anchors
         if len(self.table) >= self._degree:
             here = self._occupancy(now)
             for_another_network = here.surplus(share_of(self._degree, len(here.groups) + 1))

@@ -12,6 +12,7 @@ import trio
 from gossip.context import ServiceContext
 from gossip.core.api import Arrivals, RoundView
 from gossip.core.config import GossipConfig
+from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.rounds import LEAD_ROUNDS, LearnedDeadline, Standing
 
 EXCHANGE_MARGIN: Final = 3.0
@@ -27,10 +28,10 @@ FIRST_EXCHANGE_S: Final = 1.0
 class RoundCloser:
     """Holds the learned deadline; the rule itself is rounds.py."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, exchanges: ExchangeTimes) -> None:
         config = context.config
         self._context = context
-        self._exchanges = context.engine.traffic.exchanges
+        self._exchanges = exchanges
         self._deadline = LearnedDeadline(
             initial=config.initial_deadline_s, least=config.min_deadline_s, k=config.deadline_k
         )
@@ -62,7 +63,7 @@ class RoundCloser:
 
     def arrivals(self, round: int) -> Arrivals:
         """What has come of a round so far."""
-        rounds = [it.announced_round for it in self._context.engine.seated.values()]
+        rounds = [it.announced_round for it in self._context.engine.seated().values()]
         announced = sum(at is not None and at >= round for at in rounds)
         arrived = self._standing(round).fresh
         return Arrivals(neighbours=len(rounds), announced=max(announced, arrived), arrived=arrived)
@@ -114,13 +115,13 @@ class RoundCloser:
         least = round - sum(at >= opened for at in self._closed_at)
         return sum(
             peer not in live and (it.announced_round or 0) >= least and self._exchanges.delivers(peer, since)
-            for peer, it in engine.seated.items()
+            for peer, it in engine.seated().items()
         )
 
     def _newly_met(self) -> bool:
         """Whether there is a neighbour of which nothing is here yet, and might be soon."""
         since = self._since()
-        return any(not it.tracked and it.since >= since for it in self._context.engine.seated.values())
+        return any(not it.tracked and it.since >= since for it in self._context.engine.seated().values())
 
     def _since(self) -> float:
         """From when on a neighbour's signs of life count: who delivers nothing for as many deadlines as it may be

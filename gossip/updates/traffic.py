@@ -13,12 +13,26 @@ from gossip.updates.throughput import Throughput
 class Traffic:
     """Updates and snapshots are counted apart: only the former are what a compressor makes smaller."""
 
-    def __init__(self, stats: GossipStats, publisher: Publisher, neighbours: Mapping[PeerId, Neighbour]) -> None:
+    def __init__(
+        self,
+        stats: GossipStats,
+        publisher: Publisher,
+        neighbours: Mapping[PeerId, Neighbour],
+        exchange_times: ExchangeTimes,
+    ) -> None:
         self._stats = stats
         self._publisher = publisher
         self._neighbours = neighbours
         self.speeds = Throughput(neighbours)
-        self.exchanges = ExchangeTimes(neighbours)
+        self._exchange_times = exchange_times
+
+    def blob_fetched(self, seconds: float) -> None:
+        """A blob is here as a whole, so many seconds after it was first asked for."""
+        self._stats.blob_seconds.add(seconds)
+
+    def snapshot_served(self) -> None:
+        """A snapshot of ours was offered to a peer that asked for it."""
+        self._stats.snapshots_served += 1
 
     def received(self, *, snapshot: bool) -> Callable[[int], None]:
         """A meter for verified bytes that come in."""
@@ -32,7 +46,7 @@ class Traffic:
             self._stats.payload_bytes_sent += size
 
     def passed_on(self, size: int, *, snapshot: bool) -> None:
-        """`size` bytes of another's blob go out."""
+        """`size` bytes of a blob that is not of our chain go out: another's, or a part of an exchange."""
         if snapshot:
             self._stats.snapshot_bytes_sent += size
         else:
@@ -42,7 +56,7 @@ class Traffic:
         """`peer` was sent all of a blob of ours, or wants no more of it: the rest it has of others."""
         neighbour = self._neighbours.get(peer)
         if neighbour is not None and neighbour.delivered != address:
-            self.exchanges.delivered(peer, address, now)
+            self._exchange_times.delivered(peer, address, now)
         if neighbour is not None:
             neighbour.delivered = address
 

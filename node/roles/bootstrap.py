@@ -199,8 +199,8 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
 async def _tell(parts: _Parts) -> None:
     told: tuple[int, int] | None = None
     while True:
-        known = parts.service.bootstrap_state
-        now = known.members, known.runs
+        bootstrap_state = parts.service.bootstrap_state
+        now = bootstrap_state.members, bootstrap_state.runs
         if now != told:
             told = now
             rss = psutil.Process().memory_info().rss
@@ -209,7 +209,7 @@ async def _tell(parts: _Parts) -> None:
                 MembersKnown(
                     members_known=now[0],
                     runs=now[1],
-                    peers_known=known.peers_known,
+                    peers_known=bootstrap_state.peers_known,
                     rejected=rejected,
                     rss_bytes=rss,
                 )

@@ -27,11 +27,11 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
     engine = SimpleNamespace(
         standing=lambda round, now: standing,
         round_closed=lambda: None,
-        seated={},
-        traffic=SimpleNamespace(exchanges=ExchangeTimes(())),
+        seated=dict,
     )
     config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)
-    round_closer = RoundCloser(SimpleNamespace(config=config, engine=engine, changed=Notifier(), liars=1))  # type: ignore[arg-type]
+    context = SimpleNamespace(config=config, engine=engine, changed=Notifier(), liars=1)
+    round_closer = RoundCloser(context, ExchangeTimes(()))  # type: ignore[arg-type]
     first = await round_closer.close(1, at_most_s=60.0)
     assert (first.closed_by, round(first.seconds, 6)) == ("deadline", 7.0)
     round_closer.settle(GossipConfig(quorum=0.5, initial_deadline_s=7.0))

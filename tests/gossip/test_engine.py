@@ -16,7 +16,8 @@ from gossip.core.identity import Identity
 from gossip.core.ids import RunId
 from gossip.core.messages import Hello, parse_hello
 from gossip.discovery.record_exchange import RECORDS_PER_S
-from gossip.engine import HELLO_BURST, MAX_SEEN, Engine
+from gossip.engine import HELLO_BURST, MAX_SEEN, Connections, Engine, NoConnections
+from gossip.updates.hash_chain import EquivocationError
 from gossip.updates.mesh import SWAP_EVERY_S
 from gossip.updates.seen import REPEAT_S
 
@@ -24,9 +25,10 @@ ME = Identity(b"\x63" * 32)
 A, B, C = ALICE.peer_id, BOB.peer_id, CAROL.peer_id
 
 
-def engine(**changes) -> Engine:
+def engine(connections: Connections = NoConnections(), **changes) -> Engine:
+    run = RunInfo(run_id=SCOPE.run, genesis=GENESIS)
     config = GossipConfig(**changes)
-    return Engine(identity=ME, config=config, run=RunInfo(run_id=SCOPE.run, genesis=GENESIS), rng=random.Random(1))
+    return Engine(identity=ME, config=config, run=run, rng=random.Random(1), connections=connections)
 
 
 def hello(by: Identity = ALICE, **changes) -> bytes:
@@ -45,16 +47,16 @@ def it() -> Engine:
 
 
 def events(it: Engine) -> list[tuple[str, str, Reason | None]]:
-    return [(out.event.name, out.event.peer, out.event.reason) for out in it.drain() if isinstance(out, EmitEvent)]
+    return [(each.event.name, each.event.peer, each.event.reason) for each in it.drain() if isinstance(each, EmitEvent)]
 
 
 def test_a_hello_makes_a_neighbour():
     it = engine()
     answer = parse_hello(it.on_hello(A, hello(link=link().raw), 0.0))
     assert answer.admitted
-    outs = it.drain()
-    assert Follow(peer=A) in outs
-    assert WakeSync(peer=A) in outs
+    actions = it.drain()
+    assert Follow(peer=A) in actions
+    assert WakeSync(peer=A) in actions
     assert it.neighbours[A].chain.announced == link()
     assert it.peerstore.addresses(A) == (f"/memory/1/p2p/{A}",)
 
@@ -167,11 +169,11 @@ def test_equivocation_is_proved_told_and_bans_the_signer_only(it):
     it.drain()
     assert it.on_message(B, other.raw, 0.0) is True  # others must see it too
     assert it.peer_scores.proofs == {A: (one.raw, other.raw)}
-    outs = it.drain()
-    names = [out.event.name for out in outs if isinstance(out, EmitEvent)]
+    actions = it.drain()
+    names = [each.event.name for each in actions if isinstance(each, EmitEvent)]
     assert names == ["equivocation", "rejected", "banned", "neighbour_lost"]
-    assert Unfollow(peer=A) in outs
-    assert Disconnect(peer=A) in outs
+    assert Unfollow(peer=A) in actions
+    assert Disconnect(peer=A) in actions
     assert set(it.neighbours) == {B}
     with pytest.raises(RemoteError) as caught:
         it.on_hello(A, hello(), 1e9)
@@ -225,7 +227,7 @@ def test_a_full_node_says_so_and_makes_room_for_the_lonely_now_and_then():
     assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=2), 1.0)).admitted is False
     assert parse_hello(it.on_hello(C, hello(CAROL, neighbours=0), 1.0)).admitted is True
     assert len(it.neighbours) == 2
-    lost = [out.peer for out in it.drain() if isinstance(out, Disconnect)]
+    lost = [each.peer for each in it.drain() if isinstance(each, Disconnect)]
     assert len(lost) == 1
     for peer in list(it.neighbours):
         it.neighbours[peer].neighbours = 2
@@ -263,7 +265,7 @@ def test_a_liars_round_moves_nothing(it):
     it.on_hello(C, hello(CAROL), 0.0)
     for key, at in ((ALICE, 3), (BOB, 4), (CAROL, 10**9)):
         it.on_message(A, link(by=key, round=at).raw, 0.0)
-        it.accepted(link(by=key, round=at))
+        it.accepted(link(by=key, round=at), 0.0)
     assert it.swarm_round() == 4
     assert set(it.standing(4, 0.0).staleness) == {A, B}
 
@@ -280,3 +282,51 @@ def test_what_was_seen_is_bounded(it):
         it._seen.add(digest_of(b"%d" % n), A, 0.0)
     it.on_message(A, link().raw, 0.0)
     assert len(it._seen) == MAX_SEEN
+
+
+def test_a_new_connection_is_greeted_unless_its_peer_is_banned(it):
+    assert it.peer_connected(C, 0.0)
+    assert it.drain() == []
+    it.offence(C, EquivocationError(b"", b""), 0.0)
+    it.drain()
+    assert not it.peer_connected(C, 1.0)
+    assert it.drain() == [Disconnect(peer=C)]
+
+
+def test_a_neighbour_whose_last_connection_is_lost_is_none_any_more(it):
+    it.peer_lost(A, 0.0)
+    assert set(it.neighbours) == {B}
+    assert it.drain()[0] == Unfollow(peer=A)
+    it.peer_lost(A, 0.0)
+    assert it.drain() == []
+
+
+def test_who_leaves_has_no_neighbours_and_knows_whom_to_tell(it):
+    it.goodbye()
+    assert it.left() == [A, B]
+    assert not it.neighbours
+    assert [action.peer for action in it.drain() if isinstance(action, Unfollow)] == [A, B]
+    it.on_hello(A, hello(), 0.0)
+    assert not it.neighbours, "a hello brings nobody back"
+
+
+def test_records_are_probed_of_who_is_there_and_was_never_reached():
+    class There(NoConnections):
+        peers = frozenset({A, C})
+
+    it = engine(connections=There())
+    for key in (ALICE, BOB):
+        it.on_hello(key.peer_id, hello(key), 0.0)
+    assert [each.peer for each in it.to_probe(0.0)] == [A]
+    it.peer_reached(A, it.peerstore.addresses(A)[0], "")
+    assert it.to_probe(0.0) == []
+
+
+def test_an_exchange_is_timed_from_the_first_word_of_an_update_until_it_is_applied(it):
+    first, second = chain(2)
+    it.on_message(A, first.raw, 1.0)
+    it.accepted(first, 2.0)
+    it.on_message(A, second.raw, 3.0)
+    it.set_fetch("updates", 4.0)  # its follower is woken once more
+    it.accepted(second, 7.0)
+    assert it.exchange_times.seconds(quorum=1.0, liars=0) == 4.0

@@ -30,7 +30,7 @@ def test_an_observer_cannot_inject_whatever_its_program_says(live: LiveSwarm) ->
     async def inject() -> None:
         trainers = list(live.residents)
         liar = await live.admit(3, role=Role.OBSERVER)
-        liar.service._engine.roles._role_of = everybody_trains
+        liar.service._engine._roles._role_of = everybody_trains
         async with trio.open_nursery() as nursery:
             nursery.start_soon(liar.rounds, live.finished)
             await until(
