@@ -183,9 +183,17 @@ def _words(event: Event) -> tuple[str, str]:
             answers = "that answers" if event.members_known == 1 else "that answer"
             return f"{known} {answers}, in {text.plural(event.runs, 'run')}", "dim"
         case Interrupted():
-            return "interrupted; the checkpoint is written" if event.summary else "interrupted", "yellow"
+            return _interrupted(event), "yellow"
         case _:
             return "", ""
+
+
+def _interrupted(event: Interrupted) -> str:
+    if not event.summary:  # a bootstrap node's
+        return "interrupted"
+    if not event.summary.get("wall_s"):
+        return "interrupted before training began; there was no model to keep"
+    return "interrupted; the checkpoint is written"
 
 
 def _of_peer(

@@ -11,6 +11,7 @@ from typed_events import said, typed
 
 from gossip.core.limits import PROTOCOL_VERSION
 from node.cli.telling import Telling
+from node.events.event_types import Interrupted
 from node.events.lines import LineSink, describe
 from node.events.progress import NodeProgress
 from node.top.screen import screen
@@ -78,3 +79,18 @@ def test_a_node_that_waits_prints_who_is_awaited() -> None:
 def test_the_operators_page_has_the_protocol_version_of_the_code() -> None:
     page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
     assert re.findall(r"protocol version \((\d+)\)", page) == [str(PROTOCOL_VERSION)]
+
+
+@pytest.mark.parametrize(
+    ("summary", "said_"),
+    [
+        ({"wall_s": 3.5, "rounds": 4}, "interrupted; the checkpoint is written"),
+        ({"wall_s": 0.0, "rounds": 0}, "interrupted before training began; there was no model to keep"),
+        ({}, "interrupted"),
+    ],
+)
+def test_who_is_interrupted_is_told_of_a_checkpoint_only_where_there_is_one(
+    summary: dict[str, object], said_: str
+) -> None:
+    (line,) = describe(Interrupted(summary=summary))
+    assert line.plain.endswith(said_)
