@@ -140,7 +140,7 @@ async def test_a_chart_of_ten_thousand_rounds_answers_mouse_and_keys(tmp_path: P
             browser.evaluate("document.querySelector('#loss').focus()")
             key = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{key: '{}', cancelable: true}}))"
             for done in range(10_001, 10_401):  # a chart that is not zoomed goes on with the rounds
-                trio.from_thread.run_sync(feed.observe, member_round(done))
+                trio.from_thread.run_sync(feed.observe, typed(member_round(done)))
             newest = "document.querySelector('#loss').getAttribute('aria-label')"
             end = key.format("End")
             browser.until(f"({end}, {at}) === 'round 10400'")
