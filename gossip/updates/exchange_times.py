@@ -7,8 +7,8 @@ longer time counts at once, by the newest update; a shorter one counts when the 
 neighbour has announced further updates while one is still not here, its exchange takes longer than the time between its
 announcements. A neighbour that died announces nothing, and its time does not grow.
 
-Of the neighbours the quorum's slowest decides, and never one of the `liars` slowest. So neither liars, whether they
-deliver late or announce and deliver nothing, nor a few slow links stretch everybody's rounds.
+Of the neighbours the quorum's slowest decides, and never one of the `liars` slowest. So rounds are prolonged neither by
+liars, whether they deliver late or announce and deliver nothing, nor by a few slow links.
 """
 
 import math
