@@ -1,9 +1,8 @@
 """A bootstrap node's service: it trains nothing, and knows who is there.
 
-The same transport as a member's, and of its protocol the hello, the goodbye and the find request alone. Members are
-probed where their records say before anybody is told of them; what is known is kept on disk, so that a restarted node
-is of use at once. It passes no broadcasts on: members are connected to it for a hello's length, and to each other for
-good.
+It uses a member's transport, and of its protocol only the hello, the goodbye and the find request. It probes members
+where their records say before it passes them on. What is known is kept on disk, so that a restarted node is of use at
+once. It passes no broadcasts on: members are connected to it as long as a hello takes, and to each other permanently.
 """
 
 import random
@@ -43,18 +42,18 @@ from gossip.updates.peer_score import PeerScores
 from gossip.updates.roles import Roles
 
 MAX_PROBES: Final = 16
-"""Under way at once: of a crowd of newcomers some cannot be reached, and each of these takes a whole dial's time. A
-quarter of them lead to one network, or its silent hosts would keep all others waiting."""
+"""Probes under way at once: in a crowd of newcomers some cannot be reached, and each of these takes a whole dial's
+time. At most a quarter of them lead to one network, or its silent hosts would keep all others waiting."""
 
 LOOK_S: Final = 1.0
-"""Between two looks at who is to be probed: a newcomer's first question comes when it looks for neighbours."""
+"""Seconds between two looks at who is to be probed: a newcomer's first question comes when it looks for neighbours."""
 
 MAX_STREAMS: Final = 2
-"""Of a peer at once: a hello, and one that begins while the last one ends."""
+"""Streams of one peer at once: a hello, and one that begins while the last one ends."""
 
 
 class BootstrapService:
-    """Answers hellos until it is cancelled. `warn` is told what an operator should know."""
+    """Answers hellos until it is cancelled. `warn` gets what an operator should know."""
 
     def __init__(
         self,
@@ -96,7 +95,8 @@ class BootstrapService:
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._charged)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take connections until cancelled; `started()` once listening. Raises LocalError when it cannot listen."""
+        """Take connections until cancelled; calls `started()` once listening. Raises LocalError when it cannot
+        listen."""
         self._load()
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(self._transport.run, self))
@@ -112,7 +112,7 @@ class BootstrapService:
                 self._newcomer = trio.Event()
 
     def drops(self) -> dict[str, int]:
-        """What the transport refused, let go or survived, by kind."""
+        """Return what the transport refused, dropped or survived, by kind."""
         return dict(self._transport.drops)
 
     @property
@@ -128,7 +128,7 @@ class BootstrapService:
         if protocol == DIALBACK_PROTOCOL:
             await self._dialbacks.handle_stream(stream)
             return
-        if protocol != STREAM_PROTOCOL:  # one of a member's: nobody knows beforehand who is none
+        if protocol != STREAM_PROTOCOL:  # a member's protocol: a caller cannot know beforehand that we are not one
             await stream.reset()
             return
         if self._streams[peer] >= MAX_STREAMS:
@@ -149,39 +149,39 @@ class BootstrapService:
             self._streams += Counter()  # drops the zeros
 
     def handle_message(self, forwarder: PeerId, data: bytes) -> bool:
-        """A broadcast arrived: it is for members."""
+        """Ignore a broadcast: it is for members."""
         return False
 
     def peer_connected(self, peer: PeerId) -> None:
-        """Whoever comes asks for itself, but for what members have to know."""
+        """Tell the peer what members have to know; for the rest it asks itself."""
         if self._membership_sync is not None:
             self._membership_sync.peer_connected(peer)
 
     def peer_lost(self, peer: PeerId) -> None:
-        """Members come and go, and mean nothing by it."""
+        """Ignore a lost connection: members come and go."""
         if self._membership_sync is not None:
             self._membership_sync.peer_lost(peer)
 
     def keeps(self, peer: PeerId) -> bool:
-        """Nobody stays: whoever idles longest makes room."""
+        """Keep no connection: the one that idles longest makes room."""
         return False
 
     def offended(self, peer: PeerId, error: RemoteError) -> None:
-        """Charged; whoever is banned by it is sent away when it asks next."""
+        """Charge an offence; a peer that is banned by it is disconnected when it asks next."""
         self._charged(peer, error)
 
     def caller_refused(self, caller: str, why: str) -> None:
-        """The swarm is private, and somebody is not of it."""
+        """Warn of a caller that is no member of the private swarm."""
         self._warn(f"refused {caller}: {why}")
 
     # -- the swarm, where it is private
 
     def roster_view(self) -> list[MemberView]:
-        """Everybody whom the roster has; nobody where the swarm is open."""
+        """Return all members on the roster; none where the swarm is open."""
         return [] if self._membership_sync is None else self._membership_sync.view()
 
     def submit(self, signed: Iterable[bytes]) -> None:
-        """As GossipService.submit."""
+        """Store and spread what an admin has signed. Raises LocalError as GossipService.submit does."""
         if self._membership_sync is None:
             raise LocalError("the swarm is open to all: nobody is its admin")
         self._membership_sync.submit(signed)
@@ -201,7 +201,7 @@ class BootstrapService:
         )
 
     def _cut(self, peer: PeerId, why: RemoteError) -> None:
-        """A former member: forgotten, and sent away."""
+        """Forget and disconnect a former member."""
         self.bootstrap_state.membership_ended(peer, why)
         if self._nursery is not None:
             self._nursery.start_soon(self._transport.disconnect, peer)
@@ -239,7 +239,7 @@ class BootstrapService:
             await self._transport.disconnect(peer)
 
     def _charged(self, peer: PeerId, error: RemoteError) -> None:
-        """What a stream that is reset already was about: a ban ends the next one."""
+        """Charge an offence on a stream that is reset already: a ban ends the next one."""
         self.bootstrap_state.charge(peer, error, trio.current_time())
 
     def _probe_some(self, nursery: trio.Nursery) -> None:
@@ -296,7 +296,7 @@ class BootstrapService:
                     save()
 
     def _save_due(self) -> Callable[[], None] | None:
-        """What writes the address book as it is now; None where the file has it all."""
+        """Return a function that writes the address book as it is now; None where the file is up to date."""
         if self._path is None or not self.bootstrap_state.changed:
             return None
         return partial(write_whole, self._path, self.bootstrap_state.dump())

@@ -1,13 +1,13 @@
-"""What a bootstrap node decides: it knows who is there, and tells; it is a member of nothing.
+"""What a bootstrap node decides: it knows who is in each run and passes that on; it is a member of none.
 
-It answers hellos in the name of whichever run the asker belongs to, and needs no model for it: the answer repeats the
-asker's run and genesis, admits nobody, names no link and no record of its own, and brings records of that run. So no
-member ever takes it for a neighbour, or tells others of it. It believes what a member believes: a record is told once
-its signer gave it and answered at one of its addresses, and dropped when it does not answer any more.
+It answers hellos in the name of the asker's run, and needs no model for it: the answer repeats the asker's run and
+genesis, admits nobody, names no link and no record of its own, and brings records of that run. So no member ever takes
+it for a neighbour, or passes its address on. It believes what a member believes: a record is passed on once its signer
+gave it and answered at one of its addresses, and dropped when the signer does not answer any more.
 
-Anybody may invent runs, and have as many keys in them as he likes: keys of one host answer at their addresses too. So a
-run weighs as much as the networks (core/networks.py) in which members of it have answered, each of which counts in the
-two runs that it has been in longest; among equals the run that has been known longest stays.
+Anybody may invent runs, and have any number of keys in them: keys of one host answer at their addresses too. So a run
+weighs as much as the networks (core/networks.py) in which members of it have answered. Each network counts in the two
+runs that it has been in longest; among equals the run that has been known longest stays.
 """
 
 import base64
@@ -37,27 +37,27 @@ from gossip.updates.peer_score import PeerScores
 from gossip.updates.roles import Roles
 
 MAX_RUNS: Final = 8
-"""Runs of one swarm that are known at a time: a swarm has one, and a second while it changes its model."""
+"""Runs of one swarm that are known at a time: a swarm has one, and a second one while it changes its model."""
 
 RUNS_OF_NETWORK: Final = 2
 """Runs for which one network counts, those that it has been in longest: as many as a swarm has while it changes its
-model. In all others it weighs nothing."""
+model. In all others it counts nothing."""
 
 MAX_OF_NETWORK: Final = MAX_RECORDS
-"""Records of one network in all runs: a whole run may be in one lab, and a crowd has an eighth of what there is."""
+"""Records of one network in all runs: a whole run may be in one lab, and a crowd takes an eighth of the total."""
 
 FRESH_S: Final = 300.0
-"""A record is told for so long after its signer was last heard or answered; then it is tried again. A member says hello
-every minute or so, so this is one that has left, or that reaches us no more."""
+"""A record is passed on for so long after its signer was last heard or answered; then it is tried again. A member says
+hello about once a minute, so a signer silent for longer has left, or cannot reach us any more."""
 
 MISSES: Final = 3
-"""A record that was not answered at so often in a row is dropped."""
+"""A record is dropped after so many probes in a row without an answer."""
 
 RING_DEGREE: Final = 8
-"""The degree that members are told of each other by: the default one. With another the hints are as true, and fewer."""
+"""The degree by which hints for members are chosen: the default one. With another the hints are as true, and fewer."""
 
 FORMAT: Final = 1
-"""Of `dump`."""
+"""The version of the format of `dump`."""
 
 RunKey = tuple[RunId, Digest]
 
@@ -67,14 +67,14 @@ class _Run:
     scope: Scope
     rings: Rings
     named_by: str
-    """The group of whoever was first to speak of it."""
+    """The network group of the peer that first named this run."""
     peerstore: PeerStore = field(default_factory=PeerStore)
     fresh_until: dict[PeerId, float] = field(default_factory=dict)
     misses: dict[PeerId, int] = field(default_factory=dict)
 
     def heard(self, peer: PeerId, now: float) -> None:
         self.fresh_until[peer], self.misses[peer] = now + FRESH_S, 0
-        if len(self.misses) > len(self.peerstore):  # of records that the book has dropped since
+        if len(self.misses) > len(self.peerstore):  # some records that the peerstore has dropped since
             known = {record.peer for record in self.peerstore.known()}
             self.fresh_until = {each: until for each, until in self.fresh_until.items() if each in known}
             self.misses = {each: count for each, count in self.misses.items() if each in known}
@@ -83,7 +83,7 @@ class _Run:
         return len(self.peerstore.of_standing(RecordTrust.VERIFIED))
 
     def networks(self) -> set[str]:
-        """The groups of its members that have answered, in this life of ours or the one before."""
+        """Return the groups of its members that have answered, in this process or the one before."""
         return {self.peerstore.group_of(record.peer) for record in self.peerstore.established()}
 
 
@@ -109,12 +109,12 @@ class BootstrapState:
 
     @property
     def members(self) -> int:
-        """Members that others are told of, in all runs."""
+        """How many members are passed on to others, in all runs."""
         return sum(run.verified() for run in self._runs.values())
 
     @property
     def peers_known(self) -> int:
-        """Records that are held, in all runs."""
+        """How many records are held, in all runs."""
         return sum(len(run.peerstore) for run in self._runs.values())
 
     @property
@@ -123,7 +123,7 @@ class BootstrapState:
         return any(run.peerstore.changed for run in self._runs.values())
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float, network: str | None = "") -> bytes:
-        """The hello of a member that calls from `network`; returns the answer. Raises RemoteError."""
+        """Handle the hello of a member that calls from `network`; return the answer. Raises RemoteError."""
         if self.peer_scores.scores.banned(peer, now):
             raise RemoteError(Reason.BANNED)
         if not self._hellos.take(peer, now):
@@ -151,8 +151,8 @@ class BootstrapState:
         ).encode()
 
     def on_find(self, peer: PeerId, request: FindRequest, now: float, network: str | None = "") -> list[bytes]:
-        """The records of the members that stand nearest to the target, of whichever run is asked for. RemoteError when
-        there is none such: a question makes no run known."""
+        """Return the records of the members that are nearest to the target, in the run that is asked for. Raises
+        RemoteError when that run is unknown: a question makes no run known."""
         if self.peer_scores.scores.banned(peer, now):
             raise RemoteError(Reason.BANNED)
         if not self._finds.take(peer, now):
@@ -171,28 +171,28 @@ class BootstrapState:
         return [record.raw for record in nearest(there, run.scope, placed(request.target))]
 
     def on_goodbye(self, peer: PeerId) -> None:
-        """A member leaves."""
+        """Forget a member that leaves."""
         for run in self._runs.values():
             run.peerstore.forget(peer)
 
     def membership_ended(self, peer: PeerId, why: RemoteError) -> None:
-        """A peer is a former member now: counted under its reason, and its records are gone."""
+        """Count a former member under the reason, and drop its records."""
         self.peer_scores.refuse(peer, why)
         self.on_goodbye(peer)
 
     def drain(self) -> list[Action]:
-        """Return the actions that were asked for, and forget them."""
+        """Return the actions that are to be performed, and forget them."""
         return self._actions.drain()
 
     def charge(self, peer: PeerId, error: RemoteError, now: float) -> bool:
-        """Count and charge an offence; True when the peer is banned, and its records are gone."""
+        """Count and charge an offence; return True when the peer is banned, and its records are dropped."""
         banned = self.peer_scores.charge(peer, error, now)
         if banned:
             self.on_goodbye(peer)
         return banned
 
     def to_try(self, now: float) -> list[tuple[PeerId, str]]:
-        """Whom to probe, and where: records that were never answered at, or not for long; in a random order."""
+        """Return whom to probe, and where: records that were never answered at, or not for long; in random order."""
         found = [
             (record.peer, self._rng.choice(record.addresses))
             for run in self._runs.values()
@@ -207,14 +207,14 @@ class BootstrapState:
         return not verified or run.fresh_until.get(record.peer, now) <= now
 
     def answered(self, peer: PeerId, address: str, now: float, network: str | None = "") -> None:
-        """A probe found the peer at this address, in this network."""
+        """Note that a probe found the peer at this address, in this network."""
         for run in self._having(peer):
             run.peerstore.reached(peer, address, network)
             run.heard(peer, now)
         self._trim(group_of(peer, network), peer)
 
     def missed(self, peer: PeerId) -> None:
-        """A probe did not find the peer where its record says."""
+        """Note that a probe did not find the peer where its record says."""
         for run in self._having(peer):
             run.misses[peer] = run.misses.get(peer, 0) + 1
             if run.misses[peer] >= MISSES * len(run.peerstore.addresses(peer)):
@@ -222,7 +222,7 @@ class BootstrapState:
                 run.misses.pop(peer)
 
     def dump(self) -> bytes:
-        """What is worth keeping, for `recall` in a later life."""
+        """Return what is worth keeping, for `recall` after a restart."""
         runs = [
             {
                 "run": run_id.hex(),
@@ -234,7 +234,7 @@ class BootstrapState:
         return json.dumps({"format": FORMAT, "runs": runs}, indent=0).encode("ascii") + b"\n"
 
     def recall(self, data: bytes) -> int:
-        """Take up a dump; how many records it held. LocalError when it is none."""
+        """Load a dump; return how many records it held. Raises LocalError when it is not one."""
         for run_id, genesis, peerstore in _runs_in(data):
             run = self._run(Scope(swarm=self._swarm, run=run_id), genesis, "")
             run.peerstore.recall(peerstore, run.scope)
@@ -252,9 +252,9 @@ class BootstrapState:
         return self._runs[key]
 
     def _least_worth(self) -> RunKey:
-        """Which run is forgotten for a new one. Not those known longest that have members, nor the heaviest that
-        several networks vouch for; of the rest the lightest, of those one of whoever has named most, of those the
-        newest."""
+        """Return the run that is forgotten for a new one. Never the runs known longest that have members, nor the
+        heaviest that several networks vouch for. Of the rest the lightest; of those, one of the group that has named
+        most; of those, the newest."""
         weights = self._weights()
         oldest = [key for key in self._runs if weights[key]][:RUNS_OF_NETWORK]
         heaviest = sorted((key for key in self._runs if weights[key] > 1), key=lambda key: -weights[key])
@@ -264,7 +264,8 @@ class BootstrapState:
         return min(loose, key=lambda key: (weights[key], -named[self._runs[key].named_by]))
 
     def _weights(self) -> dict[RunKey, int]:
-        """In how many networks each run has members that have answered; each network counts in a few runs alone."""
+        """Return in how many networks each run has members that have answered; each network counts in a few runs
+        alone."""
         counted: Counter[str] = Counter()
         weights = {}
         for key, run in self._runs.items():  # the one known longest comes first
@@ -274,7 +275,7 @@ class BootstrapState:
         return weights
 
     def _trim(self, group: str, newcomer: PeerId) -> None:
-        """Keep a group to its records in all runs: of what it has in the newest run the least trusted go first."""
+        """Limit a group to its share of records in all runs: in its newest run the least trusted records go first."""
         too_many = sum(run.peerstore.count_of(group) for run in self._runs.values()) - MAX_OF_NETWORK
         for run in reversed(self._runs.values()) if too_many > 0 else ():
             theirs = [

@@ -1,4 +1,4 @@
-"""What the service's tasks share: the engine, the transport, and the way to have the engine's actions performed."""
+"""What the service's tasks share: the engine, the transport, and a way to perform the engine's actions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from gossip.transport.base import Transport
 
 
 class Notifier:
-    """Wakes whoever waits for something to have changed; a waiter looks for itself at what."""
+    """Wakes all tasks that wait for a change; a waiter checks itself what has changed."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -27,13 +27,13 @@ class Notifier:
         self._event = trio.Event()
 
     async def wait(self) -> None:
-        """Until the next beat."""
+        """Wait until the next beat."""
         await self._event.wait()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relayed:
-    """Our address through a neighbour, and the times (seconds) at which that is asked for again, and ends."""
+    """Our address through a neighbour, and the times (seconds) at which it is requested again, and ends."""
 
     address: str
     renew_at: float
@@ -52,29 +52,30 @@ class ServiceContext:
     perform: Callable[[], None]
     changed: Notifier
     quiet: Callable[[], bool]
-    """Whether the link belongs to others now: nothing large is begun."""
+    """Whether quiet hours hold now: nothing large is begun."""
     tracked: Tracked | None = None
-    """What the runtime holds of the neighbours; None where nobody says."""
+    """What the runtime holds of the neighbours; None where it gives none."""
     reach: ReachabilityTracker = field(default_factory=ReachabilityTracker)
     relayed: dict[PeerId, Relayed] = field(default_factory=dict)
-    """Our addresses through neighbours that relay for us. One that is lost is to be dropped at once."""
+    """Our addresses through neighbours that relay for us. A lost one is to be dropped at once."""
 
     mapped: list[str] = field(default_factory=list)
-    """Addresses (without `/p2p/`) that a router forwards here, as it says."""
+    """Addresses (without `/p2p/`) that a router says it forwards here."""
 
     def addresses(self) -> tuple[str, ...]:
-        """Where others can dial us: through relays, as the transport says, and where they were seen to."""
+        """Return where others can dial us: through relays, by the transport's own addresses, and where peers reached
+        us."""
         found = self.reach.confirmed(trio.current_time(), self.mapped, self.liars)
         seen = (f"{address}/p2p/{self.engine.me}" for address in found)
         return tuple(dict.fromkeys((*(it.address for it in self.relayed.values()), *self.transport.addresses, *seen)))
 
     @property
     def liars(self) -> int:
-        """How many may be among the neighbours."""
+        """How many liars may be among the neighbours."""
         return self.tracked.liars if self.tracked else 1
 
     def greeted(self, peer: PeerId) -> None:
-        """Hellos were exchanged with `peer`, which is of our run. (A twin with our key is nobody else.)"""
+        """Note that hellos were exchanged with `peer`, which is of our run. (A twin with our key does not count.)"""
         if peer != self.engine.me:
             self.reach.greeted(dialled_us=self.transport.dialled_us(peer), now=trio.current_time())
 
@@ -84,6 +85,6 @@ class ServiceContext:
         self.perform()
 
     def warn(self, message: str) -> None:
-        """Tell the operator of something that is nobody's offence."""
+        """Tell the operator of something that is no peer's offence."""
         self.engine.warn(message)
         self.perform()

@@ -56,13 +56,13 @@ MAX_SEEN: Final = 4096
 """Broadcasts remembered by digest: 20 s of 100 peers that announce twice a second. 128 KiB."""
 
 MODEL_AGE: Final = 2
-"""Links by which a model may be old that a newcomer takes: half of what staleness allows, so that it can wait for the
-others' models, and the neighbour serves all newcomers one snapshot for some rounds (updates/publisher.py)."""
+"""The age in links of the oldest model that a newcomer takes: half of what staleness allows. So it can wait for the
+others' models, and the neighbour serves one snapshot to all newcomers for some rounds (updates/publisher.py)."""
 
 HELLO_BURST: Final = 8
 HELLO_PER_S: Final = 2 / MIN_HEARTBEAT_S
-"""Hellos of a peer that are looked at: twice the shortest heartbeat, since whoever has places left asks in between, and
-ten times the usual one. A hello with 32 new records costs 4 ms."""
+"""Hellos of a peer that are read: twice the shortest heartbeat, because a peer that has places left asks in between,
+and ten times the usual heartbeat. A hello with 32 new records costs 4 ms."""
 
 
 class Connections(Protocol):
@@ -89,13 +89,13 @@ class NoConnections:
         return None
 
     def dialled_us(self, peer: PeerId) -> bool:
-        """Return False: nobody did."""
+        """Return False: nobody dialled us."""
         return False
 
 
 class Engine:
-    """All that one node knows of its swarm. The parts that tasks are given: `mesh`, `peerstore`, `dht`, `publisher`,
-    `traffic`, `exchange_times`, `peer_scores`. All other public fields are questions: nobody else sets them."""
+    """All that one node knows of its swarm. Parts that tasks are given: `mesh`, `peerstore`, `dht`, `publisher`,
+    `traffic`, `exchange_times`, `peer_scores`. All other public fields are only read from outside."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Engine:
         liars: int = 1,
         connections: Connections = NoConnections(),
     ) -> None:
-        """`liars`: how many may be among the neighbours."""
+        """`liars`: how many liars may be among the neighbours."""
         self.me = identity.peer_id
         self._connections = connections
         self.scope = Scope(swarm=config.named, run=run.run_id)
@@ -156,9 +156,9 @@ class Engine:
         )
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"
-        """What is fetched of the neighbours: updates, models or nothing."""
+        """What is fetched from the neighbours: updates, models or nothing."""
         self.met_bootstrap = False
-        """Whether one of the operator's peers is a bootstrap node: a member has a record, and would give it."""
+        """Whether one of the operator's peers is a bootstrap node: it sent no record, and a member would."""
 
     def drain(self) -> list[Action]:
         """Return the actions that are to be performed, in order, and forget them."""
@@ -167,7 +167,7 @@ class Engine:
     # -- broadcasts
 
     def on_message(self, forwarder: PeerId, data: bytes, now: float) -> bool:
-        """A broadcast came. True: pass it on. False: it is bad, or it was passed on only just now."""
+        """Handle a broadcast. Return True to pass it on; False when it is bad, or was passed on a moment ago."""
         if self.is_banned(forwarder, now):
             return False
         name = digest_of(data)
@@ -193,7 +193,7 @@ class Engine:
         except RemoteError as error:  # the signer's offence; others should see it too, so it is passed on
             self.offence(link.peer, error, now)
             return True
-        if replayed:  # counted, but not charged: whoever does not follow the signer passes it on in good faith
+        if replayed:  # counted, but not charged: a peer that does not follow the signer passes it on in good faith
             self.peer_scores.refuse(forwarder, RemoteError(Reason.REPLAYED, f"an old link of {link.peer}"))
         return not replayed
 
@@ -212,7 +212,7 @@ class Engine:
         return verdict
 
     def _wake(self, neighbour: Neighbour, now: float) -> None:
-        """Wake a neighbour's follower, and time from now how long it takes to fetch and apply what is new."""
+        """Wake a neighbour's follower, and start measuring how long it takes to fetch and apply what is new."""
         announced, applied = neighbour.chain.announced, neighbour.chain.applied
         if announced is not None and (applied is None or announced.place > applied.place):
             self.exchange_times.heard(neighbour.peer, announced.place, now)
@@ -229,14 +229,14 @@ class Engine:
     # -- hellos
 
     def set_record(self, addresses: tuple[str, ...], beside: tuple[bytes, ...], *, epoch: int, version: int) -> None:
-        """Sign the record of where we can be dialled, and beside whom we stand. Only trainers have one."""
+        """Sign the record of our addresses and of our neighbours' tags. Only trainers have a record."""
         if not self._roles.publishes:
             return
         statement = record_statement(epoch=epoch, version=version, addresses=addresses, beside=beside)
         self.dht.record = seal(self._identity, self.scope, statement).raw
 
     def hello_for(self, peer: PeerId, now: float) -> bytes:
-        """Our hello to `peer`."""
+        """Return our hello to `peer`."""
         newest, publishes = self.publisher.newest, self._roles.publishes
         return Hello(
             scope=self.scope,
@@ -254,7 +254,7 @@ class Engine:
         return self.mesh.has_room_for(peer, now)
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
-        """A peer said hello; return ours as the answer. Raises RemoteError."""
+        """Handle a peer's hello; return ours as the answer. Raises RemoteError."""
         if not self._hellos.take(peer, now):
             self.offence(peer, RemoteError(Reason.FLOODED, "too many hellos"), now)
             raise RemoteError(Reason.UNAVAILABLE, "too many hellos")
@@ -271,7 +271,7 @@ class Engine:
         return self.hello_for(peer, now)
 
     def on_hello_answer(self, peer: PeerId, raw: bytes, now: float) -> None:
-        """The answer to our hello came: both admit each other, or the connection is of no use. Raises RemoteError."""
+        """Handle the answer to our hello: both admit each other, or the connection is of no use. Raises RemoteError."""
         hello = self._parse_hello(peer, raw, now)
         if not hello.admitted:
             self.mesh.lose(peer, "no room")
@@ -310,73 +310,73 @@ class Engine:
                     raise RemoteError(Reason.REPLAYED, "a hello with an old link")
 
     def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
-        """A peer refused our hello: counted under its reason, not charged, and left alone."""
+        """Count a peer's refusal of our hello under its reason, without a charge, and drop that peer."""
         self.peer_scores.refuse(peer, refusal)
         self.mesh.drop(peer, f"it refused our hello: {refusal}")
 
     # -- who comes and who goes
 
     def peer_connected(self, peer: PeerId, now: float) -> bool:
-        """A connection is up. True: greet the peer. False: it is banned, and is disconnected."""
+        """Handle a new connection. Return True to greet the peer; False when it is banned, and is disconnected."""
         banned = self.is_banned(peer, now)
         if banned:
             self.mesh.drop(peer, "banned")
         return not banned
 
     def peer_lost(self, peer: PeerId, now: float) -> None:
-        """The last connection to a peer is gone."""
+        """Handle the loss of the last connection to a peer."""
         self._roles.lose(peer)
         self.mesh.vanish(peer, "the connection is lost", now)
 
     def heard(self, peer: PeerId, now: float) -> None:
-        """A peer gave a sign of life that nobody else could have given."""
+        """Note a sign of life of a peer that nobody else could have given."""
         self._roles.heard(peer, now)
         neighbour = self.neighbours.get(peer)
         if neighbour is not None:
             neighbour.heard_at = now
 
     def fell_silent(self, peer: PeerId, now: float) -> None:
-        """A neighbour has not been heard of for too long."""
+        """Drop a neighbour that was not heard of for too long."""
         self.mesh.vanish(peer, "it fell silent", now)
         self._actions.add(Disconnect(peer=peer))
 
     def look_round(self, now: float) -> None:
-        """Time has passed: draw the rings of everybody whose record says where it is. These are the peers that we have
-        verified and, to know whom to dial, those that others tell of."""
+        """Draw the rings anew from all peers whose record has an address: those that we have verified and, to know whom
+        to dial, those that others named. Call it as time passes."""
         known = dict.fromkeys(record.peer for record in (*self.peerstore.established(), *self.peerstore.known()))
         there = (peer for peer in known if self._roles.trains(peer) and self.peerstore.addresses(peer))
         self.mesh.look_round(there, now)
 
     def _standing_of(self, peer: PeerId) -> RecordTrust:
-        """How far a peer's record is trusted where places are given: a circuit shows nobody's address."""
+        """Return how far a peer's record is trusted when places are given; a circuit proves no address."""
         standing = self.peerstore.standing(peer)
         if standing is RecordTrust.VERIFIED and self.peerstore.network_of(peer) is None:
             return RecordTrust.FIRST_HAND
         return standing
 
     def _network_of(self, peer: PeerId) -> str | None:
-        """The network that a peer is in, as far as it is known; one of our own of whom we know nothing at all."""
+        """Return the network of a peer as far as it is known; "" for a connected peer of which nothing is known."""
         if self.peerstore.addresses(peer):
             return self.peerstore.network_of(peer)
         network = self._connections.network_of(peer)
         return network if network is not None or peer in self._connections.peers else ""
 
     def goodbye(self) -> bytes:
-        """We are about to leave: nobody is admitted from now on. Return our goodbye, signed."""
+        """Admit nobody from now on, since we are about to leave. Return our signed goodbye."""
         self.mesh.leaving = True
         newest = self.publisher.newest
         epoch, seq = newest.place if newest else (0, 0)
         return seal(self._identity, self.scope, goodbye_statement(epoch=epoch, seq=seq)).raw
 
     def left(self) -> list[PeerId]:
-        """We leave: nobody is our neighbour any more. Return who was, to be told goodbye."""
+        """Drop all neighbours, since we leave. Return who they were, so that goodbye can be said to them."""
         peers = list(self.neighbours)
         for peer in peers:
             self.mesh.lose(peer, "we leave")
         return peers
 
     def on_goodbye(self, peer: PeerId, raw: bytes, now: float) -> None:
-        """A peer leaves the run. Raises RemoteError."""
+        """Handle a peer's goodbye: it leaves the run. Raises RemoteError."""
         open_from(raw, self.scope, peer, EnvelopeKind.GOODBYE)
         self.peerstore.forget(peer)
         self._roles.lose(peer)
@@ -385,43 +385,43 @@ class Engine:
     # -- addresses
 
     def set_anchors(self, peers: frozenset[PeerId]) -> None:
-        """The operator named these peers: they have a right to a place."""
+        """Set the peers that the operator named: they have a right to a place."""
         self.mesh.anchors = peers
 
     def peer_reached(self, peer: PeerId, address: str, network: str | None) -> None:
-        """A peer proved its key at this address, in this network (None: through a relay)."""
+        """Note that a peer proved its key at this address, in this network (None: through a relay)."""
         self.peerstore.reached(peer, address, network)
 
     def peer_found(self, peer: PeerId) -> None:
-        """A lookup found a peer at the address of a newer record: it may have a place on the rings again."""
+        """Note that a lookup found a peer at the address of a newer record: it may have a place on the rings again."""
         self.mesh.present(peer)
 
     def peer_unreachable(self, peer: PeerId, now: float) -> None:
-        """A peer answers at none of its addresses: others take its places on the rings, for a while."""
+        """Note that a peer answers at none of its addresses: others take its places on the rings for a while."""
         self.mesh.absent(peer, now)
 
     def peer_given_up(self, peer: PeerId) -> None:
-        """A peer has not answered for too long: its record is dropped."""
+        """Drop the record of a peer that has not answered for too long."""
         self.peerstore.forget(peer)
 
     def dial_failed(self, peer: PeerId, detail: str) -> None:
-        """An address that the operator named could not be dialled."""
+        """Tell the operator that an address from the configuration could not be dialled."""
         self._actions.tell("dial_failed", peer, detail=detail)
 
     def on_find(self, peer: PeerId, request: FindRequest, now: float) -> tuple[bytes, list[bytes]]:
-        """A peer asked who stands nearest to a place; return our record and theirs. Raises RemoteError."""
+        """Answer a peer that asks who is nearest to a place: our record and theirs. Raises RemoteError."""
         self._roles.check_find(peer, request)
         return self.dht.on_find(peer, request, now)
 
     def to_probe(self, now: float) -> list[PeerRecord]:
-        """Records to be tried before others are told of them: of peers that gave them to us and have not answered at
-        any of their addresses. Each is connected, or asked us for somebody of late."""
+        """Return the records to be tried before they are passed on: those of peers that gave them to us and have not
+        answered at any of their addresses. Each of these peers is connected, or sent a find request lately."""
         there = self._connections.peers
         unproven = self.peerstore.of_standing(RecordTrust.FIRST_HAND)
         return [record for record in unproven if record.peer in there or self.dht.awaits(record.peer, now)]
 
     def known_graph(self, now: float) -> dict[bytes, frozenset[bytes]]:
-        """Who is beside whom, as far as both say so in their newest records; ourselves included."""
+        """Return who is a neighbour of whom, where both say so in their newest records; ourselves included."""
         rows = {
             tag_of(record.peer): record.beside
             for record in self.peerstore.known()
@@ -431,13 +431,13 @@ class Engine:
 
     @property
     def peers_known(self) -> int:
-        """How many peers' records are held, neighbours or not."""
+        """How many peers' records are held, of neighbours and others."""
         return len(self.peerstore)
 
     # -- who is with us
 
     def neighbour(self, peer: PeerId) -> Neighbour | None:
-        """Return what is known of a neighbour; None for a peer that is none."""
+        """Return what is known of a neighbour; None for a peer that is not one."""
         return self.neighbours.get(peer)
 
     @property
@@ -451,7 +451,7 @@ class Engine:
 
     @property
     def companions(self) -> frozenset[PeerId]:
-        """Who may do us a favour: neighbours, and members whose part it is to relay."""
+        """Peers that may be asked for a favour: neighbours, and members with the role of a relay."""
         return frozenset(self.neighbours).union(self._roles.relays())
 
     @property
@@ -461,11 +461,11 @@ class Engine:
 
     @property
     def tracked_neighbours(self) -> int:
-        """How many neighbours there are whose estimate the runtime tracks."""
+        """How many neighbours have an estimate that the runtime tracks."""
         return sum(neighbour.tracked for neighbour in self.neighbours.values())
 
     def status(self, now: float) -> dict[PeerId, NeighbourStatus]:
-        """Every neighbour as it stands now; staleness is against our own newest round."""
+        """Return the present state of every neighbour; staleness is against our own newest round."""
         ours = self.publisher.newest.body.round if self.publisher.newest else 0
         return {
             peer: it.status(
@@ -478,24 +478,24 @@ class Engine:
         }
 
     def link_speeds(self, now: float) -> dict[PeerId, LinkSpeed]:
-        """How fast updates go to each neighbour and come from it."""
+        """Return how fast updates go to each neighbour and come from it."""
         return {peer: self.traffic.speeds.of(peer, now) for peer in self.neighbours}
 
     @property
     def role(self) -> Role | None:
-        """What we may do ourselves; everybody is a trainer where the swarm is open. None: our membership has ended."""
+        """Our own role; in an open swarm everybody is a trainer. None: our membership has ended."""
         return self._roles.ours
 
     # -- our own chain
 
     def check_publishes(self) -> None:
-        """Raises LocalError where our role publishes nothing."""
+        """Raise LocalError where our role publishes nothing."""
         if not self._roles.publishes:
             raise LocalError(f"a member of role {self.role or 'none'} publishes nothing")
 
     def begin_epoch(self, *, epoch: int, round: int, base: Payload | Digest, now: float) -> None:
-        """The runtime begins a chain at `round`, from the genesis (its digest) or from a snapshot. Raises LocalError on
-        an old epoch, and where our role publishes nothing."""
+        """Begin a chain at `round`, from the genesis (its digest) or from a snapshot. Raises LocalError on an old
+        epoch, and where our role publishes nothing."""
         self.check_publishes()
         self.publisher.begin(epoch=epoch, round=round, base=base)
         self._begun_at = now
@@ -511,13 +511,13 @@ class Engine:
         state: Payload | None,
         now: float,
     ) -> None:
-        """The runtime publishes the next delta, marked with `state` if there is one. Raises LocalError before the first
+        """Publish the runtime's next delta, marked with `state` if there is one. Raises LocalError before the first
         epoch, or on a payload that cannot be sent."""
         link = self.publisher.extend(round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state)
         self.exchange_times.published(link.address, now)
 
     def all_delivered(self) -> bool:
-        """Whether every neighbour has been sent the whole of our newest payload."""
+        """Return whether every neighbour has been sent the whole of our newest payload."""
         return self.traffic.all_delivered()
 
     @property
@@ -528,7 +528,7 @@ class Engine:
     # -- the operator
 
     def warn(self, message: str) -> None:
-        """Tell the operator of something that is nobody's offence."""
+        """Tell the operator of something that is no peer's offence."""
         self._actions.tell("warning", self.me, detail=message)
 
     def tell_reachability(self, words: str) -> None:
@@ -536,21 +536,20 @@ class Engine:
         self._actions.tell("reachability", self.me, detail=words)
 
     def jitter(self) -> float:
-        """A factor in 0.75..1.25 for periodic work, so that no two nodes stay in step."""
+        """Return a factor in 0.75..1.25 for periodic work, so that no two nodes stay in step."""
         return self._rng.uniform(0.75, 1.25)
 
     # -- catching up
 
     def next_work(self, peer: PeerId, now: float) -> Work | None:
-        """What to fetch from a neighbour now. Raises EquivocationError."""
+        """Return what to fetch from a neighbour now. Raises EquivocationError."""
         neighbour = self.neighbours.get(peer)
         if neighbour is None or self.fetch == "nothing":
             return None
         return neighbour.next_work(now) if self.fetch == "updates" else neighbour.next_model(now, behind=MODEL_AGE)
 
     def set_fetch(self, fetch: Fetch, now: float) -> None:
-        """The runtime wants this fetched from now on. Where that turns from nothing, or to it, it holds nothing of the
-        neighbours'."""
+        """Set what is fetched from now on. A change from or to "nothing" voids what is held of the neighbours."""
         if "nothing" in (fetch, self.fetch) and fetch != self.fetch:
             for neighbour in self.neighbours.values():
                 neighbour.begin_anew(now)
@@ -562,7 +561,7 @@ class Engine:
             self._wake(neighbour, now)
 
     def on_links(self, peer: PeerId, raws: tuple[bytes, ...], now: float) -> None:
-        """The answer to FetchHeaders came. Raises RemoteError."""
+        """Handle the answer to FetchHeaders. Raises RemoteError."""
         neighbour = self.neighbours.get(peer)
         if neighbour is None:
             return
@@ -573,7 +572,7 @@ class Engine:
         neighbour.links_arrived(now)
 
     def on_offer(self, peer: PeerId, raw: bytes, at_least: tuple[int, int]) -> SnapshotOffer:
-        """The answer to FetchSnapshot came; return what is offered. Raises RemoteError."""
+        """Handle the answer to FetchSnapshot; return what is offered. Raises RemoteError."""
         offer = parse_snapshot_offer(open_from(raw, self.scope, peer, EnvelopeKind.OFFER))
         if offer.size > self._config.max_payload_bytes:
             raise RemoteError(Reason.OVERSIZE, f"a snapshot of {offer.size} bytes is offered")
@@ -585,7 +584,7 @@ class Engine:
         return offer
 
     def accepted(self, what: UpdateHeader | SnapshotOffer, now: float) -> None:
-        """The runtime has applied an update."""
+        """Note that the runtime has applied an update."""
         self.stats.updates_accepted += 1
         neighbour = self.neighbours.get(what.peer)
         if neighbour is not None:
@@ -595,28 +594,29 @@ class Engine:
         self.exchange_times.applied(what.peer, what.place, now, delta=delta)
 
     def rejected(self, what: UpdateHeader | SnapshotOffer, error: RemoteError, now: float) -> None:
-        """The runtime refused an update."""
+        """Charge the sender of an update that the runtime refused."""
         neighbour = self.neighbours.get(what.peer)
         if neighbour is not None:
             neighbour.rejected(what, error.reason, now)
         self.offence(what.peer, error, now)
 
     def trained(self, encode_s: float, now: float) -> None:
-        """A round of ours was trained, and its update written in so many seconds: who was held back may go on."""
+        """Note that we trained a round and took so many seconds to encode its update: neighbours held back may go
+        on."""
         self._work.trained(encode_s)
         self._wake_all(now)
 
     def update_read(self, peer: PeerId, seconds: float, now: float) -> None:
-        """The runtime has read an update of a peer, which took so many seconds of computing."""
+        """Note how many seconds of computing the runtime took to read an update of a peer."""
         self._work.spend(peer, seconds, now)
 
     def read_seconds(self) -> dict[PeerId, float]:
-        """Seconds of computing that the updates of each neighbour have taken since it became one."""
+        """Return the seconds of computing that each neighbour's updates have taken since it became one."""
         return self._work.spent()
 
     def hold_back(self, peer: PeerId, now: float) -> float:
-        """Seconds for which nothing more is fetched of a neighbour, for what reading its updates has taken; 0: none.
-        Tells the observer of it now and then."""
+        """Return for how many seconds nothing more is fetched from a neighbour, because reading its updates took too
+        long; 0: go on. Tells the observer of it now and then."""
         pause = self._work.pause(peer, now)
         if pause > 0 and (complaint := self._work.complaint(peer, now)) is not None:
             self._actions.tell("throttled", peer, detail=complaint)
@@ -625,15 +625,15 @@ class Engine:
     # -- rounds
 
     def seated_of(self, peers: Iterable[PeerId]) -> list[PeerId]:
-        """Of these the established ones, and of those on probation as many as there may be liars."""
+        """Return, of these, the established peers, and of those on probation as many as there may be liars."""
         return self._probation.seated(peers)
 
     def seated(self) -> dict[PeerId, Neighbour]:
-        """The neighbours that count in a round and in the vote on where the swarm is."""
+        """Return the neighbours that count in a round, and in the vote on the swarm's round."""
         return {peer: self.neighbours[peer] for peer in self.seated_of(self.neighbours)}
 
     def standing(self, round: int, now: float) -> Standing:
-        """Who belongs to `round`."""
+        """Return who belongs to `round`."""
         return standing(
             round,
             {peer: self.round_of(it) for peer, it in self.seated().items()},
@@ -643,23 +643,25 @@ class Engine:
         )
 
     def round_of(self, neighbour: Neighbour) -> int | None:
-        """Where a neighbour stands: at its newest update that is here, or, where none is fetched, announced."""
+        """Return a neighbour's round: of its newest update that is here or, where nothing is fetched, that it
+        announced."""
         return neighbour.announced_round if self.fetch == "nothing" else neighbour.applied_round
 
     def round_closed(self) -> None:
-        """A round of ours has closed: note which neighbours have served it."""
+        """Note that a round of ours has closed, and which neighbours have served it."""
         self._probation.round_closed(self.neighbours)
 
     def round_outvoted_liars(self) -> None:
-        """A round had members enough to outvote the liars: from now on a few neighbours are never believed."""
+        """Note that a round had members enough to outvote the liars: from now on a few neighbours are never
+        believed."""
         self.outvoted_liars = True
 
     def swarm_round(self) -> int | None:
-        """The highest round that more than `liars` and more than half of the seated neighbours have announced; None
-        when too few have announced any.
+        """Return the highest round that more than `liars` and more than half of the seated neighbours have announced;
+        None when too few have announced any.
 
-        Where there never were neighbours enough for that, those that are here are believed as far as LEAD_ROUNDS beyond
-        our own round, once all have served: a swarm of two has nobody else to ask, and promises nothing.
+        Where there never were neighbours enough for that, the present ones are believed up to LEAD_ROUNDS beyond our
+        own round, once all have served: a swarm of two has nobody else to ask, and nothing is promised there.
         """
         said = {peer: it.announced_round for peer, it in self.seated().items()}
         found = swarm_round(said, liars=self._liars)
@@ -677,7 +679,7 @@ class Engine:
     # -- offences
 
     def membership_ended(self, peer: PeerId, why: RemoteError) -> None:
-        """A peer is a former member now: counted under its reason, and forgotten with all that it told us."""
+        """Count a former member under the reason, and forget it with all that it sent us."""
         self.peer_scores.refuse(peer, why)
         self.peerstore.forget(peer)
         self.dht.table.forget(peer)
@@ -685,15 +687,15 @@ class Engine:
         self.mesh.drop(peer, f"it is no member any more: {why}")
 
     def is_banned(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer is banned."""
+        """Return whether a peer is banned."""
         return self.peer_scores.scores.banned(peer, now)
 
     def proofs(self) -> dict[PeerId, tuple[bytes, bytes]]:
-        """Two contradicting signed envelopes of each peer that was caught with two histories."""
+        """Return two contradicting signed envelopes of each peer that was caught with two histories."""
         return dict(self.peer_scores.proofs)
 
     def offence(self, peer: PeerId, error: RemoteError, now: float) -> None:
-        """A peer broke the protocol: counted, told and charged; at 100 points it is banned."""
+        """Count, tell and charge a peer's breach of the protocol; at 100 points the peer is banned."""
         if self.peer_scores.charge(peer, error, now):
             self.peerstore.forget(peer)
             self.mesh.drop(peer, "banned")

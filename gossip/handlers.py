@@ -1,4 +1,4 @@
-"""What the transport calls, of a member's service: each call goes to the engine, or to the task that it is for."""
+"""The calls that the transport makes to a member's service: each goes to the engine, or to the task that it is for."""
 
 from typing import Final
 
@@ -18,11 +18,11 @@ from gossip.server import Server
 from gossip.transport.base import Stream
 
 LINGER_S: Final = 1.0
-"""Four times what a roster of a hundred takes to pull over a link of 50 ms."""
+"""Seconds. Four times what pulling a roster of a hundred members takes over a link of 50 ms."""
 
 
 class Handlers:
-    """What a service is to its transport (`TransportHandlers`); its parts are the service's to make."""
+    """The service's side towards its transport (`TransportHandlers`); the service creates the parts."""
 
     _context: ServiceContext
     _server: Server
@@ -32,7 +32,7 @@ class Handlers:
     _membership_sync: MembershipSync | None
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
-        """A peer opened a stream."""
+        """Serve a stream that a peer opened."""
         if protocol == DIALBACK_PROTOCOL:
             await self._dialbacks.handle_stream(stream)
         elif protocol == HOP_PROTOCOL:
@@ -41,13 +41,13 @@ class Handlers:
             await self._server.handle_stream(protocol, stream)
 
     def handle_message(self, forwarder: PeerId, data: bytes) -> bool:
-        """A broadcast arrived."""
+        """Handle a broadcast; return whether to pass it on."""
         passed_on = self._context.engine.on_message(forwarder, data, trio.current_time())
         self._context.perform()
         return passed_on
 
     def peer_connected(self, peer: PeerId) -> None:
-        """A connection is up: greet, unless the peer is banned."""
+        """Greet a newly connected peer, unless it is banned."""
         if not self._context.engine.peer_connected(peer, trio.current_time()):
             self._context.perform()
             return
@@ -56,7 +56,7 @@ class Handlers:
             self._membership_sync.peer_connected(peer)
 
     def peer_lost(self, peer: PeerId) -> None:
-        """The last connection is gone, and what it was good for."""
+        """Drop what depended on a peer's last connection."""
         self._relay.circuits.drop(peer)
         self._context.relayed.pop(peer, None)
         self._context.engine.peer_lost(peer, trio.current_time())
@@ -65,7 +65,7 @@ class Handlers:
         self._context.perform()
 
     async def _disconnect(self, action: Disconnect) -> None:
-        """Close all connections to a peer; a bootstrap node has yet to hear what we know, and we what it does."""
+        """Close all connections to a peer. A bootstrap node first exchanges membership news with us."""
         if not action.hurried and self._membership_sync is not None:
             await trio.sleep(LINGER_S)
             if action.peer in self._context.engine.neighbours:
@@ -73,13 +73,13 @@ class Handlers:
         await self._context.transport.disconnect(action.peer)
 
     def keeps(self, peer: PeerId) -> bool:
-        """Neighbours stay connected, and who listens to us, whoever else would like a place."""
+        """Return whether a connection is kept when somebody else needs its place: to neighbours and listeners."""
         return self._context.engine.serves(peer)
 
     def offended(self, peer: PeerId, error: RemoteError) -> None:
-        """The transport saw an offence that is the peer's own: charged like those that we see."""
+        """Charge an offence of the peer's own that the transport saw, like those that we see."""
         self._context.offence(peer, error)
 
     def caller_refused(self, caller: str, why: str) -> None:
-        """The swarm is private, and somebody is not of it."""
+        """Warn of a caller that is no member of the private swarm."""
         self._context.warn(f"refused {caller}: {why}")

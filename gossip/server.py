@@ -1,8 +1,8 @@
-"""Answers neighbours' requests, and strangers' hellos, goodbyes and questions for others.
+"""Answers neighbours' requests, and strangers' hellos, goodbyes and find requests.
 
-Every answer that can be given is given from memory at once; only a snapshot may have to be cut first. A request that
-breaks the protocol is charged and ends its stream, one that cannot be granted is refused on the stream. No peer can
-occupy us alone: at most MAX_STREAMS_PER_PEER streams of one are served, and their requests at a steady pace; nor can
+Every answer that can be given is given from memory at once; only a snapshot may have to be made first. A request that
+breaks the protocol is charged and ends its stream; one that cannot be granted is refused on the stream. No peer can
+occupy us alone: at most MAX_STREAMS_PER_PEER streams of one are served, and their requests at a steady pace. Nor can
 strangers together (core/request_limit.py).
 """
 
@@ -48,14 +48,14 @@ from gossip.updates.traffic import Traffic
 
 @dataclass
 class _Conversation:
-    """A stream that is served, and the blob that goes out over it, if any. It is over when the peer closes the stream:
+    """A stream that is served, and the blob that is sent over it, if any. It is over when the peer closes the stream:
     our own end would only know when the network took the bytes from us."""
 
     peer: PeerId
     upload: Transfer | None = None
     address: Digest | None = None
     sent: dict[int, int] = field(default_factory=dict)
-    """Bytes, by chunk."""
+    """Bytes sent, by chunk."""
 
 
 class Server:
@@ -129,11 +129,11 @@ class Server:
         return answer
 
     def _knows(self, peer: PeerId) -> bool:
-        """Not a stranger: in a private swarm nobody is one, for a key costs a use of an invite."""
+        """Whether a peer is not a stranger: in a private swarm nobody is one, for a key costs a use of an invite."""
         return self._engine.serves(peer) or self._membership_sync is not None
 
     async def _take_time(self, peer: PeerId) -> None:
-        """Before an answer that carries nothing to speak of: the link does not pace these."""
+        """Wait before an answer that carries almost no bytes: the link does not pace these."""
         with suppress(RemoteError):  # it has been answered already
             await trio.sleep(self._budget.reserve(peer, trio.current_time(), known=self._knows(peer)))
 
@@ -194,19 +194,20 @@ class Server:
 
     async def _manifest(self, talk: _Conversation, address: Digest) -> bytes:
         self._uploaded(talk, whole=False)
-        if address in self._allreducer.blobs:  # of which a part may be taken: its size says nothing of the link's speed
+        if address in self._allreducer.blobs:  # a part of it may be taken: its size says nothing of the link's speed
             manifest = self._allreducer.blobs.manifest(address)
         elif address in self._publisher.blobs:
             manifest = self._publisher.blobs.manifest(address)
             talk.upload = self._traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
             talk.address = address
-        else:  # of which the others take what they lack
+        else:  # the others take what they lack
             manifest = self.blob_cache.manifest(address)
         first = await self._chunk(talk, address, 0) if len(manifest.chunks) == 1 else b""
         return encode_answer(manifest.encode(), first)
 
     def _uploaded(self, talk: _Conversation, *, whole: bool) -> None:
-        """A blob of ours is through, or given up. Who ends its stream in an orderly way has what it wants."""
+        """Note that a blob of ours is sent, or given up. A peer that ends its stream in an orderly way has what it
+        wants."""
         if talk.upload is not None:
             carried = sum(talk.sent.values())
             self._traffic.speeds.end(talk.upload, trio.current_time(), whole=whole, carried=carried)

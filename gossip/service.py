@@ -1,9 +1,9 @@
 """A node's membership of one run: one nursery, and the few calls that a runtime makes.
 
 The engine (engine.py) decides. This file owns the tasks that perform what it decides: the transport, the dialler, one
-follower a neighbour, the announcer, and short-lived ones that answer requests. It is also the one place where tasks are
-given the parts of the engine that they work with. The runtime sees `updates` (each neighbour's in chain order), answers
-each with `accepted` or `rejected`, publishes its own, and closes rounds.
+follower per neighbour, the announcer, and short-lived tasks that answer requests. It is also the one place where tasks
+are given the parts of the engine that they work with. The runtime reads `updates` (each neighbour's in chain order),
+answers each with `accepted` or `rejected`, publishes its own, and closes rounds.
 """
 
 import random
@@ -70,12 +70,12 @@ from gossip.updates.round_closer_task import RoundCloser
 
 
 def _ignore(event: GossipEvent) -> None:
-    """The observer of those who want none."""
+    """Default observer: ignores all events."""
 
 
 class GossipService(Handlers):
     """A node's membership of one run. `updates`: what neighbours published; `stats`: counters since the start;
-    `relaying`: tells what this node relays for others."""
+    `relaying`: returns what this node relays for others."""
 
     def __init__(
         self,
@@ -91,7 +91,8 @@ class GossipService(Handlers):
         minute_of_day: Callable[[], int] = local_minute,
         private: PrivateMembership | None = None,
     ) -> None:
-        """Raises LocalError when an address in the config is none. `private`: the membership that `transport` asks."""
+        """Raises LocalError when an address in the config is malformed. `private`: the membership that `transport`
+        asks."""
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
@@ -142,10 +143,11 @@ class GossipService(Handlers):
         self._followers = Followers(self._context, engine.traffic, self._updates_in, self._server.blob_cache)
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
-        """Who takes part in the newest closed round, neighbours or not by now."""
+        """Members of the newest closed round, even if they are no longer neighbours."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take part until cancelled; `started()` once listening. Raises LocalError when the transport cannot listen."""
+        """Take part until cancelled; calls `started()` once listening. Raises LocalError when the transport cannot
+        listen."""
         try:
             await self._run(task_status)
         except BaseExceptionGroup as group:
@@ -175,35 +177,37 @@ class GossipService(Handlers):
     # -- the runtime's calls
 
     def accepted(self, update: Update) -> None:
-        """The runtime has applied `update`; the neighbour's next one may come."""
+        """Report that the runtime has applied `update`; the neighbour's next one may come."""
         self._answer(update, None)
 
     def rejected(self, update: Update, reason: Reason, detail: str = "") -> None:
-        """The runtime could not use `update`: charged to its peer, which is untracked until a base or snapshot."""
+        """Report that the runtime could not use `update`. Its peer is charged, and untracked until a base or
+        snapshot."""
         self._answer(update, RemoteError(reason, detail))
 
     def spent(self, update: Update, seconds: float) -> None:
-        """Reading `update` took the runtime so many seconds of computing: paid from its sender's budget."""
+        """Report the seconds of computing that reading `update` took; they are paid from its sender's budget."""
         self._engine.update_read(update.peer, seconds, trio.current_time())
 
     def trained(self, encode_s: float) -> None:
-        """The runtime has trained a round, and writing its update took so many seconds of computing: each neighbour may
-        take about as many for one of its own."""
+        """Report that the runtime trained a round, and the seconds of computing that writing its update took: each
+        neighbour may take about as many for one of its own."""
         self._engine.trained(encode_s, trio.current_time())
         self._perform()
 
     @property
     def read_seconds(self) -> dict[PeerId, float]:
-        """Seconds of computing that the updates of each neighbour have taken since it became one."""
+        """Return the seconds of computing that the updates of each neighbour have taken since it became one."""
         return self._engine.read_seconds()
 
     @property
     def head(self) -> Head:
-        """Our newest link. Raises LocalError before the first epoch."""
+        """Return our newest link. Raises LocalError before the first epoch."""
         return self._engine.head
 
     async def begin_epoch(self, *, epoch: int, round: int, snapshot: bytes | None) -> None:
-        """Start our chain at `round`, from the genesis (None) or from these bytes. LocalError on an old epoch."""
+        """Start our chain at `round`, from the genesis (None) or from these bytes. Raises LocalError on an old
+        epoch."""
         base = self._run_info.genesis if snapshot is None else await self._context.hasher.payload(snapshot)
         self._engine.begin_epoch(epoch=epoch, round=round, base=base, now=trio.current_time())
         await self._announce()
@@ -211,8 +215,8 @@ class GossipService(Handlers):
     async def publish(
         self, *, round: int, codec: str, payload: bytes, steps: int, tokens: int, state: StateSource | None = None
     ) -> None:
-        """Publish the next delta; now and then it names the state after it, if `state` gives that. Raises LocalError
-        before the first epoch, or on a payload nobody may take."""
+        """Publish the next delta. Now and then it names the state after it, if `state` gives that. Raises LocalError
+        before the first epoch, or on a payload that no peer may take."""
         self._engine.check_publishes()
         hashed = await self._context.hasher.payload(payload)
         mark = await self._marker.cut(state)
@@ -225,101 +229,104 @@ class GossipService(Handlers):
     ) -> list[ReducedPart]:
         """Reduce everyone's `data` with the other members of `group`, each of which reduces one part and owns it.
 
-        `reduce` is given the same part of several members' vectors: those that came within `gather_s`. After
-        `timeout_s` at most, the parts: where an owner was not there in time, or did not keep to the protocol, `data`
-        is None, and the caller keeps its own. Raises LocalError while another exchange is under way, or one of the same
-        group, round and size was the last; what `reduce` raises, in a group.
+        `reduce` is given the same part of several members' vectors: those that came within `gather_s`. Returns the
+        parts after `timeout_s` at most. Where an owner was not there in time, or broke the protocol, `data` is None,
+        and the caller keeps its own values. Raises LocalError while another exchange is under way, or when the last one
+        had the same group, round and size; raises what `reduce` raises, in a group.
         """
         return await self._allreducer.run(group, data, reduce, gather_s=gather_s, timeout_s=timeout_s)
 
     def fetch(self, fetch: Fetch) -> None:
-        """What to fetch of the neighbours from now on; at first it is their updates. What the runtime holds of them is
-        void when this turns to nothing, or from it."""
+        """Set what is fetched from the neighbours from now on; at first it is their updates. A change from or to
+        "nothing" voids what the runtime holds of them."""
         self._engine.set_fetch(fetch, trio.current_time())
         self._perform()
 
     def members(self, round: int) -> list[PeerId]:
-        """The neighbours that stand within `max_staleness` of a round, in the order of their names."""
+        """Return the neighbours that are within `max_staleness` of a round, in the order of their names."""
         return sorted(self._engine.standing(round, trio.current_time()).staleness)
 
     async def wait_for_round(self, round: int, peers: Collection[PeerId]) -> None:
-        """Wait until each of these that is a neighbour, and stays one, has announced this round or a later one."""
+        """Wait until each of these peers has announced this round or a later one, or is no neighbour."""
         while any((self._announced(peer) or 0) < round for peer in peers if peer in self._engine.neighbours):
             await self._context.changed.wait()
 
     async def close_round(self, round: int, *, at_most_s: float) -> RoundView:
-        """Wait for a quorum of fresh neighbours, or for the deadline; never longer than `at_most_s`."""
+        """Wait for a quorum of fresh neighbours, or for the deadline; at most `at_most_s` seconds."""
         view = await self.round_closer.close(round, at_most_s)
         self.newest_members = frozenset(view.staleness)
         return view
 
     def arrivals(self, round: int) -> Arrivals:
-        """How many of the neighbours' updates of a round have arrived so far."""
+        """Return how many of the neighbours' updates of a round have arrived so far."""
         return self.round_closer.arrivals(round)
 
     def exchange_patience(self, round: int) -> float:
-        """For how many seconds a round should be kept open at the least: so long as the exchange of its updates takes,
-        as measured, with a margin. 0 where nobody's update is to be expected."""
+        """Return for how many seconds a round should at least be kept open: the measured time of the exchange of its
+        updates, with a margin. 0 where no update is to be expected."""
         return self.round_closer.patience(round)
 
     def exchange_seconds(self) -> float | None:
-        """How long the exchange of a round's updates with a quorum of the neighbours takes, as measured of late."""
+        """Return how long the exchange of a round's updates with a quorum of neighbours took lately (seconds)."""
         return self.round_closer.exchange_seconds()
 
     async def wait_for_neighbours(self, count: int, timeout_s: float) -> int:
-        """Wait for so many neighbours, at most `timeout_s`; how many there are."""
+        """Wait for so many neighbours, at most `timeout_s`; return how many there are."""
         return await self._wait_for(lambda: count, timeout_s, tracked=False)
 
     async def wait_for_tracked(self, count: int, timeout_s: float, *, of_those_here: bool = False) -> int:
-        """Wait for so many neighbours whose estimate the runtime tracks, at most `timeout_s`; how many there are.
-        `of_those_here`: or for all, where there are fewer, and one at least; who is lost is not waited for."""
+        """Wait for so many neighbours whose estimate the runtime tracks, at most `timeout_s`; return how many there
+        are. `of_those_here`: where there are fewer neighbours, wait for all of them, and at least one; a lost one is
+        not waited for."""
         here = self._engine.neighbours
         return await self._wait_for(
             lambda: min(count, max(1, len(here))) if of_those_here else count, timeout_s, tracked=True
         )
 
     def swarm_round(self) -> int | None:
-        """The round at which the swarm is, as more than the liars and more than half of the neighbours say; None when
-        too few have said anything."""
+        """Return the swarm's round: what more than the liars and more than half of the neighbours have announced; None
+        when too few have announced any."""
         return self._engine.swarm_round()
 
     def staleness(self, round: int) -> dict[PeerId, int]:
-        """By how many rounds each neighbour is behind `round`, of those that would belong to it now."""
+        """Return by how many rounds each neighbour is behind `round`, of those that would belong to it now."""
         return dict(self._engine.standing(round, trio.current_time()).staleness)
 
     @property
     def outvoted_liars(self) -> bool:
-        """Whether a round ever had members enough to withstand the liars."""
+        """Whether a round ever had members enough to outvote the liars."""
         return self._engine.outvoted_liars
 
     def outvotes_liars(self) -> None:
-        """A round had members enough to withstand the liars: from now on a few neighbours are never believed."""
+        """Note that a round had members enough to outvote the liars: from now on a few neighbours are never
+        believed."""
         self._engine.round_outvoted_liars()
 
     def round_closed(self) -> None:
-        """A round is over for one who closes none: an observer. Neighbours have served it (updates/probation.py)."""
+        """Note the end of a round for an observer, which closes none. Neighbours have served it
+        (updates/probation.py)."""
         self._engine.round_closed()
 
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
-        """Of these the established ones, and of those on probation as many as there may be liars."""
+        """Return, of these, the established peers, and of those on probation as many as there may be liars."""
         return self._engine.seated_of(peers)
 
     @property
     def neighbour_ids(self) -> KeysView[PeerId]:
-        """Who the neighbours are now; `degree` at most."""
+        """The present neighbours; `degree` at most."""
         return KeysView(self._engine.neighbours)
 
     def neighbours(self) -> dict[PeerId, NeighbourStatus]:
-        """Every neighbour as it stands now; staleness is against our own newest round."""
+        """Return the present state of every neighbour; staleness is against our own newest round."""
         return self._engine.status(trio.current_time())
 
     def link_speeds(self) -> dict[PeerId, LinkSpeed]:
-        """How fast updates go to each neighbour and come from it."""
+        """Return how fast updates go to each neighbour and come from it."""
         return self._engine.link_speeds(trio.current_time())
 
     @property
     def peers_known(self) -> int:
-        """How many peers' records are held, neighbours or not."""
+        """How many peers' records are held, of neighbours and others."""
         return self._engine.peers_known
 
     @property
@@ -328,31 +335,32 @@ class GossipService(Handlers):
         return self._engine.met_bootstrap
 
     async def find(self, peer: PeerId) -> tuple[str, ...] | None:
-        """Where a member can be dialled, neighbour or not, looked up by its id; None when it was not found."""
+        """Return where a member can be dialled, neighbour or not, looked up by its id; None when it was not found."""
         return await self._finder.find(peer)
 
     def known_graph(self) -> dict[bytes, frozenset[bytes]]:
-        """Who is beside whom in the swarm, as far as we know it; by tags (discovery/topology.py)."""
+        """Return who is a neighbour of whom in the swarm, as far as we know; by tags (discovery/topology.py)."""
         return self._engine.known_graph(trio.current_time())
 
     def reachability(self) -> Reachability:
-        """Whether others can dial us, as far as they have shown it."""
+        """Return whether others can dial us, as far as they have shown it."""
         return self._context.reach.state(trio.current_time())
 
     def mapped(self, addresses: tuple[str, ...]) -> None:
-        """A router forwards these (without `/p2p/`) here: they are told to others once peers have reached us there."""
+        """Set addresses (without `/p2p/`) that a router forwards here: others are told once peers have reached us
+        there."""
         self._context.mapped[:] = addresses
 
     def queues(self) -> dict[QueueName, int]:
-        """How much waits or is under way now. `updates` and `pulls` are at most one a neighbour each."""
+        """Return how much waits or is under way now. `updates` and `pulls` are at most one per neighbour each."""
         return {**self._followers.queues(), "serving": self._server.serving}
 
     def drops(self) -> dict[str, int]:
-        """What the transport refused, let go or survived, by kind (see transport/drop_reasons.py)."""
+        """Return what the transport refused, dropped or survived, by kind (transport/drop_reasons.py)."""
         return dict(self._context.transport.drops)
 
     def proofs(self) -> dict[PeerId, tuple[bytes, bytes]]:
-        """Two contradicting signed envelopes of each peer that was caught with two histories."""
+        """Return two contradicting signed envelopes of each peer that was caught with two histories."""
         return self._engine.proofs()
 
     async def leave(self, timeout_s: float) -> None:
@@ -364,23 +372,23 @@ class GossipService(Handlers):
         await self._tell_all(goodbye, timeout_s * 0.25)
 
     async def say_goodbye(self, timeout_s: float) -> None:
-        """As `leave`, but at once, whatever is under way."""
+        """Say goodbye at once, whatever is under way; at most `timeout_s`."""
         await self._tell_all(self._engine.goodbye(), timeout_s)
 
     # -- the swarm, where it is private
 
     @property
     def role(self) -> Role | None:
-        """What we may do ourselves; everybody is a trainer where the swarm is open. None: our membership has ended."""
+        """Our own role; in an open swarm everybody is a trainer. None: our membership has ended."""
         return self._engine.role
 
     def roster_view(self) -> list[MemberView]:
-        """Everybody whom the roster has; nobody where the swarm is open."""
+        """Return all members on the roster; none where the swarm is open."""
         return [] if self._membership_sync is None else self._membership_sync.view()
 
     def submit(self, signed: Iterable[bytes]) -> None:
-        """Take up, keep and spread what an admin has signed: `pack_item` of a revocation or certificate, or
-        `pack_manifests`. LocalError when the swarm is not private, or does not take it."""
+        """Store and spread what an admin has signed: `pack_item` of a revocation or certificate, or `pack_manifests`.
+        Raises LocalError when the swarm is open, or refuses it."""
         if self._membership_sync is None:
             raise LocalError("the swarm is open to all: nobody is its admin")
         self._membership_sync.submit(signed)
@@ -397,7 +405,7 @@ class GossipService(Handlers):
         return self._engine.neighbours[peer].announced_round
 
     def _owing(self) -> bool:
-        """Whether a neighbour has yet to take the newest that we have for it."""
+        """Whether a neighbour has yet to take the newest update that we have for it."""
         if self._engine.fetch == "nothing":
             return self._allreducer.owes(self._engine.neighbours)
         return not self._engine.all_delivered()

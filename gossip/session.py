@@ -1,9 +1,9 @@
 """Frames over a stream, and the two ends of a conversation: one asks, the other answers, in turn.
 
-A frame is a big-endian length of four bytes and a msgpack array. The length is held against the limit for what is
-expected before a byte of the body is read. Patience follows progress: the first byte may take `patience_s`, and each
-byte that arrives buys 1/MIN_RATE seconds more, so that a slow link finishes and a peer that trickles does not hold us.
-A stream that was not brought to an orderly end is reset under a shield, or its slot would leak.
+A frame is a big-endian length of four bytes and a msgpack array. The length is compared with the limit for what is
+expected before a byte of the body is read. The wait follows progress: the first byte may take `patience_s`, and each
+byte that arrives allows 1/MIN_RATE seconds more, so that a slow link finishes and a peer that trickles does not hold
+us. A stream that was not brought to an orderly end is reset under a shield, or its slot would leak.
 """
 
 import struct
@@ -20,11 +20,11 @@ from gossip.core.messages import Request, encode_request
 from gossip.transport.base import Stream, Transport
 
 APART_BYTES: Final = 64 * KIB
-"""Bodies from this size on are sent apart from their length, so that they are copied at neither end: over a data
+"""Bodies from this size on are sent separately from their length, so that neither end copies them: over a data
 connection a body is a record of its own."""
 
 IDLE_S: Final = 30.0
-"""A server waits so long for the next request on an open stream; a puller asks again within milliseconds."""
+"""Seconds that a server waits for the next request on an open stream; a puller asks again within milliseconds."""
 
 Answerer = Callable[[bytes | bytearray], Awaitable[bytes]]
 
@@ -39,7 +39,7 @@ class FrameStream:
         self._patience_s = patience_s
 
     async def send(self, body: bytes) -> None:
-        """Send one frame. RemoteError(TIMEOUT) when the far end takes it in more slowly than MIN_RATE."""
+        """Send one frame. Raises RemoteError(TIMEOUT) when the far end reads more slowly than MIN_RATE."""
         with trio.move_on_after(self._patience_s + len(body) / MIN_RATE) as scope:
             if len(body) < APART_BYTES:
                 await self._stream.send_all(_LENGTH.pack(len(body)) + body)
@@ -50,7 +50,7 @@ class FrameStream:
             raise RemoteError(Reason.TIMEOUT, "it does not read what it asked for")
 
     async def receive(self, most: int) -> bytes | bytearray | None:
-        """The next frame of at most `most` bytes; None when the far end has closed between frames."""
+        """Return the next frame of at most `most` bytes; None when the far end has closed between frames."""
         deadline = trio.current_time() + self._patience_s
         head = await self._exactly(_LENGTH.size, deadline, may_end=True)
         if head is None:
@@ -63,7 +63,7 @@ class FrameStream:
         return body
 
     async def _exactly(self, size: int, deadline: float, may_end: bool = False) -> bytes | bytearray | None:
-        data = bytearray()  # not a list of pieces: of two bytes each they would take twenty times their length
+        data = bytearray()  # not a list of pieces: pieces of two bytes would take twenty times their length
         while len(data) < size:
             with trio.move_on_at(ends_at := deadline + self._progress(data) / MIN_RATE) as scope:
                 piece = await self._stream.receive_some(size - len(data))
@@ -75,7 +75,7 @@ class FrameStream:
                 if may_end and not data:
                     return None
                 raise RemoteError(Reason.PROTOCOL, "the stream ended inside a frame")
-            if len(piece) == size:  # at one go, as over a data connection: not copied
+            if len(piece) == size:  # in one piece, as over a data connection: not copied
                 return piece
             data += piece
         return data
@@ -91,16 +91,16 @@ class Session:
         self._frames = frames
 
     async def ask(self, request: Request, most: int = MAX_RESPONSE_BYTES) -> bytes | bytearray:
-        """Send a request; the raw response of at most `most` bytes. Raises RemoteError or TransportError."""
+        """Send a request; return the raw response of at most `most` bytes. Raises RemoteError or TransportError."""
         await self.request(request)
         return await self.response(most)
 
     async def request(self, request: Request) -> None:
-        """Send a request without waiting: answers come in the order of the requests. Raises as `ask` does."""
+        """Send a request without waiting; answers come in the order of the requests. Raises as `ask` does."""
         await self._frames.send(encode_request(request))
 
     async def response(self, most: int = MAX_RESPONSE_BYTES) -> bytes | bytearray:
-        """The raw response to the oldest request that has none yet. Raises as `ask` does."""
+        """Return the raw response to the oldest request that has none yet. Raises as `ask` does."""
         answer = await self._frames.receive(most)
         if answer is None:
             raise RemoteError(Reason.UNAVAILABLE, "the stream was closed without an answer")
@@ -111,7 +111,7 @@ class Session:
 async def open_session(
     transport: Transport, peer: PeerId, patience_s: float, *, bulk: bool = False
 ) -> AsyncIterator[Session]:
-    """A stream to a connected peer, closed at the end and reset on any exception. `bulk`: much will be asked for."""
+    """Open a stream to a connected peer; closed at the end, reset on any exception. `bulk`: much will be asked for."""
     stream: Stream | None = None
     try:
         with trio.move_on_after(patience_s):
@@ -130,7 +130,7 @@ async def open_session(
 async def ask_once(
     transport: Transport, peer: PeerId, request: Request, patience_s: float, most: int
 ) -> bytes | bytearray:
-    """One request on a stream of its own."""
+    """Send one request on a stream of its own; return the raw response."""
     async with open_session(transport, peer, patience_s) as session:
         return await session.ask(request, most)
 

@@ -1,12 +1,12 @@
 """Reduce-scatter and all-gather among a named, ordered group: each member owns one part of a vector of bytes.
 
-A full mesh of N vectors of M bytes moves N (N - 1) M; here it is 2 (N - 1) M. Everyone signs and serves its whole
-vector as a blob; the owner of a part pulls only that span of each of the others' (its chunks are named by the blob's
+A full mesh of N vectors of M bytes moves N (N - 1) M; here it is 2 (N - 1) M. Every member signs and serves its whole
+vector as a blob. The owner of a part pulls only that span of each of the others' (its chunks are named by the blob's
 manifest, so each is verified as it comes), reduces them, and signs and serves the result, which all others pull.
 
-Who does not answer in time costs what is its own: a member that is late is left out of the parts that others own, and
-of a part whose owner is dead or lies about its size there is no reduced one: whoever asked keeps its own values for it.
-What an owner reduced cannot be checked by others; that bounds a lie to one part, and no better (decision 0016).
+A member that does not answer in time costs only its own data. A late member is left out of the parts that others own.
+Where the owner of a part is dead or lies about its size, there is no reduced part: the others keep their own values for
+it. Others cannot check what an owner reduced; that bounds a lie to one part, and no better (decision 0016).
 """
 
 from collections import OrderedDict, deque
@@ -25,12 +25,12 @@ from gossip.core.wire import pack
 MIN_GROUP: Final = 2
 
 MAX_EARLY: Final = 4
-"""Statements of a peer that are kept for exchanges that we have not begun: two of this one, two of the next."""
+"""Statements of a peer that are kept for exchanges that we have not begun: two for this one, two for the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Who exchanges what: the members in an order that all agree on, the round, and the size of a vector in bytes."""
+    """The members of an exchange in an order that all agree on, the round, and the size of a vector in bytes."""
 
     members: tuple[PeerId, ...]
     round: int
@@ -44,21 +44,22 @@ class Group:
 
     @property
     def name(self) -> Digest:
-        """What members sign, so that statements of groups that differ in anything are not taken for each other's."""
+        """The digest that members sign, so that statements of groups that differ in anything are not confused."""
         return digest_of(pack((self.round, self.size, self.members)))
 
     def span(self, owner: PeerId) -> range:
-        """The chunks that `owner` reduces: as many for everyone, give or take one; none where chunks are fewer."""
+        """Return the chunks that `owner` reduces: equally many for everyone, give or take one; none where chunks are
+        fewer."""
         chunks, place, count = -(-self.size // CHUNK_BYTES), self.members.index(owner), len(self.members)
         return range(chunks * place // count, chunks * (place + 1) // count)
 
     def part(self, owner: PeerId) -> slice:
-        """The bytes of `span`."""
+        """Return the bytes of `span`."""
         span = self.span(owner)
         return slice(span.start * CHUNK_BYTES, min(self.size, span.stop * CHUNK_BYTES))
 
     def part_size(self, owner: PeerId) -> int:
-        """How many bytes `owner` reduces."""
+        """Return how many bytes `owner` reduces."""
         span = self.span(owner)
         return max(0, min(self.size, span.stop * CHUNK_BYTES) - span.start * CHUNK_BYTES)
 
@@ -83,7 +84,7 @@ Work = Pull | Reduce
 
 @dataclass(frozen=True, kw_only=True)
 class ReducedPart:
-    """What came of one part: `data` stands for the bytes `part` of the vector; None: nobody could tell in time."""
+    """The result for one part: `data` replaces the bytes `part` of the vector; None: it did not come in time."""
 
     owner: PeerId
     part: slice
@@ -91,7 +92,7 @@ class ReducedPart:
 
 
 class EarlyMessages:
-    """Statements that came before we began: members do not begin at the same moment. The newest few of each peer, and
+    """Statements that came before we began: members do not begin at the same moment. Holds the newest few of each peer,
     of as many peers as a group has."""
 
     def __init__(self) -> None:
@@ -101,14 +102,14 @@ class EarlyMessages:
         return sum(map(len, self._kept.values()))
 
     def keep(self, part: Part) -> None:
-        """Keep a statement for an exchange to come."""
+        """Keep a statement for a later exchange."""
         self._kept.setdefault(part.peer, deque(maxlen=MAX_EARLY)).append(part)
         self._kept.move_to_end(part.peer)
         if len(self._kept) > MAX_GROUP:
             self._kept.popitem(last=False)
 
     def take(self, exchange: Digest) -> list[Part]:
-        """Those of this exchange; they are kept no longer."""
+        """Return and forget the statements of this exchange."""
         found = [part for parts in self._kept.values() for part in parts if part.exchange == exchange]
         for peer, parts in list(self._kept.items()):
             self._kept[peer] = deque((part for part in parts if part.exchange != exchange), maxlen=MAX_EARLY)
@@ -116,7 +117,7 @@ class EarlyMessages:
 
 
 class _Standing(Enum):
-    """How far it has come with something of a member's."""
+    """The progress of one member's vector or part."""
 
     AWAITED = "awaited"
     PULLING = "pulling"
@@ -125,10 +126,10 @@ class _Standing(Enum):
 
 
 class AllReduce:
-    """One exchange, as one member sees it. `gather_until` and `ends_at` are seconds of the caller's clock."""
+    """One exchange as one member sees it. `gather_until` and `ends_at` are seconds of the caller's clock."""
 
     def __init__(self, group: Group, me: PeerId, *, gather_until: float, ends_at: float) -> None:
-        """Raises LocalError when we are not of the group."""
+        """Raises LocalError when we are not in the group."""
         if me not in group.members:
             raise LocalError("we are not of the group")
         self.group = group
@@ -137,7 +138,7 @@ class AllReduce:
         self._gather_until = min(gather_until, ends_at)
         self._ends_at = ends_at
         place = group.members.index(me)
-        # From the one after us on, so that not everybody begins with the same one.
+        # Starts at the member after us, so that not everybody begins with the same one.
         self._others = [*group.members[place + 1 :], *group.members[:place]]
         self._told: dict[tuple[PeerId, Stage], Part] = {}
         self._standing: dict[tuple[PeerId, Stage], _Standing] = {}
@@ -152,7 +153,7 @@ class AllReduce:
         """The reduced parts that are here, by owner."""
 
     def learn(self, part: Part) -> None:
-        """A member's signed statement. Raises RemoteError; what is none of this exchange's is refused."""
+        """Process a member's signed statement. Raises RemoteError also for a statement of another exchange."""
         if part.exchange != self.name or part.peer not in self._others:
             raise RemoteError(Reason.PROTOCOL, "a part of another exchange")
         expected = self.group.size if part.stage is Stage.WHOLE else self.group.part_size(part.peer)
@@ -165,7 +166,7 @@ class AllReduce:
             raise RemoteError(Reason.PROTOCOL, "two parts where there is one")
 
     def work(self, now: float) -> list[Work]:
-        """What can be begun now, each thing once."""
+        """Return what can be begun now, each task once."""
         work: list[Work] = []
         for key, standing in self._standing.items():
             part = self._told.get(key)
@@ -178,11 +179,11 @@ class AllReduce:
         return work
 
     def take_own(self, data: bytes | memoryview) -> None:
-        """Our own vector's values of our part; they are reduced with the others'."""
+        """Set our own vector's values of our part; they are reduced with the others'."""
         self._gathered[self._me] = data
 
     def pulled(self, pull: Pull, data: bytes) -> None:
-        """A pull has brought what was announced. One that comes too late changes nothing."""
+        """Note that a pull brought what was announced. A late one changes nothing."""
         peer, stage = pull.part.peer, pull.part.stage
         if self._standing[peer, stage] is not _Standing.PULLING:
             return
@@ -196,13 +197,13 @@ class AllReduce:
             }
 
     def failed(self, pull: Pull, *, again: bool) -> None:
-        """A pull came to nothing; it is tried once more if `again`: the network failed, and not the peer."""
+        """Note that a pull failed; it is tried once more if `again`: when the network failed, and not the peer."""
         key = pull.part.peer, pull.part.stage
         if self._standing[key] is _Standing.PULLING:
             self._standing[key] = _Standing.AWAITED if again else _Standing.FAILED
 
     def own_reduced(self, data: bytes) -> None:
-        """Our own part is reduced. Raises LocalError when it has not the size that others expect."""
+        """Set our own reduced part. Raises LocalError when it does not have the size that others expect."""
         expected = self.group.part_size(self._me)
         if len(data) != expected:
             raise LocalError(f"a part was reduced to {len(data)} bytes, and others expect {expected}")
@@ -210,11 +211,11 @@ class AllReduce:
         self._gathered.clear()
 
     def deadline(self, now: float) -> float:
-        """When `work` or `done` may give another answer without anything happening."""
+        """Return when `work` or `done` may change without any event."""
         return self._gather_until if now < self._gather_until and not self._reducing else self._ends_at
 
     def done(self, now: float) -> bool:
-        """Whether nothing more is to come, or time is up."""
+        """Return whether nothing more is to come, or time is up."""
         open_ones = any(
             standing in (_Standing.AWAITED, _Standing.PULLING)
             for (_, stage), standing in self._standing.items()
@@ -224,7 +225,7 @@ class AllReduce:
         return now >= self._ends_at or (own and not open_ones)
 
     def result(self) -> list[ReducedPart]:
-        """Every part that is not empty, in the order of the vector."""
+        """Return every part that is not empty, in the order of the vector."""
         owners = [owner for owner in self.group.members if self.group.part_size(owner)]
         return [ReducedPart(owner=owner, part=self.group.part(owner), data=self.reduced.get(owner)) for owner in owners]
 

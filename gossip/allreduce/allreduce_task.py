@@ -1,7 +1,8 @@
-"""Performs exchanges (gossip/allreduce/allreduce.py): tells the group of our blobs, pulls theirs, reduces in a thread.
+"""Performs exchanges (gossip/allreduce/allreduce.py): announces our blobs, pulls the others', reduces in a thread.
 
-One at a time. What others may still be pulling when ours is over is held until the one after it is. A pull that fails
-by the network's fault is tried again while there is time; one that fails by the peer's is charged and given up.
+There is one exchange at a time. Blobs that others may still be pulling after its end are held until the next one is
+over. A pull that fails by the network's fault is tried again while there is time; one that fails by the peer's is
+charged and given up.
 """
 
 from collections import Counter, deque
@@ -31,17 +32,18 @@ KEPT: Final = 2
 """Exchanges whose blobs are held: this one, and the last, which a slower member may still be pulling."""
 
 BLOBS_EACH: Final = 2
-"""Of an exchange: our vector, and our part of the reduced one, which is no larger."""
+"""Blobs of one exchange: our vector, and our part of the reduced one, which is no larger."""
 
 MAX_PULLS: Final = 8
 """Pulls under way at once, as many as a node has neighbours by default: 32 MiB unverified at most."""
 
 PAUSE_S: Final = 0.2
-"""Before something that failed is tried again (telling: doubling): a lost connection is dialled within seconds."""
+"""Seconds before something that failed is tried again (announcing: doubling): a lost connection is dialled within
+seconds."""
 
 ReduceFunction = Callable[[Mapping[PeerId, bytes | memoryview]], bytes]
-"""Reduces parts of several members, in the group's order, to as many bytes. Runs where large things are
-hashed: in a thread."""
+"""Reduces parts of several members, in the group's order, to as many bytes. Runs where large data is hashed: in a
+thread."""
 
 
 class AllReducer:
@@ -63,7 +65,7 @@ class AllReducer:
         self._untaken: set[PeerId] = set()
 
     def on_part(self, peer: PeerId, raw: bytes) -> None:
-        """A member says what it serves. Raises RemoteError."""
+        """Process a member's statement of what it serves. Raises RemoteError."""
         part = parse_part(open_from(raw, self._scope, peer, EnvelopeKind.PART))
         exchange = self._exchange
         if exchange is None or part.exchange != exchange.name:
@@ -75,19 +77,19 @@ class AllReducer:
             self._changed.beat()
 
     def owes(self, neighbours: Container[PeerId]) -> bool:
-        """Whether one of the neighbours has yet to take the newest part that we reduced."""
+        """Return whether one of the neighbours has yet to take the newest part that we reduced."""
         return any(peer in neighbours for peer in self._untaken)
 
     def sent(self, peer: PeerId, address: Digest, index: int) -> None:
-        """A chunk of ours goes out to a peer."""
+        """Note that a chunk of ours is sent to a peer."""
         if address == self._reduced and index == len(self.blobs.manifest(address).chunks) - 1:
             self._untaken.discard(peer)
 
     async def run(
         self, group: Group, data: bytes, reduce: ReduceFunction, *, gather_s: float, timeout_s: float
     ) -> list[ReducedPart]:
-        """Reduce everyone's `data` with the other members of `group`; return the parts, None for one that did not
-        come."""
+        """Reduce everyone's `data` with the other members of `group`; return the parts, with `data` None for one that
+        did not come."""
         if self._exchange is not None:
             raise LocalError("an exchange is under way already")
         if len(data) != group.size:
@@ -138,13 +140,13 @@ class AllReducer:
         data = await self._context.hasher.run(size, partial(reduce, work.vectors))
         payload = await self._context.hasher.payload(data)
         # Nothing may be awaited between these two: an exchange that has our part is over once the others' have come,
-        # and one that is over tells nobody any more.
+        # and then it announces nothing any more.
         exchange.own_reduced(data)
         perform.tell_all(self._serve(exchange, Stage.REDUCED, payload))
         self._changed.beat()
 
     def _serve(self, exchange: AllReduce, stage: Stage, payload: Payload) -> bytes:
-        """Hold a blob for the others, and the signed statement that names it."""
+        """Hold a blob for the others; return the signed statement that names it."""
         address = self.blobs.put(payload.manifest, payload.data)
         self._held[-1].append(address)
         if stage is Stage.REDUCED:
@@ -186,23 +188,23 @@ class _Performer:
 
     @property
     def telling(self) -> bool:
-        """Whether somebody who can be reached does not know yet what we serve."""
+        """Whether a member that can be reached does not know yet what we serve."""
         return any(member in self._context.engine.neighbours for member in self._untold)
 
     def tell_all(self, statement: bytes) -> None:
-        """Tell every other member of a blob of ours; who cannot be reached is told when it can."""
+        """Tell every other member of a blob of ours; one that cannot be reached is told when it can."""
         for member in self._exchange.group.members:
             if member != self._context.engine.me:
                 self._untold[member] += 1
                 self._nursery.start_soon(self._tell, member, PartRequest(envelope=statement))
 
     async def pull(self, work: Pull) -> None:
-        """Pull once; what failed by the network's fault may be asked for again."""
+        """Pull once; what failed by the network's fault may be pulled again."""
         try:
             async with self._room:
                 self._exchange.pulled(work, await self._pull(work))
         except Refused:
-            self._exchange.failed(work, again=False)  # it does not hold it any more: it is further than we are
+            self._exchange.failed(work, again=False)  # it has dropped it: it is further than we are
         except RemoteError as error:
             self._exchange.failed(work, again=False)
             self._context.offence(work.part.peer, error)

@@ -1,1 +1,2 @@
-"""Bytes by content: chunks, manifests, downloads from several sources, snapshots and what others attest of them."""
+"""Content-addressed bytes: chunks, manifests, downloads from several sources, snapshots and how neighbours attest
+them."""

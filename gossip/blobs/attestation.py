@@ -1,8 +1,8 @@
-"""Whether a snapshot that somebody offers of itself is what those who follow it hold: a pure function of their words.
+"""Whether a peer's snapshot is what its followers hold of it: a pure function of their answers.
 
-Its author's word stands unless more than half of those who can tell say the same other thing, and more than `liars` of
-them. So no `liars` can speak against an honest author, however few can tell, and of 2 * liars and more honest ones who
-can, no author gets away with a state that it told nobody else.
+The author's claim holds unless more than half of the witnesses that can answer agree on another state, and more than
+`liars` of them. So `liars` witnesses can never overrule an honest author, however few can answer. And with 2 * liars or
+more honest witnesses that can, no author succeeds with a state that it gave nobody else.
 """
 
 from collections import Counter
@@ -12,8 +12,8 @@ from gossip.core.ids import Digest
 
 
 def overruled(offered: Digest, said: Collection[Digest], liars: int, waiting: int = 0) -> bool | None:
-    """Whether `said`, what each witness names, speaks against `offered`; `waiting`: witnesses that may yet say
-    something. None: that depends on them."""
+    """Return whether `said`, the answer of each witness, overrules `offered`; `waiting`: witnesses that may yet answer.
+    None: that depends on them."""
     against = max((count for named, count in Counter(said).items() if named != offered), default=0)
     if _outweighs(against, len(said) + waiting, liars):
         return True

@@ -1,7 +1,7 @@
-"""Asks the neighbours what they hold of one of them, before a snapshot of it is pulled.
+"""Asks the neighbours what they hold of a peer before a snapshot of it is pulled.
 
-All are asked at once, for ASK_S at most, and no longer than it takes for their words to be enough
-(blobs/attestation.py). Who cannot tell says so, in a hundred bytes.
+All are asked at once, for ASK_S at most, and only until their answers are enough (blobs/attestation.py). A neighbour
+that cannot tell says so, in a hundred bytes.
 """
 
 from collections import defaultdict
@@ -23,18 +23,18 @@ from gossip.session import ask_once
 from gossip.transport.base import TransportError
 
 ASK_S: Final = 2.0
-"""Witnesses have so long: ten round trips of a slow link. One that is gone holds nobody up for longer."""
+"""Seconds that witnesses have: ten round trips of a slow link. A dead one delays nobody for longer."""
 
 
 class SnapshotAttestation:
-    """The neighbours, as witnesses of each other. Of each one thing at a time is asked: its streams are few."""
+    """The neighbours as witnesses of each other. Each is asked one thing at a time: its streams are few."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
         self._turns: defaultdict[PeerId, trio.Lock] = defaultdict(trio.Lock)
 
     async def check(self, offer: SnapshotOffer, least: int) -> None:
-        """Raises RemoteError(CONTRADICTED) when they speak against an offer that was wanted from seq `least` on."""
+        """Raise RemoteError(CONTRADICTED) when witnesses overrule an offer that was wanted from seq `least` on."""
         request = StateRequest(key=verify_key_of(offer.peer), epoch=offer.epoch, seq=offer.seq, least=least)
         known = self._context.engine.neighbours
         self._turns = defaultdict(trio.Lock, {peer: turn for peer, turn in self._turns.items() if peer in known})

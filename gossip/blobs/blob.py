@@ -1,9 +1,9 @@
-"""Bytes by content: a payload travels as chunks of 1 MiB, and its address names every one of them.
+"""Content-addressed bytes: a payload is sent as chunks of 1 MiB, and its address names every one of them.
 
 The manifest is the size and the BLAKE3 digest of each chunk; the address is the BLAKE2b-256 of the manifest. A puller
-asks for the manifest, holds it against the address it was given in a signed link, and then verifies each chunk as it
-comes, of the whole blob or of a span of it: whoever serves it, the first wrong byte is found within one chunk.
-`Assembler` keeps only what has been verified, so memory follows what a peer has really sent, never what it declared.
+asks for the manifest, compares it with the address from a signed link, and then verifies each chunk as it comes, of the
+whole blob or of a span of it: the first wrong byte is found within one chunk, from any source. `Assembler` keeps only
+what has been verified, so memory follows what a peer has really sent, never what it declared.
 """
 
 from collections import OrderedDict
@@ -26,16 +26,16 @@ class BlobManifest:
     chunks: tuple[Digest, ...]
 
     def encode(self) -> bytes:
-        """The bytes that the address is the digest of."""
+        """Return the bytes whose digest is the address."""
         return pack((self.size, self.chunks))
 
     @property
     def address(self) -> Digest:
-        """The blob's name."""
+        """The blob's address."""
         return digest_of(self.encode())
 
     def chunk_size(self, index: int) -> int:
-        """How many bytes chunk `index` has."""
+        """Return how many bytes chunk `index` has."""
         return min(CHUNK_BYTES, self.size - index * CHUNK_BYTES)
 
     @property
@@ -45,7 +45,8 @@ class BlobManifest:
 
 
 def blob_manifest_of(data: bytes) -> BlobManifest:
-    """The manifest of `data`; hashes all of it (about 4 GB/s), so a large blob belongs into a worker thread."""
+    """Return the manifest of `data`. It hashes all of it (about 4 GB/s), so call it in a worker thread for a large
+    blob."""
     if len(data) > MAX_BLOB_BYTES:
         raise LocalError(f"a blob of {len(data)} bytes is larger than any node takes")
     view = memoryview(data)
@@ -54,12 +55,12 @@ def blob_manifest_of(data: bytes) -> BlobManifest:
 
 
 def parse_blob_manifest(raw: bytes, address: Digest, most: int) -> BlobManifest:
-    """The manifest that `address` names, of a blob of at most `most` bytes. Raises RemoteError."""
+    """Parse the manifest that `address` names, of a blob of at most `most` bytes. Raises RemoteError."""
     if len(raw) > MAX_MANIFEST_BYTES:
         raise RemoteError(Reason.OVERSIZE, f"a manifest of {len(raw)} bytes")
     if digest_of(raw) != address:
         raise RemoteError(Reason.DIGEST_MISMATCH, "the manifest is not the one that was announced")
-    # No more items than a blob of `most` bytes needs: the decoder makes room for as many at each level of nesting.
+    # No more items than a blob of `most` bytes needs: the decoder allocates as many at each level of nesting.
     needed = -(-min(most, MAX_BLOB_BYTES) // CHUNK_BYTES)
     fields = unpack(raw, MAX_MANIFEST_BYTES, items=max(MAX_ARRAY, needed))
     size, items = fields.integer(), fields.array(MAX_CHUNKS)
@@ -72,11 +73,11 @@ def parse_blob_manifest(raw: bytes, address: Digest, most: int) -> BlobManifest:
 
 
 class Assembler:
-    """Puts a blob, or the chunks of a `span` of it, together, whatever the order in which they come.
+    """Assembles a blob, or the chunks of a `span` of it, in whatever order they come.
 
     The bytes grow in place: joining a list at the end would copy them all at once, and hold them twice. A BytesIO does
-    that, and gives its buffer away as `bytes` without a copy; a chunk that came early waits beside it. Any threads may
-    call.
+    that, and returns its buffer as `bytes` without a copy; a chunk that came early waits separately. Any thread may
+    call the methods.
     """
 
     def __init__(self, manifest: BlobManifest, span: range | None = None) -> None:
@@ -110,8 +111,8 @@ class Assembler:
         return index in self.span and (index - self.span.start < self._taken or index in self._early)
 
     def take(self, chunk: bytes | memoryview, index: int | None = None) -> None:
-        """Keep chunk `index` (None: the first that is wanted), unless it is here. Raises RemoteError(DIGEST_MISMATCH),
-        and keeps nothing, if these are not its bytes."""
+        """Keep chunk `index` (None: the first missing one), unless it is here. Raises RemoteError(DIGEST_MISMATCH), and
+        keeps nothing, if these are not its bytes."""
         index = self.wanted if index is None else index
         assert index is not None
         if len(chunk) != self.manifest.chunk_size(index) or chunk_digest_of(chunk) != self.manifest.chunks[index]:
@@ -124,7 +125,7 @@ class Assembler:
             pass
 
     def chunk(self, index: int) -> bytes | None:
-        """A copy of chunk `index`; None when it is not here."""
+        """Return a copy of chunk `index`; None when it is not here."""
         with self._lock:
             if not self.has(index):
                 return None
@@ -135,7 +136,7 @@ class Assembler:
                 return bytes(view[start : start + self.manifest.chunk_size(index)])
 
     def finish(self) -> bytes:
-        """All of it."""
+        """Return all bytes."""
         assert self.complete
         while self._append_next():
             pass
@@ -147,7 +148,7 @@ class Assembler:
                 return False
             self._data.write(self._early[index])
             self._taken += 1
-            del self._early[index]  # last: whoever looks without the lock always finds it
+            del self._early[index]  # last: a reader without the lock always finds it
             return True
 
 
@@ -159,7 +160,8 @@ class _Held:
 
 
 class BlobStore:
-    """The blobs that we serve, at most `most` bytes of them: pinned ones stay, the least recently used others go."""
+    """The blobs that we serve, at most `most` bytes of them: pinned ones stay, of the others the least recently used
+    go."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -184,24 +186,24 @@ class BlobStore:
         return address
 
     def unpin(self, address: Digest) -> None:
-        """Take one pin off; the blob may now be dropped when room is needed."""
+        """Remove one pin; the blob may now be dropped when room is needed."""
         held = self._held.get(address)
         if held is not None:
             held.pins = max(0, held.pins - 1)
 
     def drop(self, address: Digest) -> None:
-        """Take one pin off, and let the blob go if that was the last."""
+        """Remove one pin, and drop the blob if that was the last."""
         self.unpin(address)
         held = self._held.get(address)
         if held is not None and held.pins == 0:
             self._forget(address)
 
     def manifest(self, address: Digest) -> BlobManifest:
-        """Raises RemoteError(UNAVAILABLE) for a blob that we do not hold."""
+        """Return a blob's manifest. Raises RemoteError(UNAVAILABLE) for a blob that we do not hold."""
         return self._find(address).manifest
 
     def chunk(self, address: Digest, index: int) -> memoryview:
-        """Chunk `index`, without a copy. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
+        """Return chunk `index`, without a copy. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
         held = self._find(address)
         if index >= len(held.manifest.chunks):
             raise RemoteError(Reason.PROTOCOL, "there is no such chunk")

@@ -1,10 +1,11 @@
-"""What we can serve of others: the newest payload and snapshot of each neighbour, and chunks of those on their way.
+"""What we can serve of others: the newest payload and snapshot of each neighbour, and chunks of those being pulled.
 
-Blobs are named by their content, so whoever has one can serve it. Memory: of finished ones one of either kind a
-neighbour, and `most` bytes (network.max_payload_bytes) in all, of which the least recently used go first; of those on
-their way one a neighbour, what is verified of it. A download that was cut waits KEPT_S for its neighbour to come back,
-as long as there are at most `count` + CUT_DOWNLOADS in all: peers that come in turn, each to leave in the middle of
-one, hold (degree + CUT_DOWNLOADS) * max_payload_bytes at the most, however many they are.
+Blobs are named by their content, so any peer that has one can serve it. Memory: finished blobs are one of either kind
+for each neighbour, and `most` bytes (network.max_payload_bytes) in all, of which the least recently used are dropped
+first. Unfinished downloads are one for each neighbour, as far as they are verified. An interrupted download waits
+KEPT_S for its neighbour to come back, as long as there are at most `count` + CUT_DOWNLOADS in all. So peers that come
+in turn, and each leave in the middle of a download, hold (degree + CUT_DOWNLOADS) * max_payload_bytes at most, however
+many they are.
 """
 
 from collections.abc import Container
@@ -20,30 +21,30 @@ from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
 
 KEPT_S: Final = 60.0
-"""What was pulled of a neighbour that is gone is kept so long: a lost connection is dialled again within a minute."""
+"""Seconds for which a lost neighbour's download is kept: a lost connection is dialled again within a minute."""
 
 CUT_DOWNLOADS: Final = 2
-"""Downloads beyond the network's degree. Where our own link breaks, all neighbours are gone and nothing is begun, so
-that those of all of them are kept; where every neighbour's is under way, those of two that were lost. Chosen."""
+"""Downloads beyond the network's degree. Where our own link breaks, all neighbours are lost and no download begins, so
+all of theirs are kept; where a download from every neighbour is under way, those of two lost peers are kept. Chosen."""
 
 HOLD_S: Final = 5.0
-"""Whoever asks for a chunk that the author is just sending us waits so long for it: half of anybody's patience for the
-first byte of an answer (network.request_timeout_s)."""
+"""Seconds that a request waits for a chunk that the author is just sending us: half of the time that a peer waits for
+the first byte of an answer (network.request_timeout_s)."""
 
 
 HELP_STREAMS: Final = 2
-"""Streams on which one neighbour helps us at a time, whatever the number of blobs: with that for its own payload, a
-hello and some that are about to end, it stays below limits.MAX_STREAMS_PER_PEER."""
+"""Streams on which one neighbour helps us at a time, whatever the number of blobs. Together with the stream for its own
+payload, a hello and some that are about to end, it stays below limits.MAX_STREAMS_PER_PEER."""
 
 
 class StreamSlots:
-    """The streams on which each neighbour helps us."""
+    """Counts the streams on which each neighbour helps us."""
 
     def __init__(self) -> None:
         self._until: dict[PeerId, list[float]] = {}
 
     def taken(self, peer: PeerId, now: float) -> int:
-        """Return how many streams are taken, with those that the other end may still hold."""
+        """Return how many streams are taken, including those that the other end may still hold."""
         left = [until for until in self._until.get(peer, ()) if until > now]
         if left:
             self._until[peer] = left
@@ -56,11 +57,11 @@ class StreamSlots:
         self._until.setdefault(peer, []).append(float("inf"))
 
     def free(self, peer: PeerId, now: float, *, orderly: bool) -> None:
-        """Note an ended stream. The far end learns of a reset only when what it waits for has come (HOLD_S)."""
+        """Note an ended stream. The far end notices a reset only when the chunk that it waits for has come (HOLD_S)."""
         self._until[peer].remove(float("inf"))
         if not orderly:
             self._until[peer].append(now + HOLD_S + 1.0)
-        for each in tuple(self._until):  # also those that have left: they would stay for ever
+        for each in tuple(self._until):  # also those of peers that have left: they would stay for ever
             self.taken(each, now)
 
     def __len__(self) -> int:
@@ -69,14 +70,14 @@ class StreamSlots:
 
 @dataclass(eq=False)
 class PartialBlob:
-    """A download of a neighbour's. `model`: whether it is all of its model, a snapshot, and not an update."""
+    """A download of a neighbour's payload. `model`: whether it is a snapshot of its whole model, and not an update."""
 
     download: Download
     changed: Notifier
     model: bool
     used_at: float
     turn: trio.Lock = field(default_factory=trio.Lock)
-    """A neighbour that came back waits until what followed it before has ended."""
+    """A neighbour that came back waits here until its former follower has ended."""
 
 
 class BlobCache:
@@ -87,7 +88,7 @@ class BlobCache:
         self._count = count
         self._whole = BlobStore(most)
         self._newest: dict[tuple[PeerId, bool], Digest] = {}
-        """Downloads by author, and by whether it is a model."""
+        """Downloads by author, and by whether each is a model."""
         self._coming: dict[PeerId, PartialBlob] = {}
 
     @property
@@ -97,19 +98,19 @@ class BlobCache:
 
     @property
     def bytes_coming(self) -> int:
-        """Return the verified bytes of payloads on their way, and of those that were cut."""
+        """Return the verified bytes of unfinished payloads, interrupted ones included."""
         return sum(kept.download.bytes_here for kept in self._coming.values())
 
     @property
     def coming(self) -> int:
-        """Return how many payloads are on their way, or were cut."""
+        """Return how many payloads are unfinished, interrupted ones included."""
         return len(self._coming)
 
     def __len__(self) -> int:
         return len(self._whole)
 
     def begin(self, peer: PeerId, address: Digest, size: int, *, model: bool, now: float) -> PartialBlob:
-        """The download of a blob of `peer`, where an earlier one of the same blob was cut: with what it had."""
+        """Return a download of a blob of `peer`; where one of the same blob was interrupted, with what it had."""
         kept = self._coming.get(peer)
         if kept is None or kept.download.address != address or kept.download.size != size:
             download = Download(address, size, author=peer, began=now)
@@ -118,7 +119,7 @@ class BlobCache:
         return kept
 
     def finish(self, peer: PeerId, kept: PartialBlob, data: bytes) -> None:
-        """Serve a whole payload from now on, in place of the newest of its kind of this peer."""
+        """Serve a whole payload from now on, instead of this peer's newest of its kind."""
         if self._coming.get(peer) is kept:
             del self._coming[peer]
         manifest = kept.download.manifest
@@ -137,8 +138,9 @@ class BlobCache:
         self._coming.pop(peer, None)
 
     def make_room(self, beginner: PeerId, neighbours: Container[PeerId], now: float) -> None:
-        """Before `beginner`, a neighbour, begins: let go of downloads of peers that did not come back; when there are
-        too many, also of those that may yet, the one of which least is here first, since its loss costs least."""
+        """Drop downloads of peers that did not come back, before `beginner`, a neighbour, begins one. When there are
+        too many, also drop one of a peer that may still come back: that with the fewest bytes, since its loss costs
+        least."""
         cut = [peer for peer in self._coming if peer not in neighbours and peer != beginner]
         for peer in cut:
             if now >= self._coming[peer].used_at + KEPT_S:
@@ -150,7 +152,8 @@ class BlobCache:
             del self._coming[peer]
 
     def manifest(self, address: Digest) -> BlobManifest:
-        """Raises RemoteError(UNAVAILABLE) for a blob that is neither here nor on its way."""
+        """Return a blob's manifest. Raises RemoteError(UNAVAILABLE) for a blob that is neither here nor being
+        pulled."""
         kept = self._download(address)
         if kept is not None and kept.download.manifest is not None:
             return kept.download.manifest
@@ -177,7 +180,7 @@ class BlobCache:
         return self._whole.chunk(address, index)
 
     def _download(self, address: Digest) -> PartialBlob | None:
-        """Return the download on its way, as far as others may know; None while the whole is here."""
+        """Return an unfinished download as others may see it; None once the whole blob is here."""
         if address in self._whole:
             return None
         begun = (kept for kept in self._coming.values() if kept.download.manifest is not None)

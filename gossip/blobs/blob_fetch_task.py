@@ -1,8 +1,8 @@
 """Pulls one blob, or a part of one, over one stream: the manifest, then chunks, each verified as it comes.
 
-The pull is the credit. A few chunks are asked for ahead, so that neither end waits for the other's turn, and no more
-than those are ever under way; while one is being verified, the next comes in. Which chunk is next is the `Download`'s
-to say: it may be under way from several sources at once (multi_source_task.py), each over a stream of its own.
+Requests limit what is under way. A few chunks are requested ahead, so that neither end waits for the other, and never
+more; while one is being verified, the next comes in. The `Download` says which chunk is next: it may be pulled from
+several sources at once (multi_source_task.py), each over a stream of its own.
 """
 
 from collections import deque
@@ -25,7 +25,8 @@ BULK_BYTES: Final = CHUNK_BYTES
 """Blobs from this size on are worth a data connection: agreeing on one takes three round trips, once."""
 
 WAITED_S: Final = 1.0
-"""A refusal that took so long was waited for at the other end (blob_cache.HOLD_S): the chunk is on its way there."""
+"""Seconds. After so long a refusal means that the other end waited (blob_cache.HOLD_S): it is about to get the
+chunk."""
 
 Meter = Callable[[int], None]
 """Called with the number of verified bytes as they come in."""
@@ -40,19 +41,19 @@ class BlobFetch:
     meter: Meter
     me: PeerId
     pullers: Sequence[PeerId] = ()
-    """Peers that are known to fetch it, and ourselves, in order."""
+    """Peers that are known to pull it, and ourselves, in order."""
     changed: Notifier = field(default_factory=Notifier)
-    """Beats when a chunk has come, and when a source is gone."""
+    """Beats when a chunk has come, and when a source has left."""
 
 
 async def fetch_blob(
     session: Session, address: Digest, size: int, hasher: Hasher, meter: Meter, span: range | None = None
 ) -> bytes:
-    """The blob `address`, of exactly `size` bytes, or the chunks `span` of it, of one source.
+    """Return the blob `address`, of exactly `size` bytes, or the chunks `span` of it, from one source.
 
     Raises RemoteError (also Refused) or TransportError.
     """
-    source = PeerId("")  # it has no other
+    source = PeerId("")  # there is no other source
     download = Download(address, size, author=source, began=trio.current_time(), span=span)
     pulling = BlobFetch(download=download, hasher=hasher, meter=meter, me=source)
     await fetch_blob_from(session, source, pulling)
@@ -60,10 +61,10 @@ async def fetch_blob(
 
 
 async def fetch_blob_from(session: Session, source: PeerId, pulling: BlobFetch) -> None:
-    """Ask `source` for what is missing until there is nothing to ask of it, or it has nothing.
+    """Request what is missing from `source` until there is nothing to request, or it has nothing.
 
-    Raises RemoteError (also Refused, by the author or for the manifest) or TransportError. The source has joined, then;
-    the caller lets it leave.
+    Raises RemoteError (also Refused, by the author or for the manifest) or TransportError. The source has joined the
+    download by then; the caller lets it leave.
     """
     download = pulling.download
     raw, only = parse_manifest_answer(await session.ask(ManifestRequest(address=download.address)))
@@ -109,7 +110,7 @@ async def _answer(session: Session, source: PeerId, pulling: BlobFetch, due: deq
 
 
 async def _take(pulling: BlobFetch, source: PeerId, index: int, chunk: bytes | memoryview) -> None:
-    """Verify and keep a chunk where hashing runs: neither may hold the event loop."""
+    """Verify and keep a chunk in the hasher: neither may block the event loop."""
     await pulling.hasher.run(len(chunk), partial(pulling.download.keep, index, chunk))
     pulling.download.arrived(source, index, trio.current_time())
     pulling.meter(len(chunk))

@@ -1,13 +1,13 @@
-"""What is here of a blob, what is under way from whom, and what to ask next: of its author, and of those who help.
+"""What is here of a blob, which chunks are requested from whom, and what to request next from the author and helpers.
 
-Everybody who pulls a blob begins with a share of its chunks that is its own, asks the author for that, and asks the
-others for theirs: an author with a slow uplink then sends each chunk about once, instead of once to everybody. Shares
-are classes of `index % shares`, by the rank of a puller among those that it knows to pull; where two views of that
-differ, chunks come twice or later, never wrong. Who is through with its share takes others' from their ends.
+Every peer that pulls a blob begins with its own share of the chunks, requests that from the author, and requests the
+others' shares from them. So an author with a slow uplink sends each chunk about once, instead of once to everybody.
+Shares are classes of `index % shares`, by a puller's rank among those that it knows to pull; where two views of that
+differ, chunks come twice or later, never wrong. A peer that has finished its share requests others' from their ends.
 
-A source is asked ahead for as much as it sends in PLAN_S, and for AHEAD chunks at most. What one has been at for too
-long is asked of another as well, TWICE chunks at a time. A source that fails gives back what it was asked for; what
-was verified stays for the next pull.
+Requests to a source cover what it sends in PLAN_S, and AHEAD chunks at most. A chunk that a source has not sent for too
+long is requested from another as well, TWICE chunks at a time. A source that fails returns the chunks requested from
+it; what was verified stays for the next pull.
 """
 
 import math
@@ -21,44 +21,44 @@ from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
 
 AHEAD: Final = 4
-"""Chunks asked for and not yet verified: 4 MiB, one stream's largest window (335 Mbit/s at a round trip of 100 ms)."""
+"""Chunks requested and not yet verified: 4 MiB, one stream's largest window (335 Mbit/s at a round trip of 100 ms)."""
 
 PLAN_S: Final = 2.0
-"""Asked of a source ahead: what was asked of one cannot be had of another without paying for it twice, and a round trip
-of 0.1 s is a twentieth of this."""
+"""Seconds of requests to a source ahead: a chunk requested from one source costs twice when another sends it too, and a
+round trip of 0.1 s is a twentieth of this."""
 
 SLOW_S: Final = 0.25
-"""An author that takes longer for a chunk (less than 34 Mbit/s) is helped, as is one that has sent none for so long as
-the puller waits (blobs/multi_source_task.py)."""
+"""Seconds for a chunk. An author that takes longer (less than 34 Mbit/s) is helped, as is one that has sent none for as
+long as the puller waits (blobs/multi_source_task.py)."""
 
 LATE_S: Final = 10.0
-"""A chunk that was asked for so long ago, and longer than twice what either takes for one, is asked of another: as long
-as one is borne that sends nothing at all (network.request_timeout_s)."""
+"""A chunk requested so many seconds ago, and longer ago than twice what either source takes for one, is requested from
+another: as long as a source that sends nothing is tolerated (network.request_timeout_s)."""
 
 TWICE: Final = 2
-"""Chunks of a blob that are asked of two at once: all that can hold an end up when one source has died."""
+"""Chunks of a blob requested from two sources at once: as many as can delay its end when one source has died."""
 
 LACKS_S: Final = 1.0
-"""A chunk that a source did not have is not asked of it again for so long, and of a slow author, if it is another's
-share, not for twice that: whose share it is may ask for it meanwhile."""
+"""Seconds for which a chunk that a source did not have is not requested from it again. For a slow author and another
+peer's share it is twice as long: the owner of that share may request it meanwhile."""
 
 PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.0
-"""After a refusal of a chunk the source is left alone, doubling: asking takes 200 bytes, of a few sources each."""
+"""Longest pause of a source after it refused a chunk, doubling: a request takes 200 bytes, to a few sources each."""
 
 MAX_PACES: Final = 32
-"""Sources whose pace is remembered after they were left: four times the default degree. A blob of 1 GiB may take hours,
-and any number of peers may come and go meanwhile."""
+"""Sources whose pace is remembered after they left: four times the default degree. A blob of 1 GiB may take hours, and
+any number of peers may come and go meanwhile."""
 
 GIVE_UP: Final = 8
-"""Refusals in a row after which a source has nothing for us now: five seconds of them."""
+"""Refusals in a row after which a source has nothing for us now: they take five seconds."""
 
 
 @dataclass(eq=False)
 class _Asked:
     first: float
     last: float
-    """When the source last said, by waiting with its refusal, that it is about to have it."""
+    """When the source last showed, by waiting before its refusal, that it is about to have the chunk."""
 
 
 @dataclass(eq=False)
@@ -70,7 +70,7 @@ class _Refusals:
 @dataclass(eq=False)
 class _Source:
     left: list[int]
-    """What it may be asked for, in order; chunks that are here drop out."""
+    """Chunks that it may be asked for, in order; those that are here are removed."""
 
     own: range
     window: int
@@ -84,11 +84,12 @@ class _Source:
 
 
 class AuthorLiedError(RemoteError):
-    """The address and the size of a signed link contradict each other: whoever serves that blob is not to blame."""
+    """The address and the size of a signed link contradict each other: the peer that serves the blob is not to
+    blame."""
 
 
 class Download:
-    """One blob on its way. Only `keep`, `chunk` and `finish` may be called by other threads."""
+    """One blob being pulled. Only `keep`, `chunk` and `finish` may be called by other threads."""
 
     def __init__(self, address: Digest, size: int, *, author: PeerId, began: float, span: range | None = None) -> None:
         self.address = address
@@ -112,7 +113,7 @@ class Download:
         return self._assembler.manifest if self._assembler else None
 
     def learn(self, raw: bytes) -> BlobManifest:
-        """A source's manifest. Raises RemoteError when it is not the one announced."""
+        """Process a source's manifest. Raises RemoteError when it is not the announced one."""
         try:
             manifest = parse_blob_manifest(raw, self.address, self.size)
             if manifest.size != self.size:
@@ -132,7 +133,7 @@ class Download:
 
     @property
     def bytes_missing(self) -> int:
-        """Return how many bytes have yet to come."""
+        """How many bytes have yet to come."""
         if self._assembler is None:
             return self.size
         manifest = self._assembler.manifest
@@ -140,23 +141,23 @@ class Download:
 
     @property
     def bytes_here(self) -> int:
-        """Return how many bytes have come and were verified: what is held in memory."""
+        """How many bytes have come and were verified: what is held in memory."""
         return 0 if self._assembler is None else self._assembler.bytes_here
 
     def keep(self, index: int, chunk: bytes | memoryview) -> None:
-        """Verify and keep; `arrived` must follow. Raises RemoteError(DIGEST_MISMATCH)."""
+        """Verify and keep a chunk; `arrived` must follow. Raises RemoteError(DIGEST_MISMATCH)."""
         self._known().take(chunk, index)
 
     def has(self, index: int) -> bool:
-        """Whether this chunk is here."""
+        """Return whether this chunk is here."""
         return index in self._here
 
     def chunk(self, index: int) -> bytes | None:
-        """A copy of a chunk that is here."""
+        """Return a copy of a chunk that is here."""
         return self._known().chunk(index) if index in self._here else None
 
     def coming(self, index: int) -> bool:
-        """Whether the author itself is about to send this chunk."""
+        """Return whether the author itself is about to send this chunk."""
         source = self._sources.get(self.author)
         return source is not None and index in source.under_way
 
@@ -167,8 +168,8 @@ class Download:
     # -- whom to ask for what
 
     def join(self, peer: PeerId, pullers: Sequence[PeerId], me: PeerId) -> None:
-        """`peer` is asked from now on, of which the manifest must be known; `pullers`: who else pulls, and ourselves,
-        in an order that all know."""
+        """Add `peer` as a source; the manifest must be known. `pullers`: who else pulls, and ourselves, in an order
+        that all know."""
         span = self._known().span
         shares = max(1, min(len(pullers), len(span)))
         self._rank, self._shares = (pullers.index(me) if me in pullers else 0) % shares, shares
@@ -181,7 +182,7 @@ class Download:
         self._sources[peer] = _Source(order, own, max(1, first) if pace is None else _window(pace), pace)
 
     def leave(self, peer: PeerId) -> None:
-        """Ask this source no more; what it was asked for is free for others."""
+        """Remove a source; the chunks requested from it are free for others."""
         source = self._sources.pop(peer, None)
         if source is not None:
             self._paces.pop(peer, None)
@@ -190,12 +191,13 @@ class Download:
                 del self._paces[next(iter(self._paces))]
 
     def idle(self, peer: PeerId) -> bool:
-        """Whether this source has joined and owes no answer."""
+        """Return whether this source has joined and owes no answer."""
         source = self._sources.get(peer)
         return source is not None and not source.under_way
 
     def ask(self, peer: PeerId, now: float) -> int | None:
-        """The next chunk to ask of this source, which is under way from now on; None when there is none now."""
+        """Return the next chunk to request from this source, which counts as requested from now on; None when there is
+        none."""
         source = self._sources[peer]
         if len(source.under_way) >= source.window or now < source.resumes_at:
             return None
@@ -208,11 +210,11 @@ class Download:
 
     @property
     def idle_chunks(self) -> bool:
-        """Whether there is something that nobody was asked for."""
+        """Whether there is a chunk that was requested from nobody."""
         return self._assembler is None or len(self._here) + len(self._askers()) < len(self._assembler.span)
 
     def author_wanted(self, now: float) -> bool:
-        """Whether there is something to ask of an author that was left."""
+        """Return whether there is something to request from an author that has left the sources."""
         askers = self._askers() if self._assembler else {}
         return self._assembler is None or any(
             index not in self._here and index not in askers and self._settled(index, now)
@@ -220,7 +222,8 @@ class Download:
         )
 
     def ask_again_at(self, peer: PeerId, now: float) -> float:
-        """When to look again whether there is something to ask of this source, if nothing happens before."""
+        """Return when to check again whether there is something to request from this source, if nothing happens
+        before."""
         source = self._sources[peer]
         return source.resumes_at if source.resumes_at > now else now + PAUSE_MAX_S
 
@@ -233,7 +236,7 @@ class Download:
         asked = source.under_way.pop(index, None)
         took = now - max(asked.last if asked else now, source.heard_at)
         usual = took if source.chunk_s is None else source.chunk_s
-        source.chunk_s = min(took, (took + usual) / 2)  # one that had to wait for a chunk itself is quick again at once
+        source.chunk_s = min(took, (took + usual) / 2)  # a source that had to wait itself is quick again at once
         source.heard_at, source.refusals = now, 0
         source.carried += self._known().manifest.chunk_size(index)
         source.window = _window(source.chunk_s)
@@ -249,21 +252,21 @@ class Download:
         source.refusals += 1
 
     def waits(self, peer: PeerId, index: int, now: float) -> None:
-        """Note that the source is about to have what it was asked for: the chunk stays under way."""
+        """Note that the source is about to have a requested chunk: it stays under way."""
         source = self._sources[peer]
         source.heard_at = source.under_way[index].last = now
 
     def has_nothing(self, peer: PeerId) -> bool:
-        """Whether this source refused so often that it is not worth asking now."""
+        """Return whether this source refused so often that it is not worth asking now."""
         return self._sources[peer].refusals >= GIVE_UP
 
     def carried(self, peer: PeerId) -> int:
-        """Bytes of chunks that this source has sent since it joined."""
+        """Return the bytes of chunks that this source has sent since it joined."""
         source = self._sources.get(peer)
         return source.carried if source else 0
 
     def slow(self, peer: PeerId) -> bool:
-        """Whether this source takes so long for a chunk that others should help, or has not sent any."""
+        """Return whether this source takes so long for a chunk that others should help, or has not sent any."""
         source = self._sources.get(peer)
         return source is None or source.chunk_s is None or source.chunk_s > SLOW_S
 
@@ -274,7 +277,7 @@ class Download:
         return self._assembler
 
     def _askers(self) -> dict[int, int]:
-        """Return of how many sources each chunk under way was asked."""
+        """Return from how many sources each chunk under way was requested."""
         found: dict[int, int] = {}
         for source in self._sources.values():
             for index in source.under_way:
@@ -284,7 +287,7 @@ class Download:
 
     def _free(self, source: _Source, now: float) -> int | None:
         missing = len(self._known().span) - len(self._here)
-        if len(source.left) > 2 * missing:  # each is looked at a few times in all, however many there are
+        if len(source.left) > 2 * missing:  # each is checked a few times in all, however many there are
             source.left = [index for index in source.left if index not in self._here]
         askers = self._askers()
         wary = source is self._sources.get(self.author) and (source.chunk_s or 0.0) > SLOW_S
@@ -296,9 +299,9 @@ class Download:
         return None
 
     def _settled(self, index: int, now: float) -> bool:
-        """Whether a slow author may be asked for another's share: its owner does not help, or said a while ago that it
-        has not asked for this chunk itself. Its owner may be none of those that pull: what nobody has had for long, all
-        who are through with their own shares ask for, in turn."""
+        """Return whether a slow author may be asked for another's share: its owner does not help, or said a while ago
+        that it has not requested this chunk itself. The owner may not be pulling at all: what nobody has had for long,
+        all peers that have finished their own shares request in turn."""
         refused = self._refused_at.get(index)
         if refused is not None:
             turn = (self._rank - (index - self._known().span.start)) % self._shares
@@ -312,9 +315,9 @@ class Download:
         """Return a chunk that another source has taken too long for; None where there is none."""
         askers = self._askers()
         if source.chunk_s is None or sum(count > 1 for count in askers.values()) >= TWICE:
-            return None  # one that has sent nothing yet is no better than who is at it
+            return None  # one that has sent nothing yet is no better than the other source
         patience = max(LATE_S, 2.0 * source.chunk_s)
-        strict = source is self._sources.get(self.author)  # who has it for certain: not put off by those who wait
+        strict = source is self._sources.get(self.author)  # it has the chunk: not put off by waiting sources
         late = (
             (asked.first, index)
             for other in self._sources.values()
@@ -327,5 +330,5 @@ class Download:
 
 
 def _window(chunk_s: float) -> int:
-    """Return how many chunks to ask ahead of a source that takes `chunk_s` seconds for one."""
+    """Return how many chunks to request ahead from a source that takes `chunk_s` seconds for one."""
     return AHEAD if chunk_s * AHEAD <= PLAN_S else max(1, math.ceil(PLAN_S / chunk_s))

@@ -1,5 +1,5 @@
-"""Where hashing runs: small things where they are, large ones in a worker thread, so that the loop stays quick. So does
-what waits for the disk."""
+"""Where hashing runs: small data in place, large data in a worker thread, so that the event loop stays responsive.
+Functions that wait for the disk run there too."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,17 +20,17 @@ class Hasher:
         self._in_thread_above = in_thread_above
 
     async def run(self, size: int, function: Callable[[], T]) -> T:
-        """The function's result; its exceptions pass through."""
+        """Return the function's result; its exceptions pass through."""
         if size <= self._in_thread_above:
             return function()
         return await trio.to_thread.run_sync(function)
 
     async def wait_for_disk(self, function: Callable[[], T]) -> T:
-        """The result of a function that syncs a file. Counted as the largest blob, since a disk that is busy with a
-        checkpoint may hold a sync of a few bytes up for seconds."""
+        """Return the result of a function that syncs a file. It counts as the largest blob, since a disk that is busy
+        with a checkpoint may delay a sync of a few bytes for seconds."""
         return await self.run(MAX_BLOB_BYTES, function)
 
     async def payload(self, data: bytes) -> Payload:
-        """`data` with its manifest."""
+        """Return `data` with its manifest."""
         manifest = await self.run(len(data), lambda: blob_manifest_of(data))
         return Payload(manifest=manifest, data=data)

@@ -1,9 +1,9 @@
-"""Pulls a neighbour's payload from whoever has it: from its author first, and alone as long as that is quick.
+"""Pulls a neighbour's payload from any peer that has it: first from its author, alone as long as the author is quick.
 
-An author that is slow, silent, gone or refuses is helped out by other neighbours: by HELPERS of them at most, those
-first that help us least already, in an order of our own, so that not everybody asks the same one. One that lacks the
-blob costs a small refusal and is asked again later; one that lies costs a chunk, is charged, and asked no more. The
-pull fails when the author has, and no neighbour has anything to give; what is verified by then is kept
+Other neighbours help when the author is slow, silent, gone or refuses. At most HELPERS of them help, first those that
+help us least already, in an order of our own, so that not everybody asks the same one. One that lacks the blob costs a
+small refusal and is asked again later; one that lies costs a chunk, is charged, and not asked again. The pull fails
+when the author has failed, and no neighbour has anything to give; what is verified by then is kept
 (blob_cache_task.py).
 """
 
@@ -27,21 +27,22 @@ from gossip.transport.base import TransportError
 from gossip.updates.throughput import Throughput
 
 HELP_AFTER_S: Final = 1.0
-"""An author has so long to show that it is quick: most updates are here by then, and nobody else was asked."""
+"""Seconds that an author has to show that it is quick: most updates are here by then, and nobody else was asked."""
 
 HELPERS: Final = 6
 """Neighbours that help with one blob at a time: a full mesh of 8 without its author and us."""
 
 HELP_RATIO: Final = 2.0
-"""Times as fast as the author a neighbour must have shown itself to be asked for help: where all links are alike, all
-are as busy with their own payloads, and would only be made to send some things twice."""
+"""Times as fast as the author a neighbour must have been to be asked for help: where all links are alike, all are as
+busy with their own payloads, and would only send some chunks twice."""
 
 ASK_AGAIN_S: Final = 5.0
-"""Who had nothing of a blob is asked again after so long, while the author is at it: it may have begun meanwhile."""
+"""Seconds until a peer that had nothing of a blob is asked again, while the author sends: it may have begun
+meanwhile."""
 
 
 class MultiSourceFetch:
-    """One fetch of one payload from several sources. `error`: why the author gave it not, if it did not."""
+    """One fetch of one payload from several sources. `error`: why the author did not deliver, if it did not."""
 
     def __init__(self, context: ServiceContext, speeds: Throughput, pulling: BlobFetch, places: StreamSlots) -> None:
         self.error: RemoteError | TransportError | None = None
@@ -59,14 +60,14 @@ class MultiSourceFetch:
         self._spoilt: set[PeerId] = set()
 
     async def run(self) -> bool:
-        """Run until the payload is here (True) or nobody has more of it; `error` then says why its author has not."""
+        """Run until the payload is here (True) or nobody has more of it; then `error` says why its author failed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_author)
             nursery.start_soon(self._ask_others, nursery)
             while not self._over:
                 await self._pulling.changed.wait()
             for peer, scope in self._scopes.items():
-                if not self._download.idle(peer):  # who owes us nothing sees its stream end in an orderly way
+                if not self._download.idle(peer):  # its stream ends in an orderly way if it owes us nothing
                     scope.cancel()
         return self._download.done
 
@@ -80,7 +81,7 @@ class MultiSourceFetch:
             self.error = await self._work(self._author)
             self._pulling.changed.beat()
             while self.error is None and not self._download.done and not self._download.author_wanted(now()):
-                with trio.move_on_after(LACKS_S):  # what was refused of late is wanted after a while
+                with trio.move_on_after(LACKS_S):  # what was refused lately is wanted again after a while
                     await self._pulling.changed.wait()
 
     async def _ask_others(self, nursery: trio.Nursery) -> None:
@@ -99,7 +100,7 @@ class MultiSourceFetch:
                 await self._pulling.changed.wait()
 
     def _wants_help(self, now: float) -> bool:
-        if self.error is not None or self._download.size <= CHUNK_BYTES:  # one chunk cannot be shared out
+        if self.error is not None or self._download.size <= CHUNK_BYTES:  # one chunk cannot be shared
             return self.error is not None
         return now >= self._began + HELP_AFTER_S and self._download.slow(self._author)
 
@@ -124,7 +125,7 @@ class MultiSourceFetch:
         return there[: max(0, most - self._helping)]
 
     def _forget_departed(self) -> None:
-        """Forget who has left, or peers that come in turn would fill memory while a fetch lasts."""
+        """Forget peers that left, or peers that come in turn would fill memory while a fetch lasts."""
         here = self._context.engine.neighbours
         self._spoilt.intersection_update(here)
         still = {peer: until for peer, until in self._rests_until.items() if until == float("inf") or peer in here}
@@ -176,7 +177,7 @@ class MultiSourceFetch:
 
 @contextmanager
 def measured(speeds: Throughput, download: Download) -> Iterator[None]:
-    """Measure the link to the author by what it carries of a download; the author leaves that at the end."""
+    """Measure the link to the author by what it sends of a download; the author leaves the download at the end."""
     author = download.author
     transfer = speeds.begin(author, "received", download.bytes_missing, trio.current_time())
     orderly = False

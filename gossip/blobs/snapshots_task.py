@@ -1,4 +1,4 @@
-"""Cuts snapshots of our public estimate on demand: one at a time, one for many askers, and never all the time."""
+"""Makes snapshots of our public estimate on demand: one at a time, one for many askers, with pauses between."""
 
 from collections.abc import Callable
 from typing import Final
@@ -13,7 +13,7 @@ from gossip.core.statements import SnapshotOffer
 from gossip.updates.publisher import Publisher
 
 REST: Final = 9.0
-"""Times as long as a cut took is the pause until the next: cutting takes a tenth of the node's time at most, however
+"""The pause after a snapshot is so many times what it took: snapshots take a tenth of the node's time at most, however
 often somebody asks for the newest link's."""
 
 
@@ -31,7 +31,7 @@ class Snapshots:
         self._cutting = trio.Lock()  # a second asker waits for the first one's snapshot and gets the same
 
     async def offer(self, epoch: int, seq: int) -> SnapshotOffer:
-        """An offer at (epoch, seq) or later. Raises RemoteError(UNAVAILABLE)."""
+        """Return an offer at (epoch, seq) or later. Raises RemoteError(UNAVAILABLE)."""
         async with self._cutting:
             held = self._publisher.held_offer(epoch, seq)
             offer = held if held is not None else await self._cut()
@@ -49,7 +49,7 @@ class Snapshots:
         try:
             head, data = await self._source()
             return self._publisher.offer(head, await self._hasher.payload(data))
-        except LocalError as error:  # a new epoch began, or many rounds passed, while we were at it
+        except LocalError as error:  # a new epoch began, or many rounds passed meanwhile
             raise RemoteError(Reason.UNAVAILABLE, str(error)) from error
         except Exception as error:  # the runtime's bug must not end the network
             self._warn(f"no snapshot could be made: {error!r}")

@@ -1,5 +1,5 @@
-"""Marks: links that name the state after them. Ours are cut here, and those of the neighbours are held against what we
-hold of them, each with a hundredth of the time at most: for a large model that means fewer of them.
+"""Marks: links that name the state after them. This file makes ours, and compares the neighbours' with what we hold of
+them. Each takes a hundredth of the time at most: for a large model that means fewer of them.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from gossip.updates.neighbour import Neighbour
 from gossip.updates.publisher import Payload, Publisher
 
 MARK_REST: Final = 99.0
-"""Times as long as one took is the pause until the next, of each chain: a hundredth of the time for our own, and for
-each of the neighbours' (of 8: less than a tenth in all). 25M parameters take 0.1 s."""
+"""The pause after a mark is so many times what it took, for each chain: so marks take a hundredth of the time for our
+own chain, and for each neighbour's (for 8 of them less than a tenth in all). 25M parameters take 0.1 s."""
 
 
 class DutyCycle:
@@ -31,12 +31,12 @@ class DutyCycle:
 
     @property
     def over(self) -> bool:
-        """Return whether there may be work again."""
+        """Return whether work may begin again."""
         return trio.current_time() >= self._until
 
     @contextmanager
     def after(self) -> Iterator[None]:
-        """Run the work, and begin the pause."""
+        """Run the work, then begin the pause."""
         began = trio.current_time()
         try:
             yield
@@ -54,7 +54,7 @@ class StateDigestPublisher:
         self._rest = DutyCycle(MARK_REST)
 
     async def cut(self, state: StateSource | None) -> Payload | None:
-        """The state after our next link, if that is to be marked. What `state` raises passes through."""
+        """Return the state after our next link, if that is to be marked. What `state` raises passes through."""
         if state is None or not self._publisher.may_mark or not self._rest.over:
             return None
         with self._rest.after():
@@ -71,7 +71,7 @@ class StateDigestVerifier:
         self._rest = DutyCycle(MARK_REST)
 
     async def check(self, link: UpdateHeader) -> None:
-        """`link` was applied only just now, and nothing since. Raises RemoteError(CONTRADICTED)."""
+        """Check the mark of `link`, which must be the newest applied update. Raises RemoteError(CONTRADICTED)."""
         tracked = self._context.tracked
         if link.body.state is None or tracked is None:
             return

@@ -10,13 +10,13 @@ from gossip.core.ids import Digest, PeerId, RunId
 
 UpdateKind = Literal["genesis", "snapshot", "delta"]
 Fetch = Literal["updates", "models", "nothing"]
-"""What is fetched of the neighbours: every update; a snapshot of each, and another when it has become old; or nothing
+"""What is fetched from the neighbours: every update; a snapshot of each, and another when it has become old; or nothing
 but their announcements, by which rounds are then counted."""
 Reachability = Literal["unknown", "outbound", "reached"]
-"""Whether others can dial us. `reached`: a peer of our run did of late. `outbound`: hellos of late, but only over
-connections that we dialled, which says neither yes nor no. `unknown`: no hello of late."""
+"""Whether others can dial us. `reached`: a peer of our run did so lately. `outbound`: hellos came lately, but only over
+connections that we dialled, which shows neither yes nor no. `unknown`: no hello lately."""
 QueueName = Literal["updates", "pulls", "serving"]
-"""Where work waits: updates that the runtime has not answered, blobs being pulled, streams of others being served."""
+"""Where work waits: updates that the runtime has not answered, blobs being pulled, open streams from other peers."""
 EventName = Literal[
     "neighbour_up",
     "neighbour_lost",
@@ -32,7 +32,7 @@ EventName = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Relaying:
-    """What a node relays for others: circuits now, and since the start bytes carried and requests refused, by status
+    """What a node relays for others: open circuits, and since the start bytes carried and requests refused, by status
     (gossip/reachability/circuit.py)."""
 
     circuits: int = 0
@@ -61,9 +61,9 @@ class Head:
 class Update:
     """One step of a neighbour's public estimate, verified up to its payload's content.
 
-    `genesis`: the estimate is the seeded initial model (payload None). `snapshot`: it is exactly these fp32 bytes,
-    whether from a base link or from a repaired gap. `delta`: decode with `codec` and add. steps and tokens: what the
-    peer says it trained for this update.
+    `genesis`: the estimate is the seeded initial model (payload None). `snapshot`: it is exactly these fp32 bytes, from
+    a base link or to repair a gap. `delta`: decode with `codec` and add. `steps` and `tokens`: how much the peer says
+    that it trained for this update.
     """
 
     peer: PeerId
@@ -80,7 +80,7 @@ class Update:
 @dataclass(frozen=True, kw_only=True)
 class RoundView:
     """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over, of which `fresh` have
-    reached the round. `arriving`: those that are yet to be heard of, while we have only just begun."""
+    reached the round. `arriving`: neighbours that have not announced yet, since our chain has only just begun."""
 
     round: int
     staleness: dict[PeerId, int]
@@ -93,8 +93,8 @@ class RoundView:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals:
-    """Of one round: how many neighbours there are, how many of them have announced it (or a later one), and of how many
-    the update has arrived."""
+    """Progress of one round: how many neighbours there are, how many of them have announced it (or a later one), and
+    how many of their updates have arrived."""
 
     neighbours: int
     announced: int
@@ -103,8 +103,8 @@ class Arrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourStatus:
-    """A neighbour for the eye: newest announced round, staleness and score (100 is a ban), whether it has a model to
-    give (a newcomer has none yet) and is tracked, and how many neighbours it has, as its newest hello says."""
+    """A neighbour as shown to people: newest announced round, staleness and score (100 is a ban), whether it has a
+    model to give (a newcomer has none yet) and is tracked, and how many neighbours it has, by its newest hello."""
 
     round: int
     staleness: int
@@ -117,7 +117,7 @@ class NeighbourStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSpeed:
-    """Bytes a second that blobs travel at, to a neighbour and from it, as measured of late; None: none has yet."""
+    """Speed of blobs in bytes a second, to a neighbour and from it, as measured lately; None: not measured yet."""
 
     sent: float | None
     received: float | None
@@ -134,19 +134,19 @@ class GossipEvent:
 
 
 MAX_COUNTED_PEERS: Final = 256
-"""Peers with a counter of their own: 32 times the default degree. The rest share `OTHER_PEERS`."""
+"""Peers with a counter of their own: 32 times the default degree. The others share `OTHER_PEERS`."""
 
 OTHER_PEERS: Final = PeerId("other")
 
 
 BLOB_BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 600.0)
-"""From an update of a small model on one machine to a snapshot of 1 GiB at 15 Mbit/s; half a decade each."""
+"""Seconds. From an update of a small model on one machine to a snapshot of 1 GiB at 15 Mbit/s; half a decade each."""
 
 
 @dataclass
 class Durations:
-    """How long something took, how often: `counts[i]` times more than `bounds_s[i - 1]` and at most `bounds_s[i]`
-    seconds; the last count is of those above every bound. `sum_s`: seconds of all."""
+    """A histogram of durations: `counts[i]` are above `bounds_s[i - 1]` and at most `bounds_s[i]` seconds; the last
+    count is of those above every bound. `sum_s`: their sum in seconds."""
 
     bounds_s: tuple[float, ...] = BLOB_BOUNDS_S
     counts: list[int] = field(init=False)
@@ -156,14 +156,14 @@ class Durations:
         self.counts = [0] * (len(self.bounds_s) + 1)
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.counts[bisect_left(self.bounds_s, seconds)] += 1
         self.sum_s += seconds
 
 
 @dataclass
 class GossipStats:
-    """Counters since the start. Bytes are those of payloads, without framing and repeats of announcements."""
+    """Counters since the start. Bytes are those of payloads, without framing and repeated announcements."""
 
     payload_bytes_sent: int = 0
     payload_bytes_received: int = 0
@@ -172,7 +172,7 @@ class GossipStats:
     updates_accepted: int = 0
     snapshots_served: int = 0
     blob_seconds: Durations = field(default_factory=Durations)
-    """Of each blob that was pulled whole: from the first request to the last verified byte."""
+    """Seconds for each blob that was pulled whole: from the first request to the last verified byte."""
     rejected: dict[tuple[PeerId, Reason], int] = field(default_factory=dict)
     rejected_by_reason: dict[Reason, int] = field(default_factory=dict)
 
@@ -186,20 +186,22 @@ class GossipStats:
 
 
 StateSource = Callable[[], Awaitable[bytes]]
-"""The runtime's: the exact fp32 bytes of our public estimate as it is after the update that is being published."""
+"""The runtime's callback: returns the exact fp32 bytes of our public estimate after the update that is being
+published."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """What the runtime holds of the neighbours. `estimate`: the exact fp32 bytes of one's public estimate, after its
-    newest update that was accepted; None when it holds none. `liars`: how many may be among the neighbours."""
+    """What the runtime holds of the neighbours. `estimate`: returns the exact fp32 bytes of a neighbour's public
+    estimate, after its newest accepted update; None when it holds none. `liars`: how many may be among the
+    neighbours."""
 
     estimate: Callable[[PeerId], Awaitable[bytes | None]]
     liars: int = 1
 
 
 SnapshotSource = Callable[[], Awaitable[tuple[Head, bytes]]]
-"""The runtime's: the exact fp32 bytes of our public estimate, and the link they belong to."""
+"""The runtime's callback: returns the exact fp32 bytes of our public estimate, and the link they belong to."""
 
 Observer = Callable[[GossipEvent], None]
-"""Told of every event as it happens, synchronously; it must be quick and must not raise."""
+"""Called with every event as it happens, synchronously; it must be quick and must not raise."""

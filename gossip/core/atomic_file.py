@@ -1,8 +1,8 @@
-"""Files that are replaced whole: after a crash, a full disk or a power cut there are the old bytes or the new ones.
+"""Files that are replaced whole: after a crash, a full disk or a power cut the old bytes or the new ones are there.
 
 The bytes go into a new file of the same folder, which is synced and renamed over the old one; then the folder is
-synced. Without the first sync a rename may reach the disk before the bytes do, and without the second it may not reach
-it at all, although others were told of what the file says. Every small file of the project is written here.
+synced. Without the first sync a rename may reach the disk before the bytes do. Without the second it may never reach
+it, although other peers have already acted on the new content. Every small file of the project is written here.
 """
 
 import errno
@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Final
 
 PRIVATE: Final = 0o600
-"""For secrets: their owner alone."""
+"""The mode for secrets: their owner alone may read them."""
 
 ORDINARY: Final = 0o666
-"""What `open` gives, less the process's umask."""
+"""The mode that `open` gives, less the process's umask."""
 
 _NO_SYNC_OF_FOLDERS: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
-"""What file systems answer that cannot sync a folder (some network and FUSE ones). Nothing more can be had there."""
+"""Errors of file systems that cannot sync a folder (some network and FUSE ones). Nothing more can be done there."""
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = ORDINARY) -> None:
-    """Replace `path` by a file that holds `data`; its folder must be there. `mode`: permissions, less the umask.
+    """Replace `path` by a file that holds `data`; its folder must exist. `mode`: permissions, less the umask.
 
-    Raises OSError. The old file is there then, or, where only the folder could not be synced, the new one.
+    Raises OSError. Then the old file is still there or, where only the folder could not be synced, the new one.
     """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -38,7 +38,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = ORDINARY) -> None:
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Rename within a folder, over a file that may be there, and sync the folder. What `source` holds must be synced
+    """Rename within a folder, over a file that may exist, and sync the folder. The content of `source` must be synced
     already. Raises OSError."""
     source.replace(target)
     sync_folder(target.parent)
@@ -59,7 +59,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make durable what somebody else wrote into a file. Raises OSError."""
+    """Make durable what another writer wrote into a file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Exponential back-off with jitter for many targets, and the parsing of the addresses that are tried."""
+"""Exponential back-off with jitter for many targets, and parsers for their addresses."""
 
 import random
 from collections import OrderedDict
@@ -11,11 +11,12 @@ from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_ADDRESS_CHARS
 
 MAX_TARGETS: Final = 1024
-"""Targets with a history: 256 records of up to 4 addresses that were really tried. The oldest history goes first."""
+"""Targets with a history: 256 records of up to 4 addresses that were really tried. The oldest history is dropped
+first."""
 
 
 class Backoff:
-    """When each target may be tried again: at once the first time, then after doubling pauses."""
+    """Decides when each target may be tried again: at once the first time, then after doubling pauses."""
 
     def __init__(self, *, least: float, most: float, rng: random.Random) -> None:
         self._least = least
@@ -27,15 +28,15 @@ class Backoff:
         return len(self._state)
 
     def due(self, target: str, now: float) -> bool:
-        """Whether the target may be tried now."""
+        """Return whether the target may be tried now."""
         return self._state.get(target, (0, now))[1] <= now
 
     def failures(self, target: str) -> int:
-        """How often it has failed in a row."""
+        """Return how often the target has failed in a row."""
         return self._state.get(target, (0, 0.0))[0]
 
     def failed(self, target: str, now: float) -> None:
-        """Wait longer: between half and one and a half times the doubled pause."""
+        """Note a failure; the next pause is between half and one and a half times the doubled one."""
         failures = self.failures(target) + 1
         pause = min(self._most, self._least * 2.0 ** min(failures - 1, 32)) * self._rng.uniform(0.5, 1.5)
         self._state[target] = (failures, now + pause)
@@ -44,12 +45,12 @@ class Backoff:
             self._state.popitem(last=False)
 
     def succeeded(self, target: str) -> None:
-        """Forget its failures."""
+        """Forget the target's failures."""
         self._state.pop(target, None)
 
 
 def peer_in(address: str) -> PeerId:
-    """The peer id at the end of a multiaddr. Raises LocalError with what is wrong."""
+    """Return the peer id at the end of a multiaddr. Raises LocalError with what is wrong."""
     head, _, name = address.rpartition("/p2p/")
     if not head.startswith("/") or len(address) > MAX_ADDRESS_CHARS:
         raise LocalError(f"{address!r} is no peer's address; one looks like /ip4/192.0.2.1/tcp/4001/p2p/12D3Koo...")
@@ -61,14 +62,14 @@ def peer_in(address: str) -> PeerId:
 
 
 def host_of(address: str) -> str:
-    """Which machine a multiaddr leads to, whoever is expected there and at whichever port. All names are one machine:
-    one wildcard in somebody's DNS makes a million names of the same."""
+    """Return the machine that a multiaddr leads to, without peer id and port. All names count as one machine: one
+    wildcard in somebody's DNS makes a million names of one host."""
     protocol, _, rest = address.removeprefix("/").partition("/")
     return "dns" if protocol.startswith("dns") else f"{protocol}/{rest.partition('/')[0]}"
 
 
 def addresses_in(path: Path) -> list[str]:
-    """The lines of a peers file, without blanks and comments; none when there is no file (yet)."""
+    """Return the lines of a peers file, without blanks and comments; none when there is no file (yet)."""
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError:

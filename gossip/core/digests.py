@@ -1,7 +1,7 @@
-"""The two hashes of this protocol: BLAKE2b names what is small, BLAKE3 the chunks of blobs.
+"""The two hashes of this protocol: BLAKE2b names small things, BLAKE3 the chunks of blobs.
 
-BLAKE2b is in Python's own library, but at 0.85 GB/s of a core it took a seventh of the time that a blob travels for;
-BLAKE3 makes 4 GB/s of the same core (decision 0016).
+BLAKE2b is in Python's own library, but at 0.85 GB/s of a core it took a seventh of a blob's transfer time; BLAKE3
+reaches 4 GB/s on the same core (decision 0016).
 """
 
 from hashlib import blake2b
@@ -16,19 +16,19 @@ SWARM_ID_BYTES: Final = 16
 RUN_ID_BYTES: Final = 16
 
 NO_DIGEST: Final = Digest(bytes(DIGEST_BYTES))
-"""Stands where there is nothing to name: no payload, no previous link."""
+"""Used where there is nothing to name: no payload, no previous link."""
 
 
 def digest_of(data: bytes | memoryview) -> Digest:
-    """BLAKE2b-256 of `data`."""
+    """Return BLAKE2b-256 of `data`."""
     return Digest(blake2b(data, digest_size=DIGEST_BYTES).digest())
 
 
 def chunk_digest_of(data: bytes | bytearray | memoryview) -> Digest:
-    """BLAKE3 of `data`, 32 bytes; the GIL is let go of meanwhile."""
+    """Return BLAKE3 of `data`, 32 bytes; releases the GIL meanwhile."""
     return Digest(blake3(data).digest())
 
 
 def swarm_id_of(name: str) -> SwarmId:
-    """The first 16 bytes of BLAKE2b-256 of the swarm's name."""
+    """Return the first 16 bytes of BLAKE2b-256 of the swarm's name."""
     return SwarmId(digest_of(name.encode("utf-8"))[:SWARM_ID_BYTES])

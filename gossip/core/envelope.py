@@ -2,8 +2,8 @@
 
 The signed bytes are a msgpack array (protocol version, swarm id, run id, kind, sender's public key, epoch, seq, prev,
 payload digest, body); the signature is Ed25519 over a domain tag and them. So nothing signed here can be taken for a
-statement of another protocol, swarm or run. `open_envelope` goes from cheap to dear and from outside in: size, shape,
-signature, then version, swarm, run and kind; the body is left to messages.py, which knows the kinds.
+statement of another protocol, swarm or run. `open_envelope` checks cheap things first and from the outside in: size,
+shape, signature, then version, swarm, run and kind. The body is parsed in messages.py, which knows the kinds.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,8 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """A statement whose signature and scope have been checked. `digest` names its signed bytes, `raw` is the wire's."""
+    """A statement whose signature and scope have been checked. `digest` names its signed bytes; `raw` is its wire
+    form."""
 
     sender: PeerId
     statement: Statement
@@ -85,7 +86,7 @@ def seal(identity: Identity, scope: Scope, statement: Statement) -> Envelope:
 
 
 def open_envelope(raw: bytes, scope: Scope) -> Envelope:
-    """Check size, shape, signature and scope of what a peer sent. Raises RemoteError and nothing else."""
+    """Check size, shape, signature and scope of a peer's bytes. Raises RemoteError and nothing else."""
     outer = unpack(raw, MAX_ENVELOPE_BYTES)
     signed, signature = outer.binary(MAX_ENVELOPE_BYTES), outer.exactly(SIGNATURE_BYTES)
     outer.end()
@@ -108,7 +109,7 @@ def open_envelope(raw: bytes, scope: Scope) -> Envelope:
 
 
 def open_from(raw: bytes, scope: Scope, sender: PeerId, kind: EnvelopeKind) -> Envelope:
-    """`open_envelope`, where only one sender and kind will do. Raises RemoteError(FORGED | UNKNOWN_KIND | ...)."""
+    """Open an envelope that must be of this sender and kind. Raises RemoteError(FORGED | UNKNOWN_KIND | ...)."""
     envelope = open_envelope(raw, scope)
     if envelope.sender != sender:
         raise RemoteError(Reason.FORGED, "signed by somebody else")
@@ -118,7 +119,7 @@ def open_from(raw: bytes, scope: Scope, sender: PeerId, kind: EnvelopeKind) -> E
 
 
 def body_of(envelope: Envelope) -> Fields:
-    """The body's fields."""
+    """Return the body's fields."""
     return unpack(envelope.statement.body, MAX_BODY_BYTES)
 
 

@@ -1,7 +1,7 @@
 """Whose fault it is: ours (`LocalError`) or a peer's (`RemoteError`).
 
-The split decides what happens next. A remote fault costs that peer score, is counted by its `reason`, and never
-ends anything of ours. A local fault is a mistake of the user's or of our code, and is raised to whoever called.
+The split decides what happens next. A remote fault costs that peer score, is counted by its `reason`, and never stops
+anything of ours. A local fault is a mistake of the user or of our code, and is raised to the caller.
 """
 
 from enum import StrEnum
@@ -38,7 +38,7 @@ class Reason(StrEnum):
 
 
 class GossipError(Exception):
-    """Root of what this package raises."""
+    """Base class of what this package raises."""
 
 
 class LocalError(GossipError):
@@ -55,7 +55,7 @@ class RemoteError(GossipError):
 
 
 class AnsweredError(GossipError):
-    """Somebody came to ask and not to stay: `answer` is what it is told before the connection ends."""
+    """A caller came with a question and does not stay: `answer` is sent before the connection ends."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("it has asked, and was answered")
@@ -63,7 +63,7 @@ class AnsweredError(GossipError):
 
 
 def lone_local_error(group: BaseExceptionGroup) -> BaseException:
-    """The user's mistake out of the nurseries' wrapping, when it is all that there is; else the group as it was."""
+    """Return the user's mistake out of the nurseries' groups when it is the only error; else the group as it was."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

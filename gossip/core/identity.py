@@ -2,8 +2,8 @@
 
 The peer id is the base58 of the identity multihash of libp2p's protobuf public key (libp2p spec, peer-ids): a fixed
 six-byte prefix and the 32-byte key. So an id *is* a key, and a signature can be checked against an id alone.
-The key lies in a file of its own with mode 0600: a header line and the 32-byte seed in hex; or the seed sealed under a
-passphrase (keyfile.py), for a machine that others may get at while it is off.
+The key has a file of its own with mode 0600: a header line and the 32-byte seed in hex; or the seed sealed under a
+passphrase (keyfile.py), for a machine that others may access while it is off.
 """
 
 import secrets
@@ -30,21 +30,22 @@ _ID_CHARS: Final = 52  # the prefix fixes the length: 38 bytes are 52 base58 cha
 _HEADER: Final = b"p2ptrain-ed25519-1\n"
 _FILE_BYTES: Final = len(_HEADER) + 2 * KEY_BYTES + 1
 MAX_REMEMBERED: Final = 1024
-"""Ids and keys whose other half is remembered, 256 kB: working one out takes 40 to 120 us, and a node looks at those of
-its neighbours and of the operator's peers many times a second."""
+"""Pairs of id and key that are remembered, 256 kB: computing one takes 40 to 120 us, and a node needs those of its
+neighbours and of the operator's peers many times a second."""
 _WHAT: Final = "the identity file"
 
 
 @lru_cache(MAX_REMEMBERED)
 def peer_id_of(public_key: bytes) -> PeerId:
-    """The peer id of a 32-byte Ed25519 public key."""
+    """Return the peer id of a 32-byte Ed25519 public key."""
     assert len(public_key) == KEY_BYTES
     return PeerId(base58.b58encode(_ID_PREFIX + public_key).decode("ascii"))
 
 
 @lru_cache(MAX_REMEMBERED)
 def verify_key_of(peer: PeerId) -> bytes:
-    """The 32-byte public key inside a peer id. Raises RemoteError(MALFORMED) when it is not an Ed25519 peer id."""
+    """Return the 32-byte public key inside a peer id. Raises RemoteError(MALFORMED) when it is not an Ed25519 peer
+    id."""
     if len(peer) != _ID_CHARS:
         raise RemoteError(Reason.MALFORMED, "a peer id has 52 characters")
     try:
@@ -59,7 +60,7 @@ def verify_key_of(peer: PeerId) -> bytes:
 
 
 def verify(public_key: bytes, message: bytes, signature: bytes) -> None:
-    """Raises RemoteError(FORGED) unless `signature` over `message` is by `public_key`."""
+    """Raise RemoteError(FORGED) unless `signature` over `message` is by `public_key`."""
     try:
         VerifyKey(public_key).verify(message, signature)
     except (BadSignatureError, ValueError) as error:
@@ -76,33 +77,34 @@ class Identity:
 
     @classmethod
     def generate(cls) -> "Identity":
-        """A fresh key from the system's randomness."""
+        """Return a fresh key from the system's randomness."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def load_or_create(cls, path: Path, passphrase: bytes | None = None) -> "Identity":
-        """The key in `path`, made first when there is none: sealed, where a passphrase is given. Raises LocalError on a
-        file that holds no key, and as `load` does."""
+        """Return the key in `path`; create it when there is no file, sealed where a passphrase is given. Raises
+        LocalError on a file that holds no key, and as `load` does."""
         if not path.exists():
             cls.generate().save(path, passphrase)
         return cls.load(path, passphrase)
 
     @classmethod
     def load(cls, path: Path, passphrase: bytes | None = None) -> "Identity":
-        """The key in `path`; a passphrase is used where the file is sealed. Raises LocalError: no such file, one that
-        holds no key, a sealed one without its passphrase."""
+        """Return the key in `path`; a passphrase is used where the file is sealed. Raises LocalError when there is no
+        file, it holds no key, or it is sealed and no passphrase is given."""
         return cls(_read_seed(path, passphrase))
 
     @staticmethod
     def is_sealed(path: Path) -> bool:
-        """Whether the key in `path` lies under a passphrase. Raises LocalError on a file that cannot be read."""
+        """Return whether the key in `path` is sealed under a passphrase. Raises LocalError on a file that cannot be
+        read."""
         return is_sealed(read_private(path, MAX_SEALED_BYTES, _WHAT, refuse_shared=False))
 
     def save(
         self, path: Path, passphrase: bytes | None = None, *, replace: bool = False, cost: Cost = MODERATE
     ) -> None:
         """Write the key, readable by its owner only, and sealed where a passphrase is given. Raises LocalError, also
-        when there is a file and it is not to be replaced."""
+        when the file exists and must not be replaced."""
         if path.exists() and not replace:
             raise LocalError(f"{path} exists; an identity is not overwritten")
         if passphrase is None:
@@ -124,11 +126,11 @@ class Identity:
 
     @property
     def peer_id(self) -> PeerId:
-        """Our name."""
+        """Our peer id."""
         return peer_id_of(self.public_key)
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte signature over `message`."""
+        """Return the 64-byte signature over `message`."""
         signature: bytes = self._key.sign(message).signature
         return signature
 

@@ -1,4 +1,4 @@
-"""The names that travel: who a peer is, what a blob is, which run a message belongs to.
+"""Types of identifiers: who a peer is, what a blob is, which run a message belongs to.
 
 All are plain strings and bytes underneath, so that they cross every boundary without conversion; the NewTypes
 only keep a digest from being passed where a run id is wanted.
@@ -16,4 +16,4 @@ SwarmId = NewType("SwarmId", bytes)
 """The first 16 bytes of BLAKE2b of the swarm's name (later: of its authority key)."""
 
 RunId = NewType("RunId", bytes)
-"""16 bytes over everything that members must agree on (parameter names and shapes, task, run name)."""
+"""16 bytes computed from everything that members must agree on (parameter names and shapes, task, run name)."""

@@ -1,8 +1,8 @@
-"""A short secret under a passphrase: argon2id makes the key, XSalsa20-Poly1305 (NaCl's secretbox) the box.
+"""A short secret sealed under a passphrase: argon2id derives the key, XSalsa20-Poly1305 (NaCl's secretbox) encrypts.
 
-The cost of the passphrase stands in the header, so that it can rise later and old files stay readable. What stands
-there is bounded before a byte is allocated: a hostile file cannot eat memory or hours. `purpose` says what the secret
-is for, inside the box, so that one kind of key is never taken for another.
+The header holds the cost of the passphrase, so that it can rise later and old files stay readable. Its numbers are
+checked before a byte is allocated: a hostile file cannot use up memory or hours. `purpose`, inside the sealed part,
+says what the secret is for, so that one kind of key is never taken for another.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MAX_SECRET_BYTES: Final = 256
 """Seeds of 32 bytes, and room for a few together."""
 
 MAX_SEALED_BYTES: Final = 512
-"""The secret, its purpose, salt, nonce, authenticator and the header's numbers take under 140 bytes beside."""
+"""The secret takes most; its purpose, salt, nonce, authenticator and the header's numbers take under 140 bytes."""
 
 MAX_OPERATIONS: Final = 16
 """Passes over the memory: four times libsodium's SENSITIVE."""
@@ -34,18 +34,19 @@ MAX_PURPOSE_CHARS: Final = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What each try at a passphrase costs: passes over the memory, and bytes of it."""
+    """The cost of each try at a passphrase: passes over the memory, and its bytes."""
 
     operations: int
     memory_bytes: int
 
 
 MODERATE: Final = Cost(operations=argon2id.OPSLIMIT_MODERATE, memory_bytes=argon2id.MEMLIMIT_MODERATE)
-"""libsodium's own middle: 3 passes over 256 MiB, about half a second of one core."""
+"""libsodium's own middle setting: 3 passes over 256 MiB, about half a second of one core."""
 
 
 def seal(secret: bytes, passphrase: bytes, *, purpose: str, salt: bytes, nonce: bytes, cost: Cost = MODERATE) -> bytes:
-    """The file's bytes. `salt` (16 bytes) and `nonce` (24) are random and never used twice. Raises LocalError."""
+    """Return the file's bytes. `salt` (16 bytes) and `nonce` (24) are random and never used twice. Raises
+    LocalError."""
     if not passphrase:
         raise LocalError("an empty passphrase protects nothing")
     if len(secret) > MAX_SECRET_BYTES or len(purpose) > MAX_PURPOSE_CHARS:
@@ -56,7 +57,7 @@ def seal(secret: bytes, passphrase: bytes, *, purpose: str, salt: bytes, nonce: 
 
 
 def unseal(data: bytes, passphrase: bytes, *, purpose: str) -> bytes:
-    """The secret. Raises LocalError: no such file, one that asks for too much, a wrong passphrase or purpose."""
+    """Return the secret. Raises LocalError on damage, a cost beyond the bounds, a wrong passphrase or purpose."""
     try:
         cost, salt, nonce, sealed = _parse(data)
     except RemoteError as error:
@@ -69,7 +70,7 @@ def unseal(data: bytes, passphrase: bytes, *, purpose: str) -> bytes:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether a file's bytes begin as a sealed secret does."""
+    """Return whether a file's bytes begin like a sealed secret."""
     return data.startswith(HEADER)
 
 

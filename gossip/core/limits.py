@@ -37,11 +37,10 @@ MAX_HELLO_BYTES: Final = 128 * KIB
 """32 records of at most 2.4 KiB, one announcement and one record of our own, with room to spare."""
 
 MAX_FOUND: Final = 16
-"""Members that an answer to a find request tells of, and members of a bucket: discovery/routing_table.py has the
-reason."""
+"""Members that an answer to a find request names, and members of a bucket; discovery/routing_table.py says why."""
 
 MAX_FIND_ANSWER_BYTES: Final = (MAX_FOUND + 2) * MAX_ENVELOPE_BYTES
-"""So many records, the teller's own, and what is around them."""
+"""So many records, the answerer's own, and their framing."""
 
 MAX_LINKS: Final = 8
 """Links in one response: a gap longer than that is cheaper to close by a snapshot."""
@@ -50,7 +49,7 @@ MAX_REQUEST_BYTES: Final = MAX_HELLO_BYTES
 """A hello is the largest request."""
 
 MARK_EVERY: Final = 4
-"""Only every so many-th link may name the state after it: hashing a model for each would cost more than it is worth. A
+"""Of so many links one may name the state after it: hashing a model for each would cost more than it is worth. A
 newcomer that begins at one has three links to follow at most, of the eight that are held."""
 
 CHUNK_BYTES: Final = MIB
@@ -83,8 +82,8 @@ MAX_COUNTER: Final = 2**53 - 1
 """Epochs (unix ms), sequence numbers, rounds, steps and tokens: exact in a double, so in every language's JSON."""
 
 MAX_STREAMS_PER_PEER: Final = 8
-"""A neighbour needs one stream to pull, one for hellos, one to ask us about others and two to have us help with others'
-blobs; those that end may overlap the next for a while."""
+"""A neighbour needs one stream to pull, one for hellos, one for find requests and two to pull others' blobs from us;
+streams that end may overlap the next ones for a while."""
 
 TAG_BYTES: Final = 8
-"""How a peer is named in a graph: by the first bytes of its key."""
+"""Bytes of the tag that names a peer in a graph: the first bytes of its key."""

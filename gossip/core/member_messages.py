@@ -1,7 +1,7 @@
-"""What members of a private swarm ask each other about it: the requests that keep rosters and manifests alike.
+"""What members of a private swarm ask each other about it: requests that keep rosters and manifests equal.
 
-Formats of what travels inside are membership's (docs/private-swarms.md); here they are bytes within bounds. In a swarm
-that is open to all, nobody has an answer to these.
+The formats inside are defined in membership/ (docs/private-swarms.md); here they are bytes within bounds. In an open
+swarm nobody has an answer to these requests.
 """
 
 from collections.abc import Collection
@@ -30,7 +30,7 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipRequest:
-    """What the asker knows, and a page of items that are news to it (b"": none); answered by a `Known`."""
+    """What the asker knows, and a page of items that are new to the other (b"": none); answered by a `Known`."""
 
     roster: Digest
     version: int
@@ -39,7 +39,7 @@ class MembershipRequest:
 
     @classmethod
     def of(cls, known: Known, page: bytes = b"") -> "MembershipRequest":
-        """Of one that knows this."""
+        """Return the request of a member that knows this."""
         return cls(roster=known.roster, version=known.version, manifest=known.manifest, page=page)
 
     @property
@@ -50,12 +50,12 @@ class MembershipRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketsRequest:
-    """Answered by the `buckets` of the roster."""
+    """Asks for the digests of the roster's buckets; answered by the `buckets` of the roster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RosterRequest:
-    """One page of the items of some parts; answered by it, or by b"" beyond the last one."""
+    """Asks for one page of the items of some parts; answered by it, or by b"" beyond the last one."""
 
     parts: bytes
     page: int
@@ -63,7 +63,7 @@ class RosterRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TermsRequest:
-    """Answered by the oldest manifest above a version that a chain needs (`ManifestChain.spine`); b"": none."""
+    """Asks for the oldest manifest above a version that a chain needs (`ManifestChain.spine`); b"" in answer: none."""
 
     above: int
 
@@ -72,32 +72,32 @@ MemberRequest = MembershipRequest | BucketsRequest | RosterRequest | TermsReques
 
 
 def known_fields(known: Known) -> tuple[bytes, int, bytes]:
-    """As they travel, in a request and in its answer."""
+    """Return the fields as they are sent, in a request and in its answer."""
     return known.roster, known.version, known.manifest
 
 
 def parse_known(fields: Fields) -> Known:
-    """Raises RemoteError(MALFORMED)."""
+    """Parse what a member knows. Raises RemoteError(MALFORMED)."""
     return Known(roster=fields.digest(), version=fields.integer(MAX_VERSION), manifest=fields.digest())
 
 
 def parse_membership(fields: Fields) -> MembershipRequest:
-    """Raises RemoteError(MALFORMED | OVERSIZE)."""
+    """Parse a membership request. Raises RemoteError(MALFORMED | OVERSIZE)."""
     return MembershipRequest.of(parse_known(fields), fields.binary(MAX_PAGE_BYTES))
 
 
 def parse_roster(fields: Fields) -> RosterRequest:
-    """Raises RemoteError(MALFORMED | OVERSIZE)."""
+    """Parse a roster request. Raises RemoteError(MALFORMED | OVERSIZE)."""
     return RosterRequest(parts=fields.exactly(PART_BYTES), page=fields.integer(MAX_PAGE_NUMBER))
 
 
 def parse_terms(fields: Fields) -> TermsRequest:
-    """Raises RemoteError(MALFORMED | OVERSIZE)."""
+    """Parse a terms request. Raises RemoteError(MALFORMED | OVERSIZE)."""
     return TermsRequest(above=fields.integer(MAX_VERSION))
 
 
 def pack_parts(parts: Collection[int]) -> bytes:
-    """A set of parts, as it travels."""
+    """Return the wire form of a set of parts."""
     packed = bytearray(PART_BYTES)
     for part in parts:
         packed[part // 8] |= 1 << part % 8
@@ -105,5 +105,5 @@ def pack_parts(parts: Collection[int]) -> bytes:
 
 
 def unpack_parts(packed: bytes) -> frozenset[int]:
-    """The parts of a set, which has `PART_BYTES` bytes."""
+    """Return the parts in a packed set of `PART_BYTES` bytes."""
     return frozenset(part for part in range(BUCKETS) if packed[part // 8] >> part % 8 & 1)

@@ -1,34 +1,35 @@
-"""Every bound of membership in one place, each with why it is that number. As in the protocol's, none is configurable:
-two members that disagreed on a bound would refuse each other's honest words."""
+"""Every bound of membership in one place, each with the reason for its number. As with the protocol's bounds, none is
+configurable: two members that disagreed on a bound would refuse each other's honest messages."""
 
 from typing import Final
 
 KIB: Final = 1024
 
 TOLERANCE_S: Final = 300
-"""Seconds that two honest clocks may differ: added to every expiry, and allowed to every time that lies ahead. Kerberos
-takes the same five minutes."""
+"""Seconds that two honest clocks may differ: added to every expiry, and allowed for every time in the future. Kerberos
+uses the same five minutes."""
 
 MAX_CERTIFICATE_BYTES: Final = 4096
-"""What the handshake carries (`MAX_CREDENTIALS` of the transports). One with everything at its limit takes 1.2 KiB."""
+"""What the handshake carries (`MAX_CREDENTIALS` of the transports). A certificate with all fields at their limits takes
+1.2 KiB."""
 
 MAX_NAME_CHARS: Final = 64
-"""A swarm's, a run's or a member's name: one column of a terminal's table."""
+"""The name of a swarm, a run or a member: one column of a terminal's table."""
 
 MAX_ADMINS: Final = 16
-"""Enough for a board; every signature of a manifest is checked, at 60 us each."""
+"""Enough for a board of admins; every signature of a manifest is checked, at 60 us each."""
 
 MAX_SIGNATURES: Final = 2 * MAX_ADMINS
 """A change of admins may be signed by those that leave and those that come."""
 
 MAX_ALLOWED: Final = 1024
-"""Peers on an allow list: 32 KiB in a manifest. Whoever has more wants invites."""
+"""Peers on an allow list: 32 KiB in a manifest. A larger swarm should use invites."""
 
 MAX_BOOTSTRAP: Final = 16
-"""Addresses to begin at: a node needs one that answers."""
+"""Addresses for a first contact: a node needs one that answers."""
 
 MAX_ADDRESS_CHARS: Final = 256
-"""As on the wire."""
+"""The same bound as on the wire."""
 
 MAX_VERSION: Final = 2**31 - 1
 """Versions of a manifest: one a second for 68 years."""
@@ -60,53 +61,55 @@ MAX_CONFLICTS: Final = 16
 MAX_USES: Final = 10_000
 
 MAX_LINE_CHARS: Final = 128 * KIB - 1
-"""The longest argument that Linux hands to a program."""
+"""The longest argument that Linux passes to a program."""
 
 MAX_LINE_BYTES: Final = 256 * KIB
-"""What a line may unpack to: four manifests of the largest kind."""
+"""The most that an invite line may unpack to: four manifests of the largest size."""
 
 MAX_LINE_MANIFESTS: Final = 64
 """As many as a chain holds."""
 
 NAMED_BYTES: Final = 16
-"""Of a manifest's digest in a short line, as of a swarm's id: nobody finds another manifest with the same 128 bits, and
-an admin who made two could as well have signed both."""
+"""Bytes of a manifest's digest in a short line, as of a swarm's id: nobody can find another manifest with the same 128
+bits, and an admin who made two could as well have signed both."""
 
 MAX_LINE_ADDRESSES: Final = 4
 """Bootstrap addresses in a short line, 55 letters each: a newcomer needs one that answers."""
 
 MAX_PIECE_BYTES: Final = 4000
-"""Of the manifests that one visit is told: what a handshake carries, less the frame. A usual swarm's take one."""
+"""Bytes of the manifests that one visit returns: what a handshake carries, less the frame. A usual swarm needs one
+visit."""
 
 MAX_PIECES: Final = 66
 """Visits for the largest chain that a line may stand for: `MAX_LINE_BYTES` in pieces."""
 
 MAX_ROTATIONS: Final = 4
-"""Keys that followed each other in one membership; then an admin gives a new one. 148 bytes each."""
+"""Keys that followed each other in one membership; after that an admin appoints anew. 148 bytes each."""
 
 MAX_REDEMPTIONS: Final = 4096
-"""Memberships that a roster holds: sixteen times the peerstore, 4.7 MiB at the most."""
+"""Memberships that a roster holds: sixteen times the peerstore, 4.7 MiB at most."""
 
 MAX_OPEN_USES: Final = 1024
-"""Redemptions that a roster holds of an invite without a number of uses: a stolen one fills a quarter of it."""
+"""Redemptions that a roster holds of an invite without a number of uses: a stolen one fills a quarter of the roster."""
 
 MAX_REVOCATIONS: Final = 4096
-"""As many as memberships; one takes 0.5 KiB at the most."""
+"""As many as memberships; one takes 0.5 KiB at most."""
 
 MAX_REASON_CHARS: Final = 200
-"""One line for a log, as every refusal's detail."""
+"""One line for a log, like every refusal's detail."""
 
 MAX_ITEM_BYTES: Final = 1536
 """A roster's item: the largest certificate and its tag."""
 
 MAX_PAGE_BYTES: Final = 8 * KIB
-"""Items that travel together: what a control message may have."""
+"""Items that are sent together: the limit of a control message."""
 
 BUCKETS: Final = 256
 """Parts of a roster that are compared one by one: by the first byte of an item's digest, 32 items each when full."""
 
 BUCKET_BYTES: Final = 8
-"""Of each part's digest: 2 KiB for the whole roster. Who makes two parts look alike only keeps items from itself."""
+"""Bytes of each part's digest: 2 KiB for the whole roster. A member that makes two parts look alike only misses items
+itself."""
 
 MAX_REMEMBERED: Final = 4096
 """Peers that an admission remembers: twice the connections of the largest node."""

@@ -1,8 +1,8 @@
-"""What goes over a stream: hellos, requests and responses. Encoders, and strict bounded parsers for both ends.
+"""Messages on streams: hellos, requests and responses. Encoders, and strict bounded parsers for both ends.
 
 A request is a msgpack array that begins with its name; a response begins with True and the answer, or with False, a
-reason and one line of detail. A stream's far end is authenticated by the transport, so these are not signed; what
-must convince third parties (links, offers, records, goodbyes) travels inside as envelopes.
+reason and one line of detail. The transport authenticates a stream's far end, so these are not signed. What must
+convince third parties (links, offers, records, goodbyes) is contained as envelopes.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ from gossip.core.wire import Fields, pack, unpack
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """Who we are to each other: the scope, the newest link and record of ours, and records of peers we know.
+    """A greeting: the scope, our newest link and record, and records of peers we know.
 
     `neighbours`: how many we have, so that a full node can make room for a lonely one. `admitted`: in an answer,
     whether we take the other as a neighbour. The envelopes are raw here; b"" stands for none.
@@ -62,7 +62,7 @@ class Hello:
     records: tuple[bytes, ...] = field(default=(), repr=False)
 
     def encode(self) -> bytes:
-        """The wire's bytes."""
+        """Return the wire form."""
         return pack(
             (
                 PROTOCOL_VERSION,
@@ -79,7 +79,7 @@ class Hello:
 
 
 def parse_hello(raw: bytes) -> Hello:
-    """Raises RemoteError(PROTOCOL) on another version, MALFORMED or OVERSIZE on nonsense."""
+    """Parse a hello. Raises RemoteError(PROTOCOL) on another version, MALFORMED or OVERSIZE on nonsense."""
     fields = unpack(raw, MAX_HELLO_BYTES)
     version = fields.integer()
     if version != PROTOCOL_VERSION:
@@ -101,7 +101,7 @@ def parse_hello(raw: bytes) -> Hello:
 
 
 def check_run(asked: "Hello | FindRequest", scope: Scope, genesis: Digest) -> None:
-    """Raises RemoteError(WRONG_SWARM | WRONG_RUN | WRONG_MODEL) on what is for members of another run."""
+    """Raise RemoteError(WRONG_SWARM | WRONG_RUN | WRONG_MODEL) on a message for members of another run."""
     theirs = asked.scope
     if theirs.swarm != scope.swarm:
         raise RemoteError(Reason.WRONG_SWARM, "another swarm")
@@ -113,14 +113,14 @@ def check_run(asked: "Hello | FindRequest", scope: Scope, genesis: Digest) -> No
 
 @dataclass(frozen=True, kw_only=True)
 class HelloRequest:
-    """Answered by a `Hello`."""
+    """Says hello; answered by a `Hello`."""
 
     hello: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadersRequest:
-    """`count` links of the chain `epoch` from `first` on; answered by the envelopes of those that are held."""
+    """Asks for `count` links of the chain `epoch`, starting at `first`; answered by the envelopes that are held."""
 
     epoch: int
     first: int
@@ -129,7 +129,7 @@ class HeadersRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotRequest:
-    """A snapshot at (epoch, seq) or later; answered by an OFFER envelope."""
+    """Asks for a snapshot at (epoch, seq) or later; answered by an OFFER envelope."""
 
     epoch: int
     seq: int
@@ -137,8 +137,8 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class StateRequest:
-    """What the asked holds of the peer with this public key after its link (epoch, seq); `least`: the seq from which on
-    a snapshot was wanted. Answered by an address (updates/neighbour.py: `witness`)."""
+    """Asks what the answerer holds of the peer with this public key after its link (epoch, seq); `least`: the seq from
+    which on a snapshot was wanted. Answered by an address (updates/neighbour.py: `witness`)."""
 
     key: bytes
     epoch: int
@@ -148,14 +148,14 @@ class StateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestRequest:
-    """Answered by a blob's manifest, together with its chunk when there is only one."""
+    """Asks for a blob's manifest; answered by it, together with its chunk when there is only one."""
 
     address: Digest
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkRequest:
-    """Answered by the bytes of one chunk."""
+    """Asks for one chunk; answered by its bytes."""
 
     address: Digest
     index: int
@@ -163,21 +163,21 @@ class ChunkRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GoodbyeRequest:
-    """A GOODBYE envelope; answered by nothing."""
+    """Brings a GOODBYE envelope; answered by nothing."""
 
     envelope: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartRequest:
-    """A PART envelope; answered by nothing."""
+    """Brings a PART envelope; answered by nothing."""
 
     envelope: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindRequest:
-    """The members of a run that stand nearest to a place (discovery/routing_table.py); answered by the answerer's own
+    """Asks for the members of a run nearest to a place (discovery/routing_table.py); answered by the answerer's own
     record and theirs, nearest first. `record`: the asker's own. The envelopes are raw here; b"" stands for none."""
 
     swarm: SwarmId
@@ -207,7 +207,7 @@ Request = (
 
 
 def encode_request(request: Request) -> bytes:
-    """The wire's bytes."""
+    """Return the wire form."""
     match request:
         case HelloRequest(hello=hello):
             return pack(("hello", hello))
@@ -265,7 +265,7 @@ _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
 
 
 def parse_request(raw: bytes | bytearray) -> Request:
-    """Raises RemoteError(UNKNOWN_KIND) for a name that is not in the list above."""
+    """Parse a request. Raises RemoteError(UNKNOWN_KIND) for a name that is not in the list above."""
     fields = unpack(raw, MAX_REQUEST_BYTES)
     name = fields.text(16)
     if name not in _PARSERS:
@@ -276,22 +276,22 @@ def parse_request(raw: bytes | bytearray) -> Request:
 
 
 def encode_answer(*values: bytes | memoryview | int | Sequence[bytes]) -> bytes:
-    """A response that grants a request."""
+    """Return a response that grants a request."""
     return pack((True, *values))
 
 
 def encode_refusal(reason: Reason, detail: str) -> bytes:
-    """A response that refuses one."""
+    """Return a response that refuses a request."""
     line = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in detail)
     return pack((False, reason.value, line[:MAX_DETAIL_CHARS]))
 
 
 _CHUNK_HEAD: Final = b"\x92\xc3\xc6"
-"""An array of two, true, and bytes whose length stands in four: what msgpack makes of chunks of 64 KiB and more."""
+"""An array of two: true, and bytes with a length of four bytes. msgpack writes this for chunks of 64 KiB and more."""
 
 
 class Refused(RemoteError):  # noqa: N818  # mostly a fact ("not held any more"), seldom a fault
-    """The far end answered with a refusal; whether that is an offence is for the asker to say."""
+    """The far end refused a request; the asker decides whether that is an offence."""
 
 
 def _open_response(raw: bytes | bytearray) -> Fields:
@@ -305,7 +305,7 @@ def _open_response(raw: bytes | bytearray) -> Fields:
 
 
 def parse_bytes_answer(raw: bytes | bytearray, most: int) -> bytes:
-    """The answer to a hello, snapshot or chunk request. Raises Refused or RemoteError."""
+    """Parse the answer to a hello, snapshot or chunk request. Raises Refused or RemoteError."""
     fields = _open_response(raw)
     value = fields.binary(most)
     fields.end()
@@ -313,7 +313,8 @@ def parse_bytes_answer(raw: bytes | bytearray, most: int) -> bytes:
 
 
 def parse_chunk_answer(raw: bytes | bytearray, size: int) -> bytes | memoryview:
-    """The answer to a chunk request: a view of `raw` where that has the usual form. Raises Refused or RemoteError."""
+    """Parse the answer to a chunk request: a view of `raw` where it has the usual form. Raises Refused or
+    RemoteError."""
     head = _CHUNK_HEAD + size.to_bytes(4, "big")
     if len(raw) == len(head) + size and raw.startswith(head):
         return memoryview(raw)[len(head) :]
@@ -321,7 +322,7 @@ def parse_chunk_answer(raw: bytes | bytearray, size: int) -> bytes | memoryview:
 
 
 def parse_headers_answer(raw: bytes | bytearray) -> tuple[bytes, ...]:
-    """The envelopes in answer to a links request. Raises Refused or RemoteError."""
+    """Parse the answer to a links request into envelopes. Raises Refused or RemoteError."""
     fields = _open_response(raw)
     items = fields.array(MAX_LINKS)
     fields.end()
@@ -329,7 +330,7 @@ def parse_headers_answer(raw: bytes | bytearray) -> tuple[bytes, ...]:
 
 
 def parse_manifest_answer(raw: bytes | bytearray) -> tuple[bytes, bytes]:
-    """A manifest, and the only chunk (b"" when there are more). Raises Refused or RemoteError."""
+    """Parse an answer into a manifest and the only chunk (b"" when there are more). Raises Refused or RemoteError."""
     fields = _open_response(raw)
     manifest, chunk = fields.binary(MAX_MANIFEST_BYTES), fields.binary(CHUNK_BYTES)
     fields.end()
@@ -337,7 +338,8 @@ def parse_manifest_answer(raw: bytes | bytearray) -> tuple[bytes, bytes]:
 
 
 def parse_find_answer(raw: bytes | bytearray) -> tuple[bytes, tuple[bytes, ...]]:
-    """The teller's own record (b"" when it has none), and those of others. Raises Refused or RemoteError."""
+    """Parse an answer into the answerer's own record (b"": none), and those of others. Raises Refused or
+    RemoteError."""
     if len(raw) > MAX_FIND_ANSWER_BYTES:
         raise RemoteError(Reason.OVERSIZE, f"{len(raw)} bytes of records")
     fields = _open_response(raw)
@@ -347,7 +349,7 @@ def parse_find_answer(raw: bytes | bytearray) -> tuple[bytes, tuple[bytes, ...]]
 
 
 def parse_known_answer(raw: bytes | bytearray) -> Known:
-    """What a member says that it knows. Raises Refused or RemoteError."""
+    """Parse what a member says that it knows. Raises Refused or RemoteError."""
     fields = _open_response(raw)
     known = parse_known(fields)
     fields.end()
@@ -355,5 +357,5 @@ def parse_known_answer(raw: bytes | bytearray) -> Known:
 
 
 def parse_empty_answer(raw: bytes | bytearray) -> None:
-    """The answer to a goodbye or a part. Raises Refused or RemoteError."""
+    """Check the answer to a goodbye or a part. Raises Refused or RemoteError."""
     _open_response(raw).end()

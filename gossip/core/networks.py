@@ -1,9 +1,9 @@
-"""Which network a peer is in, and how much of something limited the members of one network may hold.
+"""Which network a peer is in, and how much of a limited resource the members of one network may hold.
 
 Keys are free and addresses are not: what one customer commonly has is a /24 of IPv4 or a /48 of IPv6. So members are
-counted by network, and where others want it too, one network holds a part of what there is, and no more. Where all are
-of one network nobody is bounded. `None` stands for a network that is not known, as behind a relay: all such peers count
-as one network. "" stands for a network of our own (loopback, a LAN): there each machine counts for itself.
+counted by network. Where several networks compete, one of them holds a part of the places and no more; where all
+members are of one network, nobody is bounded. `None` stands for an unknown network, as behind a relay: all such peers
+count as one network. "" stands for a network of our own (loopback, a LAN): there each machine counts for itself.
 """
 
 import random
@@ -16,22 +16,23 @@ from gossip.core.ids import PeerId
 
 IPV4_PREFIX: Final = 24
 IPV6_PREFIX: Final = 48
-"""What one customer commonly has: a /24 is the smallest block that is routed, a /48 what RFC 6177 gives a site."""
+"""The prefix that one customer commonly has: a /24 is the smallest block that is routed, RFC 6177 gives a site a
+/48."""
 
 PARTS: Final = 4
-"""One network may hold a part of so many. Chosen: of the default degree of 8 a part is 2, which f = 2 bears; with eight
-parts, two machines of one lab would be one too many in every swarm."""
+"""One network may hold one of so many parts. Chosen: of the default degree of 8 a part is 2, which f = 2 tolerates;
+with eight parts, two machines of one lab would be one too many in every swarm."""
 
 UNKNOWN: Final = "?"
 """The group of all peers whose network is not known."""
 
 
 NOT_SAID: Final = "-"
-"""Where nobody has said in which network a peer is."""
+"""The network of a peer of which nobody has said where it is."""
 
 
 def parsed_host(host: str) -> IPv4Address | IPv6Address | None:
-    """An IP address, without its scope, and IPv4 as IPv4 however it is written; None for anything else."""
+    """Return an IP address without its scope, and mapped IPv4 as IPv4; None for anything else."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -42,14 +43,14 @@ def parsed_host(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def network_at(address: IPv4Address | IPv6Address) -> str:
-    """The /24 or /48 that an IP address is in."""
+    """Return the /24 or /48 that an IP address is in."""
     prefix = IPV4_PREFIX if address.version == 4 else IPV6_PREFIX
     return str(ip_network(f"{address}/{prefix}", strict=False))
 
 
 def network_of(address: str) -> str | None:
-    """The network that a multiaddr leads to, as far as its text says. "" also where it names no host of the internet;
-    None where it leads to no machine of its own: through a relay, or nowhere."""
+    """Return the network that a multiaddr leads to, as far as its text says. "" also where it names no host of the
+    internet; None where it leads to no machine of its own: through a relay, or nowhere."""
     if "/p2p-circuit/" in address:
         return None
     protocol, _, rest = address.removeprefix("/").partition("/")
@@ -64,20 +65,20 @@ def network_of(address: str) -> str | None:
 
 
 def group_of(peer: PeerId, network: str | None) -> str:
-    """What a peer is counted under."""
+    """Return the group under which a peer is counted."""
     if network is None:
         return UNKNOWN
     return network or peer
 
 
 def share_of(places: int, groups: int) -> int:
-    """How many of these places one group may hold, rounded up: a quarter, or an equal part of fewer groups; at least
-    one, and all where there is one group."""
+    """Return how many of these places one group may hold, rounded up: a quarter, or an equal part where there are fewer
+    groups; at least one, and all where there is one group."""
     return max(1, -(-places // max(1, min(PARTS, groups))))
 
 
 def largest_share(sizes: Collection[int], least: int) -> int:
-    """How many members of one group may count at most, so that none is more than its part of all that count; at least
+    """Return how many members of one group may count at most, so that none exceeds its part of all that count; at least
     `least`. `sizes`: members of each group."""
     for share in range(max(sizes, default=0), least, -1):
         if share <= share_of(sum(min(size, share) for size in sizes), len(sizes)):
@@ -86,7 +87,7 @@ def largest_share(sizes: Collection[int], least: int) -> int:
 
 
 def bounded(peers: Iterable[PeerId], group: Callable[[PeerId], str], most: int) -> list[PeerId]:
-    """Of these peers, the first `most` of each group, in the order given."""
+    """Return the first `most` of these peers of each group, in the order given."""
     counted: Counter[str] = Counter()
     chosen = []
     for peer in peers:
@@ -97,8 +98,8 @@ def bounded(peers: Iterable[PeerId], group: Callable[[PeerId], str], most: int) 
 
 
 def in_turn(peers: Iterable[PeerId], group: Callable[[PeerId], str], rng: random.Random) -> list[PeerId]:
-    """These peers in a random order in which groups take turns: however many members one group has, the first few are
-    of as many groups as there are."""
+    """Return these peers in a random order in which groups take turns: even when one group has many members, the first
+    few come from as many groups as there are."""
     of_group: OrderedDict[str, list[PeerId]] = OrderedDict()
     for peer in peers:
         of_group.setdefault(group(peer), []).append(peer)

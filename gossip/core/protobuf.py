@@ -1,7 +1,7 @@
 """Protobuf, as far as the circuit relay and signed envelopes of libp2p need it: integers, and bytes with a length.
 
-Strict where libraries are lenient: a field that is known must have its type, and nothing may be cut short. What is not
-known is passed over, as protobuf wants it. Every error is the sender's: RemoteError(MALFORMED).
+It is strict where libraries are lenient: a known field must have its type, and nothing may be cut short. Unknown fields
+are skipped, as protobuf wants it. Every error is the sender's: RemoteError(MALFORMED).
 """
 
 from typing import Final
@@ -9,14 +9,14 @@ from typing import Final
 from gossip.core.wire import malformed
 
 MAX_VARINT_BYTES: Final = 10
-"""Of 64 bits, seven a byte."""
+"""64 bits, seven in each byte."""
 
 _VARINT, _FIXED64, _DATA, _FIXED32 = 0, 1, 2, 5
 _WORD: Final = 1 << 64
 
 
 def varint(number: int) -> bytes:
-    """Seven bits a byte, the least first; the highest bit says that more follow."""
+    """Return a number as a varint: seven bits a byte, the least first; the highest bit says that more follow."""
     assert 0 <= number < _WORD
     digits = bytearray()
     while number >= 0x80:
@@ -27,7 +27,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and where the next thing begins. Raises RemoteError."""
+    """Return the number at `at`, and the position after it. Raises RemoteError."""
     number = 0
     for place, digit in enumerate(raw[at : at + MAX_VARINT_BYTES]):
         number |= (digit & 0x7F) << 7 * place
@@ -39,17 +39,17 @@ def read_varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def number_field(field: int, number: int | None) -> bytes:
-    """One field; nothing for None."""
+    """Encode one integer field; nothing for None."""
     return b"" if number is None else varint(field << 3 | _VARINT) + varint(number)
 
 
 def data_field(field: int, data: bytes | None) -> bytes:
-    """One field; nothing for None."""
+    """Encode one field of bytes; nothing for None."""
     return b"" if data is None else varint(field << 3 | _DATA) + varint(len(data)) + data
 
 
 class ProtobufFields:
-    """The fields of one message. Where one that may stand once is repeated, the last counts. Raises RemoteError."""
+    """The fields of one message. Where a field that may occur once is repeated, the last counts. Raises RemoteError."""
 
     def __init__(self, raw: bytes) -> None:
         self._values: dict[int, list[int | bytes]] = {}
@@ -60,18 +60,18 @@ class ProtobufFields:
             self._values.setdefault(tag >> 3, []).append(value)
 
     def number(self, field: int) -> int | None:
-        """An integer; None where there is none."""
+        """Return an integer; None where there is none."""
         value = self._values.get(field, [None])[-1]
         if isinstance(value, bytes):
             raise malformed(f"field {field} is a number")
         return value
 
     def data(self, field: int) -> bytes | None:
-        """Bytes; None where there are none."""
+        """Return bytes; None where there are none."""
         return next(reversed(self.every(field)), None)
 
     def every(self, field: int) -> list[bytes]:
-        """All that a repeated field has."""
+        """Return all values of a repeated field."""
         values = self._values.get(field, [])
         found = [value for value in values if isinstance(value, bytes)]
         if len(found) < len(values):
@@ -79,7 +79,7 @@ class ProtobufFields:
         return found
 
     def within(self, field: int) -> "ProtobufFields | None":
-        """A message within; None where there is none."""
+        """Return a nested message; None where there is none."""
         data = self.data(field)
         return None if data is None else ProtobufFields(data)
 

@@ -1,4 +1,4 @@
-"""Hours in which a node leaves the link to the people of the house: "22:00-07:00", in local time."""
+"""Hours in which a node leaves the link to the people of the house, as "22:00-07:00" in local time."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Final, Self
 from gossip.core.errors import LocalError
 
 DAY: Final = 24 * 60
-"""Minutes."""
+"""Minutes of a day."""
 
 _HOURS: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)", re.ASCII)
 
@@ -22,7 +22,7 @@ class QuietHours:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises LocalError for what is no such time."""
+        """Parse "22:00-07:00". Raises LocalError for anything else."""
         found = _HOURS.fullmatch(text)
         hours = [int(number) for number in found.groups()] if found else [24, 0, 24, 0]
         begins, ends = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
@@ -31,12 +31,12 @@ class QuietHours:
         return cls(begins, ends)
 
     def contain(self, minute: int) -> bool:
-        """Whether this minute of the day is a quiet one."""
+        """Return whether this minute of the day is a quiet one."""
         if self.begins < self.ends:
             return self.begins <= minute < self.ends
         return minute >= self.begins or minute < self.ends
 
 
 def parse_all(texts: Iterable[str]) -> tuple[QuietHours, ...]:
-    """Raises LocalError."""
+    """Parse several quiet hours. Raises LocalError."""
     return tuple(QuietHours.parse(text) for text in texts)

@@ -1,20 +1,20 @@
 """Token buckets: how much may be done at once, and in the long run, by one or by each of many.
 
-A token stands for whatever is counted: a request, a byte, a second of computing. A bucket holds `burst` tokens at the
-most and is refilled by time. What can be refused is `take`n; what can wait is `reserve`d; what is known only after it
-was done (how long reading an update took) is `spend`, which may leave a debt that later tokens pay.
+A token stands for whatever is counted: a request, a byte, a second of computing. A bucket holds at most `burst` tokens
+and is refilled by time. Call `take` for what can be refused, and `reserve` for what can wait. Call `spend` for a cost
+that is known only afterwards (how long reading an update took); it may leave a debt that later tokens pay.
 """
 
 from collections import OrderedDict
 from typing import Final
 
 MAX_NAMES: Final = 1024
-"""Buckets kept; the one untouched longest goes first, and would be nearly full again by then."""
+"""Buckets kept; the one untouched longest is dropped first, and would be nearly full again by then."""
 
 
 class TokenBucket:
-    """`burst` tokens at once, and `per_s` a second in the long run. Who asks is served in the order of asking, so those
-    who ask for little by turns have equal shares."""
+    """`burst` tokens at once, and `per_s` a second in the long run. Callers are served in the order of asking, so those
+    who take turns with small requests have equal shares."""
 
     def __init__(self, *, burst: float, per_s: float) -> None:
         self._burst = burst
@@ -23,7 +23,7 @@ class TokenBucket:
         self._at = float("-inf")
 
     def left(self, now: float) -> float:
-        """Tokens there are; below 0 a debt."""
+        """Return how many tokens there are; below 0 a debt."""
         return min(self._burst, self._left + max(0.0, now - self._at) * self._per_s)
 
     def take(self, amount: float, now: float) -> bool:
@@ -34,21 +34,22 @@ class TokenBucket:
         return granted
 
     def spend(self, amount: float, now: float) -> None:
-        """Take so many tokens, whether they are there or not."""
+        """Take so many tokens, even if that leaves a debt."""
         self._left, self._at = self.left(now) - amount, now
 
     def reserve(self, amount: float, now: float) -> float:
-        """Take so many tokens, also such as are yet to come: the seconds until they are there."""
+        """Take so many tokens, future ones included; return the seconds until they are there."""
         self.spend(amount, now)
         return self.pause(now)
 
     def pause(self, now: float) -> float:
-        """Seconds until a debt is paid; 0 where there is none."""
+        """Return the seconds until a debt is paid; 0 where there is none."""
         return max(0.0, -self.left(now) / self._per_s)
 
 
 class KeyedTokenBucket:
-    """A bucket a name: `burst` tokens at once, and `per_s` a second in the long run, for each. At most MAX_NAMES."""
+    """One bucket per name: `burst` tokens at once, and `per_s` a second in the long run, for each. At most
+    MAX_NAMES."""
 
     def __init__(self, *, burst: float, per_s: float) -> None:
         self._burst = burst
@@ -59,7 +60,7 @@ class KeyedTokenBucket:
         return len(self._left)
 
     def left(self, name: str, now: float) -> float:
-        """Tokens of `name`; below 0 a debt."""
+        """Return the tokens of `name`; below 0 a debt."""
         left, at = self._left.get(name, (self._burst, now))
         return min(self._burst, left + (now - at) * self._per_s)
 
@@ -71,20 +72,20 @@ class KeyedTokenBucket:
         return granted
 
     def has(self, name: str, now: float, amount: float = 1) -> bool:
-        """Whether there are so many tokens of `name`; none is taken."""
+        """Return whether there are so many tokens of `name`; none is taken."""
         return self.left(name, now) >= amount
 
     def spend(self, name: str, amount: float, now: float) -> None:
-        """Take so many tokens of `name`, whether they are there or not."""
+        """Take so many tokens of `name`, even if that leaves a debt."""
         self._keep(name, self.left(name, now) - amount, now)
 
     def reserve(self, name: str, now: float, amount: float = 1) -> float:
-        """Take so many tokens of `name`, also such as are yet to come: the seconds until they are there."""
+        """Take so many tokens of `name`, future ones included; return the seconds until they are there."""
         self.spend(name, amount, now)
         return self.pause(name, now)
 
     def pause(self, name: str, now: float) -> float:
-        """Seconds until a debt of `name` is paid; 0 where there is none."""
+        """Return the seconds until a debt of `name` is paid; 0 where there is none."""
         return max(0.0, -self.left(name, now) / self._per_s)
 
     def _keep(self, name: str, left: float, now: float) -> None:

@@ -1,10 +1,10 @@
-"""How many requests are answered: of each peer, and of all strangers together.
+"""How many requests are answered: for each peer, and for all strangers together.
 
 A neighbour has its own share whatever others ask: there are `degree` of them, and a few listeners. Everybody else who
-may ask in an open swarm (a newcomer's hello, a question for a member) is a stranger, whose key was free: each has a
-small share, and all of them one together. Who comes when that is spent waits, and is refused when too many wait. So
-questions of strangers cost a node a tenth of a core at the most, from however many keys and connections they come; what
-a flood of them costs is that some newcomers have to ask again.
+may ask in an open swarm (a newcomer's hello, a find request) is a stranger, whose key was free: each has a small share,
+and all of them together have one. When that is spent a stranger waits, and is refused when too many wait. So questions
+of strangers cost a node a tenth of a core at most, from any number of keys and connections. The cost of such a flood is
+that some newcomers have to ask again.
 """
 
 from typing import Final
@@ -15,29 +15,29 @@ from gossip.core.rate_limit import KeyedTokenBucket, TokenBucket
 
 REQUESTS_BURST: Final = 40
 REQUESTS_PER_S: Final = 40.0
-"""Requests of a neighbour that are answered at once, but for whole chunks, which the link paces: twice the updates that
-anyone takes of us. Each costs 0.5 ms, and one stream of them would take a core's half."""
+"""Requests of a neighbour that are answered at once, except whole chunks, which the link paces: twice the updates that
+anyone takes from us. Each costs 0.5 ms, and one stream of them would take half of a core."""
 
 STRANGER_BURST: Final = 16
 STRANGER_PER_S: Final = 1.0
-"""The same of a stranger: as many hellos as are looked at (engine.py: HELLO_BURST), and as many questions for others. A
-newcomer says hello once or twice, looks itself up, and is a neighbour then, or gone."""
+"""The same for a stranger: as many hellos as are read (engine.py: HELLO_BURST), and as many find requests. A newcomer
+says hello once or twice, looks itself up, and then is a neighbour, or gone."""
 
 STRANGERS_BURST: Final = 400
 STRANGERS_PER_S: Final = 100.0
-"""Of all strangers: 5% of a core, twice that where each is a hello with a record to check. Fifty newcomers at once ask
-some three hundred times in their first seconds. Chosen."""
+"""The same for all strangers together: 5% of a core, twice that where each request is a hello with a record to check.
+Fifty newcomers at once send some three hundred in their first seconds. Chosen."""
 
 MAX_WAIT_S: Final = 5.0
-"""A stranger's request that would have to wait longer is refused: half of anybody's patience for the first byte of an
-answer (network.request_timeout_s)."""
+"""A stranger's request that would have to wait longer is refused: half of the time that a peer waits for the first byte
+of an answer (network.request_timeout_s)."""
 
 SMALL_CHUNK_BYTES: Final = 64 * 1024
-"""A chunk that carries less counts as a request: of a blob that is the last one at most, or one that is not here."""
+"""A smaller chunk counts as a request. Only the last chunk of a blob is so small, or a chunk that is not here."""
 
 
 class RequestLimit:
-    """Of one node."""
+    """The request limits of one node."""
 
     def __init__(self) -> None:
         self._known = KeyedTokenBucket(burst=REQUESTS_BURST, per_s=REQUESTS_PER_S)
@@ -45,8 +45,9 @@ class RequestLimit:
         self._strangers = TokenBucket(burst=STRANGERS_BURST, per_s=STRANGERS_PER_S)
 
     def reserve(self, peer: PeerId, now: float, *, known: bool) -> float:
-        """Take up one more request; seconds to wait before it is answered. `known`: of a neighbour or a listener, or of
-        a member where keys are not free. Raises RemoteError(UNAVAILABLE): no offence, and no part of the share."""
+        """Count one more request; return the seconds to wait before it is answered. `known`: from a neighbour or a
+        listener, or from a member where keys are not free. Raises RemoteError(UNAVAILABLE), which is no offence and
+        takes no share."""
         if known:
             return self._known.reserve(peer, now)
         pause = self._stranger.reserve(peer, now)

@@ -1,6 +1,6 @@
 """Small secret files: written whole or not at all with mode 0600, read within a bound.
 
-Who keeps a secret in one says what it is (`what`, as "the identity file"), so that an error names it.
+The caller names the secret (`what`, as "the identity file"), so that an error names it.
 """
 
 import os
@@ -13,11 +13,11 @@ from gossip.core.errors import LocalError
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _HAS_MODES: Final = os.name == "posix"
-"""Elsewhere a file's mode says nothing of who may read it."""
+"""Elsewhere a file's mode does not say who may read it."""
 
 
 def write_private(path: Path, data: bytes, what: str) -> None:
-    """Write a file of its owner's alone, whole or not at all, and make its folder where there is none. Raises
+    """Write a file that its owner alone may read, whole or not at all, and create its folder if needed. Raises
     LocalError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,9 +27,9 @@ def write_private(path: Path, data: bytes, what: str) -> None:
 
 
 def read_private(path: Path, most: int, what: str, *, refuse_shared: bool) -> bytes:
-    """At most `most + 1` bytes of the file, so that one which is too long shows. Raises LocalError.
+    """Read at most `most + 1` bytes of the file, so that a file that is too long shows. Raises LocalError.
 
-    `refuse_shared`: a file that its group or the world may open is refused, as what it holds is no secret any more.
+    `refuse_shared`: refuse a file that its group or everybody may open, since its content is not secret any more.
     """
     try:
         with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """What peers sign: links of a chain, snapshot offers, peer records, goodbyes. Encoders, and strict parsers.
 
-A parser takes an `Envelope`, whose signature and scope hold, and raises RemoteError and nothing else.
+A parser takes an `Envelope` whose signature and scope are checked, and raises RemoteError and nothing else.
 """
 
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ _UPDATE_KINDS: Final = frozenset(get_args(UpdateKind))
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateHeaderBody:
-    """What a link says of its update. `size`: payload bytes. `genesis`: the initial model's digest, genesis only.
-    `state`: the address of the estimate after this link, of a marked delta only (limits.MARK_EVERY)."""
+    """What a link says of its update. `size`: payload bytes. `genesis`: the initial model's digest, in genesis links
+    only. `state`: the address of the estimate after this link, in marked deltas only (limits.MARK_EVERY)."""
 
     round: int
     kind: UpdateKind
@@ -41,7 +41,7 @@ class UpdateHeaderBody:
     state: Digest | None = None
 
     def encode(self) -> bytes:
-        """The body of the statement."""
+        """Return the body of the statement."""
         fields = (self.round, self.kind, self.codec, self.size, self.steps, self.tokens)
         if self.genesis is not None:
             return pack((*fields, self.genesis))
@@ -63,19 +63,19 @@ class UpdateHeader:
 
     @property
     def place(self) -> tuple[int, int]:
-        """(epoch, seq): where in all the peer's chains this link stands."""
+        """(epoch, seq): the position of this link in all the peer's chains."""
         return self.epoch, self.seq
 
 
 def update_header_statement(
     *, epoch: int, seq: int, prev: Digest, address: Digest, body: UpdateHeaderBody
 ) -> Statement:
-    """The statement of a link."""
+    """Return the statement of a link."""
     return Statement(kind=EnvelopeKind.LINK, epoch=epoch, seq=seq, prev=prev, payload=address, body=body.encode())
 
 
 def parse_update_header(envelope: Envelope) -> UpdateHeader:
-    """The link inside a LINK envelope."""
+    """Parse the link inside a LINK envelope."""
     stated = envelope.statement
     if stated.kind is not EnvelopeKind.LINK:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a link is expected")
@@ -120,7 +120,7 @@ def _parse_link_body(envelope: Envelope) -> UpdateHeaderBody:
 
 
 def _check_link(link: UpdateHeader) -> None:
-    """What a link may not say of itself: every honest encoder keeps these."""
+    """Refuse a link that no honest encoder writes."""
     base = link.seq == 0
     if base == (link.body.kind == "delta"):
         raise RemoteError(Reason.PROTOCOL, "a chain begins with a base, and nowhere else is one")
@@ -155,14 +155,14 @@ class SnapshotOffer:
 def snapshot_offer_statement(
     *, epoch: int, seq: int, head: Digest, address: Digest, round: int, size: int
 ) -> Statement:
-    """The statement of an offer."""
+    """Return the statement of an offer."""
     return Statement(
         kind=EnvelopeKind.OFFER, epoch=epoch, seq=seq, prev=head, payload=address, body=pack((round, size))
     )
 
 
 def parse_snapshot_offer(envelope: Envelope) -> SnapshotOffer:
-    """The offer inside an OFFER envelope."""
+    """Parse the offer inside an OFFER envelope."""
     stated = envelope.statement
     if stated.kind is not EnvelopeKind.OFFER:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where an offer is expected")
@@ -185,7 +185,7 @@ def parse_snapshot_offer(envelope: Envelope) -> SnapshotOffer:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRecord:
-    """Where a peer says it can be dialled, and beside whom it stands (tags: discovery/topology.py). Of two records the
+    """Where a peer says it can be dialled, and who its neighbours are (tags: discovery/topology.py). Of two records the
     one with the larger (epoch, version) holds."""
 
     peer: PeerId
@@ -199,14 +199,15 @@ class PeerRecord:
 def record_statement(
     *, epoch: int, version: int, addresses: tuple[str, ...], beside: tuple[bytes, ...] = ()
 ) -> Statement:
-    """The statement of a record; addresses and neighbours beyond the wire's bounds are left out."""
+    """Return the statement of a record; addresses and neighbours beyond the wire's bounds are left out."""
     kept = [address for address in addresses if len(address) <= MAX_ADDRESS_CHARS][:MAX_ADDRESSES]
     body = pack((kept, beside[:MAX_RECORD_NEIGHBOURS]))
     return Statement(kind=EnvelopeKind.RECORD, epoch=epoch, seq=version, prev=NO_DIGEST, payload=NO_DIGEST, body=body)
 
 
 def parse_record(envelope: Envelope) -> PeerRecord:
-    """The record inside a RECORD envelope; every address must name the signer, or it would send us to a stranger."""
+    """Parse the record inside a RECORD envelope; every address must name the signer, or it would send us to a
+    stranger."""
     stated = envelope.statement
     if stated.kind is not EnvelopeKind.RECORD:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a record is expected")
@@ -228,12 +229,12 @@ def parse_record(envelope: Envelope) -> PeerRecord:
 
 
 def goodbye_statement(*, epoch: int, seq: int) -> Statement:
-    """The statement of a peer that leaves the run."""
+    """Return the statement of a peer that leaves the run."""
     return Statement(kind=EnvelopeKind.GOODBYE, epoch=epoch, seq=seq, prev=NO_DIGEST, payload=NO_DIGEST, body=pack(()))
 
 
 class Stage(IntEnum):
-    """What a part is of: a member's own vector, which others take their parts of, or a part that its owner reduced."""
+    """Stage of a part: a member's own vector, which others take their parts of, or a part that its owner reduced."""
 
     WHOLE = 0
     REDUCED = 1
@@ -241,7 +242,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A blob that a member serves in an exchange (allreduce/allreduce.py), which `exchange` names; `size` in bytes."""
+    """A blob that a member serves in an all-reduce (allreduce/allreduce.py), named by `exchange`; `size` in bytes."""
 
     peer: PeerId
     exchange: Digest
@@ -253,12 +254,12 @@ class Part:
 
 
 def part_statement(*, exchange: Digest, round: int, stage: Stage, address: Digest, size: int) -> Statement:
-    """The statement of a part."""
+    """Return the statement of a part."""
     return Statement(kind=EnvelopeKind.PART, epoch=round, seq=stage, prev=exchange, payload=address, body=pack((size,)))
 
 
 def parse_part(envelope: Envelope) -> Part:
-    """The part inside a PART envelope."""
+    """Parse the part inside a PART envelope."""
     stated = envelope.statement
     if stated.kind is not EnvelopeKind.PART:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a part is expected")

@@ -21,18 +21,18 @@ thousand levels of nesting, so a generous number would turn 8 KiB of headers int
 
 
 def pack(value: object) -> bytes:
-    """msgpack of ints, strings, bytes, None, bools and nested sequences of them."""
+    """Encode ints, strings, bytes, None, bools and nested sequences of them as msgpack."""
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     return packed
 
 
 def malformed(detail: str) -> RemoteError:
-    """The refusal that every parser here ends in."""
+    """Return the refusal that every parser here raises."""
     return RemoteError(Reason.MALFORMED, detail)
 
 
 def unpack(data: bytes | bytearray, limit: int, items: int = MAX_ARRAY) -> "Fields":
-    """The fields of one msgpack array of at most `limit` bytes, no array longer than `items`. Raises RemoteError."""
+    """Parse one msgpack array of at most `limit` bytes, no array longer than `items`. Raises RemoteError."""
     if len(data) > limit:
         raise RemoteError(Reason.OVERSIZE, f"{len(data)} bytes where at most {limit} are allowed")
     try:
@@ -43,7 +43,7 @@ def unpack(data: bytes | bytearray, limit: int, items: int = MAX_ARRAY) -> "Fiel
 
 
 class Fields:
-    """The items of an array, taken in order; `end` refuses what is left over."""
+    """The items of an array, read in order; `end` refuses what is left over."""
 
     def __init__(self, value: Any) -> None:
         if type(value) is not list:
@@ -61,19 +61,19 @@ class Fields:
         return item
 
     def integer(self, most: int = MAX_COUNTER) -> int:
-        """An int in 0..most."""
+        """Read an int in 0..most."""
         value: int = self._take(int)
         if not 0 <= value <= most:
             raise malformed(f"field {self._next} is out of range")
         return value
 
     def boolean(self) -> bool:
-        """A bool."""
+        """Read a bool."""
         value: bool = self._take(bool)
         return value
 
     def text(self, most: int) -> str:
-        """Printable ASCII text of at most `most` characters: it ends up in logs and metric labels."""
+        """Read printable ASCII text of at most `most` characters: it ends up in logs and metric labels."""
         value: str = self._take(str)
         if len(value) > most:
             raise RemoteError(Reason.OVERSIZE, f"field {self._next} is longer than {most} characters")
@@ -82,25 +82,25 @@ class Fields:
         return value
 
     def binary(self, most: int) -> bytes:
-        """At most `most` bytes."""
+        """Read at most `most` bytes."""
         value: bytes = self._take(bytes)
         if len(value) > most:
             raise RemoteError(Reason.OVERSIZE, f"field {self._next} is longer than {most} bytes")
         return value
 
     def exactly(self, size: int) -> bytes:
-        """`size` bytes."""
+        """Read exactly `size` bytes."""
         value: bytes = self._take(bytes)
         if len(value) != size:
             raise malformed(f"field {self._next} does not have {size} bytes")
         return value
 
     def digest(self) -> Digest:
-        """A 32-byte digest."""
+        """Read a 32-byte digest."""
         return Digest(self.exactly(DIGEST_BYTES))
 
     def array(self, most: int) -> "Fields":
-        """A nested array of at most `most` items."""
+        """Read a nested array of at most `most` items."""
         items = self._take(list)
         if len(items) > most:
             raise RemoteError(Reason.OVERSIZE, f"field {self._next} has more than {most} items")
@@ -108,10 +108,10 @@ class Fields:
 
     @property
     def left(self) -> int:
-        """How many items have not been taken."""
+        """How many items have not been read."""
         return len(self._items) - self._next
 
     def end(self) -> None:
-        """Refuse items that nobody asked for."""
+        """Refuse items that the format does not have."""
         if self.left:
             raise malformed(f"{self.left} fields too many")

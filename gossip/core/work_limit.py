@@ -1,16 +1,16 @@
 """How much computing the neighbours' updates may cost: seconds of work, of one neighbour and of all together.
 
-The sender of an update chooses its codec and how often it publishes, and both cost it next to nothing: the slowest
-codec takes eighteen times as long to read as the default one, and an update may be of a hundred kilobytes for a model
-of any size. So what reading took is measured by whoever reads, and paid from a budget. A neighbour that has spent its
-budget waits, and nothing else happens to it: what it published meanwhile is caught up with link by link, or by one
-snapshot. It is no offence, for an honest member may have a codec of its own.
+The sender of an update chooses its codec and how often it publishes, and both cost it almost nothing: the slowest codec
+takes eighteen times as long to read as the default one, and an update may have a hundred kilobytes for a model of any
+size. So the reader measures how long reading took, and pays it from a budget. A neighbour that has spent its budget
+waits, and nothing else happens to it: what it published meanwhile is caught up with link by link, or by one snapshot.
+It is no offence, for an honest member may have a codec of its own.
 
-There are two sources. **A round of ours** grants each neighbour what ROUND_UPDATES of our own updates take to write:
-an honest one publishes once a round, with a codec of the same kind, so that no flood of others ever holds it up.
-**Time** grants the rest: newcomers that catch up, members whose rounds are shorter than ours, costly codecs. That is
-shared: PEER_SHARE of a core for each, SHARE for all of them together, whoever comes in turn. A node that has not
-trained yet, or never does (an observer), has nothing that reading could hold up, and reads with up to half of a core.
+There are two sources. **A round of ours** grants each neighbour the time that writing ROUND_UPDATES of our own updates
+takes: an honest neighbour publishes once a round, with a codec of the same kind, so that no flood of others ever delays
+it. **Time** grants the rest: for newcomers that catch up, members with shorter rounds than ours, costly codecs. That is
+shared: PEER_SHARE of a core for each, SHARE for all of them together, in the order of asking. A node that has not
+trained yet, or never does (an observer), has nothing that reading could delay, and reads with up to half of a core.
 """
 
 from collections.abc import Collection
@@ -21,40 +21,40 @@ from gossip.core.ids import PeerId
 from gossip.core.rate_limit import KeyedTokenBucket, TokenBucket
 
 LEAST_WORK_S: Final = 0.005
-"""What an update costs at least, whatever its codec: its signature, its pull, a turn of the lock and of a thread. So a
+"""The least cost of an update, whatever its codec: its signature, its pull, a turn of the lock and of a thread. So a
 neighbour that publishes more than its rounds is held to PEER_SHARE / LEAST_WORK_S = 5 updates a second beyond those.
 Chosen: a node that does little else takes three to five milliseconds of CPU for each."""
 
 ROUND_UPDATES: Final = 2.0
-"""Of our own updates, whose writing a round of ours grants a neighbour for reading. Writing is reading and more: a
-codec that takes twice as long as ours is still followed from round to round."""
+"""One round of ours grants a neighbour, for reading, the time of writing so many of our own updates. Writing includes
+reading: a codec that takes twice as long as ours is still followed from round to round."""
 
 ROUNDS_SAVED: Final = 8.0
-"""Rounds for which a grant is saved up: a neighbour whose link was down catches up with as many links before a snapshot
+"""Rounds for which grants accumulate: a neighbour whose link was down catches up with as many links before a snapshot
 serves it better (limits.MAX_LINKS)."""
 
 PEER_SHARE: Final = 1 / 40
 PEER_BURST_S: Final = 1.0
 SHARE: Final = 1 / 10
 BURST_S: Final = 4.0
-"""Seconds of work a second, and at once: of one neighbour, and of all, beyond what rounds grant. Chosen: utilization
-stays above 0.9 whatever eight liars send, and a newcomer's first eight updates wait for nothing up to a model of some
-25M parameters (0.1 s each)."""
+"""Seconds of work per second, and at once: for one neighbour, and for all, beyond what rounds grant. Chosen:
+utilization stays above 0.9 whatever eight liars send, and a newcomer's first eight updates never wait for a model of up
+to some 25M parameters (0.1 s each)."""
 
 IDLE_PEER_SHARE: Final = 1 / 16
 IDLE_PEER_BURST_S: Final = 8.0
 IDLE_SHARE: Final = 1 / 2
 IDLE_BURST_S: Final = 64.0
-"""The same of a node that does not train: half of a core, an eighth of it for each of eight neighbours; at once as much
-as a newcomer to a model of 100M parameters needs for eight snapshots and the links after them."""
+"""The same for a node that does not train: half of a core, an eighth of it for each of eight neighbours; at once as
+much as a newcomer to a model of 100M parameters needs for eight snapshots and the links after them."""
 
 TOLD_EVERY_S: Final = 600.0
 TOLD_BURST: Final = 4
-"""A neighbour that is held back is told of once in ten minutes, and four at once: it may come and go."""
+"""Events for a neighbour that is held back: one in ten minutes, and four at once, since it may come and go."""
 
 
 class _Time:
-    """What time grants: to each neighbour its part, to all together no more than the whole."""
+    """What time grants: each neighbour its part, and all together no more than the whole."""
 
     def __init__(self, *, peer_burst: float, peer_share: float, burst: float, share: float) -> None:
         self._peer = KeyedTokenBucket(burst=peer_burst, per_s=peer_share)
@@ -70,7 +70,7 @@ class _Time:
 
 @dataclass
 class _Account:
-    """Of one neighbour, in seconds: what rounds have granted and is left, its newest update, and all of them."""
+    """One neighbour's account in seconds: what is left of the rounds' grants, its newest update, and all of them."""
 
     granted: float = 0.0
     newest: float = 0.0
@@ -83,7 +83,7 @@ class WorkLimit:
     def __init__(self, neighbours: Collection[PeerId]) -> None:
         self.total = 0.0
         self.typical_s: float | None = None
-        """What writing one of our own updates takes; None before the first."""
+        """Seconds that writing one of our own updates takes; None before the first."""
         self._neighbours = neighbours
         self._accounts: dict[PeerId, _Account] = {}
         self._time = _Time(
@@ -96,11 +96,11 @@ class WorkLimit:
         return len(self._accounts)
 
     def spent(self) -> dict[PeerId, float]:
-        """Seconds by neighbour, since it became one."""
+        """Return the seconds by neighbour, since it became one."""
         return {peer: self._account(peer).spent for peer in self._neighbours}
 
     def trained(self, encode_s: float) -> None:
-        """A round of ours was trained, and writing its update took so many seconds: every neighbour has its grant."""
+        """Grant every neighbour its share for a round of ours, whose update took so many seconds to write."""
         if self.typical_s is None:
             self._time = _Time(peer_burst=PEER_BURST_S, peer_share=PEER_SHARE, burst=BURST_S, share=SHARE)
             self.typical_s = max(encode_s, LEAST_WORK_S)
@@ -111,7 +111,7 @@ class WorkLimit:
             account.granted = min(saved, ROUNDS_SAVED * self.typical_s)
 
     def spend(self, peer: PeerId, seconds: float, now: float) -> None:
-        """Reading an update of `peer` took so long. It may have left meanwhile."""
+        """Note how long reading an update of `peer` took. It may have left meanwhile."""
         self.total += seconds
         account, cost = self._account(peer), max(seconds, LEAST_WORK_S)
         account.spent, account.newest = account.spent + seconds, cost
@@ -120,13 +120,13 @@ class WorkLimit:
         self._time.spend(peer, cost - granted, now)
 
     def pause(self, peer: PeerId, now: float) -> float:
-        """Seconds until the next update of `peer` may be read, if no round of ours ends before; 0: now. What it will
-        cost is taken to be what the last one did."""
+        """Return the seconds until the next update of `peer` may be read, if no round of ours ends before; 0: now. The
+        last update's cost is taken as the estimate."""
         account = self._account(peer)
         return 0.0 if account.granted >= max(account.newest, LEAST_WORK_S) else self._time.pause(peer, now)
 
     def complaint(self, peer: PeerId, now: float) -> str | None:
-        """What to tell of a neighbour that is held back; None where that was told of late."""
+        """Return the message about a neighbour that is held back; None where it was sent lately."""
         if not self._told.has(peer, now) or not self._told_all.take(1, now):
             return None
         self._told.take(peer, now)
@@ -137,7 +137,8 @@ class WorkLimit:
         )
 
     def _account(self, peer: PeerId) -> _Account:
-        """Kept of neighbours alone: what a peer that has left owes is in the buckets, of which there are 1,024."""
+        """Return the account of a neighbour. Only neighbours have one: the debt of a peer that left is in the 1,024
+        buckets."""
         if peer not in self._neighbours:
             return _Account()
         if peer not in self._accounts:

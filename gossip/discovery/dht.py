@@ -1,8 +1,8 @@
-"""A member's part in finding others by their ids: whom it tells of, whom it takes into its table, what it asks.
+"""A member's part in finding others by their ids: which records it passes on, whom its table holds, what it asks.
 
-Whoever is of the run may ask, neighbour or not. Its own record comes with the question, as in a hello: it is probed
-(reachability/probe_task.py), and once it has answered it is one that others are told of. So a newcomer that looks up
-its own id is known to those nearest to it.
+Any peer of the run may ask, neighbour or not. Its own record comes with the question, as in a hello. It is probed
+(reachability/probe_task.py), and once it has answered its record is passed on. So a newcomer that looks up its own id
+becomes known to the members nearest to it.
 """
 
 from collections import OrderedDict
@@ -21,33 +21,34 @@ from gossip.discovery.routing_table import BUCKET, PLACE_BITS, RoutingTable, nea
 
 FINDS_BURST: Final = 16
 FINDS_PER_S: Final = 0.5
-"""Find requests of a peer that are answered: a lookup asks it once, and a node makes one in five minutes, but for those
-that its runtime wants. Each costs 1 ms, most of it to write sixteen records out."""
+"""Find requests per second of a peer that are answered: a lookup asks a peer once, and a node makes one in five
+minutes, besides those that its runtime wants. Each costs 1 ms, most of it to write sixteen records."""
 
 MAX_CALLERS: Final = 64
 CALLER_S: Final = 120.0
-"""Askers that are gone again, and are probed nevertheless, and for how long: two tries with a minute between."""
+"""Seconds for which askers that have disconnected are still probed: two tries with a minute between."""
 
 
 def named(place: int) -> Digest:
-    """A place as it travels: 32 bytes, big-endian."""
+    """Return the wire form of a place: 32 bytes, big-endian."""
     return Digest(place.to_bytes(PLACE_BITS // 8, "big"))
 
 
 def placed(target: Digest) -> int:
-    """The place that 32 bytes name."""
+    """Return the place that 32 bytes name."""
     return int.from_bytes(target, "big")
 
 
 def asker_of(request: FindRequest, scope: Scope, peer: PeerId) -> PeerRecord | None:
-    """The record that the asker gives of itself, if any. Raises RemoteError."""
+    """Return the record that the asker gives of itself, if any. Raises RemoteError."""
     if not request.record:
         return None
     return parse_record(open_from(request.record, scope, peer, EnvelopeKind.RECORD))
 
 
 class KademliaNode:
-    """The table, and both ends of a find request. `dialable(peer, now)`: whether we want to hear of a peer at all."""
+    """The routing table, and both ends of a find request. `dialable(peer, now)`: whether a peer is of use to us at
+    all."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class KademliaNode:
     ) -> None:
         self.table = RoutingTable(me, scope)
         self.record = b""
-        """Our own, as it was last signed."""
+        """Our own record, as it was last signed."""
         self._me = me
         self._scope = scope
         self._genesis = genesis
@@ -71,13 +72,13 @@ class KademliaNode:
         self._seen: frozenset[PeerId] = frozenset()
 
     def place(self, peer: PeerId) -> int:
-        """Where a peer stands."""
+        """Return a peer's place."""
         return place_of_id(self._scope, peer)
 
     # -- asked
 
     def on_find(self, peer: PeerId, request: FindRequest, now: float) -> tuple[bytes, list[bytes]]:
-        """Our record, and those of the members that stand nearest to the target. Raises RemoteError."""
+        """Return our record, and those of the members that are nearest to the target. Raises RemoteError."""
         if not self._finds.take(peer, now):
             raise RemoteError(Reason.FLOODED, "too many find requests")
         check_run(request, self._scope, self._genesis)
@@ -87,7 +88,7 @@ class KademliaNode:
         return self.record, found
 
     def awaits(self, peer: PeerId, now: float) -> bool:
-        """Whether somebody who has asked us, and may be gone again, is to be probed."""
+        """Return whether a peer that has asked us, and may have disconnected, is to be probed."""
         return self._callers.get(peer, now) > now
 
     def _nearest(self, target: int, asker: PeerId, now: float) -> list[PeerRecord]:
@@ -110,15 +111,15 @@ class KademliaNode:
     # -- asking
 
     def request(self, target: int) -> FindRequest:
-        """What to ask for those nearest to a place."""
+        """Return the request for the members nearest to a place."""
         scope = self._scope
         return FindRequest(
             swarm=scope.swarm, run=scope.run, genesis=self._genesis, target=named(target), record=self.record
         )
 
     def begin(self, target: int, now: float, also: list[PeerRecord], *, member: bool) -> Lookup:
-        """A lookup that sets out from those that we know; `also`: from these. `member`: of who stands there, not of
-        the place."""
+        """Begin a lookup from the members that we know; `also`: from these too. `member`: look for the member at the
+        place, not for those around it."""
         self.table.looked_up(target, now)
         known = self._peerstore.of_standing(RecordTrust.VERIFIED, RecordTrust.KEPT)
         seeds = {each.peer: each for each in (*also, *nearest(known, self._scope, target), *self.table.closest(target))}
@@ -126,8 +127,8 @@ class KademliaNode:
         return Lookup(target=target, me=self._me, scope=self._scope, seeds=list(seeds.values()), width=width)
 
     def on_answer(self, lookup: Lookup, peer: PeerId, raw: bytes | bytearray) -> PeerId | None:
-        """What `peer` answered in this lookup; whom to probe for its place in the table, if anybody. Raises Refused or
-        RemoteError: then it counts as no answer."""
+        """Process the answer of `peer` in this lookup; return whom to probe for its place in the table, if anybody.
+        Raises Refused or RemoteError: then it counts as no answer."""
         try:
             own, raws = parse_find_answer(raw)
             record = parse_record(open_from(own, self._scope, peer, EnvelopeKind.RECORD)) if own else None
@@ -143,7 +144,7 @@ class KademliaNode:
     # -- the table
 
     def look(self, now: float) -> list[PeerId]:
-        """Take in whom we have verified since, and drop who is gone; whom to probe for their places."""
+        """Add peers that were verified since, and drop those that are gone; return whom to probe for their places."""
         for peer in self.table.peers():
             if not self._dialable(peer, now):
                 self.table.forget(peer)

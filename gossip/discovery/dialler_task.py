@@ -1,15 +1,15 @@
-"""Finds neighbours: dials bootstrap and learned addresses, and greets whoever is connected.
+"""Finds neighbours: dials bootstrap and learned addresses, and says hello to connected peers.
 
-While there are fewer neighbours than we look for, every address that is due is tried: first those of whom the rings put
-beside us, if what we hear is true (discovery/topology.py; they are tried also when all places are taken: a dial is how
-they come to have a right to one), then the operator's, those of peers that we have reached before, and what others told
-us, in which networks take turns. All have a back-off with jitter. The operator's are tried for as long as it takes; a
-learned record is dropped when it has failed a few times, but not while nobody at all is connected: then the fault is
-ours, and the peerstore is the way back. A connection is made a neighbour by a hello, which is tried again as well: the
-far end may be full, or not ready yet.
+While there are fewer neighbours than we look for, every address that is due is tried. First come the peers that the
+rings put beside us if the reports are true (discovery/topology.py); they are tried even when all places are taken,
+since a dial is how they get a right to one. Then come the operator's peers, then those that we have reached before, and
+then those that others reported, in which networks take turns. All have a back-off with jitter. The operator's are tried
+for as long as it takes. A learned record is dropped when it has failed a few times, but not while nobody at all is
+connected: then the fault is ours, and the peerstore is the way back. A hello makes a connection a neighbour. It is
+repeated too: the far end may be full, or not ready yet.
 
-What others told us may be a victim's address, told to a thousand nodes at once. So such addresses are dialled one at a
-time of a host, and a host or a peer that did not answer more and more rarely, whatever is told of it.
+An address that others report may be a victim's, reported to a thousand nodes at once. So such addresses are dialled one
+at a time for each host, and a host or a peer that did not answer more and more rarely, whatever is reported of it.
 """
 
 import random
@@ -30,45 +30,46 @@ from gossip.updates.hello_task import say_hello
 from gossip.updates.mesh import Mesh
 
 MAX_DIALS: Final = 4
-"""Dials under way: half the default degree, so that a start overshoots it seldom. Hellos do not count, or a few
-connected peers that never answer them would keep us from dialling anybody."""
+"""Dials under way: half the default degree, so that the number of neighbours seldom overshoots at the start. Hellos do
+not count, or a few connected peers that never answer them would keep us from dialling anybody."""
 
 MAX_DIALS_ALONE: Final = 16
-"""The same while nobody is connected: after an outage much of the peerstore may be gone, and each takes its time."""
+"""The same while nobody is connected: after an outage many peers of the peerstore may be gone, and each dial takes
+time."""
 
 FORGET_AFTER: Final = 6
 """Failed dials of each address (of all together, where the record is unverified) after which a learned record is
-dropped: a minute of back-off; others may tell us again."""
+dropped: a minute of back-off; others may report it again."""
 
 RUMOUR_MAX_S: Final = 3600.0
-"""Longest back-off of a peer or host that we know by an unverified record and that did not answer. With a doubling
-pause that is a dozen dials in the first hour and one in each later one, so that a victim has little of a thousand
-nodes' dials."""
+"""Longest back-off in seconds of a peer or host that we know by an unverified record and that did not answer. With a
+doubling pause that is a dozen dials in the first hour and one in each later one, so that few of a thousand nodes' dials
+hit a victim."""
 
 VISIT_EVERY_S: Final = 30.0
-"""How often a node that looks for no neighbour exchanges hellos with one that it knows only from records. So members
-come to know others than their neighbours' neighbours, and records of who has left are found out. Two dials a minute are
-less than what heartbeats cost, and of 64 members each has met all others in half an hour."""
+"""Seconds between two visits: a node that looks for no neighbour exchanges hellos with a peer that it knows only from
+records. So members learn of others than their neighbours' neighbours, and records of members that left are detected.
+Two dials a minute are less than what heartbeats cost, and of 64 members each has met all others in half an hour."""
 
 MAX_HINTS: Final = 64
-"""Addresses that a local network tells of, and that are tried like unverified records; the oldest goes first."""
+"""Addresses from the local network, which are tried like unverified records; the oldest is dropped first."""
 
 MAX_LOST: Final = 16
-"""Peers that belong beside us or are the operator's, and answer nowhere, that are remembered to be looked up by id."""
+"""Peers that belong beside us or are the operator's, answer nowhere, and are remembered to be looked up by id."""
 
 CALL_ADDRESSES: Final = 2
-"""Addresses of one peer that are tried for one question of a lookup: it has others to ask."""
+"""Addresses of one peer that are tried for one question of a lookup: it can ask others."""
 
 MAX_FILE_PEERS: Final = 256
 """Lines of the peers file that are used: as many as records are kept."""
 
 
 class Dialler:
-    """One task that ticks, and a short-lived one for each dial or hello."""
+    """One periodic task, and a short-lived one for each dial or hello."""
 
     def __init__(self, context: ServiceContext, mesh: Mesh, peerstore: PeerStore, rng: random.Random) -> None:
-        """`mesh` says who is wanted, `peerstore` where each can be dialled. What becomes of a dial is the engine's to
-        hear: here nothing in them is changed."""
+        """`mesh` says who is wanted, `peerstore` where each can be dialled. The dialler changes neither: it reports the
+        result of a dial to the engine."""
         config = context.config
         self._context = context
         self._mesh = mesh
@@ -81,13 +82,13 @@ class Dialler:
         self._rumours = Backoff(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._hosts = Backoff(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._refusals = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
-        # Quick at first, then no quicker than heartbeats: neighbours take twice as many hellos, and charge for more.
+        # Quick at first, then no quicker than heartbeats: neighbours accept twice as many hellos, and charge for more.
         self._asks = Backoff(least=config.redial_min_s, most=max(config.redial_max_s, config.heartbeat_s), rng=rng)
         self._address_prober = AddressProber(
             context, Backoff(least=config.redial_max_s, most=RUMOUR_MAX_S, rng=rng), self._hosts
         )
         self.lost: OrderedDict[PeerId, None] = OrderedDict()
-        """Who belongs beside us, or is the operator's, and answers at none of its addresses."""
+        """Peers that belong beside us, or are the operator's, and answer at none of their addresses."""
         self._dialling: dict[PeerId, str] = {}
         self._greeting: set[PeerId] = set()
         self._complained: set[str] = set()
@@ -96,12 +97,12 @@ class Dialler:
         self._visit_at = 0.0
 
     def connected(self, peer: PeerId) -> None:
-        """Greet a new connection at once."""
+        """Say hello on a new connection at once."""
         self._hellos.succeeded(peer)
         self._woken.beat()
 
     def hint(self, address: str) -> None:
-        """An address at which a member may be; nobody has proved it."""
+        """Add an unproved address at which a member may be."""
         self._hints[address] = peer_in(address)
         self._hints.move_to_end(address)
         while len(self._hints) > MAX_HINTS:
@@ -110,22 +111,22 @@ class Dialler:
 
     @property
     def idle(self) -> bool:
-        """Return whether nobody is being dialled."""
+        """Return whether no dial is under way."""
         return not self._dialling
 
     def operators(self) -> list[PeerRecord]:
-        """The operator's peers, as a lookup may begin with them: nobody has signed these addresses."""
+        """Return the operator's peers as seeds for a lookup: these addresses are unsigned."""
         return [PeerRecord(peer=peer, epoch=0, version=0, addresses=(it,), raw=b"") for it, peer in self._bootstrap()]
 
     def found(self, peer: PeerId) -> None:
-        """It has answered, at an address of a newer record: it is dialled at once if it is wanted."""
+        """Note that a peer answered at an address of a newer record: it is dialled at once if it is wanted."""
         self.lost.pop(peer, None)
         self._context.engine.peer_found(peer)
         self._woken.beat()
 
     async def call(self, record: PeerRecord, within_s: float) -> bool:
         """Connect to a peer for a question, unless its addresses are not due: they have the same pauses as all others.
-        Whether it is connected."""
+        Return whether it is connected."""
         peer = record.peer
         if peer in self._context.transport.peers:
             return True
@@ -150,7 +151,7 @@ class Dialler:
         ]
 
     async def run(self) -> None:
-        """Dial and greet until cancelled."""
+        """Dial and say hello until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._look_round()
@@ -163,7 +164,7 @@ class Dialler:
                     await self._woken.wait()
 
     def _look_round(self) -> None:
-        """Who is newly put beside us is tried at once, whatever it said when it was not."""
+        """Try peers that the rings newly put beside us at once, even if they refused us before."""
         before = self._mesh.belonging
         self._context.engine.look_round(trio.current_time())
         for peer in self._mesh.belonging - before:
@@ -189,7 +190,7 @@ class Dialler:
             nursery.start_soon(self._dial, address, peer)
 
     def _ask_some(self, nursery: trio.Nursery) -> None:
-        """With places left and nobody to dial: ask a neighbour for more addresses, before its next heartbeat does."""
+        """Ask a neighbour for more addresses before its next heartbeat, when we have places left and nobody to dial."""
         now = trio.current_time()
         due = [peer for peer in self._mesh.table if self._asks.due(peer, now) and peer not in self._greeting]
         if due and self._mesh.has_places and not self._dialling:
@@ -199,7 +200,7 @@ class Dialler:
             nursery.start_soon(self._greet, peer)
 
     def _visit_somebody(self, nursery: trio.Nursery) -> None:
-        """Beyond a full mesh, once we have the neighbours that we look for: meet another member, and part again."""
+        """Beyond a full mesh, once we have the neighbours that we look for: meet another member, then disconnect."""
         now = trio.current_time()
         if self._mesh.has_places or not self._mesh.wide or now < self._visit_at or self._dialling:
             return
@@ -219,8 +220,8 @@ class Dialler:
             self._greeting.discard(peer)
 
     def _due(self, mine: list[tuple[str, PeerId]], only: frozenset[PeerId] | None) -> list[tuple[str, PeerId]]:
-        """Addresses to try now, one a peer: those of whom the rings put beside us first, then `mine`, then those that
-        we have reached before. `only`: of these peers alone, whatever there are places for."""
+        """Return addresses to try now, one for each peer: first peers that the rings put beside us, then `mine`, then
+        those that we have reached before. `only`: only these peers, whatever free places there are."""
         now, connected = trio.current_time(), self._context.transport.peers
         chosen: dict[PeerId, str] = {}
         hosts = set(self._dialling.values())
@@ -238,8 +239,8 @@ class Dialler:
         return sorted(pairs, key=lambda pair: (pair[1] not in belonging, turns[pair[1]]))
 
     def _turns(self, peers: list[PeerId]) -> dict[PeerId, int]:
-        """Which of its network each peer is, after our neighbours: the first of each network is dialled before any
-        second one, or a crowd's many records would stand before everybody else's. The operator's come first."""
+        """Return each peer's rank in its network, after our neighbours: the first of each network is dialled before any
+        second one, or a crowd's many records would come before everybody else's. The operator's come first."""
         counted = Counter(map(self._mesh.group_of, self._mesh.table))
         turns = {}
         for peer in peers:
@@ -256,7 +257,7 @@ class Dialler:
         return host not in hosts and self._hosts.due(host, now) and self._rumours.due(peer, now)
 
     def _bootstrap(self) -> list[tuple[str, PeerId]]:
-        """The operator's addresses in a random order, so that not all nodes hit the first of the list."""
+        """Return the operator's addresses in a random order, so that not all nodes dial the first of the list."""
         addresses = dict(self._configured)
         path = self._context.config.peers_file
         for address in addresses_in(path)[:MAX_FILE_PEERS] if path else []:
@@ -285,7 +286,7 @@ class Dialler:
             self._context.warn(why)
 
     async def _dial(self, address: str, peer: PeerId, within_s: float | None = None) -> bool:
-        """Return whether it answered."""
+        """Dial an address; return whether the peer answered."""
         within_s = self._context.config.dial_timeout_s if within_s is None else within_s
         why = f"no answer within {within_s:g} s"
         try:
@@ -307,7 +308,8 @@ class Dialler:
         return False
 
     def _note_reached(self, address: str, peer: PeerId) -> None:
-        """Where the peer has dialled us meanwhile, that connection may be all that there is: a probe shows the rest."""
+        """Note the address. If the peer has dialled us meanwhile there may be only that connection: a probe shows the
+        rest."""
         transport = self._context.transport
         if not transport.dialled_us(peer):
             self._context.engine.peer_reached(peer, address, transport.network_of(peer))
@@ -339,7 +341,7 @@ class Dialler:
                 self.lost.popitem(last=False)
 
     def _missed(self, address: str, peer: PeerId, now: float) -> None:
-        """A learned address does not answer, and it is not we who are cut off."""
+        """Note that a learned address does not answer, while we are not cut off ourselves."""
         if self._failed_everywhere(peer):
             self._context.engine.peer_unreachable(peer, now)
         self._rumours.failed(peer, now)
@@ -356,7 +358,7 @@ class Dialler:
             if await say_hello(self._context, peer):
                 self._hellos.succeeded(peer)
                 self._refusals.succeeded(peer)
-            else:  # not greeted again at once while it is connected, nor dialled again at once when it is not
+            else:  # not greeted again at once while connected, nor dialled again at once otherwise
                 self._hellos.failed(peer, trio.current_time())
                 self._refusals.failed(peer, trio.current_time())
         finally:

@@ -1,11 +1,11 @@
-"""One lookup: whom to ask next on the way to a place, until those nearest to it have been asked, or who stands there.
+"""One lookup: whom to ask next towards a place, until the nearest members have answered, or the wanted one has.
 
-Everybody who is asked tells of the members nearest to the target that it knows, by their signed records, and the
-nearest of all that were told are asked in turn. An answer is a word of somebody's, so it may lie: what it tells is
-asked, never believed. Who tells of nobody, or does not answer, is passed over; nobody is asked twice, and of one
-network only so many; and the whole ends after a number of questions. A liar can still send a lookup to others of its
-kind, with ids ground to be nearer than anybody honest. So it takes two ways that share nobody (S/Kademlia, Baumgart and
-Mies 2007): what is told on one is not heard on the other.
+Every member that is asked returns the signed records of the members nearest to the target that it knows, and the
+nearest of all returned are asked in turn. An answer is only a claim, so it may lie: the members that it names are
+asked, never believed. A member that names nobody, or does not answer, is passed over. Nobody is asked twice, and of one
+network only so many; and a lookup ends after a number of questions. A liar can still send a lookup to others of its
+kind, with ids ground to be nearer than any honest one. So it takes two paths that share no member (S/Kademlia, Baumgart
+and Mies 2007): what is reported on one is not used on the other.
 """
 
 from bisect import insort
@@ -23,44 +23,45 @@ from gossip.core.statements import PeerRecord, parse_record
 from gossip.discovery.routing_table import BUCKET, nearest, place_of_id
 
 ALPHA: Final = 3
-"""Questions under way at once: Kademlia's own number. One that is not answered holds up a third of a lookup."""
+"""Questions under way at once: Kademlia's own number. One that is not answered delays a third of a lookup."""
 
 PATHS: Final = 2
-"""Ways that share nobody. Each liar is on one at most; a third would cost as much as both for less."""
+"""Paths that share no member. Each liar is on one at most; a third path would cost half as much again for less gain."""
 
 WIDTH: Final = BUCKET // PATHS
-"""A way ends when so many of the nearest that it has heard of have answered: together the 16 that a lookup of a place
-is for. One of a member ends when that has answered, so it may take 16 on each way before it gives up: with a fifth
-lying, and tables as empty as after a swarm's first lookups, 9 of 300 ended too soon otherwise."""
+"""A path ends when so many of the nearest members that it knows have answered: together the 16 that a lookup of a place
+returns. A lookup of a member ends when that has answered, so it may take 16 on each path before it gives up: with a
+fifth lying, and tables as empty as after a swarm's first lookups, 9 of 300 ended too soon otherwise."""
 
 MAX_QUERIES: Final = 64
-"""Questions of one lookup: what two ways of 16 take where half of all are silent."""
+"""Questions of one lookup: what two paths of 16 take where half of all members are silent."""
 
 MAX_CANDIDATES: Final = 64
-"""Members remembered on a way, the nearest ones: four times those that may end it."""
+"""Members remembered on a path, the nearest ones: four times those that may end it."""
 
 OF_NETWORK: Final = 8
-"""Questions of a lookup to members of one /24 or /48: half of those that a way may end with, so that one network alone
-never ends it. Whom the lookup is for is asked wherever it is."""
+"""Questions of a lookup to members of one /24 or /48: half of those that a path may end with, so that one network alone
+never ends it. The wanted member is asked wherever it is."""
 
 
 def records_in(raws: Iterable[bytes], scope: Scope, known: Mapping[bytes, PeerRecord]) -> list[PeerRecord]:
-    """The records of an answer, checked; those in `known` were before. Raises RemoteError on the first that is bad."""
+    """Return the checked records of an answer; those in `known` were checked before. Raises RemoteError on the first
+    bad one."""
     return [known.get(raw) or parse_record(open_envelope(raw, scope)) for raw in raws]
 
 
 @dataclass
 class _Path:
     order: list[tuple[int, PeerId]] = field(default_factory=list)
-    """By distance: who may be asked, is being asked or has answered."""
+    """Members that may be asked, are being asked or have answered, by distance."""
     under_way: int = 0
 
 
 class Lookup:
-    """What one lookup knows. `found`: the record of who stands at the target, once it has answered itself."""
+    """The state of one lookup. `found`: the record of the wanted member, once it has answered itself."""
 
     def __init__(self, *, target: int, me: PeerId, scope: Scope, seeds: Sequence[PeerRecord], width: int) -> None:
-        """`target`: a place. `seeds`: whom to begin with. `width`: of each way."""
+        """`target`: a place. `seeds`: members to begin with. `width`: of each path."""
         self.found: PeerRecord | None = None
         self.queries = 0
         self.target = target
@@ -79,7 +80,7 @@ class Lookup:
 
     @property
     def known(self) -> dict[bytes, PeerRecord]:
-        """The records heard so far, by their bytes: they need no second check."""
+        """The records received so far, by their bytes: they need no second check."""
         return {record.raw: record for record in self._records.values() if record.raw}
 
     @property
@@ -88,7 +89,7 @@ class Lookup:
         return self.found is not None or (not self._under_way and self._pick() is None)
 
     def next(self) -> list[PeerRecord]:
-        """Return whom to ask now: each is then `answered` or `failed`."""
+        """Return whom to ask now; each must then be reported as `answered` or `failed`."""
         chosen = []
         while self.found is None and len(self._under_way) < ALPHA and (picked := self._pick()) is not None:
             path, peer = picked
@@ -101,8 +102,8 @@ class Lookup:
         return chosen
 
     def answered(self, peer: PeerId, own: PeerRecord | None, told: Sequence[PeerRecord]) -> None:
-        """`peer` told of these. `own`: its own record as it gave it. Raises RemoteError for an answer that is out of
-        order: it counts as none."""
+        """Process the records that `peer` returned. `own`: its own record as it gave it. Raises RemoteError for an
+        answer that is out of order: it counts as no answer."""
         if peer not in self._under_way:
             return
         distances = [self._distance(record.peer) for record in told]
@@ -125,10 +126,10 @@ class Lookup:
         if name in path.order:
             path.order.remove(name)
         self._failed[peer] = with_record
-        self._hear(path, self._records[peer])  # perhaps a newer one was told meanwhile
+        self._hear(path, self._records[peer])  # perhaps a newer one was received meanwhile
 
     def closest(self) -> list[PeerRecord]:
-        """Of those that answered the nearest to the target, nearest first."""
+        """Return the members that answered, nearest to the target first."""
         return nearest(self._answered.values(), self._scope, self.target)
 
     def _end(self, peer: PeerId) -> _Path:
@@ -147,7 +148,7 @@ class Lookup:
             self._records[peer] = record
         failed = self._failed.get(peer)
         if name[0] == 0 and failed is not None and _age(failed) < _age(self._records[peer]):
-            del self._failed[peer], self._asked[peer]  # an old record of whom we look for must not hide it
+            del self._failed[peer], self._asked[peer]  # an old record of the wanted member must not hide it
         if peer not in self._asked and name not in path.order:
             insort(path.order, name)
             del path.order[MAX_CANDIDATES:]

@@ -1,8 +1,9 @@
-"""Looks members up by their ids: when the runtime asks, when an old neighbour's addresses answer no more, and now and
-then for a place of its own, so that the table fills, and that others learn of us.
+"""Looks members up by their ids: when the runtime asks, when no address of an old neighbour answers any more, and now
+and then for a place of our own, so that the table fills, and others learn of us.
 
-A lookup dials strangers at the word of others, though at a signed one: by the dialler's rules, few at once, and hanging
-up on each who is nothing more to us. While everybody in the swarm has a place beside us there is nothing to look up.
+A lookup dials strangers because others named them, though with signed records. So it keeps the dialler's rules, dials
+few at once, and disconnects from each that is nothing more to us. While everybody in the swarm has a place beside us
+there is nothing to look up.
 """
 
 import random
@@ -27,32 +28,32 @@ from gossip.transport.base import TransportError
 from gossip.updates.mesh import Mesh
 
 LOOK_TABLE_S: Final = 5.0
-"""Between two looks at who was verified since: half a heartbeat."""
+"""Seconds between two looks at which peers were verified since: half a heartbeat."""
 
 FIRST_S: Final = 30.0
 REFRESH_S: Final = 300.0
-"""Pause after the first lookup of a place of our own, doubling up to the second. A swarm that starts at once has empty
-tables at first; later a lookup of 16 to 20 questions in five minutes is four messages a minute, beside the 48 hellos of
-eight neighbours."""
+"""Seconds of pause after the first lookup of a place of our own, doubling up to the second. A swarm that starts at once
+has empty tables at first; later a lookup of 16 to 20 questions in five minutes is four messages a minute, beside the 48
+hellos of eight neighbours."""
 
 QUESTION_S: Final = 5.0
-"""For a dial, and for the answer's first byte: two lost SYNs. Others know as much as a member that takes longer."""
+"""Seconds for a dial, and for the answer's first byte: two lost SYNs. A slower member knows no more than others."""
 
 MAX_LOOKUPS: Final = 2
-"""Under way at once, of 3 questions each: the runtime's wait for no refresh. Their dials count among the dialler's
-four, and are six at most."""
+"""Lookups under way at once, of 3 questions each: the runtime's need not wait for a refresh. Their dials count among
+the dialler's four, and are six at most."""
 
 EVICTIONS_BURST: Final = 4
 EVICTIONS_PER_S: Final = 1 / 15
-"""Probes of members whose place in the table somebody waits for: four a minute, whoever comes."""
+"""Probes per second of members whose place in the table another peer waits for: four a minute, however many come."""
 
 SOUGHT_MIN_S: Final = 60.0
 SOUGHT_MAX_S: Final = 3600.0
-"""Pauses before one that was lost is looked up again; who has left is found by nobody."""
+"""Longest pause in seconds before a lost peer is looked up again; one that has left is found by nobody."""
 
 
 class LookupTask:
-    """One task that keeps the table, and as many lookups as are wanted."""
+    """One task that maintains the table, and runs lookups as they are wanted."""
 
     def __init__(
         self,
@@ -71,14 +72,14 @@ class LookupTask:
         self._dialler = dialler
         self._rng = rng
         self._slots = trio.Semaphore(MAX_LOOKUPS)
-        self._asked = KeyedTokenBucket(burst=FINDS_BURST / 2, per_s=FINDS_PER_S / 2)  # half of what others take of us
+        self._asked = KeyedTokenBucket(burst=FINDS_BURST / 2, per_s=FINDS_PER_S / 2)  # half of what others accept
         self._evictions = KeyedTokenBucket(burst=EVICTIONS_BURST, per_s=EVICTIONS_PER_S)
         self._sought = Backoff(least=SOUGHT_MIN_S, most=SOUGHT_MAX_S, rng=rng)
         self._pause_s = FIRST_S
         self._refresh_at: float | None = None
 
     async def run(self) -> None:
-        """Keep the table until cancelled."""
+        """Maintain the table until cancelled."""
         while True:
             await trio.sleep(LOOK_TABLE_S)
             for peer in self._dht.look(trio.current_time()):
@@ -89,8 +90,8 @@ class LookupTask:
                 await self._seek_one()
 
     async def find(self, peer: PeerId) -> tuple[str, ...] | None:
-        """Where a member of our run can be dialled, as it has signed and answered to; None when it was not found. What
-        is known already is not looked up."""
+        """Return where a member of our run can be dialled, by its signed and proved record; None when it was not found.
+        A known member is not looked up."""
         if peer == self._context.engine.me:
             return self._context.addresses()
         if (known := self._known(peer)) is not None:
@@ -99,7 +100,7 @@ class LookupTask:
         return None if found is None or found.peer != peer else found.addresses
 
     async def _look_up(self, target: int, *, member: bool) -> Lookup:
-        """Ask on towards a place, until the nearest have been asked or who stands there has answered."""
+        """Ask members towards a place, until the nearest have been asked or the wanted one has answered."""
         async with self._slots:
             lookup = self._dht.begin(target, trio.current_time(), self._dialler.operators(), member=member)
             async with trio.open_nursery() as nursery:
@@ -151,7 +152,8 @@ class LookupTask:
         return None
 
     async def _hang_up(self, peer: PeerId) -> None:
-        """On whom we dialled for a question alone. Who may become a neighbour is being greeted."""
+        """Disconnect from a peer that we dialled only for a question. One that may become a neighbour is greeted
+        instead."""
         if peer in self._context.transport.peers and not self._mesh.has_room_for(peer, trio.current_time()):
             with trio.CancelScope(shield=True):
                 await self._context.transport.disconnect(peer)
@@ -159,7 +161,7 @@ class LookupTask:
     # -- the table
 
     async def _doubt(self, peer: PeerId) -> None:
-        """Somebody waits for its place: has it gone?"""
+        """Probe a member whose place in the table another peer waits for."""
         if peer in self._context.transport.peers:
             self._dht.table.alive(peer)
         elif self._evictions.take("", trio.current_time()):
@@ -172,11 +174,11 @@ class LookupTask:
                 self._dht.table.alive(peer)
 
     def _missed(self, peer: PeerId) -> None:
-        if self._context.transport.peers:  # else it is we who are cut off
+        if self._context.transport.peers:  # otherwise we are cut off ourselves
             self._dht.table.failed(peer)
 
     async def _refresh_if_due(self) -> None:
-        """Our own place first, and then whichever bucket was looked up longest ago."""
+        """Refresh our own place first, and then the bucket that was looked up longest ago."""
         now = trio.current_time()
         if self._refresh_at is None:
             self._refresh_at = now
@@ -190,7 +192,7 @@ class LookupTask:
         self._pause_s = min(REFRESH_S, 2 * self._pause_s)
 
     async def _seek_one(self) -> None:
-        """One of those that belong beside us, or that the operator named, and whose every address has failed."""
+        """Look up one peer that belongs beside us, or that the operator named, and whose every address has failed."""
         now = trio.current_time()
         there = self._context.transport.peers
         due = [peer for peer in self._dialler.lost if peer not in there and self._sought.due(peer, now)]

@@ -1,10 +1,10 @@
-"""Members on the same local network, found by multicast DNS (RFC 6762, RFC 6763): no address has to be told.
+"""Members on the same local network, found by multicast DNS (RFC 6762, RFC 6763): nobody has to enter an address.
 
-The service's name is a hash of the swarm and run, so that a network is not told what is trained on it. What is heard
-proves nothing: addresses come to the dialler as hints, which it dials with the care that it has for unverified records,
-and only addresses of local networks are taken, so that nobody on the LAN sends members to somebody outside it.
+The service's name is a hash of the swarm and run, so that a network does not learn what is trained on it. Received
+names prove nothing: addresses go to the dialler as hints, which it dials with the same care as unverified records. Only
+addresses of local networks are accepted, so that nobody on the LAN sends members to an outside host.
 
-python-zeroconf keeps the protocol, in a thread of its own and with bounded tables (10,000 records, 512 deferred
+python-zeroconf implements the protocol, in a thread of its own and with bounded tables (10,000 records, 512 deferred
 packets). py-libp2p's own wrapper of it is not used: it sleeps in zeroconf's callbacks, writes the peer store from that
 thread, keeps every service that was ever named, and announces on one name for all of libp2p.
 """
@@ -32,39 +32,40 @@ if TYPE_CHECKING:
 DOMAIN: Final = b"p2ptrain-mdns-v1\x00"
 
 LOOK_S: Final = 2.0
-"""Between two looks at what the thread has heard: nobody waits for a neighbour on a LAN for less."""
+"""Seconds between two looks at what the thread has heard: a neighbour on a LAN is not needed sooner."""
 
 LOOK_AGAIN_S: Final = 60.0
-"""A service whose addresses were asked for is not asked again before."""
+"""Seconds until a service whose addresses were requested is asked again."""
 
 MAX_NAMES: Final = 64
 """Services that wait to be asked for their addresses, and eight times as many that were: a LAN has fewer members."""
 
 MAX_LABEL_CHARS: Final = 63
-"""One part of a DNS name (RFC 1035, 2.3.4)."""
+"""Letters in one part of a DNS name (RFC 1035, 2.3.4)."""
 
 MAX_ASKED_AT_ONCE: Final = 8
 ASK_S: Final = 1.0
 """Services asked in one look, and how long each may take to answer: on a LAN it takes milliseconds."""
 
 CLOSE_S: Final = 2.0
-"""For the goodbye packets: zeroconf sends three, a quarter of a second apart."""
+"""Seconds for the goodbye packets: zeroconf sends three, a quarter of a second apart."""
 
 
 def service_type(scope: Scope) -> str:
-    """The name under which members of a run look for each other; 15 characters are the most that DNS-SD allows."""
+    """Return the name under which members of a run look for each other; DNS-SD allows 15 characters at most."""
     named = hashlib.blake2b(DOMAIN + scope.swarm + scope.run, digest_size=5).hexdigest()
     return f"_p2t{named}._udp.local."
 
 
 def names_a_member(name: str, service: str) -> bool:
-    """Whether it is a peer id of this service type: anyone on the LAN may name any, and zeroconf raises at some."""
+    """Return whether a name is a peer id of this service type: anyone on the LAN may send any name, and some make
+    zeroconf raise."""
     peer = name.removesuffix(f".{service}")
     return peer != name and peer.isascii() and peer.isalnum() and len(peer) <= MAX_LABEL_CHARS
 
 
 def is_local(address: str) -> bool:
-    """Whether a multiaddr leads to a local network, by number."""
+    """Return whether a multiaddr leads to a local network, by number."""
     parts = address.split("/")
     try:
         host = ipaddress.ip_address(parts[2]) if parts[1] in ("ip4", "ip6") else None
@@ -75,14 +76,14 @@ def is_local(address: str) -> bool:
 
 
 def worth_telling(addresses: Sequence[str]) -> list[str]:
-    """Of our addresses those that a LAN can use: loopback ones where there are no others."""
+    """Return those of our addresses that a LAN can use: loopback ones where there are no others."""
     local = [each for each in addresses if is_local(each) and len(each) <= MAX_ADDRESS_CHARS - len("a0=")]
     beyond = [each for each in local if not each.startswith(("/ip4/127.", "/ip6/::1/"))]
     return (beyond or local)[:MAX_ADDRESSES]
 
 
 def addresses_of(properties: Mapping[bytes, bytes | None], me: PeerId) -> list[str]:
-    """What a service's TXT record says: local multiaddrs of one peer that is not us; the rest is passed over."""
+    """Return what a service's TXT record says: local multiaddrs of one peer that is not us; the rest is ignored."""
     found: list[str] = []
     for key in sorted(properties)[: 2 * MAX_ADDRESSES]:
         value = properties[key] or b""
@@ -97,7 +98,7 @@ def addresses_of(properties: Mapping[bytes, bytes | None], me: PeerId) -> list[s
 
 
 class _Heard:
-    """Names that zeroconf's thread has heard, and ours has yet to look at: each once, the oldest goes first."""
+    """Names that zeroconf's thread has heard, for our thread to read: each once, the oldest is dropped first."""
 
     def __init__(self) -> None:
         self._names: deque[str] = deque(maxlen=MAX_NAMES)
@@ -119,8 +120,8 @@ class _Heard:
 
 
 class Mdns:
-    """Tells the local network of us, and `hint` of the addresses of others. `interfaces`: addresses of ours to speak
-    on; none: all that there are."""
+    """Announces us on the local network, and calls `hint` with others' addresses. `interfaces`: our addresses to use;
+    none: all of them."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Mdns:
 
     async def run(self) -> None:
         """Run until cancelled. Where multicast does not work, warn the operator and go on without."""
-        import zeroconf  # a tenth of a second to import: only who uses it pays
+        import zeroconf  # a tenth of a second to import: only its users pay
 
         try:
             zc, browser = await trio.to_thread.run_sync(self._open)
@@ -186,7 +187,7 @@ class Mdns:
             self._type,
             f"{self._me}.{self._type}",
             port=next((int(each[4]) for each in parts if each[3:4] == ["tcp"]), 0),
-            parsed_addresses=sorted({each[2] for each in parts}),  # without one zeroconf takes no answer for whole
+            parsed_addresses=sorted({each[2] for each in parts}),  # without one no answer is complete to zeroconf
             properties={f"a{number}": address for number, address in enumerate(addresses)},
             server=f"{self._me}.local.",
         )
@@ -208,7 +209,7 @@ class Mdns:
 
 
 def mdns_for(context: ServiceContext, hint: Callable[[str], None]) -> Mdns:
-    """For a member's service."""
+    """Return the task for a member's service."""
     return Mdns(
         scope=context.engine.scope,
         me=context.engine.me,

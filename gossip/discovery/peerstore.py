@@ -1,12 +1,13 @@
-"""Who we have heard of: signed peer records, the newest of each peer, at most 256 of them, and how far to trust each.
+"""Known peers: signed peer records, the newest of each peer, at most 256 of them, and how far to trust each.
 
 A record says where its signer can be dialled, and a signer may name any address: that of a victim, for a whole swarm to
-dial. So a record is handed on only when its signer gave it to us over its own connection and has proved its key at one
-of its addresses, to us; and in a random order, so that a stranger cannot fill everybody's peerstores at the price of
-one hello. Such records are worth keeping: `dump` and `recall` carry them over a restart. When the peerstore is full,
-what one network has beyond its share goes first, then the least trusted: of what others told, that of whoever told
-most; of the verified the newest, so that nobody loses what it has by a crowd that comes later. And in what is told
-networks take turns: a crowd of keys on one host is one of many to a newcomer."""
+dial. So a record is passed on only when its signer gave it to us over its own connection and has proved its key at one
+of its addresses, to us. Records are passed on in a random order, so that a stranger cannot fill everybody's peerstores
+at the price of one hello. Such records are worth keeping: `dump` and `recall` save them over a restart. When the
+peerstore is full, what one network has beyond its share is dropped first, then the least trusted. Of records that
+others reported, the group that reported most loses one; of the verified the newest, so that a crowd that comes later
+displaces nobody. And in what is passed on networks take turns: a crowd of keys on one host is one of many to a
+newcomer."""
 
 import base64
 import binascii
@@ -29,37 +30,37 @@ MAX_RECORDS: Final = 256
 """32 times the default degree; at 2.4 KiB a record 600 KiB at most."""
 
 MAX_OF_NETWORK: Final = MAX_RECORDS // PARTS
-"""Records of one network that are kept when the peerstore is full and others want the places."""
+"""Records of one network that are kept when the peerstore is full and others need the places."""
 
 MAX_REACHED: Final = 2 * MAX_RECORDS
-"""Peers whose address of the last success is known; more than records, as a peer is reached before its record comes."""
+"""Peers whose last proved address is known; more than records, as a peer is reached before its record comes."""
 
 NEAR_DEPTH: Final = 2
-"""Records told of each side of a peer's place on each ring: its neighbour there, and who comes after when that one has
-left. Half of what a hello may tell at most, so that views stay mixed."""
+"""Records passed on from each side of a peer's place on each ring: its neighbour there, and the next one in case that
+one has left. At most half of what a hello may hold, so that views stay mixed."""
 
 FORMAT: Final = 1
 """Version of the format of `dump`."""
 
 MAX_DUMP_BYTES: Final = 2 * MAX_RECORDS * MAX_ENVELOPE_BYTES
-"""The largest dump that is read: base64 makes four bytes of three."""
+"""The largest dump that is read: base64 makes four bytes from three."""
 
 
 class RecordTrust(IntEnum):
     """How far a record is trusted."""
 
     HEARSAY = 0
-    """Another peer handed it on."""
+    """Another peer passed it on."""
     FIRST_HAND = 1
     """Its signer gave it to us. Anybody may sign any address."""
     KEPT = 2
-    """It was VERIFIED in an earlier life of this node."""
+    """It was VERIFIED before this node's restart."""
     VERIFIED = 3
     """Its signer gave it to us, and answered at one of its addresses."""
 
 
 class PeerStore:
-    """The newest signed record of each peer that we know. `changed`: since the last dump."""
+    """The newest signed record of each known peer. `changed`: since the last dump."""
 
     def __init__(self) -> None:
         self.changed = False
@@ -79,8 +80,9 @@ class PeerStore:
     def learn(
         self, record: PeerRecord, *, first_hand: bool, calls_from: str | None = NOT_SAID, teller: str = ""
     ) -> bool:
-        """Keep a record unless a newer one of the same peer is known; True when it tells something new. `calls_from`:
-        the network in which its signer was when it gave it, None behind a relay. `teller`: the group of who told it."""
+        """Keep a record unless a newer one of the same peer is known; return True when it is new. `calls_from`: the
+        network from which its signer called when it gave the record, None behind a relay. `teller`: the group of the
+        peer that reported it."""
         known = self._records.get(record.peer)
         before = self.standing(record.peer)
         if known is not None and (known.epoch, known.version) > (record.epoch, record.version):
@@ -94,7 +96,7 @@ class PeerStore:
             self._note(record.peer)
             self.changed = self.changed or self.standing(record.peer) is not before
             return False
-        if known is None or set(known.addresses) != set(record.addresses):  # else it is as far trusted as it was
+        if known is None or set(known.addresses) != set(record.addresses):  # otherwise its trust stays as it was
             if not first_hand:
                 self._first_hand.discard(record.peer)
                 self._told_by[record.peer] = teller
@@ -104,10 +106,10 @@ class PeerStore:
         return True
 
     def reached(self, peer: PeerId, address: str, network: str | None = "") -> None:
-        """`peer` has proved its key at this address, in this network (None: through a relay)."""
+        """Note that `peer` has proved its key at this address, in this network (None: through a relay)."""
         self._reached[peer] = (address, network)
         self._reached.move_to_end(peer)
-        while len(self._reached) > MAX_REACHED:  # of two there is one without a record at least
+        while len(self._reached) > MAX_REACHED:  # at least one of two has no record
             del self._reached[next(each for each in self._reached if each not in self._records)]
         self._note(peer)
         self.changed = True
@@ -123,7 +125,7 @@ class PeerStore:
             noted.pop(peer, None)
 
     def standing(self, peer: PeerId) -> RecordTrust:
-        """Return how far the record of a peer is trusted; HEARSAY when there is none."""
+        """Return how far the record of a peer is trusted; the lowest trust when there is none."""
         answered = self.reached_at(peer) in self.addresses(peer)
         if peer in self._first_hand:
             return RecordTrust.VERIFIED if answered else RecordTrust.FIRST_HAND
@@ -132,16 +134,16 @@ class PeerStore:
         return RecordTrust.HEARSAY
 
     def addresses(self, peer: PeerId) -> tuple[str, ...]:
-        """Where the peer says it can be dialled; empty when unknown."""
+        """Return where the peer says it can be dialled; empty when unknown."""
         record = self._records.get(peer)
         return record.addresses if record else ()
 
     def reached_at(self, peer: PeerId) -> str:
-        """The address at which the peer last proved its key to us; "" when it has not."""
+        """Return the address at which the peer last proved its key to us; "" when it has not."""
         return self._reached.get(peer, ("", None))[0]
 
     def network_of(self, peer: PeerId) -> str | None:
-        """The network that a peer with a record is in: where it proved its key, or called from, or says that it is."""
+        """Return the network of a peer with a record: where it proved its key, or called from, or says that it is."""
         return self._networks.get(peer)
 
     def group_of(self, peer: PeerId) -> str:
@@ -149,24 +151,24 @@ class PeerStore:
         return group_of(peer, self._networks.get(peer))
 
     def count_of(self, group: str) -> int:
-        """How many records there are of a group."""
+        """Return how many records a group has."""
         return sum(group_of(peer, network) == group for peer, network in self._networks.items())
 
     def established(self) -> list[PeerRecord]:
-        """The records that are VERIFIED, or KEPT from an earlier life; those that became so first come first."""
+        """Return the records that are VERIFIED, or KEPT from before a restart, in the order in which they became so."""
         return sorted(self.of_standing(RecordTrust.VERIFIED, RecordTrust.KEPT), key=lambda it: self._ranks[it.peer])
 
     def known(self) -> tuple[PeerRecord, ...]:
-        """Every record, the one that was refreshed longest ago first."""
+        """Return every record; the one that was refreshed longest ago comes first."""
         return tuple(self._records.values())
 
     def of_standing(self, *standings: RecordTrust) -> list[PeerRecord]:
-        """The records of these standings, the one that was refreshed longest ago first."""
+        """Return the records of these standings; the one that was refreshed longest ago comes first."""
         return [record for peer, record in self._records.items() if self.standing(peer) in standings]
 
     def sample(self, rng: random.Random, without: PeerId, rings: Rings | None = None) -> tuple[bytes, ...]:
-        """Signed records to hand on to `without`, verified ones alone: at most MAX_HELLO_RECORDS. Where there are more,
-        those that it belongs beside come first; the others are drawn, network by network."""
+        """Return signed records to send to `without`, verified ones only: at most MAX_HELLO_RECORDS. Where there are
+        more, those that it belongs beside come first; the others are drawn, network by network."""
         others = {
             record.peer: record.raw for record in self.of_standing(RecordTrust.VERIFIED) if record.peer != without
         }
@@ -179,15 +181,16 @@ class PeerStore:
         return tuple(others[peer] for peer in drawn[:MAX_HELLO_RECORDS])
 
     def dump(self) -> bytes:
-        """What is worth keeping, for `recall` in a later life; nothing is `changed` any more."""
+        """Return what is worth keeping for `recall` after a restart; then nothing is `changed` any more."""
         self.changed = False
         records = [base64.b64encode(record.raw).decode("ascii") for record in self.established()]
         return json.dumps({"format": FORMAT, "records": records}, indent=0).encode("ascii") + b"\n"
 
     def recall(self, data: bytes, scope: Scope) -> int:
-        """Take up a dump; how many records of this swarm and run it held. LocalError when it is none: nothing is taken.
+        """Load a dump; return how many records of this swarm and run it held. Raises LocalError, and loads nothing, on
+        damage.
 
-        Signatures are checked again: the file may be anybody's.
+        Signatures are checked again: anybody may have written the file.
         """
         found = [record for raw in _raws_in(data) if (record := _record_in(raw, scope)) is not None]
         for record in found[:MAX_RECORDS]:
@@ -197,8 +200,8 @@ class PeerStore:
         return len(self)
 
     def _note(self, peer: PeerId) -> None:
-        """What follows from what is known of a peer: its network, and its rank, which whoever was verified first keeps
-        in this life and the next."""
+        """Update what is derived for a peer: its network, and its rank. The rank of the peer that was verified first
+        stays first, also after a restart."""
         if peer not in self._records:
             return
         standing = self.standing(peer)
@@ -217,7 +220,8 @@ class PeerStore:
         self._records.move_to_end(record.peer)
         self._note(record.peer)
         if len(self._records) > MAX_RECORDS:
-            # Who has come itself is not the first to go: it may be reached yet, and pushes out others like it first.
+            # A signer that gave its own record is not the first to go: it may still be reached, and displaces others
+            # like it first.
             newcomer = record.peer if record.peer in self._first_hand else None
             self.forget(self._least_worth(newcomer))
 
@@ -253,7 +257,7 @@ def _raws_in(data: bytes) -> list[bytes]:
 
 
 def _record_in(raw: bytes, scope: Scope) -> PeerRecord | None:
-    """A record of our swarm and run; None for what is something else: of another run, or of another version."""
+    """Return the record if it is of our swarm, run and protocol version; None for any other."""
     try:
         return parse_record(open_envelope(raw, scope))
     except RemoteError:

@@ -1,7 +1,7 @@
 """The peerstore on disk: read at the start, written now and then when it has changed, and at the end.
 
-Written whole or not at all (`gossip/core/atomic_file.py`), in a worker thread: a sync waits for the disk, and the loop
-must not. A damaged file is reported, and the node starts with an empty peerstore.
+It is written whole or not at all (`gossip/core/atomic_file.py`), in a worker thread: a sync waits for the disk, and the
+event loop must not. A damaged file is reported, and the node starts with an empty peerstore.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ from gossip.core.errors import LocalError
 from gossip.discovery.peerstore import MAX_DUMP_BYTES, PeerStore
 
 SAVE_EVERY_S: Final = 30.0
-"""The peerstore changes within seconds while a swarm gathers. A node that is killed then still knows its bootstrap
-peers."""
+"""Seconds. The peerstore changes within seconds while a swarm gathers. A node that is killed then still knows its
+bootstrap peers."""
 
 
 def load_peerstore(path: Path, peerstore: PeerStore, scope: Scope) -> None:
-    """Take up the file, if there is one. Raises LocalError, which says what is wrong with it."""
+    """Load the file, if there is one. Raises LocalError, which says what is wrong with it."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_DUMP_BYTES + 1)
@@ -53,7 +53,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 class PeerStoreKeeper:
-    """Keeps the file true while the node runs."""
+    """Keeps the file up to date while the node runs."""
 
     def __init__(self, context: ServiceContext, peerstore: PeerStore) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class PeerStoreKeeper:
         self._complained = False
 
     def load(self) -> None:
-        """Once, before anybody is dialled."""
+        """Load the file once, before any dial."""
         if self._path is not None:
             try:
                 load_peerstore(self._path, self._peerstore, self._context.engine.scope)
@@ -70,7 +70,7 @@ class PeerStoreKeeper:
                 self._context.warn(str(error))
 
     async def run(self) -> None:
-        """Runs until cancelled, then saves a last time."""
+        """Run until cancelled, then save a last time."""
         try:
             while True:
                 await trio.sleep(SAVE_EVERY_S)
@@ -83,14 +83,14 @@ class PeerStoreKeeper:
                     save()
 
     def _due(self) -> Callable[[], None] | None:
-        """Return what writes the peerstore as it is now; None where the file has it all."""
+        """Return a function that writes the peerstore as it is now; None where the file is up to date."""
         if self._path is None or not self._peerstore.changed:
             return None
         return partial(write_whole, self._path, self._peerstore.dump())
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Warn once of a peerstore that could not be written; it is written again the next time."""
+        """Warn once when the peerstore could not be written; the next save tries again."""
         try:
             yield
         except LocalError as error:

@@ -1,4 +1,4 @@
-"""Peer records as they come in hellos: the signer's own, and those that it tells of others."""
+"""Peer records as they come in hellos: the sender's own, and those of others that it passes on."""
 
 from collections.abc import Callable, Container
 from typing import Final
@@ -13,18 +13,18 @@ from gossip.core.statements import parse_record
 from gossip.discovery.peerstore import PeerStore
 
 RECORDS_PER_S: Final = 2.0
-"""New records that a peer may tell us a second, after a first hello's 32: a swarm of a thousand in some minutes. The
-rest is not looked at, since a check costs 0.1 ms and a key nothing."""
+"""New records a second that are accepted from a peer, after a first hello's 32: a swarm of a thousand in some minutes.
+The rest is not checked, since a check costs 0.1 ms and a key nothing."""
 
 STRANGERS_BURST: Final = 1024
 STRANGERS_PER_S: Final = 64.0
-"""New records of all tellers that are no neighbours: 0.1 s of checks at once, and half a percent of a core. At the
-start of a swarm all that is told is new, and soon hardly anything. Chosen."""
+"""New records a second from all senders that are no neighbours: 0.1 s of checks at once, and half a percent of a core.
+At the start of a swarm all records are new, and soon hardly any. Chosen."""
 
 
 class RecordExchange:
-    """Takes records into the peerstore. `dialable(peer, now)`: whether this peer is of use to us at all. `network_of`:
-    the network that a connected peer is in. `neighbours` are listened to whatever others tell."""
+    """Adds records to the peerstore. `dialable(peer, now)`: whether this peer is of use to us at all. `network_of`: the
+    network of a connected peer. Records from `neighbours` are not limited by those from others."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RecordExchange:
         self._told = KeyedTokenBucket(burst=MAX_HELLO_RECORDS, per_s=RECORDS_PER_S)
 
     def take(self, teller: PeerId, hello: Hello, now: float) -> None:
-        """The records of one hello. Raises RemoteError."""
+        """Process the records of one hello. Raises RemoteError."""
         if hello.record:
             own = parse_record(open_from(hello.record, self._scope, teller, EnvelopeKind.RECORD))
             self._peerstore.learn(own, first_hand=True, calls_from=self._network_of(teller))
@@ -53,7 +53,7 @@ class RecordExchange:
                 self._learn(raw, group_of(teller, self._network_of(teller)), now)
 
     def _listens(self, teller: PeerId, now: float) -> bool:
-        """Whether one more new record of a teller is looked into; counts it if so."""
+        """Return whether one more new record of a sender is checked; count it if so."""
         heard = teller in self._neighbours or self._strangers.left(now) >= 1
         if not (heard and self._told.take(teller, now)):
             return False

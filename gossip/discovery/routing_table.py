@@ -1,13 +1,13 @@
-"""A table of members by the distance of their names from ours, so that any of them is found by its id in a few steps.
+"""A table of members by the distance of their ids from ours, so that any of them is found by its id in a few steps.
 
-Kademlia (Maymounkov and Mazieres 2002). A name's place is a hash of 256 bits, distance is the exclusive or of two
-places, and bucket i has members at a distance of 2^i to 2^(i+1) - 1: some far ones stand for half of the swarm, and of
-the nearest all are known. Places are of one run of one swarm, so that whoever grinds an id beside somebody's has it for
-that run alone.
+It is Kademlia's (Maymounkov and Mazieres 2002). A peer's place is a hash of 256 bits, distance is the exclusive or of
+two places, and bucket i has members at a distance of 2^i to 2^(i+1) - 1: a few far members stand for half of the swarm,
+and of the nearest all are known. Places depend on the run and the swarm, so that an attacker who grinds an id beside a
+victim's has it for that run only.
 
-Only who has proved its key at an address enters. A bucket that is full keeps its old members while they answer: a crowd
-of newcomers cannot push them out, and whoever has been there for long mostly stays. And of one network a bucket has
-two, or whoever has a network to itself would have all the buckets.
+Only a peer that has proved its key at an address is added. A full bucket keeps its old members while they answer: a
+crowd of newcomers cannot displace them, and a member that has been there for long mostly stays. And one network has at
+most two members in a bucket, or an attacker with a network of its own would fill all buckets.
 """
 
 import hashlib
@@ -28,25 +28,25 @@ from gossip.core.statements import PeerRecord
 DOMAIN: Final = b"p2ptrain-kad-v1\x00"
 
 PLACE_BITS: Final = 256
-"""Of a place: those of the digest that it is."""
+"""Bits of a place: those of a digest."""
 
 BUCKET: Final = MAX_FOUND
 """Members of a bucket, and of an answer. A bucket fails when all of its members leave within the hour after which it is
-looked at again; of 16 that each leave with even odds, once in 65,536 times. Kademlia's own 20 makes answers longer."""
+looked up again; when each of 16 leaves with even odds, once in 65,536 times. Kademlia's own 20 makes answers longer."""
 
 PER_NETWORK: Final = 2
 """Members of one /24 (IPv6: /48) in a bucket: two at one provider are no accident, three of 16 begin to be a share.
 libp2p's go table has the same number."""
 
 MAX_ENTRIES: Final = 512
-"""Members in all. A swarm of a million fills 16 buckets of 16; the rest is for who has ground ids beside ours, and ends
-here. At 3 KiB a record 1.5 MiB."""
+"""Members in all. A swarm of a million fills 16 buckets of 16; the rest is room for ids that were ground beside ours,
+and this is its limit. At 3 KiB a record 1.5 MiB."""
 
 MAX_MISSES: Final = 3
-"""Failed probes or questions in a row after which a member goes, also when nobody waits for its place."""
+"""Failed probes or questions in a row after which a member is dropped, even when nobody waits for its place."""
 
 STALE_S: Final = 3600.0
-"""A bucket that no lookup has gone to for so long is looked up again: Kademlia's own hour."""
+"""Seconds. A bucket that no lookup has gone to for so long is looked up again: Kademlia's own hour."""
 
 _REMEMBERED: Final = 4096
 """Places remembered: those of a table, of a peerstore and of some lookups."""
@@ -54,13 +54,13 @@ _REMEMBERED: Final = 4096
 
 @lru_cache(maxsize=_REMEMBERED)
 def place_of_id(scope: Scope, peer: PeerId) -> int:
-    """Where a peer stands: BLAKE2b-256 of the domain, the scope and its id, as a number of 256 bits."""
+    """Return a peer's place: BLAKE2b-256 of the domain, the scope and its id, as a number of 256 bits."""
     named = DOMAIN + scope.swarm + scope.run + peer.encode("ascii")
     return int.from_bytes(hashlib.blake2b(named, digest_size=PLACE_BITS // 8).digest(), "big")
 
 
 def nearest(records: Collection[PeerRecord], scope: Scope, target: int, count: int = BUCKET) -> list[PeerRecord]:
-    """Of these records those whose signers stand nearest to `target`, nearest first."""
+    """Return those of these records whose signers are nearest to `target`, nearest first."""
     return nsmallest(count, records, key=lambda record: place_of_id(scope, record.peer) ^ target)
 
 
@@ -75,9 +75,9 @@ class _Entry:
 @dataclass
 class _Bucket:
     entries: OrderedDict[PeerId, _Entry] = field(default_factory=OrderedDict)
-    """Who was seen least recently comes first."""
+    """The member that was seen least recently comes first."""
     waiting: _Entry | None = None
-    """The newest that found the bucket full."""
+    """The newest peer that found the bucket full."""
     looked_at: float = float("-inf")
 
     def has_room_for(self, network: str) -> bool:
@@ -88,7 +88,7 @@ class _Bucket:
 
 
 class RoutingTable:
-    """One node's buckets; it is never in them itself."""
+    """The buckets of one node, which is never in them itself."""
 
     def __init__(self, me: PeerId, scope: Scope) -> None:
         self._scope = scope
@@ -103,15 +103,16 @@ class RoutingTable:
         return bucket is not None and peer in bucket.entries
 
     def has_room_for(self, peer: PeerId, address: str) -> bool:
-        """Whether `see` would take in a peer that is not here yet, without anybody's being probed."""
+        """Return whether `see` would add a peer that is not here yet without a probe of another."""
         network, bucket = network_of(address), self._bucket_of(peer)
         if network is None or len(self) >= MAX_ENTRIES or place_of_id(self._scope, peer) == self._mine:
             return False
         return bucket is None or bucket.has_room_for(network)
 
     def see(self, record: PeerRecord, address: str) -> PeerId | None:
-        """Its signer has just proved its key at `address`. Where its bucket is full it waits for the place of the
-        member that was seen least recently, which is returned to be probed: then `alive` or `failed`."""
+        """Note that the record's signer has just proved its key at `address`. Where its bucket is full it waits for the
+        place of the member that was seen least recently, which is returned to be probed: then call `alive` or
+        `failed`."""
         place, network = place_of_id(self._scope, record.peer), network_of(address)
         if place == self._mine or network is None:
             return None
@@ -126,7 +127,7 @@ class RoutingTable:
         return None
 
     def update(self, record: PeerRecord) -> None:
-        """Take a newer record of a peer that may be in the table; it is no sign of life."""
+        """Update the record of a peer that may be in the table; a newer record is no sign of life."""
         bucket = self._bucket_of(record.peer)
         if bucket is not None and (entry := bucket.entries.get(record.peer)):
             entry.record = _newer(record, entry)
@@ -140,7 +141,8 @@ class RoutingTable:
             bucket.waiting = None
 
     def failed(self, peer: PeerId) -> None:
-        """It did not answer: others hear of it no more, until it does; its place goes to whoever waits for it."""
+        """Note that a member did not answer. It is not passed on until it answers; its place goes to a peer that waits
+        for it."""
         bucket = self._bucket_of(peer)
         if bucket is None or peer not in bucket.entries:
             return
@@ -157,7 +159,7 @@ class RoutingTable:
             self._remove(bucket, peer)
 
     def closest(self, target: int, count: int = BUCKET, without: Collection[PeerId] = ()) -> list[PeerRecord]:
-        """The members nearest to `target` that answered when last asked, nearest first."""
+        """Return the members nearest to `target` that answered when last asked, nearest first."""
         there = (entry for bucket in self._buckets.values() for entry in bucket.entries.values() if not entry.misses)
         found = nsmallest(count + len(without), there, key=lambda entry: entry.place ^ target)
         return [entry.record for entry in found if entry.record.peer not in without][:count]
@@ -167,13 +169,13 @@ class RoutingTable:
         return [peer for bucket in self._buckets.values() for peer in bucket.entries]
 
     def looked_up(self, target: int, now: float) -> None:
-        """Note that a lookup has gone to where `target` is."""
+        """Note a lookup towards `target`."""
         if target != self._mine:
             self._buckets.setdefault((target ^ self._mine).bit_length() - 1, _Bucket()).looked_at = now
 
     def stale(self, now: float, rng: random.Random) -> int | None:
-        """A place, drawn, in the bucket that was looked up longest ago; None when none is stale. Buckets nearer to us
-        than our nearest member are empty, and are so in truth."""
+        """Return a random place in the bucket that was looked up longest ago; None when none is stale. Buckets nearer
+        to us than our nearest member are really empty, and are not looked up."""
         lowest = min((index for index, bucket in self._buckets.items() if bucket.entries), default=PLACE_BITS)
         never = _Bucket()
         due = [(self._buckets.get(index, never).looked_at, index) for index in range(lowest, PLACE_BITS)]

@@ -1,11 +1,12 @@
-"""Who should be whose neighbour in a swarm of more than `degree` + 1: rings that every member draws alike.
+"""Who should be whose neighbour in a swarm of more than `degree` + 1: rings that every member computes alike.
 
 For each ring every member has a place on a circle, the hash of the run, the ring's number and its peer id. On each ring
 a member belongs beside the next one before it and the next one after it. A union of a few random Hamiltonian cycles is
-an expander with high probability (Friedman 2003; used so by Law and Siu 2003), and needs no agreement: who knows its
-own nearest members knows its edges, whatever else it does not know. Who comes or goes changes one gap on each ring.
+an expander with high probability (Friedman 2003; used so by Law and Siu 2003), and needs no agreement: a member that
+knows its own nearest members knows its edges, whatever else it does not know. A member that comes or goes changes one
+gap on each ring.
 
-Not all places are the rings': some stay for whoever comes, so that an attacker who grinds ids that hash next to a
+The rings do not use all places: some stay for any newcomer, so that an attacker who grinds ids that hash next to a
 victim's takes the ring places, and not these (docs/decisions/0018).
 """
 
@@ -31,20 +32,21 @@ MAX_PLACES: Final = 1024
 
 
 def ring_count(degree: int) -> int:
-    """How many rings there are: two places of a node's are each ring's, and an eighth of the places, counted twice, is
-    nobody's, and from 4 on at least two: a crowd may grind its way onto rings. 3 rings and 2 free of the default 8."""
+    """Return how many rings there are. Each ring uses two of a node's places. An eighth of the places, counted twice,
+    and from degree 4 on at least two, belong to no ring: a crowd may grind its way onto rings. The default degree of 8
+    gives 3 rings and 2 free places."""
     return degree // 2 - max(degree // 8, degree > 3)
 
 
 def place_of(scope: Scope, ring: int, peer: PeerId) -> int:
-    """Where a peer stands on a ring, in 0..CIRCLE - 1."""
+    """Return a peer's place on a ring, in 0..CIRCLE - 1."""
     named = DOMAIN + scope.swarm + scope.run + bytes([ring]) + peer.encode("ascii")
     return int.from_bytes(hashlib.blake2b(named, digest_size=32).digest()[:8], "big")
 
 
-@lru_cache(maxsize=MAX_PLACES)  # base58 is slow, and the same few are asked for every other second
+@lru_cache(maxsize=MAX_PLACES)  # base58 is slow, and the same few are needed every other second
 def tag_of(peer: PeerId) -> bytes:
-    """A peer's name in a graph. Names that are no peer id (of tests) are hashed."""
+    """Return a peer's tag, its name in a graph. Names that are no peer id (of tests) are hashed."""
     try:
         return verify_key_of(peer)[:TAG_BYTES]
     except RemoteError:
@@ -56,7 +58,7 @@ class Rings:
 
     def __init__(self, me: PeerId, scope: Scope, degree: int) -> None:
         self.wanted: frozenset[PeerId] = frozenset()
-        """Whom we belong beside; nobody in particular while there is a place for everyone."""
+        """Peers that we belong beside; none in particular while there is a place for everyone."""
         self._me = me
         self._scope = scope
         self._degree = degree
@@ -67,7 +69,7 @@ class Rings:
 
     @property
     def free_places(self) -> int:
-        """How many neighbours are beyond what the rings ask for."""
+        """How many neighbours there are beyond those of the rings."""
         return self._degree - 2 * len(self._rings)
 
     def see(self, members: Iterable[PeerId]) -> None:
@@ -87,11 +89,11 @@ class Rings:
             chosen |= {after, before}
             far = (places[after][ring] - mine[ring]) % CIRCLE, (mine[ring] - places[before][ring]) % CIRCLE
             self._nearest.append(far)
-        # With just a place for everyone nobody is wanted; but the next that comes may be.
+        # With exactly a place for everyone nobody is wanted; but the next one that comes may be.
         self.wanted = frozenset(chosen if len(seen) > self._degree else ())
 
     def wants(self, peer: PeerId) -> bool:
-        """Whether we belong beside `peer`, or would, if it is one that we have not heard of."""
+        """Return whether we belong beside `peer`, or would, if it is new to us."""
         if peer in self.wanted or not self._nearest or peer in self._seen:
             return peer in self.wanted
         mine, its = self._of(self._me), self._of(peer)
@@ -101,7 +103,8 @@ class Rings:
         )
 
     def wanted_with(self, peer: PeerId) -> frozenset[PeerId]:
-        """Whom we would belong beside with one more member: whom it takes the place of is wanted no longer."""
+        """Return whom we would belong beside with one more member; the member that it displaces is not wanted any
+        more."""
         if peer in self._seen:
             return self.wanted
         drawn = Rings(self._me, self._scope, self._degree)
@@ -114,7 +117,8 @@ class Rings:
         self.see(self._seen | {peer})
 
     def beside(self, peer: PeerId, members: Iterable[PeerId], depth: int) -> list[PeerId]:
-        """Of these members those nearest to `peer` on each ring, `depth` to each side: whom it should hear of first."""
+        """Return those of these members that are nearest to `peer` on each ring, `depth` to each side: it needs these
+        first."""
         its, places = self._of(peer), {each: self._of(each) for each in members}
         found: dict[PeerId, None] = {}
         for ring in self._rings:
@@ -132,6 +136,6 @@ class Rings:
 
 
 def agreed_edges(claims: Mapping[bytes, Iterable[bytes]]) -> dict[bytes, frozenset[bytes]]:
-    """The graph that both ends of every edge claim: nobody can claim an edge to an honest node that says no."""
+    """Return the graph of edges that both ends claim: nobody can claim an edge to an honest node that denies it."""
     rows = {tag: frozenset(beside) for tag, beside in claims.items()}
     return {tag: frozenset(other for other in row if tag in rows.get(other, ())) - {tag} for tag, row in rows.items()}

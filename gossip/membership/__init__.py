@@ -1,7 +1,7 @@
-"""Private swarms: who may be a member, decided by every member alone from what admins signed. No clock, no sockets.
+"""Private swarms: every member decides alone who may be a member, from what admins signed. No clock, no sockets.
 
-An `Authority` signs a `Manifest` (what the swarm is) and invites; a newcomer redeems its line for a `Certificate`;
-a `MembershipAdmission` lets peers in by it, with a `Roster` of who came and who was revoked. The formats:
+An `Authority` signs a `Manifest` (what the swarm is) and invites; a newcomer redeems its invite for a `Certificate`; a
+`MembershipAdmission` admits peers by it, with a `Roster` of who came and who was revoked. The formats:
 docs/private-swarms.md.
 """
 

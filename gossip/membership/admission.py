@@ -1,7 +1,7 @@
-"""Who is let in: the transports' `Admission`, from a manifest chain, a roster and a clock.
+"""Who is admitted: the transports' `Admission`, from a manifest chain, a roster and a clock.
 
-Admission decides and keeps no connection: after every change of what is known, `cut` names the peers that are to be
-disconnected now.
+Admission decides and keeps no connection: after every change of what is known, `cut` names the peers to be disconnected
+now.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -23,20 +23,21 @@ from gossip.membership.visit import answer_visit, check_visit, is_visit, parse_v
 
 DISPLACING_BURST: Final = 16
 DISPLACING_PER_S: Final = 1.0
-"""Newcomers to a full roster, where each puts another one out or is put out itself: it is counted anew, in 35 ms. Who
-has a line without a number of uses can redeem it for ever, each time earlier than the last."""
+"""Newcomers per second to a full roster, where each displaces another member or is displaced itself: it is counted
+anew, in 35 ms. The holder of an invite without a number of uses can redeem it for ever, each time earlier than the
+last."""
 
 PIECES_BURST: Final = 2 * MAX_PIECES
 PIECES_PER_S: Final = 16.0
-"""Pieces of the manifests that are told for one invite: the largest chain's twice, then 64 kB a second. Chosen: a
-quarter of the handshakes that a member begins in a second, so who floods with a line that others have, too, leaves them
-a turn."""
+"""Pieces of the manifests sent per second for one invite: the largest chain's twice, then 64 kB a second. Chosen: a
+quarter of the handshakes that a member begins in a second, so that an attacker who floods with an invite that others
+share leaves them a turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """What came of items or manifests: those that were `new` and are to be passed on, the peers to `cut` off now, and
-    the first error, for which the sender answers."""
+    """The result of items or manifests: those that were `new` and are to be passed on, the peers to `cut` off now, and
+    the first error, for which the sender is charged."""
 
     new: tuple[bytes, ...]
     cut: frozenset[PeerId]
@@ -46,10 +47,10 @@ class Applied:
 class MembershipAdmission:
     """Admission to one swarm.
 
-    `now` yields unix seconds. `learned` is called with each roster item that `admit` adds, to pass on; it may be set
-    later. So may `refused`, which is called with each peer that does not let us in and says why: by what an admin
-    signed (True), or by its word alone. Raises LocalError when our own membership does not hold: better at the start
-    than in every handshake.
+    `now` returns unix seconds. `learned` is called with each roster item that `admit` adds, to pass on; it may be set
+    later. So may `refused`, which is called with each peer that refuses us and says why: with True when an admin signed
+    the reason, with False when the peer only says so. Raises LocalError when our own membership is not valid: better at
+    the start than in every handshake.
     """
 
     def __init__(
@@ -81,25 +82,26 @@ class MembershipAdmission:
             roster.put(certificate)
 
     def credentials(self) -> bytes:
-        """Return what we show of our membership."""
+        """Return the bytes that prove our membership."""
         return self._shown.raw
 
     def admit(self, peer: PeerId, credentials: bytes) -> None:
-        """Decide about a peer that has proved its key; any bytes whatever. Raises RemoteError with the reason, and
-        AnsweredError for one that asks by its invite what the swarm is."""
+        """Admit or refuse a peer that has proved its key, by any bytes. Raises RemoteError with the reason, and
+        AnsweredError for a peer that asks by its invite what the swarm is."""
         if is_visit(credentials):
             raise AnsweredError(self._answer(peer, credentials))
         shown, now = self._parse(credentials), self._now()
         check_membership(peer, shown, self.chain, self.roster, now)
         if isinstance(shown, Certificate):
             self._record(shown, now)
-        self._admitted.pop(peer, None)  # the latest stands last
+        self._admitted.pop(peer, None)  # the latest is last
         self._admitted[peer] = shown
         if len(self._admitted) > MAX_REMEMBERED:
             del self._admitted[next(iter(self._admitted))]
 
     def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
-        """What a peer is told that `admit` has refused with `error`; b"" for one that never was let in by an admin."""
+        """Return what a peer is told that `admit` refused with `error`; b"" for a peer that no admin ever granted
+        anything."""
         terms = self.chain.newest.terms
         try:
             if is_visit(credentials):
@@ -111,8 +113,8 @@ class MembershipAdmission:
         return b"" if told is None else told.pack()
 
     def heard(self, peer: PeerId, said: bytes) -> str:
-        """Take up what a peer said that does not let us in; any bytes whatever. In words, for its owner. A revocation
-        of us that an admin signed is kept and passed on; everything else is the peer's word."""
+        """Process what a peer that refuses us said, any bytes; return it in words for the operator. A revocation of us
+        that an admin signed is kept and passed on; everything else is only the peer's claim."""
         try:
             refusal = parse_refusal(said)
         except RemoteError:
@@ -129,12 +131,13 @@ class MembershipAdmission:
         return f"it does not take us for a member, and says that {claim_words(refusal.reason)}"
 
     def ended(self) -> str | None:
-        """Return why we are a former member, by what we know ourselves; None while we are one."""
+        """Return why we are a former member, as far as we know ourselves; None while we are a member."""
         error = self.why_out(self._peer, self.own)
         return None if error is None else self._ended_by(error)
 
     def why_out(self, peer: PeerId, shown: Certificate | None = None) -> RemoteError | None:
-        """Why a peer is no member by what it showed, or by a certificate of it that we know; None when it is one."""
+        """Return why a peer is no member by what it showed, or by a certificate of it that we know; None when it is
+        one."""
         held: Certificate | SwarmClaim = shown or self._admitted.get(peer, SwarmClaim(swarm=self.chain.swarm))
         try:
             check_membership(peer, held, self.chain, self.roster, self._now())
@@ -156,12 +159,12 @@ class MembershipAdmission:
             return None
 
     def members_among(self, peers: Collection[PeerId]) -> frozenset[PeerId]:
-        """Those of these peers of whom the roster has a certificate that holds, connected or not."""
+        """Return those of these peers for which the roster has a valid certificate, connected or not."""
         known = (each for each in self.roster.certificates if each.peer in peers)
         return frozenset(each.peer for each in known if self.why_out(each.peer, each) is None)
 
     def require(self, peer: PeerId, *roles: Role) -> None:
-        """Raises RemoteError(WRONG_ROLE | NO_MEMBER) unless the peer has one of these roles."""
+        """Raise RemoteError(WRONG_ROLE | NO_MEMBER) unless the peer has one of these roles."""
         role = self.role_of(peer)
         if role is None:
             raise RemoteError(Reason.NO_MEMBER, "not a member")
@@ -178,7 +181,7 @@ class MembershipAdmission:
         self._admitted.pop(peer, None)
 
     def apply(self, items: Iterable[bytes]) -> Applied:
-        """Take up roster items of a member: certificates and revocations. Raises nothing; see `Applied`."""
+        """Add a member's roster items: certificates and revocations. Raises nothing; see `Applied`."""
         new: list[bytes] = []
         error: RemoteError | None = None
         for item in items:
@@ -190,7 +193,7 @@ class MembershipAdmission:
         return Applied(new=tuple(new), cut=self.cut() if new else frozenset(), error=error)
 
     def apply_manifests(self, dump: bytes) -> Applied:
-        """Take up manifests of a member or of our own admin, as `ManifestChain.dump` or `pack_manifests` has them."""
+        """Add manifests of a member or of our own admin, in the format of `ManifestChain.dump` or `pack_manifests`."""
         before, error = self.chain.newest, None
         try:
             self.chain.extend(dump)
@@ -203,8 +206,8 @@ class MembershipAdmission:
         return Applied(new=(pack_manifests(self.chain.spine()),), cut=self.cut(), error=error)
 
     def cut(self) -> frozenset[PeerId]:
-        """The admitted peers that are members no more, which are forgotten with that: revoked, pushed out, or expired,
-        for which it is to be called every now and then."""
+        """Return and forget the admitted peers that are no longer members: revoked, displaced, or expired. Call it now
+        and then, because of those that expire."""
         now = self._now()
         gone = frozenset(peer for peer, shown in self._admitted.items() if not self._holds(peer, shown, now))
         for peer in gone:
@@ -235,7 +238,7 @@ class MembershipAdmission:
         return answer_visit(visit, self.chain)
 
     def _parse(self, credentials: bytes) -> Certificate | SwarmClaim:
-        """Who shows nothing at all is a stranger; an open swarm lets it in."""
+        """Parse what a peer shows. One that shows nothing is a stranger, which an open swarm admits."""
         return parse_credentials(credentials) if credentials else SwarmClaim(swarm=self.chain.swarm)
 
     def _record(self, shown: Certificate, now: float) -> None:

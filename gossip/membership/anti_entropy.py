@@ -1,13 +1,13 @@
-"""How what admins signed gets from member to member: what is told, what is asked for, what is believed. No I/O.
+"""How what admins signed spreads among members: what is sent, what is asked for, what is believed. No I/O.
 
-Two members that meet, and then at every heartbeat, tell each other by digest what they know; whoever sees a difference
-pulls. What is new is told to all who are connected at once, so that a revocation is everywhere in as many steps as the
-swarm is wide. Whoever tells or answers something that is not as it must be answers for it; what differs because one of
+Two members that meet, and then at every heartbeat, send each other digests of what they know; a member that sees a
+difference pulls. New items are sent to all connected members at once, so that a revocation is everywhere in as many
+steps as the swarm's diameter. A member that sends or answers something invalid is charged; what differs because one of
 the two has an older manifest is nobody's fault.
 
 A member can make new items without end: an invite without a number of uses, redeemed by key after key, each earlier
-than the one before. So items that are news are counted, by the member that brings them; revocations, which only admins
-can make, are not.
+than the one before. So new items are limited for each member that brings them. Revocations, which only admins can make,
+are not limited.
 """
 
 from collections import OrderedDict
@@ -29,27 +29,28 @@ from gossip.membership.roster_sync import paged, parse_page
 
 NEWS_BURST: Final = 64
 NEWS_PER_S: Final = 8.0
-"""Certificates that are news to us, of those that a member tells of itself: twice what a member tells. Each costs 0.2
+"""New certificates accepted per second of those that a member sends unasked: twice what a member sends. Each costs 0.2
 ms; fifty newcomers at once are within it, and what is beyond it differs by digest and is pulled."""
 
 TOLD_BURST: Final = 32
 TOLD_PER_S: Final = 4.0
-"""Certificates that we tell of ourselves. Below what others take, so that nobody is charged for passing things on."""
+"""Certificates that we send unasked per second: less than others accept, so that nobody is charged for passing things
+on."""
 
 PULLED_BURST: Final = MAX_REDEMPTIONS + MAX_REVOCATIONS
 PULLED_PER_S: Final = 32.0
-"""Items that are news in what we ask a member for: a whole roster once, then 6 ms of each second."""
+"""New items accepted per second when we pull from a member: a whole roster once, then 6 ms of each second."""
 
 PULLS_BURST: Final = 8
 PULLS_PER_S: Final = 0.2
-"""Times that a member is asked for what differs: it may always say that something does."""
+"""Pulls per second from one member: it can always claim that something differs."""
 
 MAX_REFUSED: Final = 64
-"""Newest manifests that were refused, by digest, so that they are not asked for again at every heartbeat."""
+"""Newest manifests that were refused, by digest, so that they are not requested again at every heartbeat."""
 
 
 def is_item(signed: bytes) -> bool:
-    """Whether these bytes are a roster's item, and not manifests."""
+    """Return whether these bytes are a roster's item, and not manifests."""
     return signed[:2] in (b"\x92\x00", b"\x92\x01")
 
 
@@ -58,7 +59,7 @@ def _is_revocation(item: bytes) -> bool:
 
 
 class AntiEntropy:
-    """What one member tells and believes. Methods that judge what a peer sent raise RemoteError, or have it in
+    """What one member sends and believes. Methods that judge a peer's bytes raise RemoteError, or return it in
     `Applied.error`."""
 
     def __init__(self, admission: MembershipAdmission) -> None:
@@ -72,13 +73,14 @@ class AntiEntropy:
 
     @property
     def roster_index(self) -> RosterIndex:
-        """Return the index of the roster as it is now."""
+        """The index of the present roster."""
         if self._roster_index is None:
             self._roster_index = RosterIndex(self.admission.roster)
         return self._roster_index
 
     def changed(self, new: Sequence[bytes] = ()) -> None:
-        """The roster is not what it was. `new`: the items that came, if it is that; others may have gone for them."""
+        """Note that the roster has changed. `new`: the added items, if there are any; others may have been displaced by
+        them."""
         if self._roster_index is None or len(self._roster_index) + len(new) != len(self.admission.roster):
             self._roster_index = None
             return
@@ -86,33 +88,33 @@ class AntiEntropy:
             self._roster_index.add(item)
 
     def known(self) -> Known:
-        """Return the digests of what we know."""
+        """The digests of what we know."""
         newest = self.admission.chain.newest
         return Known(roster=self.roster_index.digest, version=newest.version, manifest=newest.digest)
 
     def role_of(self, peer: PeerId) -> Role | None:
-        """Return what a peer may do by the roster, or by what it showed us; None for no member."""
+        """Return what a peer may do by the roster, or by what it showed us; None when it is no member."""
         return role_of(self.admission, self.roster_index, peer)
 
     def why_out(self, peer: PeerId) -> RemoteError | None:
-        """Return why a known peer is no member any more; None for a member, and for an unknown peer."""
+        """Return why a known peer is a former member; None for a member, and for an unknown peer."""
         return why_out(self.admission, self.roster_index, peer)
 
     # -- telling
 
     def news_page(self, items: Iterable[bytes], now: float) -> bytes:
-        """Of what is new as much as goes into one page and our quota, revocations first; b"" for nothing."""
+        """Return as many new items as one page and our limit allow, revocations first; b"" for none."""
         chosen = sorted(dict.fromkeys(items), key=_is_revocation, reverse=True)
         return next(paged(each for each in chosen if _is_revocation(each) or self._told.take("", now)), b"")
 
     def manifest_above(self, version: int) -> bytes:
-        """The oldest manifest above `version` that a chain needs; b"": none."""
+        """Return the oldest manifest above `version` that a chain needs; b"": none."""
         return next((each.raw for each in self.admission.chain.spine() if each.version > version), b"")
 
     # -- told
 
     def on_told(self, peer: PeerId, told: MembershipRequest, now: float) -> Applied:
-        """Take up a member's new items. Raises RemoteError on a page that is none."""
+        """Add a member's new items. Raises RemoteError on a malformed page."""
         items = parse_page(told.page) if told.page else ()
         fresh = [item for item in items if item not in self.roster_index]
         counted = [item for item in fresh if _is_revocation(item) or self._news.take(peer, now)]
@@ -123,13 +125,13 @@ class AntiEntropy:
         return Applied(new=applied.new, cut=applied.cut, error=flood)
 
     def wants_of(self, peer: PeerId, theirs: Known, now: float) -> bool:
-        """Whether to pull from a member that knows this, now."""
+        """Return whether to pull now from a member that knows this."""
         ours = self.known()
         differs = theirs.roster != ours.roster or self.wants_manifest(theirs)
         return differs and self._pulls.take(peer, now)
 
     def wants_manifest(self, theirs: Known) -> bool:
-        """Whether a member has a manifest that we should see: a newer one, or another of our number."""
+        """Return whether a member has a manifest that we should see: a newer one, or another of our number."""
         newest = self.admission.chain.newest
         if theirs.manifest in self._refused:
             return False
@@ -138,8 +140,8 @@ class AntiEntropy:
         )
 
     def on_page(self, peer: PeerId, page: bytes, theirs: Known, now: float) -> Applied:
-        """A page that we asked for. Raises RemoteError on one that is none, and FLOODED for the rest of this pull when
-        there was more news than rosters have."""
+        """Add a page that we asked for. Raises RemoteError on a malformed one, and FLOODED for the rest of this pull
+        when there were more new items than rosters have."""
         fresh = [item for item in parse_page(page) if item not in self.roster_index]
         counted = [item for item in fresh if _is_revocation(item) or self._pulled.take(peer, now)]
         applied = self._take(counted, theirs)
@@ -149,11 +151,11 @@ class AntiEntropy:
         return applied
 
     def on_manifest(self, raw: bytes, theirs: Known) -> Applied:
-        """A manifest that we asked for. Raises RemoteError on one that is none."""
+        """Add a manifest that we asked for. Raises RemoteError on a malformed one."""
         return self.submit_manifests(pack_manifests((parse_manifest(raw),)), theirs.manifest)
 
     def submit_manifests(self, dump: bytes, offered: Digest | None = None) -> Applied:
-        """Manifests of our own admin, or (`offered`: its newest) of a member."""
+        """Add manifests of our own admin, or (`offered`: its newest) of a member."""
         applied = self.admission.apply_manifests(dump)
         if applied.new:
             self.changed()
@@ -164,14 +166,15 @@ class AntiEntropy:
         return applied
 
     def submit_items(self, items: Iterable[bytes]) -> Applied:
-        """Take up items of our own admin."""
+        """Add items of our own admin."""
         applied = self.admission.apply(items)
         if applied.new:
             self.changed(applied.new)
         return applied
 
     def _take(self, items: Iterable[bytes], theirs: Known) -> Applied:
-        """Under another manifest other admins may have signed them: those are left alone until we have it too."""
+        """Add items, except those that other admins may have signed under another manifest: these wait until we have
+        it."""
         if theirs.manifest != self.admission.chain.newest.digest:
             items = [item for item in items if self._trusts(item)]
         return self.submit_items(items)
@@ -180,4 +183,4 @@ class AntiEntropy:
         try:
             return self.admission.roster.trusts(parse_item(item))
         except RemoteError:
-            return True  # to be refused as what it is
+            return True  # to be refused for what it is

@@ -1,6 +1,6 @@
 """Who may change a swarm: an Ed25519 key of its own, in a file under a passphrase, on an admin's machine only.
 
-It is no node's key: nodes run unattended and are stolen; an authority is asked for when somebody is invited.
+It is no node's key: nodes run unattended and may be stolen; an authority is needed only when somebody is invited.
 """
 
 import secrets
@@ -27,13 +27,13 @@ class Authority:
 
     @classmethod
     def generate(cls) -> "Authority":
-        """A fresh key from the system's randomness."""
+        """Return a fresh key from the system's randomness."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def load(cls, path: Path, passphrase: bytes) -> "Authority":
-        """The key in `path`. Raises LocalError: no such file, one that others may open, a wrong passphrase. Takes half
-        a second of a core."""
+        """Return the key in `path`. Raises LocalError when there is no file, others may open it, or the passphrase is
+        wrong. Takes half a second of a core."""
         data = read_private(path, MAX_SEALED_BYTES, _WHAT, refuse_shared=True)
         try:
             return cls(unseal(data, passphrase, purpose=PURPOSE))
@@ -41,7 +41,7 @@ class Authority:
             raise LocalError(f"{_WHAT} {path}: {error}") from error
 
     def save(self, path: Path, passphrase: bytes, *, cost: Cost = MODERATE, replace: bool = False) -> None:
-        """Write the key, readable by its owner only. Raises LocalError, also when there is a file and it is not to be
+        """Write the key, readable by its owner only. Raises LocalError, also when the file exists and must not be
         replaced: a lost authority is a lost swarm."""
         if path.exists() and not replace:
             raise LocalError(f"{path} exists; an authority key is not overwritten")
@@ -51,11 +51,11 @@ class Authority:
 
     @property
     def public_key(self) -> bytes:
-        """The 32-byte public key: how a manifest names this admin."""
+        """The 32-byte public key, by which a manifest names this admin."""
         return self._key.public_key
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte signature over `message`."""
+        """Return the 64-byte signature over `message`."""
         return self._key.sign(message)
 
     def __repr__(self) -> str:

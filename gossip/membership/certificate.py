@@ -6,8 +6,8 @@
     redemption  = signed by the invite's key: [invite id: bin(32), peer: bin(32), issued_at: uint, nonce: bin(16)]
     rotation    = signed by the old key: [old: bin(32), new: bin(32), issued_at: uint]
 
-The invite's secret stays with whoever redeems: members see its signature alone. A rotation belongs to no swarm: the
-successor of a key is that everywhere.
+The invite's secret stays with the newcomer that redeems it: members see only its signature. A rotation belongs to no
+swarm: the successor of a key is its successor everywhere.
 """
 
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ _PLAIN, _INVITED, _APPOINTED = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmClaim:
-    """No certificate: a peer of an open swarm, or one on its list."""
+    """Shown instead of a certificate: by a peer of an open swarm, or one on its allow list."""
 
     swarm: SwarmId
 
@@ -53,7 +53,7 @@ class SwarmClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class Redemption:
-    """A statement by the holder of an invite's secret that a peer is to be a member."""
+    """A statement by the holder of an invite's secret that a peer becomes a member."""
 
     invite: Digest
     peer: PeerId
@@ -75,7 +75,7 @@ class Rotation:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A membership. `root` is the peer that the grant went to, `peer` the one that has it now."""
+    """A membership. `root` is the peer that got the grant, `peer` the one that has it now."""
 
     grant: Invite | Appointment
     redemption: Redemption | None
@@ -84,7 +84,7 @@ class Certificate:
 
     @property
     def root(self) -> PeerId:
-        """Whom the grant went to; a redemption is counted by it, whatever key it has now."""
+        """The peer that got the grant; a redemption is counted under it, whatever key the member has now."""
         if isinstance(self.grant, Appointment):
             return self.grant.peer
         assert self.redemption is not None
@@ -92,7 +92,7 @@ class Certificate:
 
     @cached_property
     def lineage(self) -> tuple[PeerId, ...]:
-        """The root and its successors; the last is the member's key today."""
+        """The root and its successors; the last is the member's present key."""
         return (self.root, *(each.new for each in self.rotations))
 
     @property
@@ -107,34 +107,34 @@ class Certificate:
 
     @property
     def joined_at(self) -> int:
-        """Unix seconds of the redemption or appointment, by the clock of whoever signed."""
+        """Unix seconds of the redemption or appointment, by the signer's clock."""
         return self.grant.issued_at if self.redemption is None else self.redemption.issued_at
 
     @property
     def newest_time(self) -> int:
-        """The latest time that anything in it claims."""
+        """The latest time stated anywhere in the certificate."""
         return max(self.grant.issued_at, self.joined_at, *(each.issued_at for each in self.rotations))
 
     @cached_property
     def digest(self) -> Digest:
-        """Return the digest of the bytes."""
+        """The digest of the bytes."""
         return digest_of(self.raw)
 
     @cached_property
     def key(self) -> Key:
-        """A membership is one peer's by one grant."""
+        """The key of the membership: one peer by one grant."""
         return self.grant.id, self.root
 
     @cached_property
     def order(self) -> Order:
         """The total order of certificates: counted grants first, then by time and digest of what was signed at joining;
-        of one membership's the one with more rotations."""
+        within one membership the certificate with more rotations first."""
         signed = self.grant.id if self.redemption is None else self.redemption.digest
         return int(not self.grant.limited), self.joined_at, signed, MAX_ROTATIONS - len(self.rotations), self.digest
 
 
 def redeem(invite: Invite, secret: Signer, peer: PeerId, *, issued_at: int, nonce: bytes) -> Certificate:
-    """Take up an invite; `issued_at` in unix seconds, `nonce` 16 random bytes. Raises LocalError."""
+    """Redeem an invite; `issued_at` in unix seconds, `nonce` 16 random bytes. Raises LocalError."""
     fields = (invite.id, key_of(peer), issued_at, nonce)
     return _certificate(invite, sign(SignedKind.REDEMPTION, fields, secret), ())
 
@@ -145,13 +145,14 @@ def appointed(appointment: Appointment) -> Certificate:
 
 
 def rotate(old: Identity, new: PeerId, *, issued_at: int) -> Rotation:
-    """Name a successor, in every swarm. Raises LocalError."""
+    """Name a successor of a key, in every swarm. Raises LocalError."""
     fields = (old.public_key, key_of(new), issued_at)
     return ours(parse_rotation, sign(SignedKind.ROTATION, fields, old))
 
 
 def rotated(certificate: Certificate, rotation: Rotation) -> Certificate:
-    """The membership with its new key. Raises LocalError when it is not this key's, or after `MAX_ROTATIONS` keys."""
+    """Return the membership with its new key. Raises LocalError when the rotation is of another key, or after
+    `MAX_ROTATIONS`."""
     redemption = None if certificate.redemption is None else certificate.redemption.raw
     return _certificate(certificate.grant, redemption, (*certificate.rotations, rotation))
 
@@ -168,7 +169,7 @@ def parse_credentials(raw: bytes) -> Certificate | SwarmClaim:
 
 
 def parse_certificate(raw: bytes) -> Certificate:
-    """A certificate all of whose signatures hold and whose parts belong together. Raises RemoteError."""
+    """Parse a certificate; check all signatures and that its parts belong together. Raises RemoteError."""
     parsed = parse_credentials(raw)
     if isinstance(parsed, SwarmClaim):
         raise malformed("a name is no certificate")
@@ -176,7 +177,7 @@ def parse_certificate(raw: bytes) -> Certificate:
 
 
 def parse_redemption(raw: bytes) -> Redemption:
-    """A redemption whose signature holds. Raises RemoteError."""
+    """Parse a redemption and check its signature. Raises RemoteError."""
     signed = open_signed(SignedKind.REDEMPTION, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     invite, peer, issued_at = Digest(fields.exactly(DIGEST_BYTES)), peer_of(fields), fields.integer()
@@ -186,7 +187,7 @@ def parse_redemption(raw: bytes) -> Redemption:
 
 
 def parse_rotation(raw: bytes) -> Rotation:
-    """A rotation that its old key signed. Raises RemoteError."""
+    """Parse a rotation and check that its old key signed it. Raises RemoteError."""
     signed = open_signed(SignedKind.ROTATION, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     old, new, issued_at = peer_of(fields), peer_of(fields), fields.integer()

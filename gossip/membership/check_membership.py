@@ -1,7 +1,7 @@
 """Whether a peer is a member now: one question, answered from what it shows, the manifest, the roster and the clock.
 
-The checks stand in the order in which they are made; the first that fails is the reason. Signatures were checked when
-the certificate was parsed.
+The checks are made in the order of the code; the first that fails is the reason. Signatures were checked when the
+certificate was parsed.
 """
 
 from gossip.core.errors import Reason, RemoteError
@@ -17,8 +17,8 @@ from gossip.membership.roster import Roster
 def check_membership(
     peer: PeerId, shown: Certificate | SwarmClaim, chain: ManifestChain, roster: Roster, now: float
 ) -> Role:
-    """The role of the peer that proved this key and shows this. Raises RemoteError(WRONG_SWARM | FORGED | EXPIRED |
-    REVOKED | NO_MEMBER | USED_UP). `now` in unix seconds."""
+    """Return the role of the peer that proved this key and shows this. Raises RemoteError(WRONG_SWARM | FORGED |
+    EXPIRED | REVOKED | NO_MEMBER | USED_UP). `now` in unix seconds."""
     terms = chain.newest.terms
     swarm = shown.swarm if isinstance(shown, SwarmClaim) else shown.grant.swarm
     if swarm != chain.swarm:
@@ -61,12 +61,12 @@ def _check_times(shown: Certificate, now: float) -> None:
 
 
 def expired(shown: Certificate, now: float) -> bool:
-    """Whether a membership is over, `TOLERANCE_S` after its time."""
+    """Return whether a membership has ended, `TOLERANCE_S` after its time."""
     return shown.grant.expires is not None and now > shown.grant.expires + TOLERANCE_S
 
 
 def members(roster: Roster, now: float) -> int:
-    """How many hold a certificate today."""
+    """Return how many members hold a certificate that is valid now."""
     return sum(not expired(each, now) and roster.revoked(each) is None for each in roster.certificates)
 
 
@@ -75,13 +75,13 @@ def _check_revoked(shown: Certificate, roster: Roster) -> None:
     if revocation is not None:
         raise RemoteError(Reason.REVOKED, revocation.reason)
     held = roster.held(shown.key)
-    # Of two that claim to follow one key, the one that we knew first stays.
+    # Of two peers that claim to follow one key, the one that we knew first stays.
     if held is not None and held.lineage != shown.lineage[: len(held.lineage)]:
         raise RemoteError(Reason.REVOKED, "the key has named another successor")
 
 
 def _check_place(shown: Certificate, roster: Roster) -> None:
-    """Whoever is known has a place. A newcomer finds one, or not, whatever time it claims to have joined at."""
+    """Check that a peer has a place. A known one has; a newcomer needs a free one, whatever joining time it claims."""
     if roster.held(shown.key) is not None:
         return
     grant = shown.grant

@@ -1,4 +1,4 @@
-"""The folder in which an admin's command on this machine leaves what it has signed, for the node that runs here."""
+"""The inbox: a folder in which an admin's command leaves what it has signed, for the node on this machine."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,19 +14,20 @@ from gossip.core.secret_file import read_private
 from gossip.membership.membership_files import SUFFIX, MembershipFiles
 
 INBOX_LOOK_S: Final = 0.5
-"""Between two looks: who revokes somebody is not to wait for it. A look at an empty folder takes 20 us."""
+"""Seconds between two looks: an admin who revokes somebody should not have to wait. A look at an empty folder takes 20
+us."""
 
 MAX_INBOX_FILES: Final = 64
-"""Taken up in one look."""
+"""Files processed in one look."""
 
 MAX_INBOX_BYTES: Final = MAX_LINE_BYTES
-"""Of one file: four manifests of the largest kind, as an invite holds them; an item has 1.5 KiB."""
+"""Bytes of one file: four manifests of the largest size, as an invite holds them; an item has 1.5 KiB."""
 
 
 async def watch_inbox(
     files: MembershipFiles, submit: Callable[[Iterable[bytes]], None], warn: Callable[[str], None]
 ) -> None:
-    """Run until cancelled. A file is taken up, or reported as bad; in either case it is then removed."""
+    """Run until cancelled. Each file is processed, or reported as bad; in either case it is then removed."""
     while True:
         for path in islice(_waiting(files.inbox), MAX_INBOX_FILES):
             try:

@@ -1,4 +1,4 @@
-"""What an admin grants: an invite to whoever holds its secret, or an appointment of one peer.
+"""What an admin grants: an invite for the holder of its secret, or an appointment of one peer.
 
     invite      = signed statement of [swarm: bin(16), invite key: bin(32), role: str, name: str, issued_at: uint,
                   expires: uint, uses: uint]
@@ -6,8 +6,8 @@
                   expires: uint]
 
 Times are unix seconds; 0 stands for no expiry and for no number of uses. `expires` ends the membership, not only the
-time to take it up: when a stranger claims to have redeemed an invite, nobody can check it (decision 0024). One admin is
-enough, whatever k a manifest asks for: a grant can be revoked.
+time to redeem it: when a stranger claims to have redeemed an invite, nobody can check it (decision 0024). One admin is
+enough, whatever threshold a manifest asks for: a grant can be revoked.
 """
 
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Invite:
-    """A bearer invite. `key`: of its secret; `admin`: who signed; `id`: the digest of that and its fields."""
+    """A bearer invite. `key`: of its secret; `admin`: the signer; `id`: the digest of `admin` and the fields."""
 
     swarm: SwarmId
     key: bytes
@@ -56,7 +56,7 @@ class Invite:
 
     @property
     def capacity(self) -> int:
-        """Redemptions that a roster holds of it: those that may be, or a bound."""
+        """How many redemptions of it a roster holds: its number of uses, or a bound."""
         return min(MAX_OPEN_USES if self.uses is None else self.uses, MAX_REDEMPTIONS)
 
     @property
@@ -67,7 +67,7 @@ class Invite:
 
 @dataclass(frozen=True, kw_only=True)
 class Appointment:
-    """A membership of one peer, from an admin itself: for the creator's own node, and for who lost a key."""
+    """A membership of one peer, given by an admin: for the creator's own node, and for a member that lost a key."""
 
     swarm: SwarmId
     peer: PeerId
@@ -81,12 +81,12 @@ class Appointment:
 
     @property
     def capacity(self) -> int:
-        """It is its one peer's."""
+        """One: an appointment is for one peer."""
         return 1
 
     @property
     def limited(self) -> bool:
-        """It has one place, which no other takes."""
+        """True: it has one place, which no other peer takes."""
         return True
 
 
@@ -101,8 +101,8 @@ def make_invite(
     expires: int | None = None,
     uses: int | None = 1,
 ) -> Invite:
-    """Sign an invite for whoever holds `secret`, which is made for it alone. Raises LocalError on values out of
-    bounds. Both times in unix seconds."""
+    """Sign an invite for the holder of `secret`, which is made for it alone. Raises LocalError on values out of bounds.
+    Both times in unix seconds."""
     fields = (swarm, secret.public_key, role.value, name, issued_at, expires or 0, uses or 0)
     return ours(parse_invite, sign(SignedKind.INVITE, fields, admin))
 
@@ -123,7 +123,7 @@ def appoint(
 
 
 def parse_invite(raw: bytes) -> Invite:
-    """An invite whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
+    """Parse an invite and check its signature, but not whether its signer is an admin. Raises RemoteError."""
     signed = open_signed(SignedKind.INVITE, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     swarm, key = SwarmId(fields.exactly(SWARM_ID_BYTES)), fields.exactly(KEY_BYTES)
@@ -145,7 +145,7 @@ def parse_invite(raw: bytes) -> Invite:
 
 
 def parse_appointment(raw: bytes) -> Appointment:
-    """An appointment whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
+    """Parse an appointment and check its signature, but not whether its signer is an admin. Raises RemoteError."""
     signed = open_signed(SignedKind.APPOINTMENT, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     swarm, peer = SwarmId(fields.exactly(SWARM_ID_BYTES)), peer_of(fields)

@@ -1,4 +1,4 @@
-"""All that an invite means to whoever takes it up: the signed invite, its secret, the manifests, the pre-shared key."""
+"""All that an invite gives to a newcomer: the signed invite, its secret, the manifests, the pre-shared key."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ from gossip.membership.manifest_chain import ManifestChain
 
 @dataclass(frozen=True, kw_only=True)
 class InviteBundle:
-    """What a full line holds, and a short one stands for. `secret` is whoever's has the line; it never travels to
-    members."""
+    """The content of a full invite line, which a short one stands for. The holder of the line has `secret`; it is never
+    sent to members."""
 
     invite: Invite
     secret: Identity = field(repr=False)
@@ -27,7 +27,7 @@ class InviteBundle:
 
 
 def check_parts(invitation: InviteBundle) -> None:
-    """Raises RemoteError(MALFORMED) when the parts do not belong together."""
+    """Raise RemoteError(MALFORMED) when the parts do not belong together."""
     invite, terms = invitation.invite, invitation.chain.newest.terms
     if invite.swarm != invitation.chain.swarm or invite.key != invitation.secret.public_key:
         raise malformed("its parts are of two invites")

@@ -5,9 +5,9 @@
             short: as short_invite.py has it
     check:  the first 4 bytes of BLAKE2b-256 of the line's first four letters, length and body
 
-A full line is all that a newcomer needs; of a short one the manifests are fetched from a member. Whoever has either is
-let in: it is a password. The manifests are the shortest chain from the founding one to the newest. The length tells a
-line that was cut from one that was mistyped.
+A full line is all that a newcomer needs; for a short one the manifests are fetched from a member. Anybody who has
+either is admitted: it is a password. The manifests are the shortest chain from the founding one to the newest. The
+length distinguishes a line that was cut from one that was mistyped.
 """
 
 import base64
@@ -40,14 +40,15 @@ _LENGTH_BYTES: Final = 3
 _ANY_VERSION: Final = re.compile(r"p2p([0-9])")
 _ALPHABET: Final = re.compile(r"[A-Za-z0-9_-]*")
 _LEAST_CHARS: Final = 4
-"""What the length takes in base64."""
+"""Letters that the length takes in base64."""
 
 _BLANKS: Final = re.compile("[\\s\u00ad\u200b-\u200d\u2060\ufeff]+")
-"""What mail clients and chats break a long word with: white space, the soft hyphen, blanks without a width."""
+"""Characters at which mail clients and chats break a long word: white space, the soft hyphen, blanks without a
+width."""
 
 _EDGES: Final = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb<>|()[]{}*,;:.=!"
-"""What stands around a line, or at the ends of its parts: quotes of text and of replies, marks of emphasis, and the `=`
-with which quoted-printable breaks lines. No letter of a line is among them."""
+"""Characters around a line, or at the ends of its parts: quotes of text and of replies, marks of emphasis, and the `=`
+with which quoted-printable breaks lines. An invite line has none of these letters."""
 
 _WORDS: Final = b" ".join(
     each.encode("ascii")
@@ -60,11 +61,11 @@ _WORDS: Final = b" ".join(
         "learning_rate outer optimizer rounds steps train data hash path model name task sync settings",
     )
 )
-"""Words that lines are likely to hold: zlib's preset dictionary, the likeliest last. A part of the format."""
+"""Words that lines are likely to contain: zlib's preset dictionary, the likeliest last. It is a part of the format."""
 
 
 def encode_invite_code(invitation: InviteBundle) -> str:
-    """The full line. Raises LocalError when its parts do not belong together, or when it would be too long."""
+    """Return the full line. Raises LocalError when its parts do not belong together, or when it would be too long."""
     manifests = [each.raw for each in invitation.chain.spine()]
     packed = pack((invitation.invite.raw, invitation.secret.seed, invitation.psk or b"", manifests))
     packer = zlib.compressobj(level=9, zdict=_WORDS)
@@ -77,15 +78,15 @@ def encode_invite_code(invitation: InviteBundle) -> str:
 
 
 def encode_short(short: ShortInvite) -> str:
-    """The short line. Raises LocalError when its parts do not belong together."""
+    """Return the short line. Raises LocalError when its parts do not belong together."""
     line = _framed(SHORT, pack_short(short))
     parse_any(line)
     return line
 
 
 def parse_any(text: str) -> InviteBundle | ShortInvite:
-    """What a line holds, as it was written or as a mail has broken it: see `unwrapped`. Raises LocalError, which says
-    what is wrong with it."""
+    """Parse a line, as it was written or as a mail has broken it (see `unwrapped`). Raises LocalError, which says what
+    is wrong with it."""
     prefix, body = _body(unwrapped(text))
     try:
         return parse_short(body) if prefix == SHORT else _parse(_unpacked(body))
@@ -94,7 +95,7 @@ def parse_any(text: str) -> InviteBundle | ShortInvite:
 
 
 def parse_invite_code(text: str) -> InviteBundle:
-    """What a full line holds, as `parse_any`. Raises LocalError for a short one, too."""
+    """Parse a full line as `parse_any` does. Raises LocalError also for a short one."""
     read = parse_any(text)
     if isinstance(read, ShortInvite):
         raise LocalError("the invite is a short one: its manifests are yet to be fetched")
@@ -107,8 +108,8 @@ def _framed(prefix: str, body: bytes) -> str:
 
 
 def unwrapped(text: str) -> str:
-    """The line in a text that may have broken it into parts, quoted it, and gone on after it. A text without one is
-    left as it is. Raises LocalError for two lines, of which one would be taken."""
+    """Return the line from a text that may have broken it into parts, quoted it, and continued after it. A text without
+    a line is returned unchanged. Raises LocalError when there are two lines."""
     if len(text) > 2 * MAX_LINE_CHARS:
         return text
     parts = [each.strip(_EDGES) for each in _BLANKS.split(text)]
@@ -124,7 +125,7 @@ def unwrapped(text: str) -> str:
 
 
 def is_whole(line: str) -> bool:
-    """Whether as many letters are there as the line says that it has."""
+    """Return whether the line has as many letters as it says."""
     letters = line[len(PREFIX) :]
     if len(letters) < _LEAST_CHARS or _ALPHABET.fullmatch(letters) is None:
         return False
@@ -141,7 +142,7 @@ def _check(whole: bytes, prefix: str = PREFIX) -> bytes:
 
 
 def _body(text: str) -> tuple[str, bytes]:
-    """Which form it is, and the bytes of that."""
+    """Return the form of the line, and its bytes."""
     if len(text) > 2 * MAX_LINE_CHARS or len(line := text.strip()) > MAX_LINE_CHARS:
         raise LocalError("not an invite: too long")
     version = _ANY_VERSION.match(line)
@@ -175,7 +176,7 @@ def _checked(prefix: str, letters: str) -> bytes:
 
 
 def _unpacked(body: bytes) -> bytes:
-    """Never more than the bound, whatever the body claims to hold."""
+    """Unpack at most the bound, whatever the body claims to contain."""
     unpacker = zlib.decompressobj(zdict=_WORDS)
     try:
         packed = unpacker.decompress(body, MAX_LINE_BYTES + 1)

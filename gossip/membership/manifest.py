@@ -2,8 +2,8 @@
 
     manifest = [fields: bin, signatures: [[key: bin(32), signature: bin(64)]]]
 
-A manifest is named by the digest of its fields; who signed stands beside, so that admins can sign one after another.
-Whether enough of them did is the chain's question (manifest_chain.py).
+A manifest is named by the digest of its fields. The signatures are outside the fields, so that admins can sign one
+after another. The chain checks whether enough of them did (manifest_chain.py).
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,18 +45,18 @@ class Policy(StrEnum):
     OPEN = "open"
     """Everybody who is not revoked."""
     INVITE_ONLY = "invite_only"
-    """Who shows an invite, or was appointed."""
+    """Peers that show an invite, or were appointed."""
     ALLOW = "allow"
-    """Who is on the list, or was appointed; an invite alone does not do."""
+    """Peers that are on the list, or were appointed; an invite alone is not enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestBody:
-    """What admins decide: everything in a manifest but its place in the chain.
+    """What admins decide: everything in a manifest except its place in the chain.
 
-    `admins`: public keys, of which `threshold` sign the next version. `min_protocol`, `min_app`: what a node must be at
-    least. `max_payload_bytes`, `max_members` (0: no limit): of those that joined with a certificate. `settings`: what
-    is trained and how, for the runtime.
+    `admins`: public keys, of which `threshold` sign the next version. `min_protocol`, `min_app`: the least versions
+    that a node needs. `max_payload_bytes`, `max_members` (0: no limit): of those that joined with a certificate.
+    `settings`: what is trained and how, for the runtime.
     """
 
     name: str
@@ -76,7 +76,8 @@ class ManifestBody:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """One version. `applies_at`: the round from which it holds. `signers`: whose signatures it bears, admins or not."""
+    """One version. `applies_at`: the round from which it holds. `signers`: the keys that signed it, of admins or
+    not."""
 
     swarm: SwarmId
     version: int
@@ -90,16 +91,16 @@ class Manifest:
 
     @property
     def signers(self) -> frozenset[bytes]:
-        """Public keys."""
+        """The public keys of its signatures."""
         return frozenset(self.signatures)
 
     @property
     def raw(self) -> bytes:
-        """The bytes that travel."""
+        """The wire form."""
         return pack((self.fields, sorted(self.signatures.items())))
 
     def signed_by(self, *signers: Signer) -> "Manifest":
-        """The same with more signatures."""
+        """Return the manifest with more signatures."""
         added = {each.public_key: each.sign(domain(SignedKind.MANIFEST) + self.fields) for each in signers}
         return replace(self, signatures={**self.signatures, **added})
 
@@ -111,14 +112,15 @@ class Manifest:
 
 
 def create_manifest(terms: ManifestBody, nonce: bytes) -> Manifest:
-    """The first version, unsigned; `nonce`: 16 random bytes, so that two swarms of one name differ. LocalError."""
+    """Return the first version, unsigned; `nonce`: 16 random bytes, so that two swarms of one name differ. Raises
+    LocalError."""
     return _make(terms, version=1, previous=NO_DIGEST, nonce=nonce, applies_at=0, swarm=None)
 
 
 def next_version(last: Manifest, terms: ManifestBody, *, applies_at: int, version: int | None = None) -> Manifest:
-    """The next version, unsigned; it wants the signatures of `last`'s admins. Raises LocalError.
+    """Return the next version, unsigned; the admins of `last` have to sign it. Raises LocalError.
 
-    `version`: one beyond the next heals a fork, as a gap asks for no particular version before it.
+    `version`: a number beyond the next heals a fork, since a gap does not depend on a particular version before it.
     """
     number = last.version + 1 if version is None else version
     if number <= last.version:
@@ -127,7 +129,7 @@ def next_version(last: Manifest, terms: ManifestBody, *, applies_at: int, versio
 
 
 def parse_manifest(raw: bytes) -> Manifest:
-    """A manifest, of which every signature holds. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
+    """Parse a manifest and check every signature. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
     outer = unpack_exact(raw, MAX_MANIFEST_BYTES)
     packed, signatures = outer.binary(MAX_MANIFEST_BYTES), outer.array(MAX_SIGNATURES)
     outer.end()
@@ -141,13 +143,13 @@ def parse_manifest(raw: bytes) -> Manifest:
 
 
 def swarm_id_of(terms: ManifestBody, nonce: bytes) -> SwarmId:
-    """What a swarm is known by: 16 bytes over its founders, how many of them decide, its name and a nonce."""
+    """Return a swarm's id: 16 bytes of a hash over its founders, their threshold, its name and a nonce."""
     founders = pack((b"".join(terms.admins), terms.threshold, terms.name, nonce))
     return SwarmId(digest_of(_FOUNDING + founders)[:SWARM_ID_BYTES])
 
 
 def psk_fingerprint(psk: bytes) -> bytes:
-    """16 bytes that name a pre-shared key and do not tell it: the key itself is 32 random bytes."""
+    """Return 16 bytes that name a pre-shared key without revealing it: the key itself is 32 random bytes."""
     return digest_of(_PSK + psk)[:FINGERPRINT_BYTES]
 
 

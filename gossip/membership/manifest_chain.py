@@ -1,9 +1,9 @@
 """The versions of a manifest that a member holds, each signed by enough of the admins of the one before.
 
-A version may follow with a gap, when it is signed by the admins of the newest version held: they could have signed all
-between as well. So a newcomer needs the founding manifest, those that changed the admins and the newest; a member that
+A version may follow with a gap when it is signed by the admins of the newest version held: they could have signed all
+between as well. So a newcomer needs the founding manifest, those that changed the admins, and the newest; a member that
 was away needs no more; and old versions can be dropped. Of two versions with one number the first stays, and the second
-is a conflict for the operator: a quorum of admins signed twice. Admins heal it by skipping a number.
+is a conflict for the operator: enough admins signed twice. Admins heal it by skipping a number.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,12 +32,12 @@ class ManifestChain:
 
     @property
     def swarm(self) -> SwarmId:
-        """Which swarm it is."""
+        """The swarm's id."""
         return self._held[0].swarm
 
     @property
     def newest(self) -> Manifest:
-        """The newest version, whether its round has come or not: membership goes by it at once."""
+        """The newest version, even before its round has come: membership follows it at once."""
         return self._held[-1]
 
     @property
@@ -49,11 +49,12 @@ class ManifestChain:
         return iter(self._held)
 
     def at_round(self, round_: int) -> Manifest:
-        """The version whose settings hold in a round: the newest of those whose round has come."""
+        """Return the version whose settings hold in a round: the newest of those whose round has come."""
         return next(each for each in reversed(self._held) if each.applies_at <= round_)
 
     def accept(self, manifest: Manifest) -> bool:
-        """Take up a version; whether it was new. Raises RemoteError(WRONG_SWARM | FORGED | EQUIVOCATION | OVERSIZE)."""
+        """Add a version; return whether it was new. Raises RemoteError(WRONG_SWARM | FORGED | EQUIVOCATION |
+        OVERSIZE)."""
         if manifest.swarm != self.swarm:
             raise RemoteError(Reason.WRONG_SWARM, "the manifest of another swarm")
         last = self.newest
@@ -67,8 +68,8 @@ class ManifestChain:
         return True
 
     def extend(self, data: bytes) -> int:
-        """Take up the versions of another's `dump`; how many were new. Raises RemoteError as `accept` does, after it
-        has tried them all: behind a fork may stand the version that heals it."""
+        """Add the versions of another's `dump`; return how many were new. Raises RemoteError as `accept` does, but only
+        after all were tried: the version that heals a fork may come after it."""
         new, error = 0, None
         for each in _parse_all(data):
             try:
@@ -80,8 +81,8 @@ class ManifestChain:
         return new
 
     def spine(self, through: bytes = b"") -> tuple[Manifest, ...]:
-        """The shortest chain to the newest version, by way of the version whose digest begins with `through` if that is
-        held: what a newcomer needs."""
+        """Return the shortest chain to the newest version, through the version whose digest begins with `through` if
+        that is held: what a newcomer needs."""
         kept = [self._held[0]]
         for before, each in pairwise(self._held):
             named = bool(through) and each.digest.startswith(through)
@@ -90,15 +91,15 @@ class ManifestChain:
         return tuple(kept)
 
     def holds(self, digest: bytes) -> bool:
-        """Whether a version is held whose digest begins with these bytes."""
+        """Return whether a version is held whose digest begins with these bytes."""
         return any(each.digest.startswith(digest) for each in self._held)
 
     def dump(self) -> bytes:
-        """All versions held, for the disk and for other members."""
+        """Return all versions held, for the disk and for other members."""
         return pack_manifests(tuple(self._held))
 
     def _compare(self, manifest: Manifest) -> bool:
-        """Decide about a number that lies behind us: it is known, forgotten, forged or a conflict."""
+        """Decide about a version that is not newer than ours: it is known, forgotten, forged or a conflict."""
         for at, held in enumerate(self._held):
             if held.version == manifest.version and held.digest != manifest.digest:
                 _check_signed(manifest, self._held[max(0, at - 1)])
@@ -121,7 +122,7 @@ class ManifestChain:
 
 
 def load_chain(data: bytes) -> ManifestChain:
-    """A chain from its dump. Raises RemoteError; a file of our own that raises is damaged."""
+    """Return the chain of a dump. Raises RemoteError; a file of our own that raises is damaged."""
     first, *others = _parse_all(data)
     chain = ManifestChain(first)
     for each in others:
@@ -131,7 +132,7 @@ def load_chain(data: bytes) -> ManifestChain:
 
 
 def load_own_chain(data: bytes) -> ManifestChain:
-    """`load_chain` of a file of our own. Raises LocalError."""
+    """Return the chain of a file of our own. Raises LocalError."""
     try:
         return load_chain(data)
     except RemoteError as error:
@@ -139,7 +140,7 @@ def load_own_chain(data: bytes) -> ManifestChain:
 
 
 def pack_manifests(manifests: tuple[Manifest, ...]) -> bytes:
-    """Manifests as `load_chain` reads them."""
+    """Pack manifests for `load_chain`."""
     return pack(tuple(each.raw for each in manifests))
 
 
@@ -151,7 +152,7 @@ def _parse_all(data: bytes) -> list[Manifest]:
 
 
 def _check_signed(manifest: Manifest, before: Manifest) -> None:
-    """Enough of the admins of `before` have signed; others that did so do not count."""
+    """Check that enough of the admins of `before` have signed; other signatures do not count."""
     terms = before.terms
     count = len(manifest.signers & frozenset(terms.admins))
     if count < terms.threshold:

@@ -1,6 +1,6 @@
 """A node's membership on disk: its certificate, the swarm's manifests and roster, the pre-shared key, and an inbox.
 
-    certificate   what is shown in every handshake: bytes as docs/private-swarms.md has them
+    certificate   what is shown in every handshake, in the format of docs/private-swarms.md
     manifests     the chain of the swarm's manifests
     roster        who came and who was revoked
     swarm.key     libp2p's pre-shared key, where the swarm has one
@@ -30,7 +30,7 @@ from gossip.membership.roster_sync import MAX_ROSTER_BYTES
 from gossip.transport.pnet import PresharedKey
 
 SUFFIX: Final = ".item"
-"""Of files in the inbox; whatever else lies there is left alone."""
+"""The suffix of files in the inbox; other files there are left alone."""
 
 
 class MembershipFiles:
@@ -42,11 +42,12 @@ class MembershipFiles:
 
     @property
     def joined(self) -> bool:
-        """Whether there is a swarm here."""
+        """Whether this folder belongs to a swarm."""
         return self._manifests.exists()
 
     def load_certificate(self) -> Certificate | None:
-        """What this node shows; None where it has none (an open swarm, or one with a list). Raises LocalError."""
+        """Return this node's certificate; None where it has none (an open swarm, or one with a list). Raises
+        LocalError."""
         path = self.folder / "certificate"
         if not path.exists():
             return None
@@ -59,11 +60,11 @@ class MembershipFiles:
             ) from error
 
     def save_certificate(self, certificate: Certificate) -> None:
-        """Keep what this node shows. Raises LocalError."""
+        """Save this node's certificate. Raises LocalError."""
         write_private(self.folder / "certificate", certificate.raw, "the certificate")
 
     def load_manifests(self) -> ManifestChain:
-        """The swarm's manifests. Raises LocalError, also when there are none."""
+        """Return the swarm's manifests. Raises LocalError, also when there are none."""
         data = read_private(self._manifests, MAX_CHAIN_BYTES, "the swarm's manifests", refuse_shared=False)
         try:
             return load_own_chain(data)
@@ -73,12 +74,13 @@ class MembershipFiles:
             ) from error
 
     def save_manifests(self, chain: ManifestChain) -> None:
-        """Keep the swarm's manifests. Raises LocalError."""
+        """Save the swarm's manifests. Raises LocalError."""
         write_private(self._manifests, chain.dump(), "the swarm's manifests")
 
     def load_roster(self, chain: ManifestChain) -> Roster:
-        """Who is known of the chain's swarm; an empty one where there is no file. 0.2 ms for each member. Raises
-        LocalError: a node that began with an empty one by itself would let in who is revoked until it meets others."""
+        """Return the roster of the chain's swarm; an empty one where there is no file. Takes 0.2 ms for each member.
+        Raises LocalError on damage: a node that silently began with an empty roster would admit revoked peers until it
+        meets others."""
         path, admins = self.folder / "roster", chain.newest.terms.admins
         if not path.exists():
             return Roster(chain.swarm, admins)
@@ -91,25 +93,25 @@ class MembershipFiles:
             ) from error
 
     def save_roster(self, roster: Roster) -> None:
-        """Keep who is known. Raises LocalError."""
+        """Save the roster. Raises LocalError."""
         self.save_roster_dump(dump_roster(roster))
 
     def save_roster_dump(self, dump: bytes) -> None:
-        """`save_roster` of what `dump_roster` made, in whatever thread. Raises LocalError."""
+        """Save the result of `dump_roster`; any thread may call it. Raises LocalError."""
         write_private(self.folder / "roster", dump, "the roster")
 
     def load_psk(self) -> PresharedKey | None:
-        """The pre-shared key, if the swarm has one. Raises LocalError."""
+        """Return the pre-shared key, if the swarm has one. Raises LocalError."""
         path = self.folder / "swarm.key"
         return PresharedKey.read(path) if path.exists() else None
 
     def save_psk(self, key: bytes) -> None:
-        """Keep the 32 bytes of the pre-shared key, in libp2p's format. Raises LocalError, also when there is one."""
+        """Save the 32 bytes of the pre-shared key, in libp2p's format. Raises LocalError, also when the file exists."""
         PresharedKey(key).write(self.folder / "swarm.key")
 
     def hand_over(self, item: bytes) -> Path:
         """Leave what an admin has signed for this node, if it runs, or runs next: a roster's item (`pack_item`) or
-        manifests (`pack_manifests`). Raises LocalError. The file is gone once it was taken up."""
+        manifests (`pack_manifests`). Raises LocalError. The node removes the file when it has processed it."""
         path = self.inbox / f"{secrets.token_hex(8)}{SUFFIX}"
         write_private(path, item, "the item")
         return path

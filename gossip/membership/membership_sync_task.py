@@ -1,8 +1,8 @@
-"""Keeps a private swarm's roster and manifests alike among its members, and acts on what changes.
+"""Keeps a private swarm's roster and manifests equal among its members, and acts on changes.
 
-The decisions are membership/anti_entropy.py's. Here are the tasks: telling everybody who is connected what is new,
-pulling where digests differ, cutting off who is no member any more, keeping the files true, and taking in what an admin
-on this machine has signed. It serves members and bootstrap nodes alike, so it knows nothing of engines.
+membership/anti_entropy.py decides. This file has the tasks: sending new items to all connected members, pulling where
+digests differ, disconnecting former members, saving the files, and processing what an admin on this machine has signed.
+It serves members and bootstrap nodes alike, so it knows nothing of engines.
 """
 
 from collections import deque
@@ -45,29 +45,29 @@ from gossip.transport.base import Transport, TransportError
 from gossip.updates.peer_score import PeerScores
 
 LOOK_S: Final = 2.0
-"""Between two looks at whose membership has ended, which is known to five minutes' accuracy anyway."""
+"""Seconds between two looks for memberships that have ended; their end is only accurate to five minutes anyway."""
 
 SAVE_EVERY_S: Final = 5.0
-"""What has changed is written at most so often; what our own admin hands over, at once."""
+"""Seconds between two saves of changes; what our own admin submits is saved at once."""
 
 NEWS_PAUSE_S: Final = 0.1
-"""What comes within it is told in one message; a revocation crosses a swarm of ten steps in a second."""
+"""Seconds in which news is collected for one message; a revocation crosses a swarm of ten steps in a second."""
 
 MAX_OWED: Final = 8
-"""Pages that wait for a member which is slow to answer; what is beyond them differs by digest, and is pulled."""
+"""Pages that wait for a member that is slow to answer; what is beyond them differs by digest, and is pulled."""
 
 MAX_COMPARED: Final = 64
-"""Members that we compare with at a heartbeat, in turn: eight times the default degree. A bootstrap node has more, and
-all of these compare with it."""
+"""Members that we compare with at a heartbeat, in turn: eight times the default degree. A bootstrap node has more
+members, and all of these compare with it."""
 
 PULL_S: Final = 60.0
-"""For all that one pull takes: a full roster has 1,200 pages, of which a member answers 40 a second."""
+"""Seconds for one whole pull: a full roster has 1,200 pages, of which a member answers 40 a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServicePorts:
-    """What the registrar needs of the service that it belongs to. `offence` charges a peer, `refuse` only counts;
-    `cut` disconnects a peer and forgets it; `inherit(heir, peer)` hands one's points on to its successor."""
+    """What this task needs of its service. `offence` charges a peer, `refuse` only counts; `cut` disconnects a peer and
+    forgets it; `inherit(successor, peer)` moves a peer's points to its successor."""
 
     transport: Transport
     config: GossipConfig
@@ -82,7 +82,7 @@ class ServicePorts:
 def service_ports_of(
     context: ServiceContext, peer_scores: PeerScores, cut: Callable[[PeerId, RemoteError], None]
 ) -> ServicePorts:
-    """A member's."""
+    """Return the ports of a member's service."""
     return ServicePorts(
         transport=context.transport,
         config=context.config,
@@ -97,8 +97,8 @@ def service_ports_of(
 
 @dataclass(frozen=True, kw_only=True)
 class MemberView:
-    """One certificate of the roster. Times in unix seconds; `expires` None: never. `ended`: why it is no membership
-    any more, None while it is one."""
+    """One certificate of the roster. Times in unix seconds; `expires` None: never. `ended`: why it is no longer a
+    membership, None while it is one."""
 
     peer: PeerId
     role: Role
@@ -110,7 +110,7 @@ class MemberView:
 
 
 class MembershipSync:
-    """One task of a service. `anti_entropy` is what it decides by."""
+    """Spreads membership for one service. `anti_entropy` makes the decisions."""
 
     def __init__(self, private: PrivateMembership, anti_entropy: AntiEntropy, house: ServicePorts) -> None:
         self.anti_entropy = anti_entropy
@@ -130,7 +130,7 @@ class MembershipSync:
     # -- the service's calls
 
     async def run(self) -> None:
-        """Until cancelled; what is not saved yet is saved then."""
+        """Run until cancelled, then save what is not saved yet."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -143,18 +143,18 @@ class MembershipSync:
             self._save()
 
     def peer_connected(self, peer: PeerId) -> None:
-        """Somebody is here, and hears at once what we know. Who had another key keeps what that one is charged with, by
-        its own showing: a rotation that somebody else hands in may name any heir."""
+        """Send a newly connected member what we know. A peer that had another key keeps that key's points, if it shows
+        the rotation itself: a rotation that another peer brings may name any successor."""
         for old in self._admission.predecessors(peer):
             self._house.inherit(peer, old)
         self._tell(peer, b"")
 
     def peer_lost(self, peer: PeerId) -> None:
-        """The last connection is gone."""
+        """Forget a peer whose last connection is gone."""
         self._admission.forget(peer)
 
     def answer(self, peer: PeerId, request: MemberRequest) -> bytes:
-        """The answer to a member. Raises RemoteError, which is charged to it."""
+        """Return the answer to a member. Raises RemoteError, which is charged to it."""
         match request:
             case MembershipRequest():
                 applied = self.anti_entropy.on_told(peer, request, trio.current_time())
@@ -171,8 +171,8 @@ class MembershipSync:
                 return encode_answer(self.anti_entropy.manifest_above(above))
 
     def submit(self, signed: Iterable[bytes]) -> None:
-        """Take up what an admin has signed, items (`pack_item`) and manifests (`pack_manifests`), save it, and tell
-        everybody. Raises LocalError when some of it is nothing that the swarm takes; the rest is taken up."""
+        """Add what an admin has signed, items (`pack_item`) and manifests (`pack_manifests`), save it, and send it to
+        everybody. Raises LocalError when the swarm refuses some of it; the rest is added."""
         errors = []
         for each in signed:
             applied = (
@@ -187,7 +187,7 @@ class MembershipSync:
             raise LocalError(f"refused: {errors[0]}")
 
     def view(self) -> list[MemberView]:
-        """Everybody whom the roster has, in the order of their joining."""
+        """Return all members on the roster, in the order of their joining."""
         connected, rows = self._house.transport.peers, []
         for each in sorted(self._admission.roster.certificates, key=lambda it: (it.joined_at, it.peer)):
             error = self._admission.why_out(each.peer, each)
@@ -207,7 +207,7 @@ class MembershipSync:
     # -- what follows from a change
 
     def _learned(self, item: bytes) -> None:
-        """A newcomer was admitted."""
+        """Pass on the item of a newcomer that was admitted."""
         self.anti_entropy.changed((item,))
         self._tell_on((item,))
 
@@ -231,7 +231,8 @@ class MembershipSync:
             self._house.cut(peer, error)
 
     def _blame(self, peer: PeerId, error: RemoteError) -> None:
-        """A fork is the admins', and a member that has seen the other side of it first does no wrong."""
+        """Charge a member's error. A fork is the admins' fault: a member that saw the other side of it first does no
+        wrong."""
         if error.reason is Reason.EQUIVOCATION:
             self._house.refuse(peer, error)
             self._warn_once(f"the admins have signed two manifests: {error.detail}; ours stays until a newer one")
@@ -285,7 +286,7 @@ class MembershipSync:
             del self._owed[peer]
 
     async def _visit_guides(self) -> None:
-        """Bootstrap nodes are connected to nobody for long; what an admin says is brought to them."""
+        """Visit bootstrap nodes, which stay connected to nobody for long, to bring them what an admin signed."""
         house = self._house
         for address in dict.fromkeys((*house.config.peers, *self._admission.chain.newest.terms.bootstrap)):
             with suppress(GossipError), trio.move_on_after(house.config.dial_timeout_s):
@@ -354,7 +355,7 @@ class MembershipSync:
         saved_at = trio.current_time()
         while True:
             await trio.sleep(LOOK_S)
-            # Of more members than the admission remembers, the roster still says who is out.
+            # If there are more members than the admission remembers, the roster still says who is revoked.
             strangers = {peer for peer in self._house.transport.peers if self.anti_entropy.role_of(peer) is None}
             self._cut(self._admission.cut() | strangers)
             why = self._admission.why_out(self._house.transport.peer_id, self._admission.own)
@@ -365,7 +366,8 @@ class MembershipSync:
                 await self._save_some()
 
     async def _save_some(self) -> None:
-        """A large roster is written in a thread: on a slow disk it takes longer than anybody should wait."""
+        """Save what has changed. A large roster is written in a thread: a slow disk takes too long for the event
+        loop."""
         dump = dump_roster(self._admission.roster) if "roster" in self._unsaved else b""
         if len(dump) <= self._house.config.hash_in_thread_above:
             self._save()

@@ -1,4 +1,4 @@
-"""What makes a service one of a private swarm: the admission that its transport asks, and the files that keep it.
+"""What makes a service a member of a private swarm: the admission that its transport asks, and the files that store it.
 
 files = MembershipFiles(folder)
 private = PrivateSwarm.load(files, identity.peer_id, on_manifest=...)
@@ -18,7 +18,7 @@ from gossip.membership.membership_files import MembershipFiles
 
 
 def of_swarm(config: GossipConfig, private: "PrivateMembership") -> GossipConfig:
-    """The config with the swarm's own id. Raises LocalError when it names another one."""
+    """Return the config with the swarm's own id. Raises LocalError when it names another one."""
     swarm = private.admission.chain.swarm
     if config.swarm_id not in (None, swarm):
         raise LocalError("the config names another swarm than the membership is of")
@@ -31,8 +31,8 @@ def ignore_manifest(manifest: Manifest) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateMembership:
-    """A node's membership. `on_manifest` is called on the loop with each newer manifest that is accepted, to be applied
-    at its round; it must be quick and must not raise."""
+    """A node's membership. `on_manifest` is called on the event loop with each newer manifest that is accepted, to be
+    applied at its round; it must be quick and must not raise."""
 
     admission: MembershipAdmission
     files: MembershipFiles
@@ -47,8 +47,8 @@ class PrivateMembership:
         on_manifest: Callable[[Manifest], None] = ignore_manifest,
         now: Callable[[], float] = time.time,
     ) -> "PrivateMembership":
-        """Of what is on disk. `now` in unix seconds. Raises LocalError: damaged files, or a membership of our own that
-        does not hold. Takes 0.2 ms for each member that is known."""
+        """Load the membership on disk. `now` in unix seconds. Raises LocalError on damaged files, or when our own
+        membership is not valid. Takes 0.2 ms for each known member."""
         chain = files.load_manifests()
         admission = MembershipAdmission(
             peer=peer,

@@ -1,11 +1,11 @@
-"""What a refused peer is told, and what it may believe of that.
+"""What a refused peer is told, and how much of that it may believe.
 
     refusal = [reason: str<=16, revocation: bin]
 
-Told is only whoever shows a certificate by an admin of the swarm, or is named by a revocation: a stranger hears
-nothing. A revocation is an admin's word, which the refused one checks as it would have done on hearing it among
-members: no member can make one up. Without it the reason is a claim of who says it, and no more than a hint. Nobody
-else is named.
+Only a peer that shows a certificate by an admin of the swarm, or is named by a revocation, is told anything: a stranger
+hears nothing. An admin signed the revocation, and the refused peer checks it as it would have done on getting it among
+members: no member can make one up. Without a revocation the reason is only the sender's claim, a hint and no more.
+Nobody else is named.
 """
 
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ from gossip.membership.roster import Roster
 from gossip.membership.signed import unpack_exact
 
 MAX_REFUSAL_BYTES: Final = MAX_CERTIFICATE_BYTES
-"""As much as anybody shows in a handshake; a revocation with the longest reason has 400 bytes."""
+"""As large as what a peer shows in a handshake; a revocation with the longest reason has 400 bytes."""
 
 TOLD: Final = frozenset({Reason.EXPIRED, Reason.REVOKED, Reason.USED_UP, Reason.NO_MEMBER})
-"""Reasons that one who was invited can do something about. The others are a stranger's."""
+"""Reasons about which an invited peer can do something. The others concern strangers."""
 
 ASK: Final = "ask an admin for a new invite (a revoked node takes it up in a fresh folder, as its key is out for good)"
-"""What to do about it."""
+"""What the operator can do about it."""
 
 _MAX_REASON_CHARS: Final = 16
 _SHOWN_DIGITS: Final = 16
-"""Of an admin's key in a message: `swarm show` has all 64."""
+"""Digits of an admin's key in a message: `swarm show` prints all 64."""
 
 _CLAIMS: Final = {
     Reason.EXPIRED: "the membership has ended",
@@ -51,20 +51,20 @@ _OF_INVITES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """What a member says of why it does not let us in. `revocation`: what an admin signed, where it has that."""
+    """Why a member refuses us, as it says. `revocation`: what an admin signed, where there is one."""
 
     reason: Reason
     revocation: Revocation | None = None
 
     def pack(self) -> bytes:
-        """As it travels."""
+        """Return the wire form."""
         return pack((self.reason.value, b"" if self.revocation is None else self.revocation.raw))
 
 
 def refusal_for(
     peer: PeerId, shown: Certificate | SwarmClaim, roster: Roster, terms: ManifestBody, error: RemoteError
 ) -> Refusal | None:
-    """What a peer is told that proved this key, showed this, and is refused for `error`; None: nothing."""
+    """Return what a peer is told that proved this key, showed this, and is refused for `error`; None: nothing."""
     certified = isinstance(shown, Certificate) and shown.peer == peer and shown.grant.admin in terms.admins
     revocation = roster.revoked(shown) if certified and isinstance(shown, Certificate) else roster.revoked_peer(peer)
     if error.reason not in TOLD or not (certified or revocation is not None):
@@ -73,8 +73,8 @@ def refusal_for(
 
 
 def parse_refusal(data: bytes) -> Refusal:
-    """Any bytes whatever. Raises RemoteError(OVERSIZE | MALFORMED | FORGED); whether an admin of ours signed the
-    revocation, and whether it is of us, is not asked here."""
+    """Parse any bytes. Raises RemoteError(OVERSIZE | MALFORMED | FORGED). It is not checked here whether an admin of
+    ours signed the revocation, nor whether it is of us."""
     fields = unpack_exact(data, MAX_REFUSAL_BYTES)
     reason, raw = fields.text(_MAX_REASON_CHARS), fields.binary(MAX_CERTIFICATE_BYTES)
     fields.end()
@@ -84,19 +84,19 @@ def parse_refusal(data: bytes) -> Refusal:
 
 
 def names(revocation: Revocation, peer: PeerId, shown: Certificate | SwarmClaim) -> bool:
-    """Whether a revocation is of this peer, by what it shows."""
+    """Return whether a revocation is of this peer, by what it shows."""
     if not isinstance(shown, Certificate):
         return revocation.target == peer
     return revocation.target in (*shown.lineage, shown.grant.id)
 
 
 def claim_words(reason: Reason) -> str:
-    """A reason that nobody has signed, as a clause."""
+    """Return a reason that nobody has signed, as a clause."""
     return _CLAIMS.get(reason, reason.value)
 
 
 def invite_words(refusal: Refusal, *, signed: bool) -> str:
-    """Why an invite is not answered, as a clause; `signed`: by the admin who made it."""
+    """Return why an invite is not answered, as a clause; `signed`: by the admin who made it."""
     out = refusal.revocation
     if out is None:
         return f"it says that {_OF_INVITES.get(refusal.reason, claim_words(refusal.reason))}"
@@ -106,7 +106,7 @@ def invite_words(refusal: Refusal, *, signed: bool) -> str:
 
 
 def ended_words(shown: Certificate | SwarmClaim, revocation: Revocation | None, error: RemoteError) -> str:
-    """Why our own membership does not hold, as what we know ourselves has it; to the node's owner."""
+    """Return why our own membership is not valid, by what we know ourselves; for the node's owner."""
     if revocation is not None:
         why = f" ({revocation.reason})" if revocation.reason else ""
         by = revocation.admin.hex()[:_SHOWN_DIGITS]

@@ -1,8 +1,8 @@
-"""An admin's word that a peer or a grant is out, for good.
+"""An admin's signed statement that a peer or a grant is revoked, for good.
 
     revocation = signed statement of [swarm: bin(16), what: str, target: bin(32), issued_at: uint, reason: str]
 
-`target` is a peer's public key, or the id of an invite or appointment: with it go all that joined by it.
+`target` is a peer's public key, or the id of an invite or appointment: that revokes all who joined by it.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Revocation:
-    """Who is out, since when (unix seconds, by the admin's clock) and why."""
+    """Who is revoked, since when (unix seconds, by the admin's clock) and why."""
 
     swarm: SwarmId
     what: What
@@ -47,22 +47,23 @@ class Revocation:
 
     @property
     def order(self) -> tuple[int, bytes]:
-        """The total order of revocations."""
+        """The key of the total order of revocations."""
         return self.issued_at, self.digest
 
 
 def revoke_peer(admin: Signer, swarm: SwarmId, peer: PeerId, *, issued_at: int, reason: str = "") -> Revocation:
-    """Sign that a peer is out. Raises LocalError on a reason that is too long or not plain ASCII."""
+    """Sign that a peer is revoked. Raises LocalError on a reason that is too long or not plain ASCII."""
     return _revoke(admin, (swarm, What.PEER.value, key_of(peer), issued_at, reason))
 
 
 def revoke_grant(admin: Signer, swarm: SwarmId, grant: Digest, *, issued_at: int, reason: str = "") -> Revocation:
-    """Sign that an invite or appointment is void, with all that joined by it. Raises LocalError as `revoke_peer`."""
+    """Sign that an invite or appointment is void, with all that joined by it. Raises LocalError as `revoke_peer`
+    does."""
     return _revoke(admin, (swarm, What.GRANT.value, grant, issued_at, reason))
 
 
 def parse_revocation(raw: bytes) -> Revocation:
-    """A revocation whose signature holds; whether its signer is an admin is not asked here. Raises RemoteError."""
+    """Parse a revocation and check its signature, but not whether its signer is an admin. Raises RemoteError."""
     signed = open_signed(SignedKind.REVOCATION, raw, MAX_CERTIFICATE_BYTES)
     fields = signed.fields
     swarm, what = SwarmId(fields.exactly(SWARM_ID_BYTES)), fields.text(_MAX_WHAT_CHARS)

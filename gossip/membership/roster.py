@@ -1,10 +1,10 @@
 """What a member knows of all members: certificates that were shown, and revocations.
 
 A state-based CRDT: the state after any items in any order is a function of their set. Certificates have one total order
-(`Certificate.order`); of each membership the first is kept, of each grant as many memberships as it has uses, of all
-`MAX_REDEMPTIONS`. The kept ones are always the first, so what was once pushed out never comes back. Revocations have
-places of their own, one for each admin and target, the earliest of `MAX_REVOCATIONS`; nothing pushes them out but
-earlier revocations.
+(`Certificate.order`). Of each membership the first is kept, of each grant as many memberships as it has uses, of all
+`MAX_REDEMPTIONS`. The kept ones are always the first in this order, so what was once displaced never comes back.
+Revocations have places of their own: one for each admin and target, the earliest of `MAX_REVOCATIONS`. Only earlier
+revocations displace them.
 
 Only what a current admin signed is held: `restrict` drops the rest when the admins change.
 """
@@ -27,7 +27,7 @@ _REVOCATION: Final = 1
 
 
 class Roster:
-    """The members of one swarm, as far as they are known, under one set of admins."""
+    """The known members of one swarm, under one set of admins."""
 
     def __init__(
         self,
@@ -44,21 +44,21 @@ class Roster:
         self._begin()
 
     def add(self, item: bytes) -> bool:
-        """Take up an item that a member sent; whether it changed anything. Raises RemoteError: OVERSIZE, MALFORMED,
-        FORGED (a signature, or a signer who is no admin that we know of), WRONG_SWARM."""
+        """Add an item that a member sent; return whether it changed anything. Raises RemoteError: OVERSIZE, MALFORMED,
+        FORGED (a wrong signature, or a signer who is no known admin), WRONG_SWARM."""
         return self.put(parse_item(item))
 
     def put(self, item: Item) -> bool:
-        """`add` of a parsed item."""
+        """Add a parsed item, as `add` does."""
         self._check_source(item)
         return self._put_revocation(item) if isinstance(item, Revocation) else self._put_certificate(item)
 
     def merge(self, other: "Roster") -> bool:
-        """Take up all of another's; whether it changed anything. Raises RemoteError as `add` does."""
+        """Add all items of another roster; return whether that changed anything. Raises RemoteError as `add` does."""
         return sum(map(self.put, other.all())) > 0
 
     def restrict(self, admins: Collection[bytes]) -> None:
-        """Go on under other admins: what those signed who are none any more is dropped, revocations included."""
+        """Go on under other admins: drop what former admins signed, revocations included."""
         kept = self.all()
         self._admins = frozenset(admins)
         self._begin()
@@ -67,59 +67,59 @@ class Roster:
                 self.put(item)
 
     def trusts(self, item: Item) -> bool:
-        """Whether a current admin signed it."""
+        """Return whether a current admin signed it."""
         return _admin_of(item) in self._admins
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """All that are held, in their order."""
+        """All certificates held, in their order."""
         return tuple(sorted(self._certificates.values(), key=lambda each: each.order))
 
     @property
     def revocations(self) -> tuple[Revocation, ...]:
-        """All that are held, in their order."""
+        """All revocations held, in their order."""
         return tuple(sorted(self._revocations.values(), key=lambda each: each.order))
 
     def items(self) -> Iterator[bytes]:
-        """Everything as others may `add` it, in the order of their bytes."""
+        """Yield everything as others may `add` it, in the order of their bytes."""
         yield from sorted(map(pack_item, self.all()))
 
     def all(self) -> list[Item]:
-        """Everything that is held, in no order."""
+        """Return everything that is held, in no order."""
         items: list[Item] = list(self._revocations.values())
         return items + list(self._certificates.values())
 
     def held(self, key: Key) -> Certificate | None:
-        """What is known of a membership."""
+        """Return the certificate of a membership; None when there is none."""
         return self._certificates.get(key)
 
     def taken(self, grant: Digest) -> int:
-        """How many memberships of a grant are held."""
+        """Return how many memberships of a grant are held."""
         return len(self._by_grant.get(grant, ()))
 
     @property
     def full(self) -> bool:
-        """Whether one more membership can only take another one's place."""
+        """Whether one more membership can only replace another one."""
         return len(self._certificates) >= self._most
 
     def replaced(self, peer: PeerId) -> bool:
-        """Whether this key has named its successor."""
+        """Return whether this key has named its successor."""
         return peer in self._replaced
 
     def revoked(self, certificate: Certificate) -> Revocation | None:
-        """The earliest revocation of any of a membership's keys, or of its grant."""
+        """Return the earliest revocation of any of a membership's keys, or of its grant."""
         targets: list[Target] = [(What.PEER, each) for each in certificate.lineage]
         targets.append((What.GRANT, certificate.grant.id))
         found = [each for target in targets for each in self._naming(target)]
         return min(found, key=lambda each: each.order, default=None)
 
     def revoked_peer(self, peer: PeerId) -> Revocation | None:
-        """The earliest revocation of this very key."""
+        """Return the earliest revocation of exactly this key."""
         found = self._naming((What.PEER, peer))
         return min(found, key=lambda each: each.order, default=None)
 
     def revoked_grant(self, grant: Digest) -> Revocation | None:
-        """The earliest revocation of this grant."""
+        """Return the earliest revocation of this grant."""
         return min(self._naming((What.GRANT, grant)), key=lambda each: each.order, default=None)
 
     def __len__(self) -> int:
@@ -188,12 +188,12 @@ class Roster:
 
 
 def pack_item(item: Item) -> bytes:
-    """An item as `parse_item` reads it: [kind: uint, bin]."""
+    """Pack an item for `parse_item`: [kind: uint, bin]."""
     return pack((_REVOCATION if isinstance(item, Revocation) else _CERTIFICATE, item.raw))
 
 
 def parse_item(data: bytes) -> Item:
-    """A certificate or revocation whose signatures hold. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
+    """Parse a certificate or revocation and check its signatures. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
     fields = unpack_exact(data, MAX_ITEM_BYTES)
     kind, raw = fields.integer(_REVOCATION), fields.binary(MAX_CERTIFICATE_BYTES)
     fields.end()

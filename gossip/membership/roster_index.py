@@ -1,5 +1,5 @@
-"""A roster as it is at one moment, arranged for the questions that members ask all the time: which items differ, and
-what a peer that we have never met may do."""
+"""A snapshot of a roster, arranged for the questions that members ask all the time: which items differ, and what a peer
+that we have never met may do."""
 
 from bisect import insort
 from collections import defaultdict
@@ -17,7 +17,7 @@ from gossip.membership.roster_sync import bucket_of, buckets_of, paged
 
 
 class RosterIndex:
-    """Made anew after a change: 8 us for each item; what only comes to it is added."""
+    """Built anew after a change: 8 us for each item. An item that displaces none is only added."""
 
     def __init__(self, roster: Roster) -> None:
         self._parts: list[list[bytes]] = [[] for _ in range(BUCKETS)]
@@ -37,7 +37,7 @@ class RosterIndex:
         return len(self._digests)
 
     def add(self, item: bytes) -> None:
-        """Count one more, that has put nothing out."""
+        """Add one more item that has displaced none."""
         digest = digest_of(item)
         self._digests.add(digest)
         part = self._parts[digest[0]]
@@ -54,7 +54,7 @@ class RosterIndex:
         return digest_of(item) in self._digests
 
     def page(self, parts: Collection[int], number: int) -> bytes:
-        """A page of the items of some parts; b"" beyond the last one."""
+        """Return a page of the items of some parts; b"" beyond the last one."""
         asked = frozenset(parts)
         if asked != self._paged[0]:
             self._paged = asked, list(paged(item for part in sorted(asked) for item in self._parts[part]))
@@ -62,13 +62,13 @@ class RosterIndex:
         return pages[number] if number < len(pages) else b""
 
     def certificates_of(self, peer: PeerId) -> list[Certificate]:
-        """Those in which this key has the membership."""
+        """Return the certificates in which this key has the membership."""
         return self._by_peer.get(peer, [])
 
 
 def role_of(admission: MembershipAdmission, roster_index: RosterIndex, peer: PeerId) -> Role | None:
-    """What a peer may do by what the roster has of it, or by what it showed us; None for one of whom nothing is known
-    that makes it a member. Of two memberships a trainer's counts."""
+    """Return what a peer may do by the roster, or by what it showed us; None when nothing known makes it a member. Of
+    two memberships a trainer's counts."""
     known = roster_index.certificates_of(peer)
     roles = {each.role for each in known if admission.why_out(peer, each) is None}
     if not roles:
@@ -77,7 +77,7 @@ def role_of(admission: MembershipAdmission, roster_index: RosterIndex, peer: Pee
 
 
 def why_out(admission: MembershipAdmission, roster_index: RosterIndex, peer: PeerId) -> RemoteError | None:
-    """Why a peer of whom we know is no member any more; None for a member, and for one that we know nothing of."""
+    """Return why a known peer is a former member; None for a member, and for an unknown peer."""
     if role_of(admission, roster_index, peer) is not None:
         return None
     known = roster_index.certificates_of(peer)

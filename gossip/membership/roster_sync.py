@@ -1,11 +1,10 @@
-"""How rosters come to agree, and how one outlives its node.
+"""How rosters become equal, and how a roster is stored on disk.
 
-Two members compare the digests of their rosters; where these differ, `buckets` (2 KiB) shows which parts do, and each
-sends the other's missing parts in pages of at most 8 KiB. Items are idempotent, so nobody keeps account of what was
-sent.
+Two members compare the digests of their rosters; where these differ, `buckets` (2 KiB) shows in which parts. Then each
+sends the other's missing parts in pages of at most 8 KiB. Items are idempotent, so nobody records what was sent.
 
-On disk: a header line, the swarm's id, then each item behind its length (4 bytes, big-endian), and the digest of all
-before.
+On disk: a header line, the swarm's id, then each item after its length (4 bytes, big-endian), and the digest of all
+that precedes.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -32,22 +31,22 @@ MAX_ROSTER_BYTES: Final = (
     len(HEADER) + SWARM_ID_BYTES + (MAX_REDEMPTIONS + MAX_REVOCATIONS) * (_LENGTH_BYTES + MAX_ITEM_BYTES) + DIGEST_BYTES
 )
 _PAGE_ROOM: Final = MAX_PAGE_BYTES - 8
-"""Less the array's own header."""
+"""Bytes of a page, less the array's own header."""
 _ITEM_HEADER: Final = 3
 
 
 def roster_digest(roster: Roster) -> Digest:
-    """The same for the same roster, whatever way it came about."""
+    """Return the digest of a roster; equal for equal rosters, whatever the order of their items was."""
     return digest_of(buckets(roster))
 
 
 def buckets(roster: Roster) -> bytes:
-    """8 bytes for each of 256 parts; an item belongs to the part of its digest's first byte."""
+    """Return 8 bytes for each of 256 parts; an item belongs to the part of its digest's first byte."""
     return buckets_of(map(digest_of, roster.items()))
 
 
 def buckets_of(digests: Iterable[Digest]) -> bytes:
-    """`buckets` of the items with these digests."""
+    """Return the `buckets` of the items with these digests."""
     parts: list[list[bytes]] = [[] for _ in range(BUCKETS)]
     for digest in digests:
         parts[digest[0]].append(digest)
@@ -55,12 +54,12 @@ def buckets_of(digests: Iterable[Digest]) -> bytes:
 
 
 def bucket_of(digests: Iterable[bytes]) -> bytes:
-    """A part's 8 bytes, of its items' digests."""
+    """Return a part's 8 bytes, from its items' digests."""
     return digest_of(b"".join(sorted(digests)))[:BUCKET_BYTES]
 
 
 def differing(mine: bytes, theirs: bytes) -> frozenset[int]:
-    """Which parts differ. Raises RemoteError(MALFORMED) on what is no `buckets`."""
+    """Return which parts differ. Raises RemoteError(MALFORMED) when `theirs` is malformed."""
     if len(theirs) != BUCKETS * BUCKET_BYTES:
         raise malformed(f"a roster has {BUCKETS} parts")
     spans = [slice(at * BUCKET_BYTES, (at + 1) * BUCKET_BYTES) for at in range(BUCKETS)]
@@ -68,12 +67,12 @@ def differing(mine: bytes, theirs: bytes) -> frozenset[int]:
 
 
 def pages(roster: Roster, parts: Collection[int]) -> Iterator[bytes]:
-    """The items of some parts, in pages of at most `MAX_PAGE_BYTES`; revocations and certificates alike."""
+    """Yield the items of some parts, revocations and certificates, in pages of at most `MAX_PAGE_BYTES`."""
     yield from paged(item for item in roster.items() if digest_of(item)[0] in parts)
 
 
 def paged(items: Iterable[bytes]) -> Iterator[bytes]:
-    """Items in pages of at most `MAX_PAGE_BYTES`."""
+    """Yield items in pages of at most `MAX_PAGE_BYTES`."""
     page: list[bytes] = []
     room = _PAGE_ROOM
     for item in items:
@@ -87,22 +86,22 @@ def paged(items: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def parse_page(data: bytes) -> tuple[bytes, ...]:
-    """A page's items, which are not looked into. Raises RemoteError(OVERSIZE | MALFORMED)."""
+    """Return a page's items, unparsed. Raises RemoteError(OVERSIZE | MALFORMED)."""
     fields = unpack_exact(data, MAX_PAGE_BYTES)
     return tuple(fields.binary(MAX_ITEM_BYTES) for _ in range(fields.left))
 
 
 def dump_roster(roster: Roster) -> bytes:
-    """The roster for the disk."""
+    """Return the roster's bytes for the disk."""
     body = b"".join(len(item).to_bytes(_LENGTH_BYTES, "big") + item for item in roster.items())
     whole = HEADER + roster.swarm + body
     return whole + digest_of(whole)
 
 
 def load_roster(data: bytes, swarm: SwarmId, admins: Collection[bytes]) -> Roster:
-    """A roster from its dump; items of former admins are left out. Checks two signatures an item: 0.1 ms each.
+    """Return the roster of a dump, without items of former admins. Checks two signatures an item: 0.1 ms each.
 
-    Raises LocalError: damaged, or of another swarm.
+    Raises LocalError when it is damaged, or of another swarm.
     """
     whole, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if len(data) > MAX_ROSTER_BYTES or not whole.startswith(HEADER) or digest_of(whole) != digest:

@@ -1,6 +1,6 @@
-"""What a swarm trains and how: a nested table that membership carries and signs, and does not understand.
+"""What a swarm trains and how: a nested table that membership carries and signs, and does not interpret.
 
-msgpack with maps, apart from every other format here: keys are text, no number is NaN or infinite, and the whole has
+It is msgpack with maps, unlike every other format here: keys are text, no number is NaN or infinite, and the whole has
 bounds on bytes, entries and depth.
 """
 
@@ -28,7 +28,8 @@ _SCALARS: Final = (str, int, float, bool, type(None))
 
 
 def pack_settings(settings: Settings) -> bytes:
-    """The one spelling of a table: keys in order. Raises RemoteError as `parse_settings` does, for it is asked."""
+    """Return the one encoding of a table: keys in order. Raises RemoteError as `parse_settings` does, which checks
+    it."""
     try:
         packed = pack(_in_order(dict(settings)))
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -44,7 +45,7 @@ def _in_order(value: object) -> object:
 
 
 def parse_settings(data: bytes) -> dict[str, Setting]:
-    """The table. Raises RemoteError(OVERSIZE | MALFORMED)."""
+    """Return the table. Raises RemoteError(OVERSIZE | MALFORMED)."""
     if len(data) > MAX_SETTINGS_BYTES:
         raise RemoteError(Reason.OVERSIZE, f"settings of more than {MAX_SETTINGS_BYTES} bytes")
     try:
@@ -54,7 +55,7 @@ def parse_settings(data: bytes) -> dict[str, Setting]:
         same = pack(_in_order(table)) == data
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise malformed("the settings are not msgpack") from error
-    # A key that stands twice, or out of order, comes out differently.
+    # A key that occurs twice, or out of order, is encoded differently.
     if type(table) is not dict or not same:
         raise malformed("the settings are no table in its one spelling")
     _check(table)
@@ -69,7 +70,7 @@ def _check(table: dict[str, Setting]) -> None:
 
 
 def _walk(value: object, depth: int) -> Iterator[tuple[int, object]]:
-    """Every key and value below `value`, and how deep its table or list lies."""
+    """Yield every key and value below `value`, and the depth of its table or list."""
     if isinstance(value, dict):
         for key, each in value.items():
             if type(key) is not str or not 0 < len(key) <= MAX_KEY_CHARS:
@@ -95,6 +96,6 @@ def _check_value(value: object) -> None:
 
 
 def _check_text(text: str) -> None:
-    """Printable, as it is shown on terminals; and of bounded length."""
+    """Check that a text is printable, since it is shown on terminals, and of bounded length."""
     if len(text) > MAX_SETTING_CHARS or (text and not text.isprintable()):
         raise malformed("text in the settings is printable, and not longer than its bound")

@@ -1,4 +1,4 @@
-"""A short invite: what a newcomer needs to reach the swarm, and to check all that it is given there.
+"""A short invite: what a newcomer needs to reach the swarm, and to check all that it gets there.
 
     short  = [fixed: bin(160), role: uint, name: str<=64, issued_at: uint, expires: uint, uses: uint, psk: bin,
               addresses: [bin]]
@@ -6,9 +6,9 @@
     address = peer's key (32), kind (1): 4, then IPv4 (4) and port (2); 6, then IPv6 (16) and port (2);
               or 0, then the multiaddr's text without `/p2p/` and the peer
 
-It is the signed invite without what can be worked out, the invite's secret, and no manifest. `named` is the beginning
-of the digest of the manifest that was the newest when the invite was made: whoever serves the manifests, a newcomer
-takes a chain that has that one, or none. `ShortInvite.complete` is where that is decided.
+It is the signed invite without what can be computed, the invite's secret, and no manifest. `named` is the beginning of
+the digest of the manifest that was the newest when the invite was made. Any peer may serve the manifests; a newcomer
+accepts only a chain that contains that one. `ShortInvite.complete` decides this.
 """
 
 import ipaddress
@@ -37,11 +37,11 @@ from gossip.membership.manifest_chain import ManifestChain, pack_manifests
 from gossip.membership.signed import key_of, unpack_exact
 
 ROLES: Final = (Role.TRAINER, Role.OBSERVER, Role.RELAY, Role.BOOTSTRAP)
-"""By their numbers in a line: a part of the format."""
+"""Roles by their numbers in a line: a part of the format."""
 
 _FIXED: Final = (KEY_BYTES, SWARM_ID_BYTES, KEY_BYTES, SIGNATURE_BYTES, NAMED_BYTES)
 _MAX_SHORT_BYTES: Final = 2048
-"""160, the name, the key, and four of the longest addresses."""
+"""160, the name, the pre-shared key, and four of the longest addresses."""
 
 _TCP: Final = re.compile(r"/ip([46])/([^/]+)/tcp/(\d{1,5})")
 _TEXT: Final = 0
@@ -49,8 +49,8 @@ _TEXT: Final = 0
 
 @dataclass(frozen=True, kw_only=True)
 class ShortInvite:
-    """What a short line holds. `secret`, `psk` as an Invitation's; `named`: the first bytes of a manifest's digest;
-    `addresses`: where to ask for the manifests."""
+    """The content of a short line. `secret`, `psk`: as in an InviteBundle; `named`: the first bytes of a manifest's
+    digest; `addresses`: where to ask for the manifests."""
 
     invite: Invite
     secret: Identity = field(repr=False)
@@ -59,8 +59,8 @@ class ShortInvite:
     psk: bytes | None = field(default=None, repr=False)
 
     def complete(self, chain: ManifestChain) -> InviteBundle:
-        """The whole invitation, with manifests from anybody. Raises RemoteError when they are another swarm's, or have
-        not the one that the invite names, or do not go with the rest."""
+        """Return the whole invite, with manifests from any source. Raises RemoteError when they are another swarm's,
+        lack the one that the invite names, or do not fit the rest."""
         if chain.swarm != self.invite.swarm:
             raise RemoteError(Reason.WRONG_SWARM, "the manifests of another swarm")
         if not chain.holds(self.named):
@@ -71,8 +71,8 @@ class ShortInvite:
 
 
 def shorten(invitation: InviteBundle) -> ShortInvite | None:
-    """The short form; None where the newest manifest names no address at which a newcomer could ask. Raises LocalError
-    when the manifests are more than anybody is told."""
+    """Return the short form; None where the newest manifest names no address at which a newcomer could ask. Raises
+    LocalError when the manifests are more than a visit may return."""
     chain, addresses = invitation.chain, _chosen(invitation.chain.newest.terms.bootstrap)
     if len(pack_manifests(chain.spine())) > MAX_LINE_BYTES:
         raise LocalError("the manifest is too large for an invite; a shorter allow list or fewer settings help")
@@ -88,7 +88,7 @@ def shorten(invitation: InviteBundle) -> ShortInvite | None:
 
 
 def pack_short(short: ShortInvite) -> bytes:
-    """The bytes of the line's body."""
+    """Return the bytes of the line's body."""
     invite = short.invite
     signature = invite.raw[-SIGNATURE_BYTES:]
     fixed = short.secret.seed + invite.swarm + invite.admin + signature + short.named
@@ -97,7 +97,7 @@ def pack_short(short: ShortInvite) -> bytes:
 
 
 def parse_short(packed: bytes) -> ShortInvite:
-    """A short invite whose signature holds. Raises RemoteError."""
+    """Parse a short invite and check its signature. Raises RemoteError."""
     fields = unpack_exact(packed, _MAX_SHORT_BYTES)
     seed, swarm, admin, signature, named = _cut(fields.exactly(sum(_FIXED)))
     role, name = ROLES[fields.integer(len(ROLES) - 1)], fields.text(MAX_NAME_CHARS)
@@ -124,7 +124,7 @@ def _cut(fixed: bytes) -> list[bytes]:
 
 
 def _chosen(bootstrap: tuple[str, ...]) -> tuple[str, ...]:
-    """As many as a line has, of different peers first. Who is no member yet cannot ask for a circuit."""
+    """Return as many addresses as a line has, of different peers first. A newcomer cannot ask for a circuit."""
     direct = [each for each in bootstrap if "/p2p-circuit/" not in each]
     first = {peer_in(each): each for each in reversed(direct)}.values()
     return tuple(sorted(direct, key=lambda each: each not in first))[:MAX_LINE_ADDRESSES]

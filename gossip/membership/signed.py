@@ -1,7 +1,7 @@
 """Signed statements: msgpack of [fields: bin, key: bin(32), signature: bin(64)], Ed25519 over a domain tag and fields.
 
-A tag for each kind: what was signed as one thing is never another. Everything has exactly one spelling: what does not
-come out the same when it is packed again is refused, so that bytes can be compared and named by their digest.
+Each kind has a tag: what was signed as one thing is never taken for another. Everything has exactly one encoding: bytes
+that differ after packing again are refused, so that bytes can be compared and named by their digest.
 """
 
 from collections.abc import Callable
@@ -42,12 +42,12 @@ class Signer(Protocol):
         """The 32-byte Ed25519 public key."""
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte signature over `message`."""
+        """Return the 64-byte signature over `message`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signed:
-    """A statement whose signature holds. `digest` names its signer and fields, and not the signature."""
+    """A statement whose signature is checked. `digest` names its signer and fields, but not the signature."""
 
     fields: Fields
     key: bytes
@@ -56,18 +56,18 @@ class Signed:
 
 
 def domain(kind: SignedKind) -> bytes:
-    """What is signed before the fields."""
+    """Return the bytes that are signed before the fields."""
     return f"p2ptrain-{kind.value}-1\x00".encode("ascii")
 
 
 def sign(kind: SignedKind, fields: object, signer: Signer) -> bytes:
-    """The statement's bytes."""
+    """Return the signed statement's bytes."""
     packed = pack(fields)
     return pack((packed, signer.public_key, signer.sign(domain(kind) + packed)))
 
 
 def open_signed(kind: SignedKind, raw: bytes, limit: int) -> Signed:
-    """Check size, spelling and signature. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
+    """Check size, encoding and signature. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
     outer = unpack_exact(raw, limit)
     packed, key, signature = outer.binary(limit), outer.exactly(KEY_BYTES), outer.exactly(SIGNATURE_BYTES)
     outer.end()
@@ -77,7 +77,7 @@ def open_signed(kind: SignedKind, raw: bytes, limit: int) -> Signed:
 
 
 def unpack_exact(data: bytes, limit: int, items: int = MAX_ARRAY) -> Fields:
-    """`wire.unpack` of the one spelling that `wire.pack` has. Raises RemoteError."""
+    """Parse as `wire.unpack` does, but only the one encoding that `wire.pack` writes. Raises RemoteError."""
     fields = unpack(data, limit, items)
     try:
         same = pack(msgpack.unpackb(data)) == data
@@ -89,7 +89,7 @@ def unpack_exact(data: bytes, limit: int, items: int = MAX_ARRAY) -> Fields:
 
 
 def ours(parse: Callable[[bytes], _T], raw: bytes) -> _T:
-    """Read back what we made ourselves: what others would refuse is our caller's mistake. Raises LocalError."""
+    """Parse what we made ourselves: what others would refuse is our caller's mistake. Raises LocalError."""
     try:
         return parse(raw)
     except RemoteError as error:
@@ -97,7 +97,7 @@ def ours(parse: Callable[[bytes], _T], raw: bytes) -> _T:
 
 
 def keys_of(packed: bytes, most: int) -> tuple[bytes, ...]:
-    """At most `most` public keys one after another, rising, none twice. Raises RemoteError(MALFORMED)."""
+    """Return at most `most` public keys from a packed list, rising, none twice. Raises RemoteError(MALFORMED)."""
     keys = tuple(packed[at : at + KEY_BYTES] for at in range(0, len(packed), KEY_BYTES))
     if len(packed) % KEY_BYTES or len(keys) > most or any(a >= b for a, b in pairwise(keys)):
         raise malformed("not a rising list of keys")
@@ -105,12 +105,12 @@ def keys_of(packed: bytes, most: int) -> tuple[bytes, ...]:
 
 
 def sorted_keys(peers: frozenset[PeerId]) -> tuple[bytes, ...]:
-    """The keys of peer ids, as `keys_of` reads them. Raises RemoteError(MALFORMED)."""
+    """Return the keys of peer ids, sorted for `keys_of`. Raises RemoteError(MALFORMED)."""
     return tuple(sorted(verify_key_of(peer) for peer in peers))
 
 
 def key_of(peer: PeerId) -> bytes:
-    """The key of a peer that our caller names. Raises LocalError on what is no peer id."""
+    """Return the key of a peer that our caller names. Raises LocalError on a malformed peer id."""
     try:
         return verify_key_of(peer)
     except RemoteError as error:
@@ -118,5 +118,5 @@ def key_of(peer: PeerId) -> bytes:
 
 
 def peer_of(fields: Fields) -> PeerId:
-    """A field that is a peer's public key."""
+    """Read a field that is a peer's public key."""
     return peer_id_of(fields.exactly(KEY_BYTES))

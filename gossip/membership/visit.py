@@ -1,17 +1,18 @@
-"""How the holder of a short invite gets the manifests: it knocks, shows the invite, hears a piece of them, and is sent
-away. That is all inside the handshake, so there is still no stranger that has a stream.
+"""How the holder of a short invite gets the manifests: it connects, shows the invite, gets a piece of them, and is
+disconnected. All of that is inside the handshake, so no stranger ever has a stream.
 
     visit  = [3, invite: bin, asked: bin]           in the place of credentials
     asked  = statement by the invite's key of [peer: bin(32), named: bin(16), at: uint]
     answer = [size: uint, check: bin(16), piece: bin]
 
-`peer` is the key that the caller has proved: who overhears a visit, the member that is asked included, can do nothing
-with it. It is made for the visit, and is not the node's; the statement is no redemption, so asking takes no use.
-`named` is the manifest that the chain has to pass, and `at` where the piece begins in `[manifest: bin]`, of which
-`size` is the length and `check` the beginning of the digest. Answered is whoever an invite by an admin lets in now; one
-that is expired, revoked or used up is told so, as in every handshake (refusal.py), and everybody else hears nothing.
+`peer` is the key that the caller has proved, so a visit is of no use to a peer that copies it, such as the member that
+is asked. The key is made for the visit, and is not the node's; the statement is no redemption, so asking takes no use.
+`named` is the manifest that the chain has to contain, and `at` where the piece begins in `[manifest: bin]`, of which
+`size` is the length and `check` the beginning of the digest. A caller is answered if its invite, by an admin, would
+admit it now. If the invite is expired, revoked or used up the caller is told so, as in every handshake (refusal.py),
+and everybody else hears nothing.
 
-What is heard is the word of whoever stands at the address: `Visitor` takes what `ShortInvite.complete` takes.
+The answer is only the claim of the node at that address: `Visitor` accepts what `ShortInvite.complete` accepts.
 """
 
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from gossip.membership.short_invite import ShortInvite
 from gossip.membership.signed import SignedKind, Signer, key_of, open_signed, peer_of, sign, unpack_exact
 
 FORM: Final = 3
-"""After those of certificates."""
+"""The form number, after those of certificates."""
 
 _CHECK_BYTES: Final = 16
 _BEGINS: Final = b"\x93\x03"
@@ -49,7 +50,7 @@ _REFUSAL: Final = b"\x92"
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """What a caller asks. `peer`: whose key it must have proved."""
+    """What a caller asks. `peer`: the key that it must have proved."""
 
     invite: Invite
     peer: PeerId
@@ -58,8 +59,8 @@ class Visit:
 
 
 class TurnedAwayError(RemoteError):
-    """A member does not answer this invite, and says why. `signed`: by a revocation of the admin who made the invite;
-    else it is the member's word."""
+    """A member refuses this invite, and says why. `signed`: by a revocation of the admin who made the invite; otherwise
+    it is only the member's claim."""
 
     def __init__(self, refusal: Refusal, *, signed: bool) -> None:
         super().__init__(refusal.reason, invite_words(refusal, signed=signed))
@@ -67,17 +68,17 @@ class TurnedAwayError(RemoteError):
 
 
 def is_visit(credentials: bytes) -> bool:
-    """Whether these bytes are to be one."""
+    """Return whether these bytes are meant as a visit."""
     return credentials.startswith(_BEGINS)
 
 
 def make_visit(invite: Invite, secret: Signer, peer: PeerId, named: bytes, at: int) -> bytes:
-    """What `peer` shows to hear the piece that begins at `at`. Raises LocalError."""
+    """Return what `peer` shows to get the piece that begins at `at`. Raises LocalError."""
     return pack((FORM, invite.raw, sign(SignedKind.VISIT, (key_of(peer), named, at), secret)))
 
 
 def parse_visit(raw: bytes) -> Visit:
-    """A visit whose signatures hold. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
+    """Parse a visit and check its signatures. Raises RemoteError(OVERSIZE | MALFORMED | FORGED)."""
     fields = unpack_exact(raw, MAX_CERTIFICATE_BYTES)
     form, granted, asked = (
         fields.integer(FORM),
@@ -96,7 +97,7 @@ def parse_visit(raw: bytes) -> Visit:
 
 
 def check_visit(peer: PeerId, visit: Visit, chain: ManifestChain, roster: Roster, now: float) -> None:
-    """Whether the peer that has proved this key is answered. Raises RemoteError(WRONG_SWARM | FORGED | EXPIRED |
+    """Check that the peer that proved this key gets an answer. Raises RemoteError(WRONG_SWARM | FORGED | EXPIRED |
     REVOKED | USED_UP). `now` in unix seconds."""
     invite = visit.invite
     if invite.swarm != chain.swarm:
@@ -119,7 +120,7 @@ def check_visit(peer: PeerId, visit: Visit, chain: ManifestChain, roster: Roster
 def refusal_for_visit(
     peer: PeerId, visit: Visit, roster: Roster, terms: ManifestBody, error: RemoteError
 ) -> Refusal | None:
-    """What one is told whose visit is refused for `error`; None: nothing, as every stranger."""
+    """Return what a caller is told whose visit is refused for `error`; None: nothing, like every stranger."""
     if visit.peer != peer or visit.invite.admin not in terms.admins or error.reason not in TOLD:
         return None
     revocation = roster.revoked_grant(visit.invite.id) if error.reason is Reason.REVOKED else None
@@ -127,7 +128,7 @@ def refusal_for_visit(
 
 
 def answer_visit(visit: Visit, chain: ManifestChain) -> bytes:
-    """The piece that is asked for. Raises RemoteError when there is none."""
+    """Return the requested piece. Raises RemoteError when there is none."""
     whole = pack_manifests(chain.spine(visit.named))
     if len(whole) > MAX_LINE_BYTES:
         raise RemoteError(Reason.OVERSIZE, "more manifests than a line may stand for")
@@ -139,8 +140,8 @@ def answer_visit(visit: Visit, chain: ManifestChain) -> bytes:
 
 @dataclass
 class Visitor:
-    """The newcomer's side, and what its transport asks: an `Admission` that lets nobody in. `identity` is made for
-    this. `begin` before each node that is asked; after each knock, `take`."""
+    """The newcomer's side, which is also its transport's `Admission` and admits nobody. `identity` is made for this.
+    Call `begin` before each node that is asked; after each visit, `take`."""
 
     short: ShortInvite
     identity: Identity
@@ -149,35 +150,35 @@ class Visitor:
     _said: bytes | None = field(default=None, repr=False)
 
     def begin(self) -> None:
-        """Ask from the first byte on: what one node has said is not mixed with another's."""
+        """Start at the first byte: what one node sent is not mixed with another's."""
         self._whole, self._of, self._said = b"", None, None
 
     def credentials(self) -> bytes:
-        """The visit for what is still missing."""
+        """Return the visit for what is still missing."""
         short = self.short
         return make_visit(short.invite, short.secret, self.identity.peer_id, short.named, len(self._whole))
 
     def admit(self, peer: PeerId, credentials: bytes) -> None:
-        """Raises RemoteError, of everybody."""
+        """Raise RemoteError for every peer."""
         raise RemoteError(Reason.NO_MEMBER, "it takes a visit for a membership")
 
     def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
-        """Nothing."""
+        """Return nothing."""
         return b""
 
     def heard(self, peer: PeerId, said: bytes) -> str:
-        """Keep it for `take`."""
+        """Keep the answer for `take`."""
         self._said = said
         return "it has answered"
 
     @property
     def answered(self) -> bool:
-        """Whether the last knock was answered."""
+        """Whether the last visit was answered."""
         return self._said is not None
 
     def take(self) -> InviteBundle | None:
-        """What came of the last knock: None while pieces are missing. Raises RemoteError for no answer, or one that is
-        none; TurnedAwayError for a reason."""
+        """Return the whole invite; None while pieces are missing. Raises RemoteError for a missing or malformed answer,
+        TurnedAwayError for a refusal with a reason."""
         said, self._said = self._said, None
         if said is None:
             raise RemoteError(Reason.UNAVAILABLE, "it does not answer this invite")
@@ -200,7 +201,7 @@ class Visitor:
         return self.short.complete(load_chain(self._whole))
 
     def _is_of_us(self, refusal: Refusal) -> bool:
-        """The invite's own admin is the only one whom we know to be one, without a manifest."""
+        """Whether the invite's own admin signed the revocation: the only admin that we know without a manifest."""
         out, invite = refusal.revocation, self.short.invite
         if out is None:
             return False

@@ -1,8 +1,8 @@
-"""Asks members for what a short invite leaves out (membership/visit.py), at one address after the other, and again.
+"""Asks members for what a short invite leaves out (membership/visit.py), at one address after the other, repeatedly.
 
-A bootstrap node may be about to start, so all addresses are tried in turn until the time is over. What ends it earlier
-is the whole, a revocation that the invite's own admin has signed, a refusal by all, or `CLAIMED_S` after one by some:
-one node may lie, or know less than the next.
+A bootstrap node may be about to start, so all addresses are tried in turn until the time is over. It ends earlier with
+the whole invite, a revocation that the invite's own admin has signed, a refusal by all nodes, or `CLAIMED_S` after a
+refusal by some: one node may lie, or know less than the next.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,27 +18,27 @@ from gossip.transport.base import Transport, TransportError
 from gossip.transport.client_handlers import ClientHandlers
 
 KNOCK_S: Final = 10.0
-"""For a connection and its handshake: a lost SYN is repeated after 1, 3 and 7 s, and a busy member answers within one
-second. Chosen."""
+"""Seconds for a connection and its handshake: a lost SYN is repeated after 1, 3 and 7 s, and a busy member answers
+within one second. Chosen."""
 
 EACH_S: Final = 20.0
-"""For all pieces of one node, so that one that drips leaves time for the others. A usual swarm's are one knock, the
-largest 66. Chosen."""
+"""Seconds for all pieces of one node, so that a node that sends slowly leaves time for the others. A usual swarm needs
+one visit, the largest 66. Chosen."""
 
 PAUSE_S: Final = 1.0
-"""Before all addresses are tried again. Chosen: a node takes some seconds to start."""
+"""Seconds before all addresses are tried again. Chosen: a node takes some seconds to start."""
 
 CLAIMED_S: Final = 10.0
-"""So long others are asked after a first word that the invite is no good. Chosen: those that answer at
-all have had several turns by then."""
+"""Seconds for which others are asked after a first claim that the invite is invalid. Chosen: nodes that answer at all
+have had several turns by then."""
 
 _MOST_ADDRESSES: Final = 8
-"""That are tried: those of a line and as many by hand."""
+"""Addresses that are tried: those of a line and as many given by hand."""
 
 
 class FetchError(GossipError):
-    """Nobody gave what the invite leaves out. `tried`: by address, what came of it. `final`: an admin's own word that
-    the invite is void, "" without one. `turned_away`: somebody said why."""
+    """Nobody gave what the invite leaves out. `tried`: the result by address. `final`: an admin's signed statement that
+    the invite is void, "" without one. `turned_away`: some node gave a reason."""
 
     def __init__(self, tried: dict[str, str], *, final: str = "", turned_away: bool = False) -> None:
         super().__init__("; ".join(f"{address}: {why}" for address, why in tried.items()) or "no address to ask at")
@@ -50,7 +50,7 @@ class FetchError(GossipError):
 async def fetch(
     visitor: Visitor, transport: Transport, addresses: Sequence[str], *, within_s: float, once: bool = False
 ) -> InviteBundle:
-    """The whole invitation, whose parts are checked; `transport` is the visitor's own, and is run meanwhile. `once`:
+    """Return the whole invite, whose parts are checked; `transport` is the visitor's own, and is run meanwhile. `once`:
     each address has one turn. Raises FetchError after `within_s` seconds at the latest, LocalError where the transport
     cannot run."""
     asking = _Asking(visitor, transport, tuple(dict.fromkeys(addresses))[:_MOST_ADDRESSES])
@@ -74,7 +74,7 @@ class _Asking:
         self._transport = transport
 
     async def all(self, now: Callable[[], float], *, once: bool) -> None:
-        """Each address in turn, until there is nothing left to wait for."""
+        """Try each address in turn, until there is nothing left to wait for."""
         while True:
             away = 0
             for address in self.tried:
@@ -121,8 +121,8 @@ async def _ask(visitor: Visitor, transport: Transport, address: str) -> InviteBu
 
 
 async def _knock(transport: Transport, address: str, visitor: Visitor) -> None:
-    """Every knock ends with the connection; what was said is the visitor's. Raises the transport's error where nothing
-    was."""
+    """Make one visit; the connection ends with it, and the visitor keeps the answer. Raises the transport's error where
+    there was no answer."""
     try:
         with trio.fail_after(KNOCK_S):
             await transport.dial(address)

@@ -1,8 +1,8 @@
-"""What is said about circuits: libp2p's circuit relay v2 (its specs, relay/circuit-v2.md), parsed and written.
+"""Messages about circuits: libp2p's circuit relay v2 (its specs, relay/circuit-v2.md), parsed and written.
 
-A message has a length before it (a varint) and is protobuf. To a relay goes RESERVE or CONNECT, from it to the far end
-of a circuit CONNECT; each is answered by a STATUS. The two protocols number their fields differently, so one
-`CircuitMessage` stands for both. Which one may stand where, relay.py and its callers decide.
+A message is protobuf after its length (a varint). RESERVE or CONNECT goes to a relay, CONNECT from it to the far end of
+a circuit; each is answered by a STATUS. The two protocols number their fields differently, so one `CircuitMessage`
+stands for both. relay.py and its callers decide which message is allowed where.
 """
 
 import ipaddress
@@ -18,30 +18,31 @@ from gossip.core.protobuf import ProtobufFields, data_field, number_field, varin
 from gossip.core.wire import malformed
 
 HOP_PROTOCOL: Final = "/libp2p/circuit/relay/0.2.0/hop"
-"""To a relay: for a reservation, or a circuit."""
+"""The protocol towards a relay: for a reservation, or a circuit."""
 
 STOP_PROTOCOL: Final = "/libp2p/circuit/relay/0.2.0/stop"
-"""From a relay to the far end of a circuit."""
+"""The protocol from a relay to the far end of a circuit."""
 
 MAX_MESSAGE_BYTES: Final = 4096
-"""Of one message, as go and rust bound it; ours have under 500."""
+"""Bytes of one message, the bound of go and rust; ours have under 500."""
 
 MAX_SIZE_BYTES: Final = 2
-"""Of the length before it: two digits of seven bits go to 16,383."""
+"""Bytes of the length before it: two digits of seven bits go to 16,383."""
 
 MAX_RELAY_ADDRESSES: Final = 8
-"""That a relay names in a reservation: more than a record may have."""
+"""Addresses that a relay names in a reservation: more than a record may have."""
 
 _IDENTITY, _SHA256 = 0x00, 0x12
 _DIGEST_BYTES: Final = {_IDENTITY: range(1, 43), _SHA256: range(32, 33)}
-"""What a peer id is a hash of (libp2p's specs, peer-ids): a key of up to 42 bytes as it is, a longer one by SHA-256."""
+"""Sizes of what a peer id holds (libp2p's specs, peer-ids): a key of up to 42 bytes as it is, a longer one by
+SHA-256."""
 
 _CODES: Final = {"ip4": 4, "ip6": 41, "tcp": 6, "dns": 53, "dns4": 54, "dns6": 55, "p2p": 421}
-"""Of the parts that an address of ours has: the table of multiaddr."""
+"""Codes of the parts that an address of ours has, from the table of multiaddr."""
 
 
 class CircuitKind(StrEnum):
-    """What a message is."""
+    """The type of a message."""
 
     RESERVE = "reserve"
     CONNECT = "connect"
@@ -49,7 +50,7 @@ class CircuitKind(StrEnum):
 
 
 class CircuitStatus(IntEnum):
-    """What came of it."""
+    """The result of a request."""
 
     OK = 100
     RESERVATION_REFUSED = 200
@@ -62,13 +63,14 @@ class CircuitStatus(IntEnum):
 
     @property
     def label(self) -> str:
-        """For people, and for metrics."""
+        """The status as text, for people and for metrics."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """`expire`: Unix seconds. `addresses`: multiaddrs of the relay in binary. `voucher`: see vouchers.py."""
+    """A relay's grant. `expire`: Unix seconds. `addresses`: multiaddrs of the relay in binary. `voucher`: see
+    vouchers.py."""
 
     expire: int
     addresses: tuple[bytes, ...] = ()
@@ -77,7 +79,8 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class CircuitLimit:
-    """Of each circuit: `duration_s` in seconds, `data_bytes` each way; None (or 0 on the wire): no limit."""
+    """The relay's limit for each circuit: `duration_s` in seconds, `data_bytes` each way; None (or 0 on the wire): no
+    limit."""
 
     duration_s: int | None = None
     data_bytes: int | None = None
@@ -85,7 +88,8 @@ class CircuitLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class CircuitMessage:
-    """`peer`: whom a CONNECT is about, which names one. `status`: of a STATUS, which has one; of Status, or newer."""
+    """One message. `peer`: the other end, in every CONNECT. `status`: in every STATUS; a CircuitStatus, or a newer
+    number."""
 
     kind: CircuitKind
     peer: PeerId | None = None
@@ -112,50 +116,50 @@ _STOP: Final = _Shape(kinds=(CircuitKind.CONNECT, CircuitKind.STATUS), reservati
 
 
 def encode_hop(message: CircuitMessage) -> bytes:
-    """To a relay, or from it; without its length."""
+    """Return a message to a relay, or from it; without its length."""
     return _encode(_HOP, message)
 
 
 def parse_hop(raw: bytes) -> CircuitMessage:
-    """Any bytes. Raises RemoteError: UNKNOWN_KIND for a kind that there is not, else MALFORMED."""
+    """Parse any bytes. Raises RemoteError: UNKNOWN_KIND for an unknown kind, else MALFORMED."""
     return _parse(_HOP, raw)
 
 
 def encode_stop(message: CircuitMessage) -> bytes:
-    """To a far end, or from it; without its length."""
+    """Return a message to a far end, or from it; without its length."""
     return _encode(_STOP, message)
 
 
 def parse_stop(raw: bytes) -> CircuitMessage:
-    """As `parse_hop`."""
+    """Parse any bytes. Raises RemoteError as `parse_hop` does."""
     return _parse(_STOP, raw)
 
 
 def delimited(message: bytes) -> bytes:
-    """With its length before it."""
+    """Return the message with its length before it."""
     assert len(message) <= MAX_MESSAGE_BYTES
     return varint(len(message)) + message
 
 
 def status_for(error: RemoteError) -> CircuitStatus:
-    """How to answer what could not be read."""
+    """Return the status that answers a message which could not be read."""
     unknown = error.reason is Reason.UNKNOWN_KIND
     return CircuitStatus.UNEXPECTED_MESSAGE if unknown else CircuitStatus.MALFORMED_MESSAGE
 
 
 def words_for(status: int | None) -> str:
-    """For people; also a status that a newer peer has."""
+    """Return the status as text, also one that a newer peer has."""
     return CircuitStatus(status).label if status in set(CircuitStatus) else f"status {status}"
 
 
 def peer_bytes(peer: PeerId) -> bytes:
-    """A peer id in binary: a multihash."""
+    """Return a peer id in binary: a multihash."""
     raw: bytes = base58.b58decode(peer)
     return raw
 
 
 def is_peer(peer: PeerId) -> bool:
-    """Whether the text is a peer id, that may stand in a message."""
+    """Return whether the text is a peer id that may be used in a message."""
     try:
         return parse_peer_bytes(peer_bytes(peer)) == peer
     except (ValueError, RemoteError):  # no base58, no multihash
@@ -163,7 +167,7 @@ def is_peer(peer: PeerId) -> bool:
 
 
 def parse_peer_bytes(raw: bytes) -> PeerId:
-    """A peer id from the wire. Raises RemoteError(MALFORMED) for what is none."""
+    """Parse a peer id from the wire. Raises RemoteError(MALFORMED)."""
     kind, size = raw[:2] if len(raw) > 2 else (-1, 0)
     if size != len(raw) - 2 or size not in _DIGEST_BYTES.get(kind, ()):
         raise malformed("a peer id is the multihash of a key")
@@ -171,7 +175,7 @@ def parse_peer_bytes(raw: bytes) -> PeerId:
 
 
 def binary_address(address: str) -> bytes | None:
-    """A multiaddr in binary; None where it has another form than those that a node listens at."""
+    """Return a multiaddr in binary; None where it has another form than those that a node listens at."""
     parts = address.split("/")[1:]
     names, values = parts[::2], parts[1::2]
     if not parts or len(names) != len(values) or not all(name in _CODES for name in names):

@@ -1,4 +1,4 @@
-"""libp2p's messages over a stream: a varint of their length, then themselves. Each way one is read exactly, and not a
+"""libp2p's messages over a stream: a varint of the length, then the message. Exactly one message is read, and not a
 byte beyond it, since what follows may be a circuit's."""
 
 import trio
@@ -10,7 +10,7 @@ from gossip.transport.base import Stream
 
 
 async def receive_message(stream: Stream, patience_s: float) -> bytes | None:
-    """The next message; None where the stream ends before it. The whole of it has `patience_s`: it is small.
+    """Return the next message; None where the stream ends before it. The whole message has `patience_s`: it is small.
 
     Raises RemoteError (TIMEOUT, OVERSIZE, PROTOCOL), TransportError.
     """
@@ -21,7 +21,7 @@ async def receive_message(stream: Stream, patience_s: float) -> bytes | None:
 
 
 async def send_message(stream: Stream, message: bytes, patience_s: float) -> None:
-    """Send one. Raises RemoteError(TIMEOUT), TransportError."""
+    """Send one message. Raises RemoteError(TIMEOUT), TransportError."""
     with trio.move_on_after(patience_s) as scope:
         await stream.send_all(delimited(message))
     if scope.cancelled_caught:

@@ -1,8 +1,8 @@
-"""Asking a peer whether it can dial us back: the two messages, and what is granted to whom.
+"""Asking a peer whether it can dial us back: the two messages, and which requests are granted.
 
-Nobody can be made to dial a third party: the asker names ports and no hosts, and the one who is asked tries them on the
-host that the asker's own connection comes from. A whole handshake is made there, so an answer is for the asker's key.
-What is asked for too often is refused, by peer (and charged), by host (keys are free) and in all.
+Nobody can be made to dial a third party: the asker names ports and no hosts, and the peer that is asked tries them on
+the host that the asker's own connection comes from. It makes a whole handshake there, so an answer is for the asker's
+key. Too many requests are refused: by peer (and charged), by host (keys are free) and in all.
 """
 
 import re
@@ -18,15 +18,15 @@ from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.wire import malformed, pack, unpack
 
 DIALBACK_PROTOCOL: Final = "/p2ptrain/1/dialback"
-"""One request and its answer a stream."""
+"""The stream protocol: one request and its answer in each stream."""
 
 MAX_PORTS: Final = 4
-"""IPv4 and IPv6, own and forwarded: four. Each is one handshake of the one who is asked."""
+"""IPv4 and IPv6, own and forwarded: four. Each is one handshake for the peer that is asked."""
 
 MAX_PORT: Final = 65_535
 
 MAX_ASK_BYTES: Final = 64
-"""Four ports take 22."""
+"""Bytes of a request: four ports take 22."""
 
 MAX_TRIED_CHARS: Final = 96
 """An IPv6 address with its port takes 57."""
@@ -35,10 +35,11 @@ MAX_SIGHTING_BYTES: Final = 512
 """Four addresses of MAX_TRIED_CHARS take 404."""
 
 DIALBACK_S: Final = 5.0
-"""For each handshake: a second SYN goes out after 1 s and a third after 3; and the asker waits 10 s for its answer."""
+"""Seconds for each handshake: a second SYN goes out after 1 s and a third after 3; and the asker waits 10 s for its
+answer."""
 
 MAX_DIALBACKS: Final = 4
-"""Under way at once, as probes."""
+"""Dial-backs under way at once, as many as probes."""
 
 OF_PEER_BURST: Final = 6
 OF_PEER_PER_S: Final = 1 / 300
@@ -46,29 +47,29 @@ OF_PEER_PER_S: Final = 1 / 300
 
 OF_HOST_BURST: Final = 12
 OF_HOST_PER_S: Final = 1 / 60
-"""Several nodes behind one router, each with a `doctor` now and then."""
+"""Several nodes behind one router, each with a `doctor` run now and then."""
 
 ALL_BURST: Final = 32
 ALL_PER_S: Final = 1.0
-"""A swarm that is started together; afterwards at most four handshakes a second."""
+"""A swarm that starts at once; after that at most four handshakes a second."""
 
 _TRIED: Final = re.compile(r"/(?:ip[46]/(?P<host>[0-9a-fA-F.:]{2,45})/tcp/\d{1,5}|memory/\d{1,9})", re.ASCII)
 _PORT: Final = re.compile(r"/(?:tcp|memory)/(\d{1,9})(?:/|$)")
 
 
 def ports_in(addresses: Iterable[str]) -> tuple[int, ...]:
-    """The ports to ask about: of what we listen on or announce, each once, `MAX_PORTS` at most."""
+    """Return the ports to ask about: of what we listen on or announce, each once, `MAX_PORTS` at most."""
     found = {int(match[1]): None for address in addresses if (match := _PORT.search(address)) is not None}
     return tuple(port for port in found if port <= MAX_PORT)[:MAX_PORTS]
 
 
 def encode_ask(ports: Sequence[int]) -> bytes:
-    """The request's bytes."""
+    """Return the request's bytes."""
     return pack((list(ports),))
 
 
 def parse_ask(raw: bytes | bytearray) -> tuple[int, ...]:
-    """The ports that somebody asks about. Raises RemoteError."""
+    """Parse the ports that a peer asks about. Raises RemoteError."""
     fields = unpack(raw, MAX_ASK_BYTES)
     items = fields.array(MAX_PORTS)
     fields.end()
@@ -87,12 +88,12 @@ class Sighting:
 
 
 def encode_sighting(found: dict[str, bool]) -> bytes:
-    """The answer's bytes, from the addresses tried and whether each answered."""
+    """Return the answer's bytes, from the addresses tried and whether each answered."""
     return encode_answer(pack(([[address, answered] for address, answered in found.items()],)))
 
 
 def parse_sighting(raw: bytes | bytearray, asked: Sequence[int]) -> Sighting:
-    """What a peer says that it found. Raises Refused, or RemoteError when it tried something else than was asked."""
+    """Parse a peer's answer. Raises Refused, or RemoteError when it tried something else than was asked."""
     fields = unpack(parse_bytes_answer(raw, MAX_SIGHTING_BYTES), MAX_SIGHTING_BYTES)
     items = fields.array(MAX_PORTS)
     fields.end()
@@ -108,8 +109,8 @@ def parse_sighting(raw: bytes | bytearray, asked: Sequence[int]) -> Sighting:
 
 
 def _is_tried(address: str, asked: Sequence[int]) -> bool:
-    """Whether it is the address of a host, by number, with a port that was asked about. It may come to be told to
-    others, under our signature: who is believed must not be able to put anything else there."""
+    """Return whether it is the address of a host, by number, with a port that was asked about. We may sign it and pass
+    it on: a peer that is believed must not be able to put anything else there."""
     match = _TRIED.fullmatch(address)
     if match is None or not set(ports_in([address])).intersection(asked):
         return False
@@ -120,7 +121,7 @@ def _is_tried(address: str, asked: Sequence[int]) -> bool:
 
 
 class Grants:
-    """Who may ask now."""
+    """Decides who may ask now."""
 
     def __init__(self) -> None:
         self._of_peer = KeyedTokenBucket(burst=OF_PEER_BURST, per_s=OF_PEER_PER_S)
@@ -128,7 +129,8 @@ class Grants:
         self._all = KeyedTokenBucket(burst=ALL_BURST, per_s=ALL_PER_S)
 
     def take(self, peer: PeerId, host: str, now: float) -> None:
-        """Grant one request of `peer`, seen from `host`. RemoteError: FLOODED is an offence, UNAVAILABLE is none."""
+        """Grant one request of `peer`, seen from `host`. Raises RemoteError: FLOODED is an offence, UNAVAILABLE is
+        none."""
         if not self._of_peer.take(peer, now):
             raise RemoteError(Reason.FLOODED, "it asks to be dialled again and again")
         if not (self._of_host.take(host, now) and self._all.take("", now)):

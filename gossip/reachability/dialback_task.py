@@ -1,4 +1,4 @@
-"""Both ends of a dial back (reachability/dialback.py): asking a connected peer to dial us, and dialling who asks."""
+"""Both ends of a dial-back (reachability/dialback.py): asking a connected peer to dial us, and dialling an asker."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -26,7 +26,7 @@ from gossip.session import FrameStream
 from gossip.transport.base import Stream, Transport, TransportError
 
 ANSWER_SLACK_BYTES: Final = 16
-"""What a response puts around its answer."""
+"""Bytes that a response adds around its answer."""
 
 
 async def ask_to_dial_back(transport: Transport, peer: PeerId, ports: Sequence[int], patience_s: float) -> Sighting:
@@ -48,7 +48,7 @@ async def ask_to_dial_back(transport: Transport, peer: PeerId, ports: Sequence[i
 
 
 class DialBacks:
-    """Dials back who asks. `offence` is told what is charged."""
+    """Dials askers back. `offence` is called with what is charged."""
 
     def __init__(self, transport: Transport, patience_s: float, offence: Callable[[PeerId, RemoteError], None]) -> None:
         self._transport = transport

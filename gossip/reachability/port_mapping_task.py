@@ -1,9 +1,9 @@
-"""Keeps our port forwarded by the router for as long as the node lives: found, mapped, renewed, taken back.
+"""Keeps our port forwarded by the router for as long as the node runs: found, mapped, renewed, removed.
 
 The router is asked in a worker thread, so that the event loop waits for nothing, and each time with a deadline, after
-which the thread is left to itself. There is one such thread: whatever answers as a router may keep it for minutes, so
-it takes no place of those that the node hashes in, and miniupnpc's object must not be used by two at once. What the
-router says is no proof that others can dial us: peers are asked that.
+which the thread is abandoned. There is one such thread: a device that answers as a router may block it for minutes, so
+it takes no place from the node's hashing threads, and miniupnpc's object must not be used by two threads at once. The
+router's answer is no proof that others can dial us: peers are asked that.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,25 +15,27 @@ import trio
 from gossip.reachability.upnp import Router, RouterError
 
 LEASE_S: Final = 1200
-"""A node that is killed leaves its port open so long. Half an hour is common; shorter, and some routers refuse."""
+"""Seconds for which the port of a killed node stays open. Half an hour is common; some routers refuse a shorter
+lease."""
 
 RENEW_S: Final = LEASE_S / 2
-"""Once again before the lease is over, should one renewal fail; and after a router's restart."""
+"""Half of the lease, so that one renewal may fail; and for a router's restart."""
 
 FIND_S: Final = 8.0
-"""Two seconds of listening for answers, twice (IPv4's two searches), and the fetching of two documents."""
+"""Seconds. Twice two seconds of listening for answers (IPv4's two searches), and the fetching of two documents."""
 
 MAP_S: Final = 5.0
-"""For a request over a LAN; home routers take up to a second."""
+"""Seconds for a request over a LAN; home routers take up to a second."""
 
 UNMAP_S: Final = 2.0
-"""At the end, of the five seconds that a stop may take."""
+"""Seconds at the end, of the five that a stop may take."""
 
 T = TypeVar("T")
 
 
 class PortMapper:
-    """`mapped` is told the addresses that lead here now: `/ip4/OUTSIDE/tcp/PORT`, none when the router fails us."""
+    """`mapped` is called with the addresses that lead here now: `/ip4/OUTSIDE/tcp/PORT`, none when the router fails
+    us."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class PortMapper:
         self._told = ""
 
     async def run(self) -> None:
-        """Until cancelled; then the mappings are removed."""
+        """Run until cancelled, then remove the mappings."""
         try:
             while True:
                 await self._renew()
@@ -75,7 +77,8 @@ class PortMapper:
         self._say(f"the router forwards {', '.join(addresses)} to this machine")
 
     def _map(self, port: int) -> None:
-        """In the thread: noted there, so that also what is mapped after the deadline or the stop is taken back."""
+        """Map a port in the thread. It is noted there, so that a mapping made after the deadline or the stop is removed
+        too."""
         self._outer[port] = self._router.map(port, LEASE_S)
 
     def _unmap(self) -> None:
@@ -83,7 +86,8 @@ class PortMapper:
             self._router.unmap(port)
 
     async def _within(self, seconds: float, call: Callable[[], T]) -> T:
-        """What the call comes to. Raises RouterError, also when it takes too long, or the call before it still does."""
+        """Return the call's result. Raises RouterError, also when it takes too long, or the call before it still
+        does."""
         with trio.move_on_after(seconds):
             return await self._in_thread(call)
         raise RouterError("the router takes too long")

@@ -1,7 +1,7 @@
-"""Finds out whether peers can be dialled where they say, before anybody else is told of it.
+"""Finds out whether peers can be dialled at their addresses, before these are passed on to anybody else.
 
-A peer that we dialled has shown it. One that dialled us has not: its record is probed, address by address, until one
-answers. A probe is a dial at a stranger's word, so there are few of them: of a peer, of a host, of a network, and at
+A peer that we dialled has shown it. A peer that dialled us has not: its record is probed, address by address, until one
+answers. A probe is a dial that a stranger asks for, so they are limited by peer, by host, by network, and in number at
 once. Until it has answered a peer has no right to a place (updates/mesh_admission.py), so a crowd must not keep others
 waiting.
 """
@@ -20,15 +20,15 @@ from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import PeerRecord
 
 MAX_PROBES: Final = 4
-"""Under way at once; at most half of them lead to one network, or its silent hosts would keep all others waiting."""
+"""Probes under way; at most half of them lead to one network, or its silent hosts would keep all others waiting."""
 
 PROBES_BURST: Final = 8
 PROBES_PER_S: Final = 1 / 30
-"""Of a peer: each address of its record once, and two a minute when it changes them all the time."""
+"""Probes per second of a peer: each address of its record once, and two a minute when it changes them all the time."""
 
 
 class AddressProber:
-    """Starts probes in the dialler's nursery. `hosts`: back-off by host, shared with dials at others' word."""
+    """Starts probes in the dialler's nursery. `hosts`: back-off by host, shared with dials of unverified addresses."""
 
     def __init__(self, context: ServiceContext, attempts: Backoff, hosts: Backoff) -> None:
         self._context = context
@@ -38,7 +38,7 @@ class AddressProber:
         self._probing: dict[PeerId, str] = {}
 
     def start_some(self, nursery: trio.Nursery) -> None:
-        """Probe those that the engine names, as far as each may be probed now."""
+        """Probe the peers that the engine names, as far as each may be probed now."""
         now = trio.current_time()
         for record in self._context.engine.to_probe(now):
             if len(self._probing) >= MAX_PROBES:

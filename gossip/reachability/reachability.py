@@ -1,8 +1,8 @@
-"""Whether others can dial us. Nobody can know that of himself: only who did dial us has shown it.
+"""Whether others can dial us. No node can know that by itself: only a peer that did dial us has shown it.
 
-A hello that is exchanged with a peer which dialled us proves that our listening address can be reached from where that
-peer is, and from nowhere else. Hellos over connections that we dialled prove nothing: perhaps nobody had to dial us. So
-some members are asked to dial us back (dialback.py). Each says what it found, and may lie: the majority is believed.
+A hello exchanged with a peer that dialled us proves that our listening address can be reached from where that peer is,
+and from nowhere else. Hellos over connections that we dialled prove nothing: perhaps nobody had to dial us. So some
+members are asked to dial us back (dialback.py). Each reports what it found, and may lie: the majority is believed.
 Neighbours repeat their hellos, so a proof lasts as long as such a connection, and REACH_HOLDS_S beyond it.
 """
 
@@ -16,8 +16,9 @@ from gossip.core.ids import PeerId
 from gossip.reachability.dialback import Sighting
 
 REACH_HOLDS_S: Final = 3600.0
-"""Seconds that a hello or a dial back speaks for. A router that restarts cuts every connection, and who then dials is
-we: an hour later the old proof is gone. Shorter, and a small swarm would lose it whenever a few members are away."""
+"""Seconds for which a hello or a dial-back is proof. A router that restarts cuts every connection, and after that we
+are the ones who dial: an hour later the old proof is gone. With a shorter time a small swarm would lose its proof
+whenever a few members are away."""
 
 ASK_PEERS: Final = 3
 """Members that are asked to dial us back: of three, one that lies or is cut off itself is outvoted."""
@@ -31,7 +32,7 @@ class _Vote:
 
 
 class ReachabilityTracker:
-    """When hellos were last exchanged, when with a peer that had dialled us, and what those found who were asked."""
+    """When hellos were last exchanged, when with a peer that had dialled us, and what the asked members found."""
 
     def __init__(self) -> None:
         self._greeted_until = float("-inf")
@@ -39,53 +40,54 @@ class ReachabilityTracker:
         self._votes: dict[PeerId, _Vote] = {}
 
     def greeted(self, *, dialled_us: bool, now: float) -> None:
-        """Hellos were exchanged with another peer of our run. `dialled_us`: over a connection that it dialled."""
+        """Note that hellos were exchanged with another peer of our run. `dialled_us`: over a connection that it
+        dialled."""
         self._greeted_until = now + REACH_HOLDS_S
         if dialled_us:
             self._reached_until = now + REACH_HOLDS_S
 
     def dialled_back(self, peer: PeerId, sighting: Sighting, host: str, now: float) -> None:
-        """`peer`, whose connection leads to `host`, was asked to dial us; the newest ASK_PEERS answers count."""
+        """Note the answer of `peer`, whose connection leads to `host`; the newest ASK_PEERS answers count."""
         self._votes.pop(peer, None)
         self._votes[peer] = _Vote(sighting, host, now + REACH_HOLDS_S)
         while len(self._votes) > ASK_PEERS:
             del self._votes[next(iter(self._votes))]
 
     def forget(self) -> None:
-        """Our addresses have changed: what was found says nothing of the new ones."""
+        """Forget all answers, since our addresses have changed."""
         self._votes.clear()
 
     def asked(self, now: float) -> frozenset[PeerId]:
-        """Whose answers count now."""
+        """Return the peers whose answers count now."""
         return frozenset(peer for peer, vote in self._votes.items() if now <= vote.until)
 
     def sightings(self, now: float) -> tuple[Sighting, ...]:
-        """The answers that count now."""
+        """Return the answers that count now."""
         return tuple(vote.sighting for vote in self._votes.values() if now <= vote.until)
 
     def answering(self, now: float) -> tuple[str, ...]:
-        """Addresses of ours (without `/p2p/`) where more than half of those who were asked reached us."""
+        """Return addresses of ours (without `/p2p/`) where more than half of the asked members reached us."""
         votes = self.sightings(now)
         times = Counter(address for vote in votes for address in vote.answered)
         return tuple(address for address, count in times.items() if 2 * count > len(votes))
 
     def confirmed(self, now: float, mapped: Collection[str], liars: int) -> tuple[str, ...]:
-        """Those of them that are told to others: where a router says that it forwards, or where peers on more hosts
-        than there are `liars` reached us. Fewer could have us send others to whom they like, and keys are free."""
+        """Return those of them that may be passed on: where a router says that it forwards, or where peers on more
+        hosts than there are `liars` reached us. Fewer could make us send others to any address, and keys are free."""
         return tuple(it for it in self.answering(now) if it in mapped or len(self._hosts(it, now)) > liars)
 
     def _hosts(self, address: str, now: float) -> set[str]:
-        """Of those who say that they reached us there."""
+        """Return the hosts of the peers that say they reached us there."""
         return {vote.host for vote in self._votes.values() if now <= vote.until and address in vote.sighting.answered}
 
     def unreachable(self, now: float) -> bool:
-        """Whether it is known, and not only likely, that nobody can dial us."""
+        """Return whether it is certain, and not only likely, that nobody can dial us."""
         votes = self.sightings(now)
         misses = sum(not vote.answered for vote in votes)
         return now > self._reached_until and 2 * misses > len(votes)
 
     def state(self, now: float) -> Reachability:
-        """What is known now."""
+        """Return what is known now."""
         if now <= self._reached_until or self.answering(now):
             return "reached"
         return "outbound" if now <= self._greeted_until or self.sightings(now) else "unknown"

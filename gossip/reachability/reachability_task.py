@@ -1,9 +1,9 @@
-"""Finds out whether others can dial this node, says so, and sees to it that they can.
+"""Finds out whether others can dial this node, reports it, and makes it possible.
 
-A few members are asked to dial us back (reachability/dialback.py). Where enough reached us is an address of ours, also
-when nobody told us of it (a forwarded port). Where none did, neighbours are asked to relay (transport), and what they
-grant is an address of ours for as long as they are connected, and is renewed before it ends. All of these stand in our
-signed record.
+A few members are asked to dial us back (reachability/dialback.py). An address where enough of them reached us is ours,
+even when nobody configured it (a forwarded port). Where none reached us, neighbours are asked to relay (transport).
+What they grant is an address of ours for as long as they are connected, and is renewed before it ends. All of these are
+in our signed record.
 """
 
 from collections.abc import Sequence
@@ -23,21 +23,21 @@ from gossip.reachability.reachability import ASK_PEERS
 from gossip.reachability.relay import RENEW_AGAIN_S, RENEW_SHARE
 
 LOOK_REACH_S: Final = 5.0
-"""Between two looks at whether there is somebody new to ask: a start may take so long without anybody minding."""
+"""Seconds between two looks for somebody new to ask: at a start nobody needs it sooner."""
 
 ASK_AGAIN_S: Final = 600.0
-"""Before somebody is asked again that did not answer or does not relay: it may have been busy."""
+"""Seconds until a peer that did not answer or does not relay is asked again: it may have been busy."""
 
 MAX_ASKED: Final = 64
-"""Peers that are remembered to have been asked, eight times the default degree: neighbours that come in turn would fill
-ten minutes' worth of memory otherwise."""
+"""Peers that are remembered as asked, eight times the default degree: neighbours that come in turn would otherwise fill
+ten minutes' worth of memory."""
 
 RELAYS: Final = 3
 """Neighbours that relay for us: one may leave and one be far from those who look for us."""
 
 
 class ReachabilityTask:
-    """One task that asks a peer at a time."""
+    """Asks one peer at a time."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -47,7 +47,7 @@ class ReachabilityTask:
         self._told = ""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await self._ask_some()
             self._tell()
@@ -75,11 +75,11 @@ class ReachabilityTask:
             sighting = await ask_to_dial_back(context.transport, peer, ports, patience_s)
         except GossipError:
             return  # it may not want to, or be too busy: others are asked
-        if (at := context.transport.address_at(peer, ports[0])) is not None:  # else it has gone meanwhile
+        if (at := context.transport.address_at(peer, ports[0])) is not None:  # otherwise it has disconnected meanwhile
             context.reach.dialled_back(peer, sighting, host_of(at), trio.current_time())
 
     def _next(self, asked_at: dict[PeerId, float], without: frozenset[PeerId]) -> PeerId | None:
-        """A neighbour that was not asked of late, and is from now on."""
+        """Return a neighbour that was not asked lately, and note that it is asked now."""
         now = trio.current_time()
         for old in [peer for peer, at in asked_at.items() if now >= at + ASK_AGAIN_S]:
             del asked_at[old]
@@ -87,7 +87,8 @@ class ReachabilityTask:
         free = there - asked_at.keys() - without
         if not free:
             return None
-        # In an order of our own: all would ask the same few otherwise, and who grinds a small id would be one of them.
+        # In an order of our own: otherwise all would ask the same few, and an attacker who grinds a small id would be
+        # one of them.
         peer = min(free, key=lambda each: digest_of(f"{self._context.engine.me} {each}".encode()))
         asked_at[peer] = now
         while len(asked_at) > MAX_ASKED:
@@ -117,14 +118,14 @@ class ReachabilityTask:
             await self._reserve(asked)
 
     async def _reserve(self, peer: PeerId) -> None:
-        """Ask a neighbour to relay for us, or to go on with it."""
+        """Ask a neighbour to relay for us, or to continue."""
         context = self._context
         grant = await context.transport.relayed_by(peer)
         now, held = trio.current_time(), context.relayed.get(peer)
         if grant is not None and peer in context.engine.companions:
             renew_at = now + RENEW_SHARE * grant.lasts_s
             context.relayed[peer] = Relayed(address=grant.address, renew_at=renew_at, until=now + grant.lasts_s)
-            self._relay_at.pop(peer, None)  # should it be lost, it is asked again as soon as it is back
+            self._relay_at.pop(peer, None)  # if it is lost, it is asked again as soon as it is back
         elif held is not None and now + RENEW_AGAIN_S < held.until:
             context.relayed[peer] = replace(held, renew_at=now + RENEW_AGAIN_S)
         elif held is not None:

@@ -1,11 +1,11 @@
 """Relaying: a member that can be dialled carries bytes between two neighbours of its own that cannot.
 
 The messages are those of libp2p's circuit relay v2 (circuit.py); this file decides. The two ends make a handshake of
-their own over what is carried, so the relay sees ciphertext, and who talks to whom. It offers that (`network.relay`)
-and is asked for a reservation by the end that is to be found through it; whoever finds that end's address,
-`/p2p/RELAY/p2p-circuit/p2p/PEER`, asks the relay to connect the two. Nothing is dialled on anybody's word: a relay and
-both ends are connected already. Circuits are bounded by peer and in all, and share one bound of bytes a second; none is
-cut off after a time or an amount (the messages name no limit).
+their own over the circuit, so the relay sees only ciphertext, and who talks to whom. A member offers this by
+`network.relay`. The end that wants to be reached through it asks for a reservation. A peer that finds that end's
+address, `/p2p/RELAY/p2p-circuit/p2p/PEER`, asks the relay to connect the two. No request makes a relay dial: it is
+already connected to both ends. Circuits are bounded by peer and in all, and share one bound of bytes a second; none is
+ended after a time or an amount (the messages name no limit).
 """
 
 import re
@@ -17,70 +17,72 @@ from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.reachability.circuit import CircuitStatus
 
 RELAY_S: Final = 10.0
-"""For each step of a relay, a source or a far end: a message, a stream and its answer, the handshake over a circuit.
-Each is some round trips."""
+"""Seconds for each step of a relay, a caller or a far end: a message, a stream and its answer, the handshake over a
+circuit. Each takes a few round trips."""
 
 RESERVATION_S: Final = 3600
-"""A reservation's life: go's default. One whose peer is lost ends at once, so it only bounds what is forgotten."""
+"""Seconds that a reservation lasts: go's default. One whose peer is lost ends at once, so it only bounds forgotten
+ones."""
 
 LEAST_RESERVATION_S: Final = 60.0
-"""What a reservation is taken to last at least: its end is a date, and clocks differ."""
+"""Seconds that a reservation is assumed to last at least: its end is a date, and clocks differ."""
 
 RENEW_SHARE: Final = 0.5
-"""Of its life, after which a reservation is renewed: half of it is left for further tries."""
+"""The share of its life after which a reservation is renewed: half of it is left for further tries."""
 
 RENEW_AGAIN_S: Final = 60.0
-"""Between these: thirty in that half."""
+"""Seconds between these tries: thirty in that half."""
 
 MAX_RESERVATIONS: Final = 32
-"""Four times the default degree; each is a name and a number, and is worth nothing without a place for a circuit."""
+"""Four times the default degree; each is a name and a number, and is of no use without a place for a circuit."""
 
 MAX_CIRCUITS: Final = 16
 """Twice the default degree. Each holds 128 KiB at the relay at most."""
 
 MAX_CIRCUITS_OF_PEER: Final = 8
-"""As many as its default degree; of the sixteen one peer has half."""
+"""As many as a peer's default degree; half of the sixteen."""
 
 CIRCUIT_IDLE_S: Final = 60.0
-"""A circuit over which nothing came for so long ends. Its ends ping each other every few seconds."""
+"""Seconds without a byte after which a circuit ends. Its ends ping each other every few seconds."""
 
 CIRCUIT_PIECE_BYTES: Final = 16 * 1024
-"""Carried at a time, in turns: at a home link's 1 MB/s 16 ms, so that a hello waits that long behind each circuit."""
+"""Bytes carried at a time, in turns: 16 ms at a home link's 1 MB/s, so a hello waits that long for each other
+circuit."""
 
 CONNECTS_BURST: Final = 64
 CONNECTS_PER_S: Final = 1 / 4
-"""Circuits and reservations that a peer may ask for: its dialler backs off from a second to a minute, so eight peers
-that are gone cost it seven asks each at first and eight a minute then."""
+"""Circuits and reservations per second that a peer may ask for: its dialler backs off from a second to a minute, so
+eight peers that are gone cost it seven requests each at first, and then eight a minute."""
 
 _HOST: Final = r"(?:/(?:ip4|ip6|dns|dns4|dns6)/[^/\s]{1,128}/tcp/\d{1,5})?"
 _CIRCUIT: Final = re.compile(_HOST + r"/p2p/(\w{1,64})/p2p-circuit/p2p/(\w{1,64})", re.ASCII)
 
 
 def circuit_address(relay: PeerId, peer: PeerId) -> str:
-    """Where `peer` is reached through `relay`, by those that are connected to the relay."""
+    """Return the address of `peer` through `relay`, for peers that are connected to the relay."""
     return f"/p2p/{relay}/p2p-circuit/p2p/{peer}"
 
 
 def parse_circuit(address: str) -> tuple[PeerId, PeerId] | None:
-    """The relay and the peer of such an address; None for any other. Where it also says where the relay listens, as
-    those of other programs do, that is passed over: only who is connected to the relay can use it."""
+    """Return the relay and the peer of such an address; None for any other. If it also says where the relay listens, as
+    those of other programs do, that is ignored: only a peer that is connected to the relay can use it."""
     match = _CIRCUIT.fullmatch(address)
     return None if match is None else (PeerId(match[1]), PeerId(match[2]))
 
 
 def lasting(expire: int, unix_now: float) -> float:
-    """Seconds that a reservation is taken to last which ends at `expire`, by another's clock."""
+    """Return the seconds that a reservation is assumed to last that ends at `expire`, by another's clock."""
     return min(float(RESERVATION_S), max(LEAST_RESERVATION_S, expire - unix_now))
 
 
 class Circuits:
-    """What a relay has granted, and carries. `bytes_per_s`: of all circuits together, both ways."""
+    """What a relay has granted and carries. `bytes_per_s`: of all circuits together, both ways."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self.carried = 0
-        """Bytes, of all circuits since the start."""
+        """Bytes of all circuits since the start."""
         self.refused: Counter[CircuitStatus] = Counter()
-        """What was asked for in vain since the start."""
+        """Requests refused since the start, by status."""
         self._bytes_per_s = bytes_per_s
         self._until: dict[PeerId, float] = {}
         self._ends: Counter[PeerId] = Counter()
@@ -91,11 +93,11 @@ class Circuits:
         return self._ends.total() // 2
 
     def may_ask(self, peer: PeerId, now: float) -> bool:
-        """Count one more request; False is an offence."""
+        """Count one more request; return False when it is an offence."""
         return self._asked.take(peer, now)
 
     def reserve(self, peer: PeerId, now: float) -> CircuitStatus:
-        """A reservation, or a longer one."""
+        """Grant a reservation, or renew it."""
         for old in [each for each, until in self._until.items() if until <= now]:
             del self._until[old]
         if peer not in self._until and len(self._until) >= MAX_RESERVATIONS:
@@ -104,11 +106,11 @@ class Circuits:
         return CircuitStatus.OK
 
     def drop(self, peer: PeerId) -> None:
-        """It is connected no more, and has no reservation."""
+        """Drop the reservation of a peer that has disconnected."""
         self._until.pop(peer, None)
 
     def take(self, asker: PeerId, target: PeerId, now: float) -> CircuitStatus:
-        """One more circuit; with OK it is counted until `leave`."""
+        """Begin one more circuit; with OK it is counted until `leave`."""
         if target == asker or self._until.get(target, now) <= now:
             return CircuitStatus.NO_RESERVATION
         if len(self) >= MAX_CIRCUITS or max(self._ends[asker], self._ends[target]) >= MAX_CIRCUITS_OF_PEER:
@@ -117,12 +119,13 @@ class Circuits:
         return CircuitStatus.OK
 
     def leave(self, asker: PeerId, target: PeerId) -> None:
-        """It has ended."""
+        """Note that a circuit has ended."""
         self._ends.subtract((asker, target))
         self._ends += Counter()  # drops the zeros
 
     def pause(self, size: int, now: float) -> float:
-        """Seconds to wait before `size` more bytes may be carried: each circuit's next piece takes its turn."""
+        """Return the seconds to wait before `size` more bytes may be carried: each circuit's next piece takes its
+        turn."""
         begins = max(now, self._free_at)
         self._free_at = begins + size / self._bytes_per_s
         return begins - now

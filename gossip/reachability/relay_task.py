@@ -1,5 +1,5 @@
 """The relay's part of relaying (reachability/relay.py): grants reservations, connects two neighbours, and carries bytes
-between them. It knows nothing of a run: whom it serves, and under which addresses, it is told."""
+between them. It knows nothing of a run: its callers say whom it serves, and under which addresses."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -32,8 +32,8 @@ from gossip.transport.base import Stream, Transport, TransportError
 
 
 class Relay:
-    """`serves`: whether a peer is relayed for, at either end of a circuit. `addresses`: where others reach us, that a
-    reservation is for; none: nobody can. `offence` charges a peer."""
+    """`serves`: whether we relay for a peer, at either end of a circuit. `addresses`: where others reach us, for
+    reservations; none: nobody can. `offence` charges a peer."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Relay:
             await stream.reset()
 
     def reading(self) -> Relaying:
-        """What it relays, for metrics."""
+        """Return what it relays, for metrics."""
         refused = {status.label: times for status, times in self.circuits.refused.items()}
         return Relaying(circuits=len(self.circuits), carried_bytes=self.circuits.carried, refused=refused)
 
@@ -94,7 +94,8 @@ class Relay:
         await _tell(stream, CircuitMessage(kind=CircuitKind.STATUS, status=status))
 
     def _welcome(self, peer: PeerId) -> bool:
-        """Who is connected through another relay is none that we relay for: the bytes would go round in circles."""
+        """Return whether we relay for a peer: not if it is connected through another relay, or bytes could go round in
+        circles."""
         return self._serves(peer) and self._transport.address_at(peer, 1) is not None
 
     async def _reserve(self, stream: Stream, now: float) -> None:
@@ -104,7 +105,7 @@ class Relay:
         elif not addresses or self.circuits.reserve(peer, now) is not CircuitStatus.OK:
             await self._refuse(stream, CircuitStatus.RESERVATION_REFUSED)
         else:
-            expire = int(time.time()) + RESERVATION_S  # of the clock on the wall, as the far end's can know
+            expire = int(time.time()) + RESERVATION_S  # by the wall clock, since the far end must understand it
             binary = tuple(filter(None, map(binary_address, addresses)))
             voucher = seal_voucher(self._identity, peer, expire)
             reservation = Reservation(expire=expire, addresses=binary, voucher=voucher)
@@ -117,7 +118,7 @@ class Relay:
         if not self._welcome(asker):
             await self._refuse(near, CircuitStatus.PERMISSION_DENIED)
             return
-        if not self._serves(target):  # also one that was, and has its reservation still
+        if not self._serves(target):  # also a former one that still has its reservation
             await self._refuse(near, CircuitStatus.NO_RESERVATION)
             return
         status = self.circuits.take(asker, target, now)
@@ -143,7 +144,7 @@ class Relay:
                 await near.reset()
 
     async def _far_end(self, asker: PeerId, target: PeerId) -> Stream | None:
-        """A stream to the far end that has taken the circuit; None: it is not the asker's fault."""
+        """Open a stream to a far end that accepts the circuit; None: it did not, which is not the asker's fault."""
         far: Stream | None = None
         taken = False
         try:
@@ -159,7 +160,7 @@ class Relay:
         return far if taken else None
 
     async def _carry(self, one: Stream, other: Stream) -> None:
-        """Both ways, until either end is done with it."""
+        """Carry bytes both ways, until either end is done."""
         async with trio.open_nursery() as nursery:
 
             async def carry(source: Stream, sink: Stream) -> None:
@@ -190,7 +191,7 @@ async def _tell(stream: Stream, message: CircuitMessage) -> None:
 
 
 def relay_of(context: ServiceContext, identity: Identity) -> Relay:
-    """A member's: between neighbours alone, where `network.relay` is set, and nobody is known to dial us in vain."""
+    """Return a member's relay: it serves neighbours only, where `network.relay` is set, unless nobody can dial us."""
 
     def addresses() -> Sequence[str]:
         if context.reach.unreachable(trio.current_time()):

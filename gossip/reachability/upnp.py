@@ -1,7 +1,8 @@
-"""The router of this network, by UPnP: asks it to forward a port, and to stop. Blocking: for a worker thread.
+"""The router of this network, by UPnP: asks it to forward a port, and to stop. Calls block: use a worker thread.
 
-miniupnpc is what libp2p itself pins for it; libp2p's own class (discovery/upnp) takes leases without end, and refuses
-every router that has a private address. Nothing here raises miniupnpc's exceptions, which are bare `Exception`s.
+miniupnpc is the library that libp2p itself pins for this. libp2p's own class (discovery/upnp) takes leases without end,
+and refuses every router that has a private address. No function here raises miniupnpc's exceptions, which are bare
+`Exception`s.
 """
 
 import ipaddress
@@ -14,36 +15,37 @@ import miniupnpc
 from gossip.core.errors import GossipError
 
 DISCOVER_MS: Final = 2000
-"""Routers answer within a second (UPnP asks for MX = 2)."""
+"""Milliseconds. Routers answer within a second (UPnP asks for MX = 2)."""
 
 DESCRIPTION: Final = "p2ptrain"
-"""Shown in the router's table."""
+"""The name of the mapping in the router's table."""
 
 OTHER_PORTS: Final = 4
-"""Tried in all when the port is another machine's at this router: a household has few nodes."""
+"""Ports tried in all when another machine has ours at this router: a household has few nodes."""
 
 T = TypeVar("T")
 
 
 class RouterError(GossipError):
-    """There is no router that does it, or it refuses."""
+    """No router forwards the port: there is none, or it refuses."""
 
 
 class Router(Protocol):
-    """What maps ports. Methods block, and raise RouterError."""
+    """A router that maps ports. Methods block, and raise RouterError."""
 
     def find(self) -> str:
-        """Look for the router; its IPv4 address on the outside."""
+        """Find the router; return its IPv4 address on the outside."""
 
     def map(self, port: int, lease_s: int) -> int:
-        """Forward a TCP port of the router to the same port of this machine, for so long; which one it became."""
+        """Forward a TCP port of the router to the same port of this machine, for `lease_s`; return which port it
+        became."""
 
     def unmap(self, port: int) -> None:
-        """Forward it no longer. Raises nothing."""
+        """End the forwarding of a port. Raises nothing."""
 
 
 class UpnpRouter:
-    """The first Internet gateway that answers. `interface`: the address of ours to ask from; None: the default one."""
+    """The first Internet gateway that answers. `interface`: our address to ask from; None: the default one."""
 
     def __init__(self, interface: str | None = None) -> None:
         options: dict[str, Any] = {"discoverdelay": DISCOVER_MS}
@@ -52,7 +54,7 @@ class UpnpRouter:
         self._gateway = miniupnpc.UPnP(**options)
 
     def find(self) -> str:
-        """Its address on the outside. Raises RouterError when none answers."""
+        """Find the router; return its outside address. Raises RouterError when none answers."""
         if not _asked("no router answers", self._gateway.discover):
             raise RouterError("no router answers")
         _asked("what answers is no Internet gateway", self._gateway.selectigd)
@@ -60,12 +62,12 @@ class UpnpRouter:
         if not outside:
             raise RouterError("the router has no address on the outside: it is offline")
         try:
-            return str(ipaddress.IPv4Address(str(outside)))  # anything on the LAN may answer, and say anything
+            return str(ipaddress.IPv4Address(str(outside)))  # anything on the LAN may answer, with any text
         except ValueError:
             raise RouterError("what the router tells is no IPv4 address") from None
 
     def map(self, port: int, lease_s: int) -> int:
-        """The port itself, or another where that one is taken by another machine. Raises RouterError."""
+        """Forward the port; return it, or another port where another machine has that one. Raises RouterError."""
         lan = str(self._gateway.lanaddr)
         for outer in range(port, port + OTHER_PORTS):
             try:
@@ -84,7 +86,7 @@ class UpnpRouter:
             raise RouterError("refused")
 
     def unmap(self, port: int) -> None:
-        """What the router does not take back ends with its lease."""
+        """End the forwarding; what the router does not remove ends with its lease."""
         with suppress(RouterError):
             _asked("refused", lambda: self._gateway.deleteportmapping(port, "TCP"))
 

@@ -1,7 +1,8 @@
-"""Vouchers: a relay's signed word that a peer has a reservation with it (libp2p's specs, relay/circuit-v2.md).
+"""Vouchers: a relay's signed statement that a peer has a reservation with it (libp2p's specs, relay/circuit-v2.md).
 
-A signed envelope (RFC 0002 there): who signed, what kind of thing, the thing, and a signature over domain, kind and
-thing, each with its length. Nobody has to be shown one; who reserves looks that its relay gave it a true one.
+It is a signed envelope (RFC 0002 there): the signer, the type of the payload, the payload, and a signature over domain,
+type and payload, each with its length. Nobody has to be shown one; the peer that reserves checks that its relay gave it
+a true one.
 """
 
 from typing import Final
@@ -13,7 +14,7 @@ from gossip.core.protobuf import ProtobufFields, data_field, number_field, varin
 from gossip.reachability.circuit import peer_bytes
 
 VOUCHER_DOMAIN: Final = "libp2p-relay-rsvp"
-"""What the signature is good for, and for nothing else."""
+"""The domain of the signature: it is valid for nothing else."""
 
 _VOUCHER_TYPE: Final = bytes([0x03, 0x02])
 """The multicodec libp2p-relay-rsvp, as go and js write it: two bytes, not a varint."""
@@ -23,7 +24,7 @@ _ED25519: Final = 1
 
 
 def seal_voucher(relay: Identity, peer: PeerId, expire: int) -> bytes:
-    """`relay` will relay for `peer` until `expire` (Unix seconds)."""
+    """Return a voucher that `relay` will relay for `peer` until `expire` (Unix seconds)."""
     payload = _payload(relay.peer_id, peer, expire)
     return b"".join(
         (
@@ -36,7 +37,7 @@ def seal_voucher(relay: Identity, peer: PeerId, expire: int) -> bytes:
 
 
 def check_voucher(raw: bytes, relay: PeerId, peer: PeerId, expire: int) -> None:
-    """Raises RemoteError unless `relay` has signed just that for `peer`; of any other key than Ed25519 as well."""
+    """Raise RemoteError unless `relay` has signed exactly that for `peer`; also for any other key than Ed25519."""
     key = verify_key_of(relay)
     fields = ProtobufFields(raw)
     payload = fields.data(3) or b""

@@ -1,8 +1,8 @@
-"""Tells the swarm of our newest link, at once and then again and again: broadcasts get lost, and newcomers come.
+"""Broadcasts our newest link, at once and then repeatedly: broadcasts get lost, and newcomers come.
 
-Again when it has not changed for a while: with short rounds a newer one is told of before that. At once, but for a node
-whose rounds end faster than anybody follows: it keeps to the rate that others take of it (core/announcement_limit.py),
-and names the newest link when its turn comes.
+It repeats a link that has not changed for a while; with short rounds a newer link is broadcast before that. A new link
+is broadcast at once. Only a node whose rounds end faster than anybody follows keeps to the rate that others accept
+(core/announcement_limit.py), and names the newest link when its turn comes.
 """
 
 import math
@@ -16,7 +16,7 @@ from gossip.updates.publisher import Publisher
 
 
 class Announcer:
-    """Broadcasts our newest link, and keeps the record of our addresses and neighbours true."""
+    """Broadcasts our newest link, and keeps our record's addresses and neighbours up to date."""
 
     def __init__(self, context: ServiceContext, publisher: Publisher) -> None:
         self._context = context
@@ -28,7 +28,7 @@ class Announcer:
         self._announced_at = -math.inf
 
     async def announce(self) -> None:
-        """Broadcast the newest link, if there is any; a little later when there were many of late."""
+        """Broadcast the newest link, if there is any; a little later when there were many lately."""
         newest = self._publisher.newest
         if newest is None:
             return
@@ -39,7 +39,7 @@ class Announcer:
             self._owed.set()
 
     async def run(self, epoch: int) -> None:
-        """Until cancelled. `epoch` orders this incarnation's address records after those of earlier ones."""
+        """Run until cancelled. `epoch` orders this process's address records after those of earlier ones."""
         while True:
             self._keep_record(epoch)
             pause = self._context.config.reannounce_s * self._context.engine.jitter()

@@ -1,4 +1,4 @@
-"""Chooses the announcements to process: none of banned peers or wrong roles, and no more than anybody needs."""
+"""Chooses the announcements to process: none of banned peers or wrong roles, and no more than are needed."""
 
 from collections.abc import Callable
 

@@ -1,14 +1,14 @@
-"""How long an exchange takes, by neighbour: measured on the updates that travel anyway.
+"""How long an exchange takes, by neighbour: measured on the updates that are sent anyway.
 
-Received: from when a neighbour's link is first heard of until the runtime has applied its update. That is pulling,
+Received: from the first announcement of a neighbour's link until the runtime has applied its update. That is pulling,
 verifying and decoding under the present load, and waiting for the updates before it. Sent: from the publication of our
-own update until a neighbour has been sent all of it. What is measured is the exchange alone: not how long a neighbour
-trains. An exchange that takes longer counts at once, by the newest update; one that takes less when the median of the
-newest few says so. A neighbour that has announced further updates while one is still not here has an exchange that
-takes longer than the time between its announcements; one that died announces nothing, and that time stands still.
+own update until a neighbour has been sent all of it. Only the exchange is measured, not how long a neighbour trains. A
+longer time counts at once, by the newest update; a shorter one counts when the median of the newest few says so. When a
+neighbour has announced further updates while one is still not here, its exchange takes longer than the time between its
+announcements. A neighbour that died announces nothing, and its time does not grow.
 
-Of the neighbours the quorum's slowest decides, and never one of the `liars` slowest. So neither liars, whether they
-deliver late or announce and deliver nothing, nor a few slow links stretch everybody's rounds.
+Of the neighbours the quorum's slowest decides, and never one of the `liars` slowest. So rounds are prolonged neither by
+liars, whether they deliver late or announce and deliver nothing, nor by a few slow links.
 """
 
 import math
@@ -25,14 +25,15 @@ Place = tuple[int, int]
 """(epoch, seq)."""
 
 WINDOW: Final = 5
-"""Updates remembered a direction, as for the speed of links (throughput.py): two lucky ones in a row do not show."""
+"""Updates remembered in each direction, as for the speed of links (throughput.py): two lucky ones in a row do not
+count."""
 
 MAX_OPEN: Final = 2 * MAX_LINKS
-"""Links of a neighbour that were heard of and are not applied: as many as its chain keeps waiting (hash_chain.py)."""
+"""Announced links of a neighbour that are not applied yet: as many as its chain keeps waiting (hash_chain.py)."""
 
 
 class ExchangeTimes:
-    """Of the peers in `known`; who has left is forgotten."""
+    """Exchange times of the peers in `known`; a peer that has left is forgotten."""
 
     def __init__(self, known: Container[PeerId]) -> None:
         self._known = known
@@ -42,7 +43,7 @@ class ExchangeTimes:
         self._published_at: OrderedDict[Digest, float] = OrderedDict()
 
     def heard(self, peer: PeerId, place: Place, now: float) -> None:
-        """A link of `peer` is known. Only the first time counts."""
+        """Note that a link of `peer` is known. Only the first time counts."""
         open_ = self._heard.setdefault(peer, OrderedDict())
         if place not in open_:
             open_[place] = now
@@ -50,8 +51,8 @@ class ExchangeTimes:
                 open_.popitem(last=False)
 
     def applied(self, peer: PeerId, place: Place, now: float, *, delta: bool) -> None:
-        """The runtime has applied the update of `peer` at `place`. Only a `delta` is an exchange of a round: a base
-        costs nothing, and a snapshot much more."""
+        """Note that the runtime has applied the update of `peer` at `place`. Only a `delta` is an exchange of a round:
+        a base costs nothing, and a snapshot much more."""
         self._forget_departed()
         if peer not in self._known:
             return
@@ -63,25 +64,25 @@ class ExchangeTimes:
             self._heard[peer] = OrderedDict(later)
 
     def published(self, address: Digest, now: float) -> None:
-        """Our own update is there to be pulled."""
+        """Note that our own update can be pulled."""
         self._published_at[address] = now
         self._published_at.move_to_end(address)
         while len(self._published_at) > MAX_LINKS:
             self._published_at.popitem(last=False)
 
     def delivered(self, peer: PeerId, address: Digest, now: float) -> None:
-        """`peer` was sent all of a blob of ours."""
+        """Note that `peer` was sent all of a blob of ours."""
         began = self._published_at.get(address)
         if began is not None and peer in self._known:
             self._add(peer, "sent", now - began)
 
     def delivers(self, peer: PeerId, since: float) -> bool:
-        """Whether an update of `peer` has been applied since then."""
+        """Return whether an update of `peer` has been applied since then."""
         return self._applied_at.get(peer, -math.inf) >= since
 
     def seconds(self, *, quorum: float, liars: int, delivered: bool = False) -> float | None:
-        """How long an exchange with a quorum (a share) of the neighbours takes; None before anything was measured.
-        `delivered`: going by what has arrived alone, not by what is overdue."""
+        """Return the seconds of an exchange with a quorum (a share) of the neighbours; None before anything was
+        measured. `delivered`: use only what has arrived, not what is overdue."""
         self._forget_departed()
         slowest: dict[PeerId, float] = {}
         for (peer, _), took in self._seconds.items():

@@ -1,7 +1,7 @@
-"""Gets what the state machine wants of one neighbour: links, updates, and snapshots that the other neighbours agree to.
+"""Gets what the state machine wants from one neighbour: links, updates, and snapshots that other neighbours confirm.
 
-Every blob may come from whoever has it (blobs/multi_source_task.py): an update because all neighbours pull it, a
-snapshot because newcomers seldom come alone, and all of a time are offered the same one (publisher.py).
+Every blob may come from any peer that has it (blobs/multi_source_task.py): an update because all neighbours pull it, a
+snapshot because newcomers seldom come alone, and all that come at one time are offered the same one (publisher.py).
 """
 
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ from gossip.updates.traffic import Traffic
 
 
 class Fetcher:
-    """Of one neighbour. `pulling`: whether a blob is on its way."""
+    """Fetches from one neighbour. `pulling`: whether a blob is on its way."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Fetcher:
         self._attestation = attestation
 
     async def fetch(self, work: Work) -> tuple[UpdateHeader | SnapshotOffer, bytes | None] | None:
-        """What came of it: an update, or None where there is none to hand on. Raises RemoteError (also Refused) or
+        """Do this work; return an update, or None where there is none to pass on. Raises RemoteError (also Refused) or
         TransportError."""
         match work:
             case FetchPayload(link=link) if link.body.kind == "genesis":
@@ -70,7 +70,7 @@ class Fetcher:
                 assert_never(work)
 
     def forget(self) -> None:
-        """Drop what was fetched of this neighbour: it is served to nobody any more."""
+        """Drop what was fetched from this neighbour: it is not served any more."""
         self._blob_cache.forget(self._peer)
 
     async def _links(self, request: HeadersRequest) -> None:
@@ -90,7 +90,7 @@ class Fetcher:
         return answer
 
     async def _pull(self, address: Digest, size: int, *, model: bool) -> bytes:
-        """A blob, of its author or of whoever has it."""
+        """Pull a blob from its author, or from another peer that has it."""
         self._blob_cache.make_room(self._peer, self._engine.neighbours, trio.current_time())
         kept = self._blob_cache.begin(self._peer, address, size, model=model, now=trio.current_time())
         joint = MultiSourceFetch(self._context, self._traffic.speeds, self._pulling_of(kept), self._blob_cache.places)

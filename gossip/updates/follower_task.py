@@ -1,6 +1,6 @@
-"""Follows each neighbour: fetch what the state machine says, hand it to the runtime, wait for the verdict, repeat.
+"""Follows each neighbour: fetch what the state machine says, pass it to the runtime, wait for the verdict, repeat.
 
-One update a neighbour is in flight at a time, so memory is bounded by the degree and a slow runtime slows nobody but
+One update of each neighbour is in flight at a time, so memory is bounded by the degree, and a slow runtime slows only
 itself. Whatever goes wrong here costs this neighbour a pause or points; the service goes on.
 """
 
@@ -28,8 +28,9 @@ from gossip.updates.traffic import Traffic
 
 UPDATES_BURST: Final = 32
 UPDATES_PER_S: Final = 20.0
-"""Updates of one neighbour: catching up needs eight at once, and rounds of 50 ms are the fastest that make sense. A
-liar can make a new epoch as often as it can sign, and each would cost the runtime a pass over the whole model."""
+"""Updates a second of one neighbour: catching up needs eight at once, and rounds of 50 ms are the fastest that make
+sense. A liar can make a new epoch as often as it can sign, and each would cost the runtime a pass over the whole
+model."""
 
 
 @dataclass
@@ -70,11 +71,11 @@ class Follower:
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether an update waits for the runtime, or is in its hands."""
+        """Whether an update waits for the runtime, or is being processed by it."""
         return self._in_flight is not None
 
     async def run(self) -> None:
-        """Until `scope` is cancelled."""
+        """Run until `scope` is cancelled."""
         with self.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._heartbeat)
@@ -83,11 +84,11 @@ class Follower:
             self._fetcher.forget()
 
     def wake(self) -> None:
-        """Look at once whether there is something to fetch."""
+        """Check at once whether there is something to fetch."""
         self._woken.beat()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
-        """The runtime's verdict. One on an update that is no longer in flight (the peer came back) is void."""
+        """Handle the runtime's verdict. It is void for an update that is no longer in flight (the peer came back)."""
         flight = self._in_flight
         if flight is None or flight.update is not update:
             return
@@ -101,7 +102,7 @@ class Follower:
 
     async def _follow(self) -> None:
         while True:
-            while self._context.quiet():  # noqa: ASYNC110  # no clock of the day wakes anybody
+            while self._context.quiet():  # noqa: ASYNC110  # no clock wakes a task at a time of day
                 await trio.sleep(QUIET_LOOK_S)
             try:
                 work = self._engine.next_work(self._peer, trio.current_time())
@@ -112,7 +113,7 @@ class Follower:
                 await self._wait(self._neighbour.retry_at)
             elif (pause := self._engine.hold_back(self._peer, trio.current_time())) > 0:
                 self._context.perform()
-                await self._wait(trio.current_time() + pause)  # and then look anew: a snapshot may serve better by then
+                await self._wait(trio.current_time() + pause)  # then check anew: a snapshot may serve better
             else:
                 await self._attempt(work)
 
@@ -140,7 +141,7 @@ class Follower:
                 await self._deliver(*fetched)
 
     def _refused(self, work: Work, refusal: Refused) -> None:
-        """What it does not hold any more is replaced by a snapshot; the refusal itself is no offence."""
+        """Note a refusal: what the neighbour does not hold any more is replaced by a snapshot. It is no offence."""
         if isinstance(work, FetchPayload) and refusal.reason is Reason.UNAVAILABLE:
             self._neighbour.payload_gone()
         self._neighbour.failed(trio.current_time())
@@ -159,7 +160,7 @@ class Follower:
     async def _check_mark(self, link: UpdateHeader) -> None:
         try:
             await self._checker.check(link)
-        except RemoteError as error:  # what we hold of it is not what it says: begun anew from a snapshot
+        except RemoteError as error:  # what we hold of it differs from what it says: begun anew from a snapshot
             self._engine.rejected(link, error, trio.current_time())
             self._context.perform()
         except Exception as error:  # the runtime's bug must not end the network
@@ -178,7 +179,7 @@ class Follower:
 
 
 def update_of(what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> Update:
-    """What the runtime gets to see of a link or an offer."""
+    """Return a link or an offer as the runtime gets it."""
     if isinstance(what, SnapshotOffer):
         return Update(
             peer=what.peer,
@@ -206,7 +207,7 @@ def update_of(what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> Upda
 
 
 class Followers:
-    """Starts, wakes and ends one follower a neighbour."""
+    """Starts, wakes and ends one follower for each neighbour."""
 
     def __init__(
         self,
@@ -246,7 +247,7 @@ class Followers:
             self._all[peer].wake()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
-        """Pass on whether the runtime has accepted an update of a neighbour."""
+        """Pass on the runtime's verdict on an update of a neighbour."""
         follower = self._all.get(update.peer)
         if follower is not None:
             follower.answer(update, error)

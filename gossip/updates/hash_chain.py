@@ -1,9 +1,9 @@
-"""One peer's hash chain as we have verified it: where we stand in it, and what a further link means.
+"""One peer's hash chain as we have verified it: our position in it, and what a further link means.
 
 A chain is (epoch, seq): an epoch begins with a base (seq 0), each later link names its predecessor's digest. What we
-have *applied* is one place in it. A link may be the next step, something we have, something too old, something beyond
-a gap, or the proof of a lie: two statements by one key that cannot both hold, namely two links at one place, a
-link whose predecessor is not the one that the same key signed before, or a snapshot that is not the state which the
+have *applied* is one place in it. A link may be the next step, something we have, something too old, something beyond a
+gap, or the proof of a lie. A lie is two statements by one key that cannot both hold: two links at one place, a link
+whose predecessor is not the one that the same key signed before, or a snapshot that differs from the state that the
 link at its place names.
 """
 
@@ -18,14 +18,14 @@ from gossip.core.limits import MAX_LINKS
 from gossip.core.statements import SnapshotOffer, UpdateHeader
 
 RECENT_LINKS: Final = 4 * MAX_LINKS
-"""Links of a peer kept to compare with: four times what it holds itself, 256 KiB a neighbour at most."""
+"""Links of a peer kept for comparison: four times what it holds itself, 256 KiB per neighbour at most."""
 
 MAX_PENDING: Final = 2 * MAX_LINKS
 """Links waiting for the ones before them; a gap longer than MAX_LINKS is closed by a snapshot anyway."""
 
 
 class Verdict(StrEnum):
-    """What a validly signed link is to us."""
+    """How a validly signed link relates to what we have."""
 
     NEWS = "news"
     DUPLICATE = "duplicate"
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ChainPosition:
-    """A link that we have applied: its digest stands for all before it. `raw`: the signed envelope that says so."""
+    """A link that we have applied: its digest stands for all before it. `raw`: the signed envelope as evidence."""
 
     epoch: int
     seq: int
@@ -67,7 +67,7 @@ class HashChain:
         self._pending: dict[int, UpdateHeader] = {}
 
     def learn(self, link: UpdateHeader) -> Verdict:
-        """Take in a link by this peer. Raises EquivocationError when it contradicts what the peer signed before."""
+        """Process a link by this peer. Raises EquivocationError when it contradicts what the peer signed before."""
         known = self._recent.get(link.place)
         if known is not None:
             if known.digest != link.digest:
@@ -109,23 +109,23 @@ class HashChain:
 
     @property
     def gap(self) -> int:
-        """How many links are missing before the first one that we hold beyond the expected."""
+        """How many links are missing before the first one that we hold after the expected link."""
         expected = self.expected_seq
         return 0 if expected is None else min(self._pending, default=expected) - expected
 
     def apply(self, place: ChainPosition) -> None:
-        """The runtime has applied the update at `place`."""
+        """Note that the runtime has applied the update at `place`."""
         self.applied = place
         announced = self.announced
         if announced is not None and place.epoch == announced.epoch:
             self._pending = {seq: link for seq, link in self._pending.items() if seq > place.seq}
 
     def forget_applied(self) -> None:
-        """The runtime no longer tracks this peer: only a base or a snapshot can begin anew."""
+        """Note that the runtime no longer tracks this peer: only a base or a snapshot can begin anew."""
         self.applied = None
 
     def check_offer(self, offer: SnapshotOffer) -> None:
-        """Raises RemoteError unless a snapshot fits what the peer signed before."""
+        """Raise RemoteError unless a snapshot fits what the peer signed before."""
         known = self._recent.get(offer.place)
         if known is not None and known.digest != offer.head:
             raise EquivocationError(known.raw, offer.raw)

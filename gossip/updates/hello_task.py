@@ -12,7 +12,7 @@ from gossip.transport.base import TransportError
 
 
 async def say_hello(context: ServiceContext, peer: PeerId) -> bool:
-    """A hello to a connected peer, and what follows from its answer; True when it is a neighbour afterwards."""
+    """Say hello to a connected peer and process its answer; return True when it is a neighbour afterwards."""
     engine, config = context.engine, context.config
     try:
         hello = HelloRequest(hello=engine.hello_for(peer, trio.current_time()))

@@ -1,7 +1,7 @@
-"""Who our neighbours are: at most `degree`, taken in after a hello, let go when lost, banned or gone.
+"""Who our neighbours are: at most `degree`, admitted after a hello, dropped when lost, banned or gone.
 
-Who gets in, and who has to go for it, is decided in mesh_admission.py. Here is what that is decided by: the table, the
-rings that are drawn of verified members (discovery/topology.py), and how many of each network are known.
+mesh_admission.py decides who is admitted, and who has to go for it. This file holds what it decides by: the table, the
+rings that are drawn from verified members (discovery/topology.py), and how many of each network are known.
 """
 
 import random
@@ -25,38 +25,42 @@ from gossip.updates.score_table import ScoreTable
 
 MAX_DEPARTED: Final = 64
 DEPARTED_S: Final = 60.0
-"""Peers that said goodbye are not dialled for a minute: a process that leaves is gone within seconds."""
+"""Peers that said goodbye are not dialled for a minute: a process that leaves has ended within seconds."""
 
 SWAP_EVERY_S: Final = 30.0
-"""A full node gives a place to a lonely newcomer at most so often: nobody can flush its neighbourhood quickly."""
+"""A full node gives a place to a lonely newcomer at most once in this time: nobody can replace its neighbours
+quickly."""
 
 ABSENT_MIN_S: Final = 30.0
 ABSENT_MAX_S: Final = 3600.0
-"""Whoever is gone, or does not answer, has no place on the rings for so long, doubling: the first is what two rounds of
-a home link take, the longest what a told address is left alone for (discovery/dialler_task.py)."""
+"""A peer that is gone, or does not answer, has no place on the rings for a time that doubles up to this. The first
+pause is what two rounds of a home link take; the longest is as long as a reported address is not dialled
+(discovery/dialler_task.py)."""
 
 HELD_S: Final = 20.0
-"""A place on the rings that falls free waits so long for whom the rings put there next, before anybody may have it: a
-few dials' time. Who takes it meanwhile would have to go again, at the price of a snapshot each way."""
+"""A place on the rings that falls free waits so long for the peer that the rings put there next, before anybody may
+have it: a few dials' time. A peer that took it meanwhile would have to go again, at the price of a snapshot each
+way."""
 
 IDLE_S: Final = 300.0
-"""A neighbour from which nothing has been accepted for so long after it came, or that is lonely still, may have to go:
-a snapshot of 1 GiB takes as long at 30 Mbit/s, and who has us alone for five minutes should try elsewhere too."""
+"""A neighbour from which nothing was accepted for so long after it came, or that still has few neighbours, may have to
+go: a snapshot of 1 GiB takes as long at 30 Mbit/s, and a peer with no neighbour but us for five minutes should try
+elsewhere too."""
 
 
 SETTLED_S: Final = 60.0
-"""A verified neighbour that has been here for so long may be one of those that stay for the longest. Before that the
-rings may be set right at its cost: all of 32 members that start at once have their places after some 45 s (measured),
-and a swarm that grows past a full mesh has to break some of its first ties."""
+"""A verified neighbour that has been here for so long may be one of those that stay longest. Before that the rings may
+be corrected at its cost: all of 32 members that start at once have their places after some 45 s (measured), and a swarm
+that grows past a full mesh has to break some of its first ties."""
 
 MAX_MET: Final = 256
-"""Peers that said hello, the last ones, by which it is known how many of a network there are: as many as records."""
+"""The latest peers that said hello; they show how many of a network there are. As many as records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshEvidence:
-    """What is known of a peer beyond what it says of itself. `standing`: of its record, VERIFIED only where it was
-    reached at an address of its own. `network`: see core/networks.py. `dialled_us`: whether it is it that called."""
+    """What is known of a peer beyond what it says of itself. `standing`: trust in its record, VERIFIED only where it
+    was reached at an address of its own. `network`: see core/networks.py. `dialled_us`: whether the peer dialled us."""
 
     standing: Callable[[PeerId], RecordTrust]
     network: Callable[[PeerId], str | None]
@@ -91,61 +95,63 @@ class Mesh:
         self._departed: OrderedDict[PeerId, float] = OrderedDict()
         self._swapped_at = float("-inf")
         self.rings = Rings(me, scope, degree)
-        """Of those that are verified, or were in an earlier life, as many of each network as its share allows."""
+        """Rings of peers that are verified, or were before a restart, as many of each network as its share allows."""
         self._rumoured = Rings(me, scope, degree)
         self._rewired = KeyedTokenBucket(burst=max(1, degree - self.rings.free_places), per_s=1 / SWAP_EVERY_S)
         self._freed: deque[float] = deque(maxlen=degree)
         self._absent = Backoff(least=ABSENT_MIN_S, most=ABSENT_MAX_S, rng=rng)
         self._calls: dict[PeerId, tuple[str, bool]] = {}
-        """Of each neighbour its group, and whether it dialled us; looked at now and then, as it costs something."""
+        """The group of each neighbour, and whether it dialled us; refreshed now and then, since it costs something."""
         self._heard_of: dict[PeerId, str] = {}
-        """Who can be dialled and is not known to be gone, and the group of each."""
+        """The group of each peer that can be dialled and is not known to be gone."""
         self._candidates: dict[PeerId, str] = {}
-        """Who could stand on the rings, and the group of each; `_sizes`: members of each group; `_drawn`: those that
-        do."""
+        """The group of each peer that could stand on the rings; `_sizes`: members of each group; `_drawn`: those that
+        do stand there."""
         self._sizes: Counter[str] = Counter()
         self._drawn: Counter[str] = Counter()
         self._ring_share = 1
         self._met: OrderedDict[PeerId, str] = OrderedDict()
 
     def has_room_for(self, peer: PeerId, now: float) -> bool:
-        """Whether `peer` is a neighbour or may become one, as far as it is verified now."""
+        """Return whether `peer` is a neighbour or may become one with its present verification."""
         if peer in self.table:  # also while leaving: pulls under way may finish
             return True
         verified = self._verified(peer)
         if len(self.table) >= self._degree and not verified and peer not in self.anchors:
-            return False  # what most strangers hear, at little cost
+            return False  # what most strangers are told, at little cost
         return self._may_come(peer, now) and self._admits(peer, now, verified=verified)
 
     def would_take(self, peer: PeerId, now: float) -> bool:
-        """Whether `peer` is a neighbour or might become one once it answers at its address: it is worth a dial."""
+        """Return whether `peer` is a neighbour or might become one once it answers at its address: it is worth a
+        dial."""
         return peer in self.table or (self._may_come(peer, now) and self._admits(peer, now, verified=True))
 
     @property
     def wide(self) -> bool:
-        """Return whether more members are known than there are places."""
+        """Whether more members are known than there are places."""
         return bool(self.sought)
 
     @property
     def sought(self) -> frozenset[PeerId]:
-        """Whom the rings would put beside us, if all is true that we hear: they are dialled first."""
+        """Peers that the rings would put beside us if all reports are true: they are dialled first."""
         return self._rumoured.wanted
 
     @property
     def belonging(self) -> frozenset[PeerId]:
-        """Whom the rings put beside us, or would if all is true that we hear."""
+        """Peers that the rings put beside us, or would if all reports are true."""
         return self.rings.wanted | self.sought
 
     @property
     def has_places(self) -> bool:
         """Whether there are fewer neighbours than we look for. Beyond a full mesh the last free places stay open, so
-        that who comes finds one."""
+        that a newcomer finds one."""
         spare = self.rings.free_places // 2 if self.wide else 0
         return not self.leaving and len(self.table) < self._degree - spare
 
     def called_for(self, now: float) -> frozenset[PeerId]:
-        """Who is dialled whether or not there are free places: the operator's, those that belong beside us if what we
-        hear is true, and, where all places are taken, everybody, if somebody would have to go for one that answers."""
+        """Return who is dialled whether or not there are free places: the operator's peers, those that belong beside us
+        if the reports are true, and, where all places are taken, everybody, if somebody would have to go for a peer
+        that answers."""
         chosen = self.belonging | self.anchors
         if len(self.table) >= self._degree:
             here = self._occupancy(now)
@@ -159,8 +165,8 @@ class Mesh:
         return group_of(peer, self._evidence.network(peer))
 
     def look_round(self, heard_of: Iterable[PeerId], now: float) -> None:
-        """Draw the rings anew, of those that are not known to be gone. `heard_of`: whoever can be dialled, those that
-        were verified first before all others."""
+        """Draw the rings anew from the peers that are not known to be gone. `heard_of`: all peers that can be dialled;
+        those that were verified first come first."""
         there = [peer for peer in heard_of if self.is_there(peer, now)]
         self._heard_of = {peer: self.group_of(peer) for peer in there}
         self._calls = {peer: (self.group_of(peer), self._evidence.dialled_us(peer)) for peer in self.table}
@@ -173,7 +179,7 @@ class Mesh:
         on_rings = bounded(known, candidates.__getitem__, self._ring_share)
         self._drawn = Counter(candidates[peer] for peer in on_rings)
         self.rings.see(on_rings)
-        # Whoever might be there is dialled; but not those of a crowd that have no place on the rings.
+        # Peers that may be there are dialled, except those of a crowd without a place on the rings.
         self._rumoured.see({*self.table, *there}.difference(candidates).union(on_rings))
         for peer in self._occupancy(now).to_trim():
             self.drop(peer, "its network has more than its share")
@@ -186,7 +192,7 @@ class Mesh:
             self._met.popitem(last=False)
 
     def is_there(self, peer: PeerId, now: float) -> bool:
-        """Whether nothing speaks against it that a peer which we have heard of is in the swarm."""
+        """Return whether a known peer may be in the swarm: nothing shows that it is gone."""
         return self.dialable(peer, now) and self._absent.due(peer, now)
 
     def present(self, peer: PeerId) -> None:
@@ -194,11 +200,11 @@ class Mesh:
         self._absent.succeeded(peer)
 
     def absent(self, peer: PeerId, now: float) -> None:
-        """Note that a peer does not answer: others take its places on the rings, for a while."""
+        """Note that a peer does not answer: others take its places on the rings for a while."""
         self._absent.failed(peer, now)
 
     def admit(self, peer: PeerId, its_neighbours: int, now: float) -> None:
-        """Take `peer` in if there is room, or if one of ours can go for it."""
+        """Admit `peer` if there is room, or if one of ours can go for it."""
         if peer in self.table or not self._may_come(peer, now) or not self._roles.trains(peer):
             return
         newcomer = self._newcomer(peer, verified=self._verified(peer), lonely=its_neighbours <= self._degree // 4)
@@ -222,7 +228,7 @@ class Mesh:
         self._actions.tell("neighbour_up", peer)
 
     def lose(self, peer: PeerId, why: str) -> None:
-        """Forget a neighbour; no-op for a peer that is none."""
+        """Forget a neighbour; no-op for any other peer."""
         self._calls.pop(peer, None)
         if self.table.pop(peer, None) is not None:
             self._actions.add(Unfollow(peer=peer))
@@ -249,7 +255,7 @@ class Mesh:
         self.lose(peer, "it left")
 
     def dialable(self, peer: PeerId, now: float) -> bool:
-        """Whether we want a connection to this peer at all."""
+        """Return whether we want a connection to this peer at all."""
         if peer == self._me or self.leaving or self._scores.banned(peer, now):
             return False
         return self._departed.get(peer, now) <= now and self._roles.wanted(peer)
@@ -258,7 +264,7 @@ class Mesh:
         return not (self.leaving or self._scores.banned(peer, now) or self._roles.listens(peer))
 
     def _admits(self, peer: PeerId, now: float, *, verified: bool) -> bool:
-        """Return whether it would be taken in if it did not say how few neighbours it has."""
+        """Return whether a peer would be admitted without saying that it has few neighbours."""
         newcomer = self._newcomer(peer, verified=verified)
         return self._occupancy(now, newcomer).admission(newcomer) is not None
 
@@ -281,7 +287,7 @@ class Mesh:
         )
 
     def _known_of(self, group: str, peer: PeerId) -> int:
-        """How many of a group are here, known or just connecting, this peer included."""
+        """Return how many of a group are here, known or just connecting, this peer included."""
         if group == peer:  # one of our own network: a group of its own
             return 1
         known = {each for each, its in (*self._candidates.items(), *self._met.items()) if its == group}
@@ -289,15 +295,15 @@ class Mesh:
         return len(known | {peer})
 
     def _wanted(self, peer: PeerId, group: str) -> bool:
-        """Whether the rings put a verified peer beside us; one that has come just now as well, unless its network has
+        """Return whether the rings put a verified peer beside us; also one that has just come, unless its network has
         enough on them."""
         if peer in self._candidates:
             return peer in self.rings.wanted
         return self._drawn[group] < self._ring_share and self.rings.wants(peer)
 
     def _occupancy(self, now: float, newcomer: Newcomer | None = None) -> Occupancy:
-        """Who has the places, on rings that have the newcomer, if it belongs there: or a crowd, each nearer than the
-        one before, would hold more places than rings have."""
+        """Return who has the places, on rings that include the newcomer only if it belongs there. Otherwise a crowd,
+        each nearer than the one before, would hold more places than rings have."""
         wanted = self.rings.wanted
         if newcomer is not None and newcomer.wanted:
             wanted = self.rings.wanted_with(newcomer.peer)
@@ -315,7 +321,7 @@ class Mesh:
         )
 
     def _others(self, newcomer: PeerId) -> int:
-        """How many members that are not here we might dial and take, of each network as many as its share allows."""
+        """Return how many absent members we might dial and admit, of each network as many as its share allows."""
         share, held = share_of(self._degree, len(self._sizes)), Counter(self._calls[each][0] for each in self.table)
         there = (group for peer, group in self._heard_of.items() if peer not in self.table and peer != newcomer)
         return sum(min(count, max(0, share - held[group])) for group, count in Counter(there).items())
@@ -340,5 +346,5 @@ class Mesh:
             self._freed.append(now + HELD_S)
 
     def _held(self, now: float) -> int:
-        """How many places wait for those whom the rings put there."""
+        """Return how many places wait for the peers that the rings put there."""
         return min(sum(until > now for until in self._freed), len(self.rings.wanted.difference(self.table)))

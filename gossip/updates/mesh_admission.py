@@ -1,21 +1,21 @@
-"""Who gets a place among the neighbours, and at whose cost: a pure decision over who has one now.
+"""Who gets a place among the neighbours, and at whose cost: a pure decision from who has one now.
 
-Keys are free, and a newcomer says of itself what it likes. So a hello alone earns a place that is free, and nothing
-else. Rights have those that we have *verified*: reached at an address of their own signed record. Of these, one network
-holds a share of the places (core/networks.py), and whoever is beyond it is *surplus*: it may have what nobody else
-wants.
+Keys are free, and a newcomer says of itself what it likes. So a hello alone earns a free place, and nothing else. Only
+peers that we have *verified*, by reaching them at an address of their own signed record, have rights. Of these, one
+network holds a share of the places (core/networks.py). A peer beyond that share is *surplus*: it may have what nobody
+else wants.
 
-- A place that is free goes to whoever comes; but some stay free for those whom we are dialling ourselves, for whom the
-  rings (discovery/topology.py) put there, and, from a network's surplus, for other networks.
-- When all are taken, surplus gives way to any verified newcomer that is none. Who is not verified gives way to one that
-  the rings put beside us, and, where there would be a place for everyone, to every verified one.
-- Of the verified those that have been here longest stay, as many as the rings have places. The others may have to go
+- A free place goes to the peer that comes. But some stay free for those whom we are dialling ourselves, for those whom
+  the rings (discovery/topology.py) put there, and, where surplus comes, for other networks.
+- When all are taken, surplus gives way to any verified newcomer that is not surplus. An unverified neighbour gives way
+  to a peer that the rings put beside us, and, where there would be a place for everyone, to every verified one.
+- Of the verified, those that have been here longest stay, as many as the rings have places. The others may have to go
   for one that the rings put beside us, or, one in 30 s, for a lonely newcomer.
-- A network is *crowded* when more of it are here, known or just connecting than its share. Its members push nobody out,
-  but each other and other networks' surplus: a crowd in one network lives off what is free.
-- The peers that the operator named (anchors) always get in, and stay.
+- A network is *crowded* when more of its peers are here, known or just connecting than its share. Its members replace
+  only each other and other networks' surplus: a crowd in one network gets only free places.
+- The peers that the operator named (anchors) are always admitted, and stay.
 
-What this holds against and what not: docs/decisions/0033.
+What this defends against and what not: docs/decisions/0033.
 """
 
 import random
@@ -30,8 +30,8 @@ from gossip.core.networks import PARTS, share_of
 
 @dataclass(frozen=True, kw_only=True)
 class Occupant:
-    """A neighbour. `group`: of its network. `settled`: for so long that it may stay. `idle`: it has given nothing for
-    long, or says still that it is lonely; `rich`: it says that it has many neighbours."""
+    """A neighbour. `group`: of its network. `settled`: here so long that it may stay. `idle`: it has given nothing for
+    long, or still says that it has few neighbours; `rich`: it says that it has many neighbours."""
 
     peer: PeerId
     group: str
@@ -46,14 +46,14 @@ class Occupant:
 
     @property
     def lasts(self) -> bool:
-        """Whether it is more than one that said hello."""
+        """Whether it is more than a peer that said hello."""
         return self.verified or self.anchor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Newcomer:
-    """A peer that would have a place. `known`: how many of its group are here, known or just connecting, itself
-    included. `wanted`: the rings put it beside us. `lonely`: it says that it has few neighbours."""
+    """A peer that asks for a place. `known`: how many of its group are here, known or just connecting, itself included.
+    `wanted`: the rings put it beside us. `lonely`: it says that it has few neighbours."""
 
     peer: PeerId
     group: str
@@ -67,8 +67,8 @@ class Newcomer:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourAdmission:
-    """How a newcomer gets in: at the cost of `evicts`, for this reason, or of nobody. `rewires`, `swaps`: it is one of
-    the changes that are rationed."""
+    """How a newcomer is admitted: at the cost of `evicts`, for this reason, or of nobody. `rewires`, `swaps`: it is one
+    of the changes that are limited in number."""
 
     evicts: PeerId | None = None
     why: str = ""
@@ -78,21 +78,21 @@ class NeighbourAdmission:
 
 @dataclass(frozen=True, kw_only=True)
 class Occupancy:
-    """Who has the places, and what else matters now."""
+    """Who has the places, and what else matters for the decision."""
 
     degree: int
     staying: int
-    """Verified occupants, those here longest, that nobody but an anchor pushes out."""
+    """Places of the verified occupants that are here longest, whom only an anchor replaces."""
     occupants: Sequence[Occupant]
-    """The one that came first comes first."""
+    """In the order in which they came."""
     groups: frozenset[str]
-    """Of all verified members that are known."""
+    """Groups of all verified members that are known."""
     others: int
-    """Members whom we might dial and would take, that are not here; the newcomer is not counted."""
+    """Absent members whom we might dial and would admit; the newcomer is not counted."""
     wide: bool
-    """Whether there are more members than places, as far as we have heard."""
+    """Whether more members are reported than there are places."""
     held: int
-    """Free places that wait for whom the rings put there."""
+    """Free places that wait for the peers that the rings put there."""
     may_rewire: bool
     may_swap: bool
     rng: random.Random
@@ -103,7 +103,7 @@ class Occupancy:
         return max(1, self.degree // PARTS)
 
     def admission(self, newcomer: Newcomer) -> NeighbourAdmission | None:
-        """How it gets in; None: not at all."""
+        """Return how the newcomer is admitted; None: not at all."""
         if newcomer.anchor:
             return self._of_anchor()
         within = self._within_share(newcomer)
@@ -121,8 +121,8 @@ class Occupancy:
         )
 
     def to_trim(self) -> list[PeerId]:
-        """Surplus that has not settled and came when it was none, as nobody of another network was known: it leaves the
-        places that are not for surplus."""
+        """Return the surplus that must leave the places not meant for it: peers that have not settled, and came when
+        they were no surplus because no other network was known."""
         too_many = len(self.occupants) - (self.degree - self.open_for_others)
         fresh = [it.peer for it in reversed(self.surplus()) if not it.settled]
         return fresh[: max(0, too_many)]
@@ -130,7 +130,8 @@ class Occupancy:
     # -- shares
 
     def share(self, also: str | None = None) -> int:
-        """How many places one group may hold; `also`: beside one of this group. Who only said hello makes no group."""
+        """Return how many places one group may hold; `also`: beside one of this group. A peer that only said hello is
+        no group."""
         groups = self.groups.union(it.group for it in self.occupants if it.verified)
         return share_of(self.degree, len(groups if also is None else groups | {also}))
 
@@ -138,13 +139,13 @@ class Occupancy:
         return self.share(newcomer.group if newcomer.verified else None)
 
     def _within_share(self, newcomer: Newcomer) -> bool:
-        """Whether a newcomer is no surplus. Those of its network that are verified come first."""
+        """Return whether a newcomer is no surplus. Verified peers of its network come first."""
         before = [it for it in self.occupants if it.group == newcomer.group and (it.lasts or not newcomer.verified)]
         return len(before) < self._share_beside(newcomer)
 
     def surplus(self, share: int | None = None) -> list[Occupant]:
-        """Occupants beyond their network's share, the first to go last: those that only said hello, then the newest.
-        Anchors are none, but count."""
+        """Return occupants beyond their network's share, the first to go last: those that only said hello, then the
+        newest. Anchors are never surplus, but count in the share."""
         share, counted, beyond = share or self.share(), Counter[str](), []
         for it in sorted(self.occupants, key=lambda it: not it.lasts):
             counted[it.group] += 1
@@ -169,8 +170,8 @@ class Occupancy:
         return len(self.occupants) + kept < self.degree
 
     def _promised(self) -> int:
-        """Places that are for those whom we dial: half of all, less those that such have, while there is somebody to
-        dial. Who calls first and most often has the other half."""
+        """Return how many places are kept for peers that we dial: half of all, less those that such peers have, while
+        there is somebody to dial. The other half goes to those who call first and most often."""
         ours = sum(it.anchor or not it.dialled_us for it in self.occupants)
         return max(0, min(self.degree // 2 - ours, self.others))
 
@@ -208,7 +209,7 @@ class Occupancy:
         )
 
     def _for_lonely(self, newcomer: Newcomer, crowded: bool) -> NeighbourAdmission | None:
-        """Without this, a clique of full nodes would shut out whoever comes next."""
+        """Return the change for a lonely newcomer. Without it, a clique of full nodes would shut out every newcomer."""
         loose = [it for it in self._not_staying(at_once=True) if not crowded or it.group == newcomer.group]
         loose = [it for it in loose if not it.wanted] or loose
         weak = [it for it in loose if not it.lasts] or [it for it in loose if it.idle]
@@ -219,7 +220,8 @@ class Occupancy:
         return NeighbourAdmission(evicts=chosen.peer, why="its place goes to a lonely newcomer", swaps=True)
 
     def _not_staying(self, *, at_once: bool) -> list[Occupant]:
-        """Occupants that may have to go. `at_once`: those here longest stay also when they have not settled."""
+        """Return the occupants that may have to go. `at_once`: those here longest also stay when they have not
+        settled."""
         surplus = set(self.surplus())
         lasting = [it for it in self.occupants if it.lasts and (it.tracked or not it.idle) and it not in surplus]
         stay = {it.peer for it in [it for it in lasting if it.settled or at_once][: self.staying]}

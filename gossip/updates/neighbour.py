@@ -1,8 +1,8 @@
 """One neighbour: its chain, and what to fetch from it next.
 
 `next_work` is the whole policy of catching up. A link that we hold is followed by pulling its payload; a short gap is
-closed by asking for the missing links, a long one (or links no longer held, or an estimate that the runtime refused)
-by a snapshot. A failure waits and doubles, and never changes what is right to do next.
+closed by asking for the missing links. A long gap, links no longer held, or an estimate that the runtime refused are
+closed by a snapshot. After a failure we wait, each time twice as long; it never changes what is right to do next.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from gossip.updates.hash_chain import ChainPosition, HashChain
 
 RETRY_MIN_S: Final = 0.5
 RETRY_MAX_S: Final = 10.0
-"""Pauses after a failed fetch, doubling: half a round trip's worth of patience at first, a heartbeat's at most."""
+"""Seconds of pause after a failed fetch, doubling: half a round trip at first, a heartbeat at most."""
 
 LINKS_FROM_BASE: Final = 4
 """A newcomer replays a chain from its base while that is at most 4 links; four 8-bit deltas weigh one snapshot."""
@@ -29,7 +29,7 @@ STATES_KEPT: Final = 4
 
 @dataclass(frozen=True, kw_only=True)
 class FetchPayload:
-    """Pull this link's payload (if it has one) and hand the update on."""
+    """Pull this link's payload (if it has one) and pass the update on."""
 
     link: UpdateHeader
 
@@ -113,7 +113,8 @@ class Neighbour:
         return FetchHeaders(epoch=announced.epoch, first=expected, count=min(self.chain.gap, MAX_LINKS))
 
     def next_model(self, now: float, *, behind: int) -> Work | None:
-        """As `next_work` for one who wants the neighbour's model, at most `behind` links old, and not its updates."""
+        """Return what to fetch for a runtime that wants the neighbour's model, at most `behind` links old, and not its
+        updates."""
         announced, applied = self.chain.announced, self.chain.applied
         if announced is None or now < self.retry_at:
             return None
@@ -127,12 +128,13 @@ class Neighbour:
         return FetchSnapshot(epoch=least[0], seq=least[1])
 
     def begin_anew(self, now: float) -> None:
-        """Note that the runtime holds nothing of it any more, and that it may be asked at once."""
+        """Note that the runtime holds nothing of this neighbour any more, and that it may be asked at once."""
         self.chain.forget_applied()
         self.retry_at = now
 
     def links_arrived(self, now: float) -> None:
-        """An answer with links has been learned. When it did not bring the expected one, only a snapshot helps."""
+        """Note that an answer's links were processed. If the expected link was not among them, only a snapshot
+        helps."""
         self._links_gone = self.chain.next_link() is None
         if self._links_gone:
             self.retry_at = now
@@ -163,15 +165,17 @@ class Neighbour:
         self.failed(now)
 
     def marked(self, place: tuple[int, int], state: Digest | None) -> None:
-        """What we hold of it after its marked link at `place` was found to be `state`; None: nobody looked."""
+        """Note that our copy of its estimate after its marked link at `place` has the address `state`; None: not
+        computed."""
         self._states.pop(place, None)
         self._states[place] = state
         while len(self._states) > STATES_KEPT:
             del self._states[next(iter(self._states))]
 
     def witness(self, epoch: int, seq: int, least: int) -> Digest | None:
-        """What its snapshot at (epoch, seq) must be, for one who wanted it from `least` on: its address; NO_DIGEST
-        where it should have offered an earlier state that it named and we found true; None where we cannot tell."""
+        """Return the address that its snapshot at (epoch, seq) must have, for an asker that wanted it from `least` on.
+        NO_DIGEST where it should have offered an earlier state that it named and we found true; None where we cannot
+        tell."""
         if (epoch, seq) in self._states:
             return self._states[epoch, seq]
         applied = self.chain.applied
@@ -182,7 +186,8 @@ class Neighbour:
         return NO_DIGEST if any(at == epoch and number in due for at, number in true) else None
 
     def _wants_snapshot(self, announced: UpdateHeader) -> bool:
-        """A new epoch's base begins anew by itself; otherwise after a refusal, and for a latecomer."""
+        """Whether a snapshot is wanted: after a refusal, and for a latecomer. A new epoch's base begins anew by
+        itself."""
         restart = self._must_restart_at
         if restart is not None:
             return announced.epoch <= restart[0] or announced.seq > LINKS_FROM_BASE

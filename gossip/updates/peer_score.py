@@ -14,12 +14,12 @@ MAX_PROOFS: Final = 64
 """Proofs of equivocation kept; each names a banned key, and 64 are more than a swarm survives."""
 
 LOUD_REFUSALS: Final = 16
-"""Refusals of a peer for one reason are all reported up to here, later ones at powers of two: floods stay out of
-logs."""
+"""Refusals of a peer for one reason are all reported up to this number, later ones at powers of two: so floods do not
+fill logs."""
 
 
 class PeerScores:
-    """Counters, scores and proofs."""
+    """Counters, scores and proofs of all peers."""
 
     def __init__(self, actions: ActionQueue) -> None:
         self.stats = GossipStats()

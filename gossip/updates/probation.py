@@ -1,12 +1,12 @@
 """Which neighbours count in full, and which are on probation: keys are free, so new ones count little at first.
 
 A neighbour has served a round when something new of it was accepted between two closings of ours. After `rounds` served
-rounds it is established. Those that were there when our own first round closed are established from the start: nobody
-is older there, and a swarm that starts together would else average nothing. Everybody else is on probation, and all on
-probation together get as many seats as there may be liars. So a crowd of new keys is no more than the liars that the
-aggregator withstands, until each of them has done the work of `rounds` rounds at our pace.
+rounds it is established. Neighbours that were there when our own first round closed are established from the start:
+nobody is older there, and otherwise a swarm that starts together would average nothing. Everybody else is on probation,
+and all on probation together get as many seats as there may be liars. So a crowd of new keys counts for no more than
+the liars that the aggregator tolerates, until each of them has done the work of `rounds` rounds at our pace.
 
-Served rounds are kept when a neighbour is lost, so that a broken connection costs nobody its standing.
+Served rounds are kept when a neighbour is lost, so that a broken connection costs nobody its rank.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ MAX_REMEMBERED: Final = 256
 
 
 class Probation:
-    """Served rounds by peer. `rounds`: how many end a probation. `seats`: of all that are on probation, together."""
+    """Served rounds by peer. `rounds`: how many end a probation. `seats`: of all on probation together."""
 
     def __init__(self, *, rounds: int, seats: int) -> None:
         self.begun = False
@@ -56,7 +56,7 @@ class Probation:
         return self._served.get(peer, 0)
 
     def has_served(self, peer: PeerId) -> bool:
-        """Whether a peer has served as many rounds as end a probation."""
+        """Return whether a peer has served as many rounds as end a probation."""
         return self.served(peer) >= self._rounds
 
     def established(self, peer: PeerId) -> bool:
@@ -64,8 +64,8 @@ class Probation:
         return not self.begun or self._seats == 0 or peer in self._company or self.has_served(peer)
 
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
-        """Of these the established ones, and of the others those that have served longest: as many as have seats. Of
-        equals the first named come first."""
+        """Return, of these peers, the established ones, and of the others those that have served longest, as many as
+        there are seats. Equals come in the order given."""
         peers = list(peers)
         waiting = sorted((peer for peer in peers if not self.established(peer)), key=self.served, reverse=True)
         without = set(waiting[self._seats :])
@@ -75,5 +75,5 @@ class Probation:
         self._served[peer] = min(self._rounds, served)
         self._served.move_to_end(peer)
         while len(self._served) > MAX_REMEMBERED:
-            # A crowd that comes and goes pushes out its own, and nobody who has served longer.
+            # A crowd that comes and goes replaces its own entries, and none that has served longer.
             del self._served[min(self._served, key=self.served)]

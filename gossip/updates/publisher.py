@@ -1,7 +1,7 @@
 """Our own chain: we sign its links, keep the last few with their payloads, and offer snapshots.
 
-Memory is what the history holds and two snapshots: the newest and the one before, which a slow puller may still be
-reading; one that nobody asked for makes room for the next. Everything older is let go at once, so that a node holds as
+Memory holds the history and two snapshots: the newest, and the one before, which a slow puller may still be reading. A
+snapshot that nobody asked for makes room for the next. Everything older is dropped at once, so that a node holds as
 much at round 60 as at round 20.
 """
 
@@ -29,8 +29,8 @@ from gossip.core.statements import (
 
 SNAPSHOTS_HELD: Final = 2
 REUSE_WITHIN: Final = MARK_EVERY
-"""A snapshot this many links old is offered again: the asker catches up by links, one cut serves many askers, and the
-newest mark is offered until the next (neighbour.py: `witness`)."""
+"""A snapshot at most this many links old is offered again: the asker catches up by links, one snapshot serves many
+askers, and the newest mark is offered until the next (neighbour.py: `witness`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,12 @@ class Publisher:
         self._scope = scope
         self._history = history
         self._max_payload_bytes = max_payload_bytes
-        # Every payload of the history, two snapshots and one blob on its way in.
+        # Every payload of the history, two snapshots and one blob being added.
         self.blobs = BlobStore((history + SNAPSHOTS_HELD + 1) * max_payload_bytes)
         self._links: deque[UpdateHeader] = deque()
         self._offers: deque[SnapshotOffer] = deque()
         self._wanted: set[Digest] = set()
-        """Addresses of the offers that were given to somebody."""
+        """Addresses of the offers that were given to a peer."""
 
     @property
     def newest(self) -> UpdateHeader | None:
@@ -62,7 +62,7 @@ class Publisher:
         return self._links[-1] if self._links else None
 
     def head(self) -> Head:
-        """Our newest link's name. Raises LocalError before the first epoch."""
+        """Return our newest link's name. Raises LocalError before the first epoch."""
         link = self._require()
         return Head(epoch=link.epoch, seq=link.seq, digest=link.digest)
 
@@ -86,15 +86,16 @@ class Publisher:
 
     @property
     def may_mark(self) -> bool:
-        """Whether our next link may name the state after it: who is offered that must find the links since held."""
+        """Return whether our next link may name the state after it: a peer that gets this state must find the links
+        since held."""
         newest = self.newest
         return newest is not None and (newest.seq + 1) % MARK_EVERY == 0 and self._history > REUSE_WITHIN
 
     def extend(
         self, *, round: int, codec: str, payload: Payload, steps: int, tokens: int, state: Payload | None = None
     ) -> UpdateHeader:
-        """The next delta, marked with `state` and offered from then on if there is one. Raises LocalError before the
-        first epoch, or on a payload that cannot be sent."""
+        """Publish the next delta, marked with `state` and offered from then on if there is one. Raises LocalError
+        before the first epoch, or on a payload that cannot be sent."""
         newest = self._require()
         for blob in (payload, state) if state else (payload,):
             self._check_size(blob)
@@ -119,12 +120,12 @@ class Publisher:
         return link
 
     def links(self, epoch: int, first: int, count: int) -> list[bytes]:
-        """The envelopes asked for, as far as they are held; without a gap, so none when the first is not."""
+        """Return the requested envelopes that are held, without a gap; none when the first is not held."""
         held = [link for link in self._links if link.epoch == epoch and first <= link.seq < first + count]
         return [link.raw for link in held] if held and held[0].seq == first else []
 
     def offer(self, head: Head, payload: Payload) -> SnapshotOffer:
-        """Sign and hold a snapshot of the estimate at `head`. Raises LocalError when that is not a link of ours."""
+        """Sign and hold a snapshot of the estimate at `head`. Raises LocalError when that is no link of ours."""
         link = next((link for link in self._links if link.digest == head.digest), None)
         if link is None:
             raise LocalError("a snapshot must belong to a recent link")
@@ -151,7 +152,8 @@ class Publisher:
         return offer
 
     def held_offer(self, epoch: int, seq: int) -> SnapshotOffer | None:
-        """A snapshot at (epoch, seq) or later that still leads to our head. Raises RemoteError before an epoch."""
+        """Return a snapshot at (epoch, seq) or later that still leads to our head. Raises RemoteError before an
+        epoch."""
         newest = self.newest
         if newest is None or (epoch, seq) > newest.place:
             raise RemoteError(Reason.UNAVAILABLE, "there is no such link yet")
@@ -163,7 +165,7 @@ class Publisher:
         return None
 
     def is_offer(self, address: Digest) -> bool:
-        """Whether this blob is a snapshot or a snapshot base."""
+        """Return whether this blob is a snapshot or a snapshot base."""
         bases = any(link.address == address and link.seq == 0 for link in self._links)
         return bases or any(offer.address == address for offer in self._offers)
 

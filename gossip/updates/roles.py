@@ -1,9 +1,9 @@
-"""What each member may do, held against what it does; and those that listen and take no part.
+"""What each member may do, compared with what it does; and the listeners, who only receive.
 
-A trainer publishes, stands on the rings and tells of others. An observer and a relay listen: they say hello, hear
-announcements, and pull updates and models like a neighbour, and have no place among neighbours; nothing that they
-publish, announce or tell of others is believed. A bootstrap node tells of others, and publishes nothing. Where a swarm
-is open to all, everybody is a trainer. Every member holds all others to it: their own code is not asked.
+A trainer publishes, stands on the rings and passes on others' records. An observer and a relay listen: they say hello,
+hear announcements, and pull updates and models like a neighbour, but have no place among neighbours. Nothing that they
+publish, announce or report of others is believed. A bootstrap node passes on records, and publishes nothing. In an open
+swarm everybody is a trainer. Every member enforces this on all others: their own code is not trusted to do so.
 """
 
 from collections.abc import Callable
@@ -15,24 +15,24 @@ from gossip.core.messages import FindRequest, Hello
 from gossip.membership.invite import Role
 
 MAX_LISTENERS: Final = 4
-"""Observers and relays that pull from us: half of the default degree. Each takes of our uplink what a neighbour takes,
+"""Observers and relays that pull from us: half of the default degree. Each takes as much of our uplink as a neighbour,
 and gives nothing."""
 
 _LISTENERS: Final = frozenset({Role.OBSERVER, Role.RELAY})
 
 
 def everybody_trains(peer: PeerId) -> Role | None:
-    """The roles of a swarm that is open to all."""
+    """Return the role of every peer in an open swarm: trainer."""
     return Role.TRAINER
 
 
 def nobody_is_out(peer: PeerId) -> RemoteError | None:
-    """The same for a former member."""
+    """Return None: in an open swarm nobody is a former member."""
     return None
 
 
 class Roles:
-    """`role_of`: None for a peer that nobody has told us of as a member. `why_out`: of one that is a member no more."""
+    """Roles of peers. `role_of`: None for a peer not known as a member. `why_out`: the error for a former member."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Roles:
         self._role_of = role_of
         self._why_out = why_out
         self.listeners: dict[PeerId, float] = {}
-        """Peers that fetch from us and are no neighbours, with the time at which each was last heard of."""
+        """Peers that fetch from us without being neighbours, and when each was last heard (seconds, monotonic)."""
 
     @property
     def ours(self) -> Role | None:
@@ -57,25 +57,25 @@ class Roles:
         return self.trains(self._me)
 
     def trains(self, peer: PeerId) -> bool:
-        """Whether this is a member that may have a place among neighbours."""
+        """Return whether this member may have a place among neighbours."""
         return self._role_of(peer) is Role.TRAINER
 
     def listens(self, peer: PeerId) -> bool:
-        """Whether this is a member that may only listen."""
+        """Return whether this member may only listen."""
         return self._role_of(peer) in _LISTENERS
 
     def relays(self) -> set[PeerId]:
-        """Those of the listeners whose part it is to relay."""
+        """Return the listeners with the role of a relay."""
         return {peer for peer in self.listeners if self._role_of(peer) is Role.RELAY}
 
     def wanted(self, peer: PeerId) -> bool:
-        """Whether we may dial it: whoever listens comes by itself, and who is out has no way back."""
+        """Return whether we may dial a peer: not a listener, which comes by itself, nor a former member."""
         return self._role_of(peer) is not Role.OBSERVER and self._why_out(peer) is None
 
     # -- listeners
 
     def takes(self, peer: PeerId, now: float, silence_s: float) -> bool:
-        """Whether there is room for a listener. Only trainers have something to listen to."""
+        """Return whether there is room for a listener. Only trainers have something to listen to."""
         for gone in [each for each, at in self.listeners.items() if now - at > silence_s]:
             del self.listeners[gone]
         return self.publishes and (peer in self.listeners or len(self.listeners) < MAX_LISTENERS)
@@ -101,7 +101,7 @@ class Roles:
         return self._why_out(signer) or RemoteError(Reason.NO_MEMBER, "published by nobody that we know as a member")
 
     def check_hello(self, peer: PeerId, hello: Hello) -> None:
-        """Raises RemoteError(WRONG_ROLE) when a hello has what its sender may not say."""
+        """Raise RemoteError(WRONG_ROLE) when a hello contains what its sender may not say."""
         role = self._role_of(peer)
         if role is Role.TRAINER:
             return
@@ -110,6 +110,6 @@ class Roles:
             raise RemoteError(Reason.WRONG_ROLE, f"a hello of a peer of role {named} with what only trainers say")
 
     def check_find(self, peer: PeerId, request: FindRequest) -> None:
-        """Raises RemoteError(WRONG_ROLE) when somebody wants others to be told of it who has nothing to offer."""
+        """Raise RemoteError(WRONG_ROLE) when a peer that trains nothing asks us to pass its record on."""
         if request.record and not self.trains(peer):
             raise RemoteError(Reason.WRONG_ROLE, "a record of a peer that trains nothing")

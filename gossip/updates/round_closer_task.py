@@ -1,7 +1,7 @@
-"""Closes rounds: waits until enough neighbours are fresh or the learned deadline is there, and says who takes part.
+"""Closes rounds: waits until enough neighbours are fresh or the learned deadline is over, and says who takes part.
 
-A round is kept open as long as an exchange takes (exchange_times.py), whatever its caller's own patience is: one that
-is over sooner ends before anybody's update can be here, and its node runs away from the updates of all the others.
+A round is kept open as long as an exchange takes (exchange_times.py), whatever limit its caller sets. A round that ends
+earlier ends before anybody's update can be here, and its node gets ahead of the updates of all the others.
 """
 
 from collections import deque
@@ -16,17 +16,17 @@ from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.rounds import LEAD_ROUNDS, LearnedDeadline, Standing
 
 EXCHANGE_MARGIN: Final = 3.0
-"""Times as long as an exchange takes a round is kept open. One is for the exchange, one for neighbours that ended
-their phase later than we did, by at most the exchange before; the third for a machine that is busier than a moment ago.
-Chosen; only a round that no quorum closes lasts so long."""
+"""A round is kept open for so many times the duration of an exchange. One is for the exchange, one for neighbours that
+ended their phase later than we did, by at most the exchange before; the third for a machine that is busier than a
+moment ago. Chosen; only a round that no quorum closes lasts so long."""
 
 FIRST_EXCHANGE_S: Final = 1.0
-"""What an exchange is taken to last before one was measured: eight processes that share two cores with a ninth took
-0.3 to 1.5 s. One that takes longer is measured all the same, and counts from then on."""
+"""Seconds that an exchange is assumed to take before one was measured: eight processes that share two cores with a
+ninth took 0.3 to 1.5 s. A longer one is measured all the same, and counts from then on."""
 
 
 class RoundCloser:
-    """Holds the learned deadline; the rule itself is rounds.py."""
+    """Closes rounds with a learned deadline; the rule itself is in rounds.py."""
 
     def __init__(self, context: ServiceContext, exchanges: ExchangeTimes) -> None:
         config = context.config
@@ -36,11 +36,11 @@ class RoundCloser:
             initial=config.initial_deadline_s, least=config.min_deadline_s, k=config.deadline_k
         )
         self._closed_at: deque[float] = deque(maxlen=LEAD_ROUNDS)
-        """When the newest rounds were closed."""
+        """When the newest rounds were closed (seconds, monotonic)."""
         self._take_up(config)
 
     def settle(self, config: GossipConfig) -> None:
-        """Close by another quorum and other bounds of the deadline from now on; what was learned stays."""
+        """Use another quorum and other bounds of the deadline from now on; what was learned stays."""
         self._deadline.change(initial=config.initial_deadline_s, least=config.min_deadline_s, k=config.deadline_k)
         self._take_up(config)
 
@@ -50,26 +50,27 @@ class RoundCloser:
         self._max_staleness = config.max_staleness
 
     def exchange_seconds(self) -> float | None:
-        """How long an exchange with a quorum of the neighbours takes; None before one was measured."""
+        """Return how long an exchange with a quorum of the neighbours takes (seconds); None before one was measured."""
         return self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars)
 
     def patience(self, round: int) -> float:
-        """Seconds for which a round is kept open at the least: some exchanges' time while updates are to be expected,
-        one's where the neighbours have fallen silent, so that nobody runs away from those who will be back."""
+        """Return for how many seconds a round is at least kept open: the time of some exchanges while updates are to be
+        expected, of one where the neighbours have fallen silent, so that we do not get ahead of those who will be
+        back."""
         if self._standing(round).staleness or self._due(round) or self._newly_met():
             return self._exchange_patience()
         delivered = self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars, delivered=True)
         return min(self._longest, delivered or 0.0)
 
     def arrivals(self, round: int) -> Arrivals:
-        """What has come of a round so far."""
+        """Return what has arrived of a round so far."""
         rounds = [it.announced_round for it in self._context.engine.seated().values()]
         announced = sum(at is not None and at >= round for at in rounds)
         arrived = self._standing(round).fresh
         return Arrivals(neighbours=len(rounds), announced=max(announced, arrived), arrived=arrived)
 
     async def close(self, round: int, at_most_s: float) -> RoundView:
-        """One round's end."""
+        """Wait for the end of one round; return it."""
         started = trio.current_time()
         closed_by: Literal["quorum", "deadline", "alone"] = "deadline"
         with trio.move_on_after(self._deadline.seconds(at_most_s, at_least=self.patience(round))):
@@ -107,8 +108,8 @@ class RoundCloser:
         return min(self._longest, EXCHANGE_MARGIN * (FIRST_EXCHANGE_S if seconds is None else seconds))
 
     def _due(self, round: int) -> int:
-        """How many neighbours are too stale to be live, yet deliver, and have announced this round, or one that we had
-        open while an announcement may have been under way."""
+        """Return how many neighbours are too stale to be live, yet deliver, and have announced this round, or one that
+        we had open while an announcement may have been under way."""
         engine, since = self._context.engine, self._since()
         live = self._standing(round).staleness
         opened = trio.current_time() - self._exchange_patience()
@@ -119,11 +120,11 @@ class RoundCloser:
         )
 
     def _newly_met(self) -> bool:
-        """Whether there is a neighbour of which nothing is here yet, and might be soon."""
+        """Return whether there is a neighbour from which nothing has arrived yet, and might arrive soon."""
         since = self._since()
         return any(not it.tracked and it.since >= since for it in self._context.engine.seated().values())
 
     def _since(self) -> float:
-        """From when on a neighbour's signs of life count: who delivers nothing for as many deadlines as it may be
-        stale rounds is not waited for."""
+        """Return from when on a neighbour's signs of life count: one that delivers nothing for as many deadlines as it
+        may be stale rounds is not waited for."""
         return trio.current_time() - max(1, self._max_staleness) * self._exchange_patience()

@@ -1,12 +1,12 @@
-"""When a round closes, and over whom: pure functions of who has said what, and a deadline that is learned.
+"""When a round closes, and over whom: pure functions of announced and applied rounds, and a learned deadline.
 
 A neighbour counts as *live* while its newest applied round is at most `max_staleness` behind ours, and as *fresh* when
-it has reached ours. A round closes at a quorum of fresh among the live ones, or at the deadline. A neighbour that
-died therefore costs a few deadlines and then, too stale to be live, nothing. With neighbours but no live one we wait
-for the deadline: a node that ran ahead of all others must not run further.
+it has reached ours. A round closes at a quorum of fresh among the live ones, or at the deadline. So a neighbour that
+died costs a few deadlines, and then nothing, because it is too stale to be live. With neighbours but no live one we
+wait for the deadline: a node that ran ahead of all others must not run further.
 
 A neighbour that is too stale here, but has announced our round and delivers, is *due*: it keeps up, and the exchange
-does not. It counts in the quorum's denominator. Without it every neighbour whose updates pile up would make the quorum
+does not. It counts in the quorum's denominator. Otherwise every neighbour whose updates pile up would make the quorum
 smaller, the rounds shorter and the pile larger, until each node closed its rounds alone.
 """
 
@@ -21,23 +21,23 @@ from gossip.core.ids import PeerId
 
 LEAD_ROUNDS: Final = 64
 """A neighbour that claims to be this far ahead of the swarm's round and of ours is not believed: it would count as
-fresh for ever. No honest node is; the fastest is held back by its own deadlines long before."""
+fresh for ever. No honest node is so far ahead; its own deadlines slow the fastest down long before."""
 
 WINDOW: Final = 32
 """Closing times remembered: enough for a steady median, few enough to follow a change within half an hour."""
 
 ENOUGH: Final = 3
-"""Closing times needed before the deadline is learned from them: the least that have a median worth the name."""
+"""Closing times needed before the deadline is learned from them: the fewest with a meaningful median."""
 
 SPREAD_FLOOR: Final = 0.1
-"""The MAD counts as at least this share of the median. Equal times would else set the deadline to the median itself,
-half of all rounds would be cut short, and each cut would lower the next deadline."""
+"""The MAD counts as at least this share of the median. Otherwise equal times would set the deadline to the median
+itself, half of all rounds would be cut short, and each cut would lower the next deadline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """The members of a round: staleness in rounds of each live neighbour, how many are fresh, and how many neighbours
-    are yet to be heard of."""
+    have yet to announce anything."""
 
     staleness: dict[PeerId, int]
     fresh: int
@@ -45,16 +45,17 @@ class Standing:
     arriving: int = 0
 
     def quorum_reached(self, quorum: float, *, due: int = 0) -> bool:
-        """Whether enough are fresh of the live neighbours, of those arriving, and of those that are `due`: too many of
-        their updates are on the way."""
+        """Return whether enough are fresh: of the live neighbours, of those arriving, and of those that are `due`,
+        whose updates are still on the way."""
         live = len(self.staleness) + self.arriving
         return live > 0 and self.fresh >= math.ceil(quorum * (live + due) - 1e-9)
 
 
 ARRIVAL_S: Final = 30.0
-"""For so long after we have begun, neighbours that are not tracked yet count as arriving: those who begin together do
-so within seconds of each other. Until then a round waits for them, and none is averaged over fewer members than
-withstand the liars: the first one to be heard of may be one. As long as the deadline before any is learned. Chosen."""
+"""For so many seconds after our chain began, neighbours that are not tracked yet count as arriving: nodes that begin
+together do so within seconds of each other. Until then a round waits for them, and none is averaged over fewer members
+than tolerate the liars: the first neighbour to be heard may be one. As long as the deadline before any is learned.
+Chosen."""
 
 
 def standing(
@@ -65,8 +66,8 @@ def standing(
     swarm: int | None = None,
     beginning: bool = False,
 ) -> Standing:
-    """Who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet). `swarm`: where
-    the swarm is (`swarm_round`), if enough have said so. `beginning`: we have begun less than ARRIVAL_S ago."""
+    """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet). `swarm`: the
+    swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than ARRIVAL_S ago."""
     horizon = max(round, swarm or 0) + LEAD_ROUNDS
     known = {peer: at for peer, at in applied.items() if at is not None and at <= horizon}
     staleness = {peer: max(0, round - at) for peer, at in known.items()}
@@ -80,10 +81,10 @@ def standing(
 
 
 def swarm_round(announced: Mapping[PeerId, int | None], *, liars: int) -> int | None:
-    """The highest round that more than `liars` of these neighbours, and more than half of them, say they have reached.
+    """Return the highest round that more than `liars` and more than half of these neighbours say they have reached.
 
-    Who has announced nothing (None) has reached none. So neither `liars` of any number of neighbours nor any minority
-    moves it upwards, however many are silent. None: too few have said anything.
+    A neighbour that has announced nothing (None) has reached none. So neither `liars` of any number of neighbours nor
+    any minority moves it upwards, however many are silent. None: too few have announced anything.
     """
     said = sorted((at for at in announced.values() if at is not None), reverse=True)
     needed = max(liars, len(announced) // 2) + 1
@@ -102,17 +103,18 @@ class LearnedDeadline:
         self._seconds: deque[float] = deque(maxlen=WINDOW)
 
     def change(self, *, initial: float, least: float, k: float) -> None:
-        """Other bounds; what was learned stays."""
+        """Set other bounds; what was learned stays."""
         self._initial = initial
         self._least = least
         self._k = k
 
     def seconds(self, at_most: float, *, at_least: float = 0.0) -> float:
-        """The deadline for the next round, never above `at_most`; below `at_least` only where that is above a bound."""
+        """Return the deadline in seconds for the next round: at most `at_most`, and at least `at_least` where a bound
+        allows."""
         return min(at_most, self._initial, max(at_least, self._learned()))
 
     def learn(self, seconds: float) -> None:
-        """A round closed after so many seconds."""
+        """Note that a round closed after so many seconds."""
         self._seconds.append(seconds)
 
     def _learned(self) -> float:

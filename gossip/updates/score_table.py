@@ -1,6 +1,6 @@
 """What an offence costs: points by reason, which decay; at 100 a peer is banned.
 
-The points answer "how sure are we that this was no accident". A forged signature cannot be one, three of them ban. A
+The points answer "how sure are we that this was no accident". A forged signature cannot be one: three of them ban. A
 timeout is mostly one, and only a peer that never answers collects enough. Equivocation is proved and bans at once,
 until we restart. Points halve every five minutes, so that an honest peer's rare mishaps never add up.
 """
@@ -15,16 +15,16 @@ from gossip.core.ids import PeerId
 BAN_AT: Final = 100.0
 HALF_LIFE_S: Final = 300.0
 BAN_S: Final = 3600.0
-"""An hour: a mended node comes back within a run, and an attacker gets 100 points' worth of nuisance an hour."""
+"""An hour: a repaired node comes back within a run, and an attacker can do 100 points' worth of harm in an hour."""
 
 MAX_SCORED_PEERS: Final = 1024
 """Peers with points or a ban; beyond it the longest untouched one that is not banned is forgotten."""
 
 POINTS: Final[dict[Reason, float]] = {
     Reason.EQUIVOCATION: 1000.0,  # proved
-    Reason.FORGED: 50.0,  # no accident: transports carry bytes unharmed
+    Reason.FORGED: 50.0,  # no accident: transports do not alter bytes
     Reason.DIGEST_MISMATCH: 34.0,  # the same, but a blob may be replaced while it is served
-    Reason.CONTRADICTED: 34.0,  # bits that went wrong in memory could do it once
+    Reason.CONTRADICTED: 34.0,  # memory errors could cause it once
     Reason.WRONG_SHAPE: 34.0,  # signed, and useless
     Reason.NONFINITE: 34.0,  # signed, and harmful; an honest node's training may blow up once
     Reason.WRONG_MODEL: 34.0,
@@ -39,14 +39,14 @@ POINTS: Final[dict[Reason, float]] = {
     Reason.REPLAYED: 2.0,  # a network reorders
     Reason.STALE: 0.5,
     Reason.WRONG_ROLE: 20.0,  # an invite of the wrong role, at the second start at the latest
-    Reason.NO_MEMBER: 0.0,  # who is none is not let in, or cut off: that is all there is to it
+    Reason.NO_MEMBER: 0.0,  # a stranger is refused, or disconnected; nothing more is needed
     Reason.EXPIRED: 0.0,
     Reason.REVOKED: 0.0,
     Reason.USED_UP: 0.0,
     Reason.UNAVAILABLE: 0.5,
     # each beyond the rate; a node that wakes up finds some hundreds waiting: see core/announcement_limit.py
     Reason.FLOODED: 0.25,
-    Reason.BANNED: 0.0,  # it has its ban
+    Reason.BANNED: 0.0,  # it is banned already
 }
 
 
@@ -58,7 +58,7 @@ class _Record:
 
 
 class ScoreTable:
-    """Points and bans of every peer that ever offended."""
+    """Points and bans of every peer that offended."""
 
     def __init__(self) -> None:
         self._records: OrderedDict[PeerId, _Record] = OrderedDict()
@@ -80,7 +80,7 @@ class ScoreTable:
         return newly
 
     def inherit(self, heir: PeerId, peer: PeerId) -> None:
-        """Move the points and the ban of `peer` to its successor: a new key is no new start."""
+        """Move the points and the ban of `peer` to its successor: a new key is no fresh start."""
         left, held = self._records.pop(peer, None), self._records.get(heir)
         if left is not None and held is not None:
             at = max(left.at, held.at)

@@ -1,4 +1,4 @@
-"""Broadcasts that were found valid: not checked again, and not passed on again at once."""
+"""Broadcasts that were found valid: they are not checked again, and not passed on again at once."""
 
 from collections import OrderedDict
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from gossip.core.ids import Digest, PeerId
 
 REPEAT_S: Final = 0.5
-"""A link that was passed on less than this ago is not passed on again: its signer repeats it every two seconds, and
-anybody else could flood the swarm with it, since a repeated broadcast is a new message to gossipsub."""
+"""A link that was passed on less than this many seconds ago is not passed on again: its signer repeats it every two
+seconds, and anybody else could flood the swarm with it, since a repeated broadcast is a new message to gossipsub."""
 
 
 class Seen:
-    """The newest `most` of them, by digest: who signed each, and when it was last passed on."""
+    """The newest `most` valid broadcasts, by digest: who signed each, and when it was last passed on."""
 
     def __init__(self, most: int) -> None:
         self._most = most

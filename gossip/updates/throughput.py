@@ -1,9 +1,9 @@
 """How fast blobs come and go, by neighbour: measured on the transfers that happen anyway.
 
-A transfer's speed is its size over the time from the first request to its end, waiting for answers included: what a
-round really gets of a link, all other transfers beside it. A link that slows down counts as slow at once, by its newest
-transfer or the one under way (a link that broke down may never end one); as fast again when the median of the newest
-few says so.
+A transfer's speed is its size over the time from the first request to its end, waiting for answers included. That is
+what a round really gets from a link beside all other transfers. A link that slows down counts as slow at once, by its
+newest transfer or the one under way (on a broken link a transfer may never end). It counts as fast again when the
+median of the newest few says so.
 """
 
 from collections import deque
@@ -18,10 +18,10 @@ from gossip.core.ids import PeerId
 Direction = Literal["sent", "received"]
 
 WINDOW: Final = 5
-"""Transfers remembered a direction: who recovers shows after three, two lucky ones in a row do not."""
+"""Transfers remembered in each direction: a recovery shows after three, two lucky ones in a row do not."""
 
 LEAST_S: Final = 1e-6
-"""No transfer counts as faster: clocks tell no less, and a speed stays a finite number."""
+"""Seconds. No transfer counts as faster: clocks resolve no less, and a speed stays a finite number."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,12 +34,13 @@ class Transfer:
     began: float
 
     def speed(self, now: float) -> float:
-        """Bytes a second if it ended now: never less than it will come to."""
+        """Return bytes a second as if it ended now: never less than the final speed."""
         return self.size / max(LEAST_S, now - self.began)
 
 
 class Throughput:
-    """Of the peers in `known`; who has left is forgotten. At most a few transfers of each are ever under way."""
+    """Speeds of the peers in `known`; a peer that has left is forgotten. At most a few transfers of each are under
+    way."""
 
     def __init__(self, known: Container[PeerId]) -> None:
         self._known = known
@@ -53,8 +54,8 @@ class Throughput:
         return transfer
 
     def end(self, transfer: Transfer, now: float, *, whole: bool, carried: int | None = None) -> None:
-        """It is over. One that was broken off says only that the link was no faster. `carried`: bytes that it really
-        took, where the rest came by other ways or before."""
+        """End a transfer. A broken one shows only that the link was no faster. `carried`: bytes that it really took,
+        where the rest came by other ways or before."""
         self._under_way.discard(transfer)
         self._done = {key: speeds for key, speeds in self._done.items() if key[0] in self._known}
         if whole and carried is not None:
@@ -69,8 +70,8 @@ class Throughput:
         return LinkSpeed(sent=self._speed(peer, "sent", now), received=self._speed(peer, "received", now))
 
     def could_send(self, peer: PeerId, least: float) -> bool:
-        """Whether a peer might send `least` bytes a second more: it has of late, or nothing is known of it and it sends
-        us nothing now."""
+        """Return whether a peer might send `least` bytes a second more: it did lately, or nothing is known of it and it
+        sends us nothing now."""
         ended = self._ended((peer, "received"))
         busy = any((it.peer, it.direction) == (peer, "received") for it in self._under_way)
         return ended >= least and not (busy and ended == float("inf"))

@@ -1,4 +1,4 @@
-"""Counts the bytes of payloads that come and go, times them, and knows who has been sent our newest one."""
+"""Counts the bytes of payloads in both directions, times them, and knows who has been sent our newest one."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,7 +11,7 @@ from gossip.updates.throughput import Throughput
 
 
 class Traffic:
-    """Updates and snapshots are counted apart: only the former are what a compressor makes smaller."""
+    """Counts updates and snapshots separately: a compressor makes only updates smaller."""
 
     def __init__(
         self,
@@ -27,33 +27,33 @@ class Traffic:
         self._exchange_times = exchange_times
 
     def blob_fetched(self, seconds: float) -> None:
-        """A blob is here as a whole, so many seconds after it was first asked for."""
+        """Note that a blob is here as a whole, so many seconds after the first request for it."""
         self._stats.blob_seconds.add(seconds)
 
     def snapshot_served(self) -> None:
-        """A snapshot of ours was offered to a peer that asked for it."""
+        """Note that a snapshot of ours was offered to a peer that asked for it."""
         self._stats.snapshots_served += 1
 
     def received(self, *, snapshot: bool) -> Callable[[int], None]:
-        """A meter for verified bytes that come in."""
+        """Return a counter for verified bytes that come in."""
         return self._snapshot_in if snapshot else self._payload_in
 
     def sent(self, address: Digest, size: int) -> None:
-        """`size` bytes of a blob of ours go out."""
+        """Note that `size` bytes of a blob of ours are sent."""
         if self._publisher.is_offer(address):
             self._stats.snapshot_bytes_sent += size
         else:
             self._stats.payload_bytes_sent += size
 
     def passed_on(self, size: int, *, snapshot: bool) -> None:
-        """`size` bytes of a blob that is not of our chain go out: another's, or a part of an exchange."""
+        """Note that `size` bytes of a blob outside our chain are sent: another's, or a part of an all-reduce."""
         if snapshot:
             self._stats.snapshot_bytes_sent += size
         else:
             self._stats.payload_bytes_sent += size
 
     def delivered(self, peer: PeerId, address: Digest, now: float) -> None:
-        """`peer` was sent all of a blob of ours, or wants no more of it: the rest it has of others."""
+        """Note that `peer` was sent all of a blob of ours, or wants no more of it: it has the rest from others."""
         neighbour = self._neighbours.get(peer)
         if neighbour is not None and neighbour.delivered != address:
             self._exchange_times.delivered(peer, address, now)
@@ -61,7 +61,7 @@ class Traffic:
             neighbour.delivered = address
 
     def all_delivered(self) -> bool:
-        """Whether every neighbour has been sent the whole of our newest payload."""
+        """Return whether every neighbour has been sent the whole of our newest payload."""
         newest = self._publisher.newest
         if newest is None or newest.body.size == 0:
             return True
