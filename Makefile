@@ -20,7 +20,7 @@ export PATH := $(PATH):$(CURDIR)/build/prometheus/usr/bin
 
 LINTERS := lint-types lint-style lint-layers
 
-.PHONY: help setup up test lint check fast $(LINTERS) format reference bench soak interop uplot prometheus constraints clean
+.PHONY: help setup up test thorough lint check fast $(LINTERS) format reference bench soak interop uplot prometheus constraints clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,9 +38,13 @@ test: $(STAMP) ## the tests (or those that ARGS names, one after another)
 ifdef ARGS
 	@$(PYTEST) $(ARGS)
 else
-	@$(SHARED) -m 'not soak and not alone'
-	@$(PYTEST) -m 'alone and not soak' tests/integration
+	@$(SHARED) -m 'not soak and not thorough and not alone'
+	@$(PYTEST) -m 'alone and not soak and not thorough' tests/integration
 endif
+
+thorough: $(STAMP) ## what `make test` leaves to .ci/run: longer tests, each beside a short one that most mistakes fail
+	@$(SHARED) -m 'thorough and not soak and not alone' tests
+	@$(PYTEST) -m 'thorough and alone and not soak' tests/integration
 
 lint: $(STAMP) ## format, lint, types, import contracts
 	@$(MAKE) --no-print-directory -j 3 $(LINTERS)
@@ -49,7 +53,7 @@ check: $(STAMP) ## lint, and the fast tests, side by side
 	@$(MAKE) --no-print-directory -j 2 fast $(LINTERS)
 
 fast: $(STAMP)
-	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not soak and not slow' $(FAST) $(ARGS)
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m 'not soak and not slow and not thorough' $(FAST) $(ARGS)
 
 lint-style: $(STAMP)
 	@$(BIN)/ruff format --check .

@@ -293,7 +293,14 @@ class Trials:
     def _tested(self, tests: list[str]) -> tuple[bool, str]:
         """Whether a test fails, and which."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-o", "addopts="]
-        command += ["-p", ORDER.stem, "-o", "filterwarnings=ignore", "-m", "not soak and not alone and not paired"]
+        command += [
+            "-p",
+            ORDER.stem,
+            "-o",
+            "filterwarnings=ignore",
+            "-m",
+            "not soak and not thorough and not alone and not paired",
+        ]
         command += [word for test in sorted(self._unsound) for word in ("--deselect", test)]
         more = {"PYTHONPATH": str(self._root), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         environment = os.environ | more | {"PYTHONDONTWRITEBYTECODE": ""}  # what is compiled is kept for the next

@@ -20,6 +20,7 @@ def holds(scenario: Scenario, *moves: Move) -> None:
 PLANS = sorted(Path(__file__).with_name("plans").glob("*.json"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_what_a_seed_has_found(path: Path) -> None:
     outcome = play(Plan.load(path))
@@ -33,6 +34,7 @@ def test_a_liar_of_six_that_claims_a_billion_rounds_ends_nobody() -> None:
     holds(Scenario(kind="start", honest=5, f=1), Move(kind="claim", at=0.0, variant="far", seconds=60.0))
 
 
+@pytest.mark.thorough
 def test_a_liar_of_six_with_a_model_of_its_own_for_round_20_is_followed_by_nobody() -> None:
     scenario = Scenario(kind="start", honest=5, f=1, rounds=30)
     holds(scenario, Move(kind="claim", at=0.0, variant="own", amount=20, seconds=60.0))
@@ -44,12 +46,14 @@ def test_the_first_neighbour_of_a_newcomer_does_not_choose_its_model(variant: st
     holds(scenario, Move(kind="first", at=50.0, variant=variant, amount=4, seconds=60.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_first_neighbour_of_a_resumed_node_does_not_make_it_jump(killed: bool) -> None:
     scenario = Scenario(kind="resume", honest=5, f=1, hostile_first=True, killed=killed, away_s=10.0, rounds=20)
     holds(scenario, Move(kind="first", at=50.0, variant="far", amount=10, seconds=100.0))
 
 
+@pytest.mark.thorough
 def test_who_comes_through_a_bootstrap_node_does_not_follow_the_first_that_it_finds() -> None:
     scenario = Scenario(kind="bootstrap", honest=6, f=2)
     holds(scenario, Move(kind="claim", at=0.0, actor=ALL, variant="own", amount=13, seconds=120.0))
@@ -78,6 +82,7 @@ def test_a_hundred_epochs_are_not_a_hundred_models_read() -> None:
 # -- 4: sybils
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", ["flip", "huge", "mean"])
 def test_twenty_names_of_one_host_have_f_seats_together(variant: str) -> None:
     holds(
@@ -86,6 +91,7 @@ def test_twenty_names_of_one_host_have_f_seats_together(variant: str) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["ground", "lonely"])
 def test_names_that_were_made_to_be_neighbours_take_nobody_s_place(kind: str) -> None:
     variant = "flip" if kind == "ground" else ""
@@ -97,6 +103,7 @@ def test_names_that_were_made_to_be_neighbours_take_nobody_s_place(kind: str) ->
 # -- 5: bootstrap nodes
 
 
+@pytest.mark.thorough
 def test_invented_runs_do_not_push_out_the_real_one() -> None:
     holds(Scenario(kind="bootstrap", honest=6, f=1), Move(kind="bootstrap.runs", at=40.0, amount=11, seconds=20.0))
 
@@ -109,6 +116,7 @@ def test_a_plug_in_codec_that_refuses_for_a_reason_of_its_own_ends_nobody() -> N
     holds(scenario, Move(kind="payload.codec", at=40.0, variant="plugged_in", amount=2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", ["claim", "forged"])
 def test_a_member_that_says_of_all_that_they_are_out_stops_nobody(variant: str) -> None:
     scenario = Scenario(kind="private", honest=5, f=1)

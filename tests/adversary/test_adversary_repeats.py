@@ -6,6 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
 from adversary_plan import draw
 from adversary_run import play
 
@@ -21,11 +22,13 @@ def first() -> str:
     return play(draw(SEED)).digest
 
 
+@pytest.mark.thorough
 def test_the_same_seed_is_the_same_run_twice_and_another_seed_is_another() -> None:
     assert play(draw(SEED)).digest == first()
     assert play(draw(SEED + 11)).digest != first()
 
 
+@pytest.mark.thorough
 def test_the_same_seed_is_the_same_run_in_another_process() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "1"}  # that is not what play.py goes by
     told = subprocess.run(

@@ -42,6 +42,7 @@ async def _given(data: bytes) -> bytes:
     return data
 
 
+@pytest.mark.thorough
 async def test_two_donors_that_die_and_one_that_lies_cost_a_newcomer_no_time(autojump_clock):
     undisturbed, one, members = await joined(disturbed=False)
     assert all(one.follows(member) for member in members)

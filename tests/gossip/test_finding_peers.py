@@ -314,6 +314,7 @@ async def announcing(it: Swarm, nursery: trio.Nursery, number: int) -> Announcin
     return liar
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_a_crowd_is_not_sent_to_an_address_that_nobody_answers_at(autojump_clock):
     """One hello, and every node of the swarm dialled the victim: only who was told it at first hand probes it now."""
@@ -348,6 +349,7 @@ async def test_who_changes_its_address_all_the_time_has_few_of_them_probed(autoj
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_a_host_that_does_not_answer_is_dialled_more_and_more_rarely_whatever_is_told_of_it(autojump_clock):
     """Tellers that lie: each a new key at the same host, at a new port. A minute was the longest pause."""

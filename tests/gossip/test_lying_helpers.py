@@ -50,6 +50,7 @@ async def test_a_helper_that_lies_costs_one_chunk_and_is_charged(autojump_clock)
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.thorough
 async def test_a_helper_that_is_banned_is_asked_nothing(autojump_clock):
     async with swarm() as it, trio.open_nursery() as nursery:
         author, (one,) = await slow_author(it, 1)
@@ -75,6 +76,7 @@ async def test_in_its_quiet_hours_nobody_helps(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.thorough
 async def test_many_slow_authors_at_once_open_no_more_streams_than_are_served(autojump_clock):
     """Each of many blobs is helped with; a stream too many would be charged, and ban honest nodes."""
     async with swarm() as it:

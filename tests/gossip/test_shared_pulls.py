@@ -81,6 +81,7 @@ async def test_where_nobody_is_slow_nobody_else_is_asked(autojump_clock):
         assert {node.service.stats.payload_bytes_sent for node in nodes} == {7 * len(payload)}
 
 
+@pytest.mark.thorough
 async def test_where_all_are_alike_no_more_is_sent_than_by_the_authors_alone(autojump_clock):
     payload = payload_of(5)
     async with swarm() as it:

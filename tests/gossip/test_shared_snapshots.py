@@ -31,6 +31,7 @@ async def test_newcomers_of_one_time_give_each_other_what_they_have(autojump_clo
     assert seconds < 0.6 * newcomers * chunks * MIB / UP
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("newcomers", [8, pytest.param(50, marks=pytest.mark.soak)], ids=["eight", "fifty"])
 async def test_fifty_newcomers_do_not_bury_one_donor(autojump_clock, newcomers):

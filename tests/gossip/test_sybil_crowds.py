@@ -33,6 +33,7 @@ async def test_a_crowd_of_one_network_has_its_share_and_takes_nobody_s_place(
     assert held.evicted == 0
 
 
+@pytest.mark.thorough
 async def test_a_crowd_of_as_many_networks_that_comes_later_has_what_is_free(autojump_clock: MockClock) -> None:
     held = await stands(6, networks_of_their_own(CROWD), SETTLED_FOR_S)
     assert max(held.sybils) == 8 - 5, "six nodes have three places of eight free"
@@ -40,6 +41,7 @@ async def test_a_crowd_of_as_many_networks_that_comes_later_has_what_is_free(aut
     assert held.evicted == 0
 
 
+@pytest.mark.thorough
 async def test_a_crowd_of_as_many_networks_that_is_there_first_has_most_places(autojump_clock: MockClock) -> None:
     """What docs/security.md says does not hold: who starts among strangers has no way to tell."""
     held = await stands(6, networks_of_their_own(CROWD), 0.0)

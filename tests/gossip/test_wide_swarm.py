@@ -52,6 +52,7 @@ async def gather(it: Swarm, count: int) -> list[FakeRuntime]:
     return nodes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [32, pytest.param(64, marks=pytest.mark.soak)])
 async def test_many_members_find_their_places_and_heal(autojump_clock, count):
     async with swarm(QUIET) as it:
@@ -96,6 +97,7 @@ async def test_members_know_the_graph_from_what_both_ends_of_an_edge_sign(autoju
             assert gap_of(known) == pytest.approx(gap_of(graph), rel=0.25)
 
 
+@pytest.mark.thorough
 async def test_members_that_are_made_up_beside_a_victim_leave_the_rings_and_cost_it_no_neighbour(autojump_clock):
     """Signed records of ground ids, told by one liar, that answer nowhere: without `absent` they held the rings."""
     async with swarm(QUIET) as it, trio.open_nursery() as nursery:

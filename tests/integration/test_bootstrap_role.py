@@ -15,6 +15,7 @@ BUDGET_BYTES = 160 << 20
 """Resident, of a bootstrap node: half of what importing torch alone takes."""
 
 
+@pytest.mark.thorough
 def test_trainers_that_know_only_the_bootstrap_node_train_together_and_go_on_without_it(tmp_path: Path) -> None:
     with node(tmp_path / "0", "--role", "bootstrap", real=True) as post:
         address = post.hear("started", role="bootstrap")["addresses"][0]

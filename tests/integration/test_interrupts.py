@@ -60,6 +60,7 @@ def test_an_import_that_swallows_it_does_not_keep_it(tmp_path: Path, command: st
     assert said == b""
 
 
+@pytest.mark.thorough
 def test_at_random_moments_of_its_start() -> None:
     ran = subprocess.run(
         [sys.executable, SCRIPT, "--count", str(STARTS), "--seed", "5"], capture_output=True, text=True, check=False

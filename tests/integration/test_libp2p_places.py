@@ -55,6 +55,7 @@ async def open_sockets() -> AsyncIterator[list[Any]]:
                 await each.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.parametrize("count", COUNTS)
 async def test_of_so_many_connections_that_stay_the_last_is_served(count: int) -> None:

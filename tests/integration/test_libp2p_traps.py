@@ -201,6 +201,7 @@ async def test_trap_3_a_stock_host_counts_inbound_connections_for_ever() -> None
             await upgraded(address, upgrader_with())
 
 
+@pytest.mark.thorough
 async def test_trap_3_three_hundred_connections_one_after_another_are_served() -> None:
     victim = Node()
     async with running(victim):

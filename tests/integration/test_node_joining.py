@@ -17,6 +17,7 @@ def joined(folder: Path, line: str, *words: object) -> Program:
     return node(folder, *rest, "--set", "train.threads=1", *words)
 
 
+@pytest.mark.thorough
 def test_nodes_join_by_the_printed_line_and_learn_of_each_other(tmp_path: Path) -> None:
     with node(tmp_path / "1", *PACED, "--rounds", 400, "--seed", 5) as first:
         line = first.hear("join")["command"]

@@ -19,6 +19,7 @@ TASK = "paced_digits:create"
 RAW = {"task": {"name": TASK}, "train": {"rounds": 400, "inner_steps": 20, "eval_every": 2}}
 
 
+@pytest.mark.thorough
 def test_an_observer_by_its_invite_then_its_folder_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     create(tmp_path / "lab", RAW, CreateRequest(name="lab", psk=True, first=Wish()), None)
     folder, line = SwarmFolder(tmp_path / "lab"), tmp_path / "watch.txt"

@@ -39,6 +39,7 @@ def empty_panels(base: str) -> set[str]:
     return {each.name.partition(", ")[2] for each in TRIER.answers(base) if each.kind == "panel" and not each.series}
 
 
+@pytest.mark.thorough
 def test_every_question_has_an_answer_and_whoever_comes_or_falls_is_seen(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with prometheus(tmp_path / "prometheus") as base:

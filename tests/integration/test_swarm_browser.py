@@ -91,6 +91,7 @@ async def test_the_page_of_a_swarm(tmp_path: Path) -> None:
     await beside(SwarmServer(SwarmFeed([tmp_path / "runs"]), Listening()).run, look)
 
 
+@pytest.mark.thorough
 async def test_a_thousand_members_are_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", 1000, rounds=2, dead=1)
 

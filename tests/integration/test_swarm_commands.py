@@ -66,6 +66,7 @@ def secrets_of(folder: Path) -> dict[str, str]:
     return {**own, "passphrase": "correct horse", **keys}
 
 
+@pytest.mark.thorough
 def test_a_change_a_revocation_and_no_secret_told(tmp_path: Path) -> None:
     lab = founded(tmp_path)
     invite = ("--invite", lab / "invite.txt", "--task", "paced_digits:create")

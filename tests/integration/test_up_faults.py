@@ -47,6 +47,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
             yield Killed(folder / "run", swarm, back)
 
 
+@pytest.mark.thorough
 @pytest.mark.paired
 def test_the_death_is_told_and_three_end_normally(killed: Killed) -> None:
     (died,) = killed.swarm.heard("died")
@@ -60,6 +61,7 @@ def test_the_death_is_told_and_three_end_normally(killed: Killed) -> None:
     assert killed.swarm.stderr == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.paired
 def test_the_killed_one_goes_on_from_its_checkpoint_and_ends_level(killed: Killed) -> None:
     resumed = killed.back.heard("resumed")[0]["round"]
@@ -73,6 +75,7 @@ def test_the_killed_one_goes_on_from_its_checkpoint_and_ends_level(killed: Kille
     assert killed.back.stderr == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.paired
 def test_a_new_incarnation_is_no_liar(killed: Killed) -> None:
     for kind in ("equivocation", "banned"):
@@ -80,6 +83,7 @@ def test_a_new_incarnation_is_no_liar(killed: Killed) -> None:
         assert not killed.back.heard(kind)
 
 
+@pytest.mark.thorough
 @pytest.mark.paired
 def test_memory_stays_level_from_round_20_to_round_60(killed: Killed) -> None:
     for name in NODES[:3]:
@@ -116,6 +120,7 @@ def stand_still(tmp_path: Path, *, still_s: float, rounds: int) -> None:
         assert ends[3] - min(ends) < 8 * ROUND_S, "it was level with the others at the end"
 
 
+@pytest.mark.thorough
 def test_a_stopped_node_holds_nobody_up_and_catches_up(tmp_path: Path) -> None:
     stand_still(tmp_path, still_s=8, rounds=42)
 

@@ -24,6 +24,7 @@ def taken(program: Program, name: str) -> float:
     return float(rounds[-1]["accepted"] / sum(fields["neighbours"] for fields in rounds))
 
 
+@pytest.mark.thorough
 @pytest.mark.paired
 def test_updates_of_very_short_rounds_arrive_and_the_swarm_says_so(tmp_path: Path) -> None:
     """Phases of a step: an exchange outlasts them on any machine."""

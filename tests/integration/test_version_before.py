@@ -50,6 +50,7 @@ def test_a_run_is_read_taken_home_and_gone_on_with(tmp_path: Path) -> None:
     assert any((after[name] != before[name]).any() for name in before)
 
 
+@pytest.mark.thorough
 def test_a_private_swarm_is_shown_changed_and_gone_on_with(tmp_path: Path) -> None:
     left("swarm", tmp_path)
     shown = ran(tmp_path, "swarm", "show", "lab/invite.txt")

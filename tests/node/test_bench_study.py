@@ -179,6 +179,7 @@ def test_after_an_interruption_it_goes_on(capsys, tmp_path, monkeypatch):
     assert len(rows(out)) == 3
 
 
+@pytest.mark.thorough
 def test_processes_find_what_one_finds(capsys):
     def told(out: str) -> list[str]:
         return sorted(json.dumps({key: row[key] for key in row if key not in ("wall_s", "cpu_s")}) for row in rows(out))

@@ -31,6 +31,7 @@ def run(threads: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_processes_and_threads_agree() -> None:
     outputs = [run(1), run(1), run(2)]

@@ -114,6 +114,7 @@ def clean(text: Path) -> Outcome:
     return play(text)
 
 
+@pytest.mark.thorough
 def test_all_honest_they_learn(clean: Outcome) -> None:
     for member in clean.honest:
         assert FLOOR < member.eval_loss < 1.05 * FLOOR, "there is something to be spoilt"
@@ -123,6 +124,7 @@ def test_all_honest_they_learn(clean: Outcome) -> None:
 soak = pytest.mark.soak  # each of these is told of, at a fifth of the cost, in test_hostile_nodes.py too
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "attack", ["sign_flip", pytest.param("ipm", marks=soak), "alie", pytest.param("gaussian", marks=soak)]
 )
@@ -134,6 +136,7 @@ def test_a_believable_liar_is_trimmed_away(text: Path, clean: Outcome, attack: s
         assert not member.told("rejected"), "its updates are well-formed: only the aggregator can tell"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", [pytest.param("inf", marks=soak), "nan"])
 def test_what_is_no_number_is_refused_charged_and_banned(text: Path, clean: Outcome, attack: str) -> None:
     lied_to = play(text, attack=attack)
@@ -149,6 +152,7 @@ def test_what_is_no_number_is_refused_charged_and_banned(text: Path, clean: Outc
         assert max(without_it) <= NODES - 2, "and it stays out"
 
 
+@pytest.mark.thorough
 def test_the_plain_mean_is_ruined_by_the_same_liar(text: Path, clean: Outcome) -> None:
     lied_to = play(text, attack="gaussian", aggregator="mean")
     assert lied_to.eval_loss > 1.5 * clean.eval_loss

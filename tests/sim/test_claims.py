@@ -139,6 +139,7 @@ async def watched(members: Swarm) -> tuple[list[Member], Member]:
     return nodes, watcher
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("identities", [2, pytest.param(5, marks=pytest.mark.soak)])
 async def test_identities_that_come_and_go_do_not_capture_an_observer(
     identities: int, tmp_path: Path, autojump_clock: trio.testing.MockClock

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+import pytest
 import torch
 import trio
 from sim_strangers import stranger
@@ -152,6 +153,7 @@ async def flood(service: Any, nodes: list[Member], outcome: Outcome) -> None:
         await trio.sleep(1 / PER_S)
 
 
+@pytest.mark.thorough
 async def test_the_slowest_codec_twenty_times_a_second_takes_a_small_share_and_spoils_nothing(
     tmp_path: Path, autojump_clock: object
 ) -> None:

@@ -4,6 +4,7 @@ who has nothing to give."""
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Member, swarm
@@ -37,6 +38,7 @@ async def test_two_newcomers_to_one_member_do_not_take_its_word_and_find_togethe
     assert NEWCOMERS_S < min(began_at.values()) <= max(began_at.values()) < WAITED_OUT_S + 10 * PHASE_S
 
 
+@pytest.mark.thorough
 async def test_of_many_newcomers_those_beside_several_members_join_and_the_rest_follow(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -73,6 +73,7 @@ async def test_eight_nodes_learn_and_send_their_groups_bytes_only(
         assert spread(nodes) < 0.4, "without averaging it is 0.9"
 
 
+@pytest.mark.thorough
 async def test_they_fall_into_step_however_they_began(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Phases of five seconds, three between two nodes' starts, and one is a fifth slower than another."""
     rounds = 20
@@ -87,6 +88,7 @@ async def test_they_fall_into_step_however_they_began(tmp_path: Path, autojump_c
         assert all(member.node.utilization > 0.9 for member in members.members.values())
 
 
+@pytest.mark.thorough
 async def test_a_dead_member_costs_its_groups_a_few_rounds(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from sim_swarm import Member, Swarm, swarm
@@ -86,6 +87,7 @@ async def test_one_that_is_given_nothing_more_ends_with_nothing_done(
     assert not again.told("round")
 
 
+@pytest.mark.thorough
 async def test_a_newcomer_comes_into_the_added_rounds(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     lab = found_private(tmp_path, LEARNING, (*NAMES, "late"))
     many = 60

@@ -74,6 +74,7 @@ def grown(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> list[tra
     return sorted(after.compare_to(before, "lineno"), key=lambda each: -each.size_diff)
 
 
+@pytest.mark.thorough
 async def test_three_times_the_rounds_hold_as_many_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:

@@ -115,6 +115,7 @@ def test_phases_that_outlast_an_exchange_are_as_long_as_planned() -> None:
         assert column(node, "updates_in_time")[-1] == 1.0
 
 
+@pytest.mark.thorough
 def test_an_exchange_far_longer_than_was_thought_at_first_is_waited_for() -> None:
     for node in play(4, rounds=10, latency_s=2.0, inner_steps=10):
         assert set(column(node, "members")[-5:]) == {4}
@@ -131,6 +132,7 @@ def test_two_nodes_hear_each_other_and_one_alone_waits_for_nobody() -> None:
     assert set(column(alone, "updates_in_time")) == {None}
 
 
+@pytest.mark.thorough
 def test_neighbours_that_die_cost_a_few_deadlines() -> None:
     """Three of five at once, and without a word, so that no quorum is left."""
 
@@ -187,6 +189,7 @@ async def _for_ever(*_: object) -> bytes:
     raise AssertionError
 
 
+@pytest.mark.thorough
 def test_who_announces_and_delivers_nothing_stretches_nobodys_rounds() -> None:
     nodes = play(6, rounds=25, change={5: silent})
     for node in nodes[:5]:
@@ -204,6 +207,7 @@ def test_one_beside_such_a_neighbour_alone_trains_on() -> None:
     assert max(column(honest, "round_s")[10:]) < 2 * INNER_STEPS * STEP_SECONDS
 
 
+@pytest.mark.thorough
 def test_twenty_updates_lost_in_a_row_bring_the_warning_and_then_the_recovery() -> None:
     async def lose(members: Swarm, nodes: list[Member]) -> None:
         await reached(nodes[0], WINDOW)

@@ -123,6 +123,7 @@ async def test_a_short_absence_needs_no_new_model(tmp_path: Path, autojump_clock
         assert members.members["n0"].told("round")[-1]["members"] == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_a_stopped_node_holds_nobody_up_and_catches_up(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
@@ -294,6 +295,7 @@ async def test_a_joiner_whose_only_donor_dies_trains_on_its_own(
         donor.kill()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_one_of_a_sixteenth_of_the_speed_closes_every_round(
     tmp_path: Path, autojump_clock: trio.testing.MockClock

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from sim_swarm import Member, swarm
@@ -55,6 +56,7 @@ def told(members: list[Member], field: str) -> list[Any]:
     return [member.told("round")[-1][field] for member in members]
 
 
+@pytest.mark.thorough
 def test_dylu_lets_a_slow_machine_end_with_the_others_at_the_same_loss() -> None:
     speeds = (0.05, 0.05, 0.05, 0.2)
     fixed = play("fixed", speeds, rounds=24, inner_steps=8)
@@ -71,6 +73,7 @@ def test_dylu_lets_a_slow_machine_end_with_the_others_at_the_same_loss() -> None
     assert losses[1] < 1.05 * losses[0]
 
 
+@pytest.mark.thorough
 def test_auto_takes_as_few_steps_as_the_link_hides_and_learns_more_from_as_many() -> None:
     link = LinkQuality(bytes_per_s=20_000.0)
     fixed = play("fixed", (0.05,) * 4, rounds=9, inner_steps=20, link=link)
