@@ -54,7 +54,7 @@ class TransportHandlers(Protocol):
         """A broadcast arrived. True: valid, pass it on. False: drop it."""
 
     def peer_connected(self, peer: PeerId) -> None:
-        """A first connection to `peer` is up, whoever dialled."""
+        """Handle the first connection to `peer`, by whichever side it was dialled."""
 
     def peer_lost(self, peer: PeerId) -> None:
         """The last connection to `peer` is gone."""

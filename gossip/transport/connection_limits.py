@@ -77,7 +77,7 @@ class Networks:
         return self.named(host) or None
 
     def named(self, host: str | None) -> str | None:
-        """The same for whoever has to tell the two apart: "" for one that is not bounded, None for no IP address."""
+        """Return the network as `of` does, but "" for an address that is not bounded and None for no IP address."""
         address = parsed_host(host or "")
         if address is None:
             return None

@@ -77,7 +77,7 @@ class HandshakeAdmission:
         return self._admission.heard(peer, said)
 
     def refusal(self, kind: str, why: str, peer: PeerId | None, host: str | None, now: float) -> AdmissionDeniedError:
-        """Count one that is sent away, and tell of it unless enough was told; what to raise."""
+        """Count a refusal and report it, unless enough was reported of late; return the error to raise."""
         self._count(kind)
         if self._telling(peer, host, now):
             where = host or "another's connection"
@@ -85,7 +85,7 @@ class HandshakeAdmission:
         return AdmissionDeniedError(kind, f"it was refused: {why}")
 
     def _telling(self, peer: PeerId | None, host: str | None, now: float) -> bool:
-        """All three have a line left; one that is not told of takes none."""
+        """Return whether peer, host and node all have a line left; a refusal that is not reported takes none."""
         asked = ((self._of_peer, peer or host or ""), (self._of_host, host or ""), (self._of_all, ""))
         if not all(quota.has(name, now) for quota, name in asked):
             return False

@@ -79,14 +79,14 @@ class ScoreTable:
         self._shrink(now)
         return newly
 
-    def inherit(self, heir: PeerId, peer: PeerId) -> None:
+    def inherit(self, successor: PeerId, peer: PeerId) -> None:
         """Move the points and the ban of `peer` to its successor: a new key is no fresh start."""
-        left, held = self._records.pop(peer, None), self._records.get(heir)
+        left, held = self._records.pop(peer, None), self._records.get(successor)
         if left is not None and held is not None:
             at = max(left.at, held.at)
             left = _Record(_decayed(left, at) + _decayed(held, at), at, max(left.banned_until, held.banned_until))
         if left is not None:
-            self._records[heir] = left
+            self._records[successor] = left
 
     def points(self, peer: PeerId, now: float) -> float:
         """Return the peer's points now."""

@@ -1,6 +1,6 @@
 """Data connections to peers: agreed on over libp2p, dialled the way that is known to work, kept and used again.
 
-Whoever wants to send or fetch much opens a stream of `PROTOCOL` to the peer and sends `mode, token, secret`. The TCP
+To send or fetch much, a peer opens a stream of `PROTOCOL` to another and sends `mode, token, secret`. The TCP
 connection is dialled by the end that dialled the libp2p connection, to the same address, since the other may not be
 reachable: mode 1 says "expect me", mode 2 "dial me", and nobody is ever made to dial an address that it has not dialled
 itself. The peer answers `+` if it will. It comes in at the listening port, where its first byte tells it from libp2p.
@@ -155,7 +155,7 @@ class Channels:
         self._without.pop(peer, None)
 
     def drop(self, peer: PeerId) -> None:
-        """Close whatever there is with a peer: it is gone, or was sent away."""
+        """Close all channels with a peer that is gone or was disconnected."""
         self._idle.pop(peer, None)
         self._without.pop(peer, None)
         for scope, whose in self._making.items():
@@ -274,7 +274,7 @@ class Channels:
         try:
             while (protocol := await self._opened(link)) is not None:
                 if not self._keeps(peer):
-                    return  # it was granted to one that we kept; whoever asks anew is told
+                    return  # it was granted to a channel that we kept; a peer that asks anew is told
                 await trio.sleep(self._pace.reserve(peer, trio.current_time()))
                 stream = DataStream(link, peer)
                 await self._serve(protocol, stream)
@@ -288,7 +288,7 @@ class Channels:
             self._forget(link)
 
     async def _opened(self, link: DataLink) -> str | None:
-        """The protocol of the next stream; None when there is none any more."""
+        """Return the protocol of the next stream; None when no more will come."""
         with trio.move_on_after(SERVED_IDLE_S):
             record = await link.receive()
             if record is None:
@@ -303,7 +303,7 @@ class Channels:
 
     @contextmanager
     def _while_there(self, peer: PeerId, scope: trio.CancelScope) -> Iterator[None]:
-        """Cancel the scope when the peer goes: nothing comes to be with one that was sent away."""
+        """Cancel the scope when the peer goes: no channel is made to a peer that was disconnected."""
         self._making[scope] = peer
         try:
             yield

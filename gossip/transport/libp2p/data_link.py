@@ -1,12 +1,12 @@
 """A TCP connection of our own for bulk: records of up to a chunk, sealed with AES-256-GCM.
 
-    preamble = MAGIC, token (16 bytes)                                     by whoever dials, in the clear
+    preamble = MAGIC, token (16 bytes)                                     by the dialling end, in the clear
     record   = head: 4 bytes, big-endian: kind << 24 | length              authenticated with what follows
                length bytes of ciphertext, then 16 of tag
 
 The keys come from a secret that one end drew at random and sent inside the Noise channel (libp2p_channels), by
 HKDF-SHA256, one for each direction: every connection has keys that no other has, and the number of a record within its
-direction is its nonce, so none repeats. The first record each way is an empty HELLO: whoever sends it holds the keys,
+direction is its nonce, so none repeats. The first record each way is an empty HELLO: who sends it holds the keys,
 and only they can follow. A head that is out of order or bounds, or a record that does not open, ends the connection.
 
 In a private network (transport/pnet.py) the preamble stands behind the pre-shared key, as a libp2p connection would,

@@ -184,8 +184,8 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
             raise self._handshake_admission.refusal("refused_psk", why, None, host_of(stream), now)
 
     async def _turn(self) -> None:
-        """Wait until another handshake may begin. Whoever asks at the right moment gets it, so that who waits longest,
-        as a flood of sockets does, has no claim over who has just come."""
+        """Wait until another handshake may begin. The socket that asks at the right moment gets it: one that has
+        waited long, as those of a flood do, has no priority over one that has just come."""
         while not self._pace.take("", trio.current_time()):  # noqa: ASYNC110  # nothing but time brings a token
             await trio.sleep(1 / self._bounds.handshakes_per_s)
 

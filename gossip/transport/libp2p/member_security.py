@@ -6,8 +6,8 @@ the encrypted channel:
     frame = length: 2 bytes, big-endian; credentials
 
 Who dialled sends first, and who listens answers only when it has admitted the caller: a stranger hears Noise, which
-tells it the key that it has dialled by name, and the end of the connection. One that an admin once let in, and that is
-out now, is told why: a frame whose length has its highest bit set, with a refusal (membership/refusal.py). Who dialled
+tells it the key that it has dialled by name, and the end of the connection. A member that was revoked is told why:
+it gets a frame whose length has its highest bit set, with a refusal (membership/refusal.py). Who dialled
 shows its credentials to the key that it meant to dial and to no other. Credentials are no secrets, and are good for the
 key alone that shows them.
 
@@ -81,8 +81,8 @@ class MemberSecurity:
         await session.write(_LENGTH.pack(len(ours)) + ours)
 
     async def _shown(self, session: Any, *, or_refusal: bool = False) -> bytes:
-        """The far end's frame. Raises AdmissionDeniedError for one that is too long or (where we dialled) says why we
-        are not let in, IOException where there is none."""
+        """Return the far end's frame. Raises AdmissionDeniedError for one that is too long or (where we dialled) says
+        why we are refused, IOException where there is none."""
         (size,) = _LENGTH.unpack(await _exactly(session, _LENGTH.size))
         if or_refusal and size & _REFUSAL and size ^ _REFUSAL <= MAX_CREDENTIALS:
             raise AdmissionDeniedError(

@@ -182,7 +182,7 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
             await self.router.handle_rpc(rpc, peer)
 
     def _charge(self, forwarder: ID) -> None:
-        """Whoever wrote it: the one who brought it had to look."""
+        """Charge the forwarder and not the supposed author: it had to check the signature before it passed that on."""
         error = RemoteError(Reason.FORGED, "a broadcast that its author did not sign")
         try:
             self._handlers.offended(PeerId(str(forwarder)), error)

@@ -180,7 +180,7 @@ class MemoryTransport:
         return peer
 
     async def probe(self, address: str) -> str | None:
-        """The network of whoever answers there."""
+        """Return the network of the peer that answers there."""
         node = await self._found(address)
         self._introduce(node)
         return node.seen_in
