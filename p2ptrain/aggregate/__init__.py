@@ -15,7 +15,6 @@
 |-------------------|---------|------------------------|-----------------|----------|
 | mean              | 1       | nobody                 | coordinates     | yes      |
 | trimmed_mean      | 2f + 1  | 1/2                    | coordinates     | no       |
-| winsorized_mean   | 2f + 1  | 1/2                    | coordinates     | no       |
 | median            | 2f + 1  | 1/2                    | coordinates     | no       |
 | meamed            | 2f + 1  | 1/2                    | coordinates     | no       |
 | krum              | 2f + 3  | 1/2                    | distances       | no       |
@@ -56,7 +55,6 @@ from p2ptrain.aggregate.nnm import NNM
 from p2ptrain.aggregate.pre_aggregator import PreAggregator
 from p2ptrain.aggregate.rule import Rule
 from p2ptrain.aggregate.trimmed_mean import TrimmedMean
-from p2ptrain.aggregate.winsorized_mean import WinsorizedMean
 from p2ptrain.aggregate.zeno import Zeno
 
 __all__ = [
@@ -77,7 +75,7 @@ for _stage in (NNM, Bucketing, ARC, Clipping):
     PRE_AGGREGATORS.register(_stage.name)(_stage)
 
 _RULES: tuple[type[Rule], ...] = (
-    *(Mean, TrimmedMean, WinsorizedMean, Median, MeaMed),
+    *(Mean, TrimmedMean, Median, MeaMed),
     *(Krum, MultiKrum, GeometricMedian, CenteredClipping, MDA, FABA, CAF),
     *(ClippedGossip, CSPlus, GTS, IOS),
     Zeno,

@@ -50,15 +50,6 @@ def trimmed_mean(x: Array, f: int) -> Array:
     return _columns(x, lambda values: sum(values[f : len(values) - f]) / (len(values) - 2 * f))
 
 
-def winsorized_mean(x: Array, f: int, depth: int | None = None) -> Array:
-    def of_column(values: list[float]) -> float:
-        n = len(values)
-        k = min(f if depth is None else depth, (n - 1) // 2)
-        return sum([values[k]] * k + values[k : n - k] + [values[n - k - 1]] * k) / n
-
-    return _columns(x, of_column)
-
-
 def median(x: Array, f: int) -> Array:
     return _columns(x, _median)
 
