@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
 from gossip.core.digests import swarm_id_of
 from gossip.core.errors import LocalError
 from gossip.core.ids import SwarmId
 from gossip.core.limits import MAX_BLOB_BYTES, MAX_LINKS, MIN_RATE
 from gossip.core.quiet_hours import parse_all
-
-DeadlineRule = Literal["learned", "median"]
 
 MIN_HEARTBEAT_S: Final = 2.0
 """Neighbours look at a hello so often, and charge who sends more."""
@@ -55,9 +53,6 @@ class GossipConfig:
     """The least that learning may say: below it, scheduling noise and not slowness decides."""
     deadline_k: float = 4.0
     """Deadline = median + k * MAD of past closing times; 4 MADs are 2.7 sigma of a Gaussian."""
-    deadline_rule: DeadlineRule = "learned"
-    """How the deadline follows past closing times: "learned", by their median and spread (deadline_k), or "median", a
-    fixed multiple of the median. Learned: neighbours that are alike are waited for no longer than they differ."""
     redial_min_s: float = 1.0
     """Before the second dial of an address that did not answer: a node that restarts is back by then."""
     redial_max_s: float = 60.0
@@ -102,9 +97,6 @@ class GossipConfig:
             "neighbours (degree), or their transfers are given up": self._least_rate() >= MIN_RATE * self.degree,
             "every interval must be positive": min(self._intervals()) > 0,
             "min_deadline_s must not exceed initial_deadline_s": self.min_deadline_s <= self.initial_deadline_s,
-            f"deadline_rule must be one of {', '.join(get_args(DeadlineRule))}": (
-                self.deadline_rule in get_args(DeadlineRule)
-            ),
             "redial_min_s must not exceed redial_max_s": self.redial_min_s <= self.redial_max_s,
         }
         parse_all(self.quiet_hours)

@@ -13,7 +13,7 @@ from gossip.context import ServiceContext
 from gossip.core.api import Arrivals, RoundView
 from gossip.core.config import GossipConfig
 from gossip.updates.exchange_times import ExchangeTimes
-from gossip.updates.rounds import DEADLINES, LEAD_ROUNDS, Standing
+from gossip.updates.rounds import LEAD_ROUNDS, LearnedDeadline, Standing
 
 EXCHANGE_MARGIN: Final = 3.0
 """A round is kept open for so many times the duration of an exchange. One is for the exchange, one for neighbours that
@@ -32,7 +32,7 @@ class RoundCloser:
         config = context.config
         self._context = context
         self._exchanges = exchanges
-        self._deadline = DEADLINES[config.deadline_rule](
+        self._deadline = LearnedDeadline(
             initial=config.initial_deadline_s, least=config.min_deadline_s, k=config.deadline_k
         )
         self._closed_at: deque[float] = deque(maxlen=LEAD_ROUNDS)

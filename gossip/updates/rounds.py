@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from gossip.core.config import DeadlineRule
 from gossip.core.ids import PeerId
 
 LEAD_ROUNDS: Final = 64
@@ -33,11 +32,6 @@ ENOUGH: Final = 3
 SPREAD_FLOOR: Final = 0.1
 """The MAD counts as at least this share of the median. Otherwise equal times would set the deadline to the median
 itself, half of all rounds would be cut short, and each cut would lower the next deadline."""
-
-
-MEDIANS: Final = 2.0
-"""The deadline by the rule "median", in medians of the closing times: a neighbour may take twice as long as is usual.
-Chosen. More than 1, or a deadline that is too low could never grow again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,26 +120,6 @@ class LearnedDeadline:
     def _learned(self) -> float:
         if len(self._seconds) < ENOUGH:
             return self._initial
-        return max(self._least, self._of(median(self._seconds)))
-
-    def _of(self, middle: float) -> float:
-        """The deadline, bounds aside, where the median closing time is `middle`."""
+        middle = median(self._seconds)
         mad = median(abs(value - middle) for value in self._seconds)
-        return middle + self._k * max(mad, SPREAD_FLOOR * middle)
-
-
-class MedianDeadline(LearnedDeadline):
-    """MEDIANS times the median of past closing times, within the same bounds; how far they spread, and so `k`, plays no
-    part.
-
-    A round that a quorum closed did so when the update that completed the quorum arrived: its closing time is that
-    arrival's. One cut off counts with the deadline, which so grows by the factor MEDIANS at most once half of the
-    window was cut off.
-    """
-
-    def _of(self, middle: float) -> float:
-        return MEDIANS * middle
-
-
-DEADLINES: Final[Mapping[DeadlineRule, type[LearnedDeadline]]] = {"learned": LearnedDeadline, "median": MedianDeadline}
-"""By `GossipConfig.deadline_rule`."""
+        return max(self._least, middle + self._k * max(mad, SPREAD_FLOOR * middle))

@@ -29,7 +29,6 @@ AGREED: Final = {
         "initial_deadline_s",
         "min_deadline_s",
         "deadline_k",
-        "deadline_rule",
     ),
     "node": ("pace", "shard_count"),
 }

@@ -2,13 +2,11 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from gossip.context import Notifier
 from gossip.core.config import GossipConfig
 from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.round_closer_task import RoundCloser
-from gossip.updates.rounds import ENOUGH, MEDIANS, LearnedDeadline, Standing
+from gossip.updates.rounds import LearnedDeadline, Standing
 
 
 def test_a_deadline_keeps_what_it_learned_under_other_bounds() -> None:
@@ -24,31 +22,16 @@ def test_a_deadline_keeps_what_it_learned_under_other_bounds() -> None:
     assert deadline.seconds(60.0) == before
 
 
-def closer(config: GossipConfig) -> RoundCloser:
-    """Of a node with two neighbours, of which one is fresh."""
+async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
+    standing = Standing(staleness={"a": 0, "b": 1}, fresh=1, neighbours=2)  # type: ignore[dict-item]
     engine = SimpleNamespace(
-        standing=lambda round, now: Standing(staleness={"a": 0, "b": 1}, fresh=1, neighbours=2),  # type: ignore[dict-item]
+        standing=lambda round, now: standing,
         round_closed=lambda: None,
         seated=dict,
     )
+    config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)
     context = SimpleNamespace(config=config, engine=engine, changed=Notifier(), liars=1)
-    return RoundCloser(context, ExchangeTimes(()))  # type: ignore[arg-type]
-
-
-async def test_the_config_names_the_deadlines_rule(autojump_clock) -> None:
-    """Three rounds of 7 s, and one that may last longer: by 1.4 medians, or by MEDIANS of them."""
-    for rule, seconds in (("learned", 1.4 * 7.0), ("median", MEDIANS * 7.0)):
-        config = GossipConfig(quorum=1.0, initial_deadline_s=30.0, deadline_rule=rule)  # type: ignore[arg-type]
-        round_closer = closer(config)
-        for round in range(ENOUGH):
-            await round_closer.close(round, at_most_s=7.0)
-        round_closer.settle(config)
-        last = await round_closer.close(ENOUGH, at_most_s=60.0)
-        assert (last.closed_by, last.seconds) == ("deadline", pytest.approx(seconds))
-
-
-async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
-    round_closer = closer(GossipConfig(quorum=1.0, initial_deadline_s=7.0))
+    round_closer = RoundCloser(context, ExchangeTimes(()))  # type: ignore[arg-type]
     first = await round_closer.close(1, at_most_s=60.0)
     assert (first.closed_by, round(first.seconds, 6)) == ("deadline", 7.0)
     round_closer.settle(GossipConfig(quorum=0.5, initial_deadline_s=7.0))

@@ -1,21 +1,11 @@
-from typing import get_args
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.core.config import DeadlineRule, GossipConfig
+from gossip.core.config import GossipConfig
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
-from gossip.updates.rounds import (
-    DEADLINES,
-    LEAD_ROUNDS,
-    MEDIANS,
-    LearnedDeadline,
-    MedianDeadline,
-    standing,
-    swarm_round,
-)
+from gossip.updates.rounds import LEAD_ROUNDS, LearnedDeadline, standing, swarm_round
 
 A, B, C, D = (PeerId(letter) for letter in "ABCD")
 
@@ -132,49 +122,6 @@ def test_a_deadline_set_too_low_grows_until_the_slow_are_heard():
     assert it.seconds(100.0) >= 8.0
 
 
-def by_median() -> MedianDeadline:
-    return MedianDeadline(initial=30.0, least=0.5, k=4.0)
-
-
-def test_a_median_deadline_is_a_multiple_of_the_median_whatever_the_spread():
-    it = by_median()
-    it.learn(2.0)
-    it.learn(4.0)
-    assert it.seconds(100.0) == 30.0, "two are not enough"
-    it.learn(12.0)
-    assert it.seconds(100.0) == pytest.approx(MEDIANS * 4.0)
-    assert it.seconds(3.0) == 3.0
-    assert it.seconds(100.0, at_least=11.0) == 11.0
-    for seconds in (4.0, 4.0):
-        it.learn(seconds)
-    assert it.seconds(100.0) == pytest.approx(MEDIANS * 4.0)
-
-
-def test_a_median_deadline_has_a_floor_and_a_ceiling_that_change():
-    low, high = by_median(), by_median()
-    for _ in range(5):
-        low.learn(0.0)
-        high.learn(100.0)
-    assert (low.seconds(100.0), high.seconds(100.0)) == (0.5, 30.0)
-    low.change(initial=30.0, least=2.0, k=4.0)
-    high.change(initial=20.0, least=0.5, k=9.0)
-    assert (low.seconds(100.0), high.seconds(100.0)) == (2.0, 20.0)
-
-
-def test_a_median_deadline_set_too_low_grows_until_the_slow_are_heard():
-    it = by_median()
-    for _ in range(5):
-        it.learn(1.0)
-    for _ in range(200):
-        it.learn(min(8.0, it.seconds(100.0)))
-    assert it.seconds(100.0) >= 8.0
-
-
-def test_every_rule_that_a_config_may_name_exists():
-    assert set(DEADLINES) == set(get_args(DeadlineRule))
-    assert DEADLINES[GossipConfig().deadline_rule] is LearnedDeadline
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -187,7 +134,6 @@ def test_every_rule_that_a_config_may_name_exists():
         {"max_payload_bytes": 0},
         {"reannounce_s": 0.0},
         {"min_deadline_s": 31.0},
-        {"deadline_rule": "mean"},
         {"redial_min_s": 61.0},
         {"heartbeat_s": 1.9},
     ],
