@@ -62,7 +62,7 @@ def test_who_comes_through_a_bootstrap_node_does_not_follow_the_first_that_it_fi
 # -- 2: observers
 
 
-@pytest.mark.parametrize("amount", [2, 5])
+@pytest.mark.parametrize("amount", [pytest.param(2, marks=pytest.mark.thorough), 5])
 def test_names_that_say_that_all_is_done_and_leave_capture_no_observer(amount: int) -> None:
     scenario = Scenario(kind="observer", honest=5, f=1)
     holds(scenario, Move(kind="done", at=30.0, variant="huge", amount=amount, seconds=6.0))

@@ -90,9 +90,15 @@ def test_liars_rows(name: str, f: int, lie: float) -> None:
     agree(aggregate.get(name, f=f)(x_nd), SLOW[name](as_numpy(x_nd), f), x_nd[:-f])
 
 
+SOME_NUMBERS = {*range(1, 13), 16, 17, 32, 33, 63, 64}
+"""All small ones, and those beside a power of two, where the shape of a sorting network changes."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_COLUMN)
-@pytest.mark.parametrize("n", range(1, 65))
+@pytest.mark.parametrize(
+    "n", [n if n in SOME_NUMBERS else pytest.param(n, marks=pytest.mark.thorough) for n in range(1, 65)]
+)
 def test_every_number_of_vectors_by_column(name: str, n: int) -> None:
     generator = torch.Generator().manual_seed(n)
     for f in sorted({0, 1, 2, n // 5, n // 3, (n - 1) // 2}):
