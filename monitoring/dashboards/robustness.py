@@ -51,12 +51,6 @@ REFUSED = Row(
             empty="nobody was ever clipped, or the aggregator does not clip",
         ),
         Panel(
-            title="Clipped in the newest round",
-            help="Members that the aggregator did not follow in full, by node. centered_clipping clips about half in "
-            "each round; rising with another rule: the panel by peer says who, or sync.tau is too small.",
-            queries=(Query("p2ptrain_clipped_members"),),
-        ),
-        Panel(
             title="Share of updates that are refused",
             help="By node. High on one node: its own settings or its clock. High on all: see the peers.",
             queries=(

@@ -177,7 +177,6 @@ def _round(ids: Sequence[str], number: int) -> RoundTrained:
         staleness=dict.fromkeys(ids, 0),
         weights=dict.fromkeys(ids, 1.0),
         clipped=list(ids),
-        clipped_members=len(ids),
         inner_steps=1,
         peers_known=len(ids),
         rss_bytes=1 << 28,

@@ -282,8 +282,6 @@ class RoundTrained(RoundClosed):
     consensus_distance: float | None
     clipped: list[str]
     """Members that the aggregator did not follow in full."""
-    clipped_members: int | None = None
-    """How many those are; None: told by a release before this field."""
     link_bytes_per_s: float | None
     """To the slowest neighbour that a quorum waits for."""
     rung: str

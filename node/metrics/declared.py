@@ -472,22 +472,6 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel="Robustness and trust / Clipped since the start, by peer (the first ten)",
     ),
     Metric(
-        name="clipped_members",
-        kind="gauge",
-        help="Members that the aggregator did not follow in full in the newest round.",
-        page=(
-            "members of the newest round that the aggregator did not follow in full, as `p2ptrain_peer_clipped` has "
-            "them; 0 too where the rule does not tell"
-        ),
-        wrong=(
-            "rises and stays: somebody is broken, lies or has other data (`p2ptrain_peer_clipped` says who), or "
-            "`sync.tau` is too small. About half with `centered_clipping` is how it works"
-        ),
-        sources=(Value(RoundTrained, "clipped_members"),),
-        of_training=True,
-        panel="Robustness and trust / Clipped in the newest round",
-    ),
-    Metric(
         name="peer_events",
         kind="counter",
         labels=("event",),

@@ -280,7 +280,6 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
         rejected=sum(stats.rejected_by_reason.values()),
         consensus_distance=result.consensus_distance,
         clipped=list(result.clipped),
-        clipped_members=len(result.clipped),
         robust_margin=node.watch.robust_margin(result.members),
         link_bytes_per_s=node.state.link_speed,
         rung=node.strategy.rung,

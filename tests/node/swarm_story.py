@@ -57,7 +57,6 @@ def round_event(done: int, *, ts: float, index: int = 0, rounds: int = ROUNDS) -
         "skipped_steps": 0,
         "peers_known": 5,
         "consensus_distance": 1.25,
-        "clipped_members": 2,
         "robust_margin": 1,
         "round_s": 3.0,
         "close_s": 0.4,

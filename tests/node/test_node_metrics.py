@@ -35,7 +35,6 @@ def test_a_run_reads_back_as_it_was_told():
         "eval_loss": 2.5,
         "train_loss": 2.5,
         "consensus_distance": 1.25,
-        "clipped_members": 2,
         "robust_margin": 1,
         "neighbours": 3,
         "utilization": 0.94,
