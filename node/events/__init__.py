@@ -1,1 +1,1 @@
-"""What a node tells: its event log, the report of each round, progress, the summary at the end."""
+"""What a node reports: its event log, the lines for people, its progress, the summary at the end."""

@@ -1,13 +1,12 @@
-"""What a node tells: one frozen dataclass an event: the vocabulary of docs/operations.md#events, to which a test holds
-the page.
+"""The events of a node: one frozen dataclass for each. A test checks docs/operations.md#events against them.
 
     emit(RoundTrained(round=3, ...)) ── EventLog (log.py): time, no secrets, a line in events.jsonl ── listeners
     a line of events.jsonl ── from_line (log.py) ── parse ── the event, or None
 
-Whoever listens reads fields, and matches on types. A field without a default is given by whoever tells, and always
-written; one with the default None is left out of the record while it is None. `parse` is for records of any release:
-names and fields that this one does not know are passed over, and a field that is missing, or of another type, has its
-default, else None where it may be None, else the empty value of its type. Emitters give lists and dicts of JSON values.
+Listeners match on types and read fields. A field without a default is given by the emitter and always written. A field
+with the default None is left out of the record while it is None. `parse` reads records of any release: it ignores names
+and fields that this release does not know. A field that is missing, or of another type, gets its default, else None
+where that is allowed, else the empty value of its type. Emitters give lists and dicts of JSON values.
 """
 
 import types
@@ -16,26 +15,26 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 Record: TypeAlias = dict[str, Any]
-"""An event as JSON has it: `ts`, `event` (its name), and its fields."""
+"""An event in JSON: `ts`, `event` (its name), and its fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What all events have. `ts`: Unix seconds, which the log sets."""
+    """Base of all events. `ts`: Unix seconds, set by the log."""
 
     name: ClassVar[str] = ""
     """The event's name in records."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Fields without which a record says nothing."""
+    """Fields without which a record is useless."""
 
     ts: float = 0.0
 
     def to_record(self) -> Record:
-        """The event as JSON has it."""
+        """Return the event as its JSON record."""
         return {"ts": self.ts, "event": self.name, **self.told()}
 
     def told(self) -> Record:
-        """Its own fields, as they stand in the record."""
+        """Return its own fields, as they stand in the record."""
         told = dict(vars(self))
         del told["ts"]
         for name in _left_out(type(self)):
@@ -44,15 +43,17 @@ class Event:
         return told
 
     def at(self, ts: float) -> Self:
-        """The same event, told at this time."""
-        copied = object.__new__(type(self))  # replace() makes all fields anew: 20 us for a round's, where this takes 1
+        """Return the same event with the time `ts`."""
+        copied = object.__new__(
+            type(self)
+        )  # replace() copies every field: 20 us for a round's event, where this takes 1
         vars(copied).update(vars(self), ts=ts)
         return copied
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """It listens. Of a bootstrap node this is all; of the others `LearnerStarted`."""
+    """The node listens. A bootstrap node emits this; the others emit `LearnerStarted`."""
 
     name: ClassVar[str] = "started"
 
@@ -63,7 +64,7 @@ class Started(Event):
     run_dir: str | None
     metrics_url: str | None
     token_file: str | None
-    """Holds what the page at `metrics_url` wants; None: nothing."""
+    """The file with the token that the page at `metrics_url` wants; None: it wants none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +75,11 @@ class LearnerStarted(Started):
     parameters: int
     task: str
     genesis: str
-    """Digest of the model that it begins with."""
+    """Digest of the initial model."""
     metric: str
-    """What losses are measured in."""
+    """The metric of the losses."""
     units: dict[str, str]
-    """Of the task's own metrics."""
+    """Units of the task's own metrics."""
     aggregator: str
     compressor: str
     f: int
@@ -87,7 +88,7 @@ class LearnerStarted(Started):
 
 @dataclass(frozen=True, kw_only=True)
 class MembersKnown(Event):
-    """Of a bootstrap node alone: how many members it tells of, in how many runs, has changed."""
+    """At a bootstrap node only: the number of members that it knows, or of their runs, has changed."""
 
     name: ClassVar[str] = "members"
 
@@ -100,7 +101,7 @@ class MembersKnown(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class JoinCommand(Event):
-    """What another machine runs to join."""
+    """The command with which another machine joins."""
 
     name: ClassVar[str] = "join"
 
@@ -109,7 +110,7 @@ class JoinCommand(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
-    """It goes on from a checkpoint."""
+    """The node resumes from a checkpoint."""
 
     name: ClassVar[str] = "resumed"
 
@@ -119,7 +120,7 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingFor(Event):
-    """What it waits for, before it begins or at its end."""
+    """What the node waits for, before it begins or at its end."""
 
     name: ClassVar[str] = "waiting"
 
@@ -128,7 +129,7 @@ class WaitingFor(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Event):
-    """It took the model of so many neighbours, and their round."""
+    """The node took the model of so many neighbours, and their round."""
 
     name: ClassVar[str] = "joined"
 
@@ -139,7 +140,8 @@ class Joined(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestHolds(Event):
-    """A newer version of a private swarm's manifest holds from here. A bootstrap node tells version and time alone."""
+    """A newer version of a private swarm's manifest applies from now on. A bootstrap node gives only version and
+    time."""
 
     name: ClassVar[str] = "manifest"
 
@@ -147,7 +149,7 @@ class ManifestHolds(Event):
     applies_at: int
     round: int | None = None
     changes: dict[str, Any] | None = None
-    """Settings that came to differ, by `section.key`."""
+    """Settings that changed, by `section.key`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +169,7 @@ class NeighbourUp(PeerEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourLost(PeerEvent):
-    """No longer; `detail` says why."""
+    """Updates are no longer exchanged with this peer; `detail` says why."""
 
     name: ClassVar[str] = "neighbour_lost"
 
@@ -181,7 +183,7 @@ class DialFailed(PeerEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Throttled(PeerEvent):
-    """Reading its updates takes more computing than its share."""
+    """Reading this peer's updates takes more computing than its share."""
 
     name: ClassVar[str] = "throttled"
 
@@ -198,35 +200,36 @@ class Offence(PeerEvent):
     """Something that a peer did wrong."""
 
     reason: str | None = None
-    """Of gossip.core.errors.Reason."""
+    """A value of gossip.core.errors.Reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected(Offence):
-    """Something of this peer's was refused. Of a flood a part is told."""
+    """Something from this peer was refused. Of a flood only a part is reported."""
 
     name: ClassVar[str] = "rejected"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Banned(Offence):
-    """Its points reached 100: no contact for an hour."""
+    """This peer's points reached 100: no contact for an hour."""
 
     name: ClassVar[str] = "banned"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equivocation(Offence):
-    """It signed two histories; this is proved."""
+    """This peer signed two histories, and there is a proof."""
 
     name: ClassVar[str] = "equivocation"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundClosed(Event):
-    """A round was closed: what every node has to tell. An observer took the swarm's model, and tells no more.
+    """A round was closed: the fields that every node reports. An observer, which took the swarm's model, reports no
+    more.
 
-    Counts and bytes are totals since the process started; what ends in `_s` is seconds of this round."""
+    Counts and bytes are totals since the process started; fields that end in `_s` are seconds of this round."""
 
     name: ClassVar[str] = "round"
     needs: ClassVar[tuple[str, ...]] = ("round",)
@@ -253,9 +256,9 @@ class RoundClosed(Event):
     """Members that may leave before the promise about f liars is lost; negative: it is lost."""
     round_s: float | None
     collect_s: float | None
-    """Waiting for the neighbours; of an observer, fetching their models."""
+    """Waiting for the neighbours; at an observer, fetching their models."""
     staleness: dict[str, int] | None
-    """By peer, the rounds that each member lags."""
+    """By peer, the rounds by which each member lags."""
     peers_known: int
     rss_bytes: int | None
 
@@ -265,11 +268,11 @@ class RoundTrained(RoundClosed):
     """A round was trained and closed. `tokens`, `compute_s` and `skipped_steps` are the run's over all restarts."""
 
     train_loss: float | None
-    """Mean over the round."""
+    """Mean training loss over the round."""
     steps: int
-    """Of this round."""
+    """Steps of this round."""
     inner_steps: int
-    """Steps that the next round is to have."""
+    """Planned steps of the next round."""
     tokens: int
     tokens_per_s: float
     updates_in_time: float | None
@@ -277,37 +280,37 @@ class RoundTrained(RoundClosed):
     exchange_s: float | None
     """How long an exchange with a quorum takes; None: not known yet."""
     payload_bytes: int
-    """Of the newest update."""
+    """Size of the newest update."""
     compression_ratio: float | None
     consensus_distance: float | None
     clipped: list[str]
     """Members that the aggregator did not follow in full."""
     link_bytes_per_s: float | None
-    """To the slowest neighbour that a quorum waits for."""
+    """Speed to the slowest neighbour that a quorum waits for."""
     rung: str
-    """What the compressor `adaptive` made the newest update with; empty: another compressor."""
+    """The codec with which the compressor `adaptive` made the newest update; empty: another compressor."""
     close_s: float | None
     publish_s: float | None
-    """Encode and announce; None where nodes meet."""
+    """Time to encode and announce; None with group averaging."""
     aggregate_s: float | None
     step_s: float | None
     """Mean time of a step."""
     compute_s: float
     weights: dict[str, float] | None
-    """By peer, what each member counts for by its staleness."""
+    """By peer, each member's weight by its staleness."""
     energy_j: dict[str, float]
     """Joules by source."""
     skipped_steps: int
     late_steps: int
-    """By which the correction came late."""
+    """Steps by which the correction came late."""
     utilization: float | None
     cpu_s: float | None
     """CPU seconds of the process since its start."""
     gpu_share: float | None
-    """How busy the GPU is, 0 to 1; None: there is none of CUDA's, or nobody can say."""
+    """How busy the GPU is, 0 to 1; None: there is no CUDA device, or it is not known."""
     gpu_memory_bytes: int | None
     learning_rate: float | None
-    """Of the newest step."""
+    """Learning rate of the newest step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,14 +323,14 @@ class Evaluated(Event):
     round: int
     eval_loss: float | None
     output_divergence: float | None
-    """Of its predictions from the neighbours', in nats; None: not known."""
+    """Divergence of its predictions from the neighbours', in nats; None: not known."""
     own: dict[str, Any]
-    """The task's own metrics, by name. Whatever the task gave: readers take the finite numbers."""
+    """The task's own metrics, by name, with any values that the task gave: readers use the finite numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointWritten(Event):
-    """A checkpoint; `round` is the one to go on with."""
+    """A checkpoint was written; `round` is the next one to train."""
 
     name: ClassVar[str] = "checkpoint"
 
@@ -337,7 +340,7 @@ class CheckpointWritten(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSkipped(Event):
-    """A damaged checkpoint: the one before is taken."""
+    """A checkpoint is damaged: the one before it is used."""
 
     name: ClassVar[str] = "checkpoint_skipped"
 
@@ -359,14 +362,14 @@ class CheckpointFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Diverged(Event):
-    """The node's own model is of no use any more: it stops."""
+    """The node's own model is unusable: it stops."""
 
     name: ClassVar[str] = "diverged"
 
     round: int
     why: str
     checkpoint: str | None
-    """The last good one; None: none was written."""
+    """The last good checkpoint; None: none was written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,23 +384,23 @@ class RouterAnswered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WarningEvent(Event):
-    """Something to look at."""
+    """Something that an operator should look at."""
 
     name: ClassVar[str] = "warning"
 
     message: str
     about: str | None = None
-    """What it is about, where a program may want to know: updates_in_time, round_length, checkpoint."""
+    """The topic, where programs may need it: updates_in_time, round_length, checkpoint."""
     recovered: bool | None = None
-    """Whether it is over."""
+    """Whether the problem is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended(Event):
-    """The node has ended as it should."""
+    """The node has ended normally."""
 
     summary: dict[str, Any] | None
-    """As `summary.json` has it; None: nothing was trained."""
+    """The content of `summary.json`; None: nothing was trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,7 +419,7 @@ class Finished(Ended):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """It could not start or go on."""
+    """The node could not start or go on."""
 
     name: ClassVar[str] = "failed"
 
@@ -426,7 +429,7 @@ class Failed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Died(Event):
-    """Of `up` alone, about a node that ended early."""
+    """Emitted only by `up`, about a node that ended early."""
 
     name: ClassVar[str] = "died"
 
@@ -437,7 +440,7 @@ class Died(Event):
 
 
 def kinds(base: type[Event] = Event) -> Iterator[type[Event]]:
-    """Every type of event that has a name of its own, or shares it with the one that it extends."""
+    """Yield every type of event that has a name of its own, or shares it with the type that it extends."""
     for kind in base.__subclasses__():
         if kind.name:
             yield kind
@@ -445,7 +448,7 @@ def kinds(base: type[Event] = Event) -> Iterator[type[Event]]:
 
 
 def parse(record: Mapping[str, Any]) -> Event | None:
-    """The event that a record holds. None: its name is unknown here, it has no time, or it lacks what it needs."""
+    """Return the event in a record; None when its name is unknown, or its time or a needed field is missing."""
     name = record.get("event")
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is Started and record.get("role") != "bootstrap":
@@ -460,17 +463,17 @@ def parse(record: Mapping[str, Any]) -> Event | None:
 
 
 _KINDS: Final[dict[str, type[Event]]] = {kind.name: kind for kind in reversed(list(kinds()))}
-"""By name; of two that share one the more general, which `kinds` gives first."""
+"""Event types by name; of two with the same name the more general one, which `kinds` yields first."""
 
 _EMPTY: Final[dict[type, Callable[[], Any]]] = {int: int, float: float, str: str, bool: bool, list: list, dict: dict}
 
 _ACCEPTED: Final[dict[type, tuple[type, ...]]] = {float: (float, int)}
-"""JSON writes 5.0 as it likes."""
+"""Types accepted for a field's type: JSON may write 5.0 as 5."""
 
 
 _LEFT_OUT: Final[dict[type[Event], tuple[str, ...]]] = {}
 _TAKERS: Final[dict[type[Event], tuple[tuple[str, Callable[[Any], Any]], ...]]] = {}
-"""By type, what was worked out when it was first needed."""
+"""Cache of `_takers` by event type."""
 
 
 def _left_out(kind: type[Event]) -> tuple[str, ...]:
@@ -480,7 +483,7 @@ def _left_out(kind: type[Event]) -> tuple[str, ...]:
 
 
 def _takers(kind: type[Event]) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    """By field, what makes its value of a record's."""
+    """Return for each field the function that converts a record's value to the field's."""
     if kind not in _TAKERS:
         hints = get_type_hints(kind)
         _TAKERS[kind] = tuple((field.name, _taker(hints[field.name], field.default)) for field in fields(kind))

@@ -1,4 +1,4 @@
-"""What the network tells, as events of the node's vocabulary."""
+"""Translates the network's events into the node's."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ _OFFENCES: Final[dict[EventName, type[Offence]]] = {
 
 
 def translate(event: GossipEvent) -> Event:
-    """The node's event for one of the network's."""
+    """Return the node's event for one of the network's."""
     if event.name == "warning":
         return WarningEvent(message=event.detail)
     if event.name in _OFFENCES:

@@ -1,10 +1,10 @@
-"""What is no event: the libraries' logging and our own tracebacks, by structlog, into `node.log`.
+"""Logging other than events: the libraries' and our own tracebacks, by structlog, into `node.log`.
 
     a library's logging.warning(...) ─┐                                        ┌─ node.log: a JSON object a line
     structlog.get_logger().error(...) ┴─ level, logger, time, traceback, redact ┴─ --debug: stderr, words on a terminal
 
-Events go another way (log.py, docs/decisions/0031): they are records with a vocabulary, not lines. They pass the
-same Redactor. Tracebacks are written without the frames' variables, among which secrets stand.
+Events are written by log.py instead (docs/decisions/0031): they are typed records, not lines. They pass the same
+Redactor. Tracebacks are written without the frames' variables, which may hold secrets.
 """
 
 import logging
@@ -21,27 +21,27 @@ from structlog.types import Processor
 from node.events.redaction import Redactor
 
 LOG_BYTES = 5 << 20
-"""Two files of 5 MiB: enough to see what led to a failure, and nothing that fills a volunteer's disk."""
+"""Bytes of each of two files: enough to see what led to a failure, and too little to fill a volunteer's disk."""
 
 _NAMED: list[Processor] = [structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name]
 
 OURS = "p2ptrain"
-"""The logger of a failed node's traceback, which the command line shows by itself."""
+"""The logger of a failed node's traceback. The command line shows that traceback itself."""
 
 FIRST = ("ts", "level", "logger", "message")
-"""The order in which a line has its fields; then whatever else was given, `exception` last."""
+"""The first fields of a line, in this order; then all others, `exception` last."""
 
 
 def configure(path: Path, redact: Redactor, *, debug: bool = False, stream: IO[str] | None = None) -> None:
-    """Send all logging of this process to the file at `path`, which is made with the first line. `debug`: all that the
-    libraries say, and their warnings on `stream` (stderr) as well. Without it libp2p, which has set its loggers apart
-    when it was imported, says nothing: strangers decide how much it would be."""
+    """Send all logging of this process to the file at `path`, which is created with the first line. `debug`: everything
+    that the libraries log, and their warnings on `stream` (stderr) as well. Without it libp2p, which detached its
+    loggers when it was imported, logs nothing: strangers could decide how much it logs."""
     handler = _LogFile(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
     handler.setFormatter(formatter(redact, people=False))
     handlers: list[logging.Handler] = [handler]
     if debug:
         shown = logging.StreamHandler(stream or sys.stderr)
-        shown.setLevel(logging.WARNING)  # a library's chatter is a hundred lines a second
+        shown.setLevel(logging.WARNING)  # a library may log a hundred lines a second
         shown.addFilter(lambda record: record.name != OURS)
         shown.setFormatter(formatter(redact, people=shown.stream.isatty()))
         handlers.append(shown)
@@ -58,7 +58,7 @@ def configure(path: Path, redact: Redactor, *, debug: bool = False, stream: IO[s
 
 
 class _LogFile(RotatingFileHandler):
-    """A line that the disk does not take is lost, without a traceback of logging's own on the terminal."""
+    """Log file. A line that the disk does not take is lost, without a traceback of `logging` on the terminal."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not isinstance(sys.exc_info()[1], OSError):
@@ -66,7 +66,8 @@ class _LogFile(RotatingFileHandler):
 
 
 def formatter(redact: Redactor, *, people: bool) -> logging.Formatter:
-    """For any handler: words for people on a terminal, else a JSON object a line. Both hide secrets."""
+    """Return a formatter for any handler: text for people on a terminal, else one JSON object a line. Both hide
+    secrets."""
     render: list[Processor] = [
         structlog.processors.EventRenamer("message"),
         _ordered,
@@ -80,7 +81,7 @@ def formatter(redact: Redactor, *, people: bool) -> logging.Formatter:
         processors=[
             _stamp,
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,  # a traceback is text before it is redacted, whoever renders it
+            structlog.processors.format_exc_info,  # a traceback becomes text before redaction, with either renderer
             redact,
             *render,
         ],
@@ -88,7 +89,7 @@ def formatter(redact: Redactor, *, people: bool) -> logging.Formatter:
 
 
 def _stamp(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Unix seconds of the record, as events have them."""
+    """Add the record's Unix seconds, as events have them."""
     line["ts"] = round(line["_record"].created, 3)
     return line
 

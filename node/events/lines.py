@@ -41,10 +41,11 @@ from node.system.safe_io import silence
 
 
 class LastingConsole(Console):
-    """A console whose reader may go away (`| head`, a closed terminal): rich would end the process; we train on."""
+    """A console whose reader may disappear (`| head`, a closed terminal). rich would end the process; a node trains
+    on."""
 
     def on_broken_pipe(self) -> None:
-        """Print to nowhere from now on."""
+        """Discard all output from now on."""
         self.quiet = True
         silence(sys.stdout)
 
@@ -62,7 +63,7 @@ class LineSink:
 
 
 def describe(event: Event) -> list[Text]:
-    """The lines for an event; none for those that would only be noise."""
+    """Return the lines for an event; none for an event that would only be noise."""
     match event:
         case Started():
             return _started(event)
@@ -154,7 +155,7 @@ def _finished(event: Finished) -> Text:
 
 
 def _words(event: Event) -> tuple[str, str]:
-    """What is said of an event in a sentence, and in which style; empty: nothing."""
+    """Return a sentence about an event, and its style; an empty sentence when nothing is shown."""
     match event:
         case NeighbourUp() | NeighbourLost() | DialFailed() | Rejected() | Throttled() | Banned() | Equivocation():
             return _of_peer(event)
@@ -174,7 +175,7 @@ def _words(event: Event) -> tuple[str, str]:
         case ManifestHolds():
             return f"version {event.version} of the swarm's manifest holds from round {event.applies_at}", "cyan"
         case RouterAnswered(message=message):
-            # Most routers do not forward: `reachability` says where somebody should do something about it.
+            # Most routers do not forward: `reachability` reports it where an operator should act.
             return ("" if event.forwards is False else message), "dim"
         case WarningEvent(message=message):
             return message, "yellow"
@@ -208,7 +209,7 @@ def _of_peer(
         case DialFailed():
             return f"cannot reach {peer}: {event.detail}", "yellow"
         case Rejected():
-            # A link that was heard before costs nobody anything: whoever passes it on may have done so in good faith.
+            # A repeated link costs nobody anything: the peer that passed it on may be honest.
             replayed = event.reason == "replayed"
             return (
                 "" if replayed else f"refused an update of {peer}: {event.reason or text.NOTHING} {event.detail}",

@@ -1,9 +1,9 @@
-"""Whether a node lives: by the lock that its process holds, and by the heartbeat of its event loop.
+"""Whether a node is alive: by the lock that its process holds, and by the heartbeat of its event loop.
 
-The kernel lets go of a lock when its process ends, however it ends, so a log that says "running" beside a free lock is
-of a process that was killed. A process that lives sets its lock's time every few seconds from its event loop; where
-that has stopped, the loop hangs, or the process was stopped. Both are of this machine: of a node on another one its
-status page tells.
+The kernel releases a lock when its process ends, however it ends. So a log that says "running" beside a free lock is of
+a process that was killed. A live process sets its lock's time every few seconds from its event loop. Where that has
+stopped, the loop hangs, or the process was stopped. Both signs are for nodes of this machine: for a node on another
+machine see its status page.
 """
 
 import os
@@ -23,37 +23,37 @@ from node.system.next_command import command, export_command, node_command, of_s
 from node.system.run_dir import LOCK, is_held
 
 HEARTBEAT_S: Final = 5.0
-"""Between two heartbeats: a system call each, of microseconds. Chosen."""
+"""Seconds between two heartbeats: each is a system call of microseconds. Chosen."""
 
 SILENT_S: Final = 20.0
-"""Without a heartbeat, after which a node is said to be silent: four of them, so that a machine that is busy for some
-seconds raises no alarm. Chosen."""
+"""Seconds without a heartbeat after which a node is called silent: four heartbeats, so that a machine that is busy for
+some seconds raises no alarm. Chosen."""
 
 FULL_BYTES: Final = 1 << 16
 """Free bytes below which a disk counts as full: the last events of a node do not fit. Chosen."""
 
 MAX_TOLD: Final = 8
-"""Nodes of a run whose ends are told one by one. Chosen: more push the table off a screen."""
+"""Most nodes of a run whose ends are listed one by one. Chosen: more push the table off a screen."""
 
 
 CLOCK_SLACK_S: Final = 60.0
-"""By how much a clock that was set meanwhile may make a process look younger than its lock."""
+"""Seconds by which a clock that was set meanwhile may make a process look younger than its lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signs:
-    """What a node's folder shows of its process."""
+    """What a node's folder shows about its process."""
 
     held: bool | None = None
-    """Whether a process holds the folder; None: there is no lock to tell by."""
+    """Whether a process holds the folder; None: there is no lock file."""
     beat: float | None = None
     """The newest heartbeat, in Unix seconds."""
     pid: int | None = None
-    """The process that holds it, or did last."""
+    """The process that holds the folder, or held it last."""
 
 
 def look(folder: Path) -> Signs:
-    """The signs in a node's folder."""
+    """Return the signs of life in a node's folder."""
     path = folder / LOCK
     try:
         beat, words = path.stat().st_mtime, path.read_bytes()[:32]
@@ -64,10 +64,10 @@ def look(folder: Path) -> Signs:
 
 
 def judge(node: NodeProgress, signs: Signs, now: float) -> None:
-    """Correct what the events say of a node by the signs of its process."""
+    """Correct a node's state, as its events give it, by the signs of its process."""
     node.heartbeat = max((each for each in (node.updated_at, signs.beat) if each is not None), default=None)
     if signs.held and node.pid is not None and signs.pid not in (None, node.pid):
-        node.state = "starting"  # another process than the one whose events these are
+        node.state = "starting"  # another process than the one that wrote these events
     elif node.state == "dead" and signs.held:
         node.state = "starting"
     elif node.over:
@@ -82,13 +82,13 @@ def judge(node: NodeProgress, signs: Signs, now: float) -> None:
 async def beat(folder: Path) -> None:
     """Give a heartbeat every HEARTBEAT_S, until cancelled. The caller holds the folder."""
     while True:
-        with suppress(OSError):  # whoever removes the lock does without
+        with suppress(OSError):  # without a lock file there is no heartbeat
             os.utime(folder / LOCK)
         await trio.sleep(HEARTBEAT_S)
 
 
 def words(node: NodeProgress, now: float) -> str:
-    """How and when a node ended, or since when it is silent; empty where it runs or starts."""
+    """Return how and when a node ended, or since when it is silent; empty where it runs or starts."""
     done = f"round {node.rounds_done} of {node.rounds}" if node.rounds else f"round {node.rounds_done}"
     at = f" {ago(now - node.ended_at)}" if node.ended_at is not None else ""
     why = "; ".join(part for part in (node.error, node.hint) if part)
@@ -102,8 +102,8 @@ def words(node: NodeProgress, now: float) -> str:
 
 
 def lines(nodes: Iterable[tuple[Path | None, NodeProgress]], now: float) -> Iterator[str]:
-    """Of the nodes that do not run, each with its folder, if it lies here: how each ended, and then the commands that
-    go on."""
+    """Yield how each node that does not run ended, and then the commands that resume them. Each node comes with its
+    folder, if that is on this machine."""
     nodes = list(nodes)
     told = [(node.name, its) for _, node in nodes if (its := words(node, now))]
     for name, its in told[:MAX_TOLD]:
@@ -115,7 +115,7 @@ def lines(nodes: Iterable[tuple[Path | None, NodeProgress]], now: float) -> Iter
 
 
 def _full_disks(folders: set[Path]) -> Iterator[str]:
-    """A node whose disk is full says on its terminal why it ended, and in no file."""
+    """Yield a line for each full disk: a node that ended for it could say so on its terminal only, and in no file."""
     for folder in sorted(folders)[:MAX_TOLD]:
         if 0 <= disk_free(folder) < FULL_BYTES:
             yield f"the disk of {folder} is full: free some space first"
@@ -143,9 +143,9 @@ def ago(seconds: float) -> str:
 
 
 def lives(lock: Path) -> bool:
-    """Whether the process that took the lock is there. The lock itself is not tried: a node that starts at that moment
-    would find it taken. The number may belong to a younger process by now, or to one whose parent has not yet asked how
-    it ended."""
+    """Return whether the process that took the lock is alive. The lock itself is not tried: a node that starts at that
+    moment would find it taken. The process id may belong to a younger process by now, or to an ended one that its
+    parent has not yet waited for."""
     try:
         process = psutil.Process(int(lock.read_text()))
         young = process.create_time() > lock.stat().st_mtime + CLOCK_SLACK_S

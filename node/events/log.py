@@ -1,11 +1,11 @@
-"""The node's event log: one JSON object a line in `events.jsonl`, and the same to whoever listens in the process.
+"""The node's event log: one JSON object a line in `events.jsonl`, and the same events for listeners in the process.
 
-Events are typed (event_types.py), and records on disk: JSON objects with `ts` (Unix seconds) and `event`. Secrets are
-hidden before anybody hears of an event (redaction.py). Why this is no logger of structlog's: docs/decisions/0031.
+Events are typed (event_types.py). On disk they are records: JSON objects with `ts` (Unix seconds) and `event`. Secrets
+are hidden before an event is written or passed on (redaction.py). docs/decisions/0031 says why this is not a structlog
+logger.
 
 The log never ends a run: when the disk is full it warns once on stderr, and tries again with every further event. Nor
-does it fill the disk: at MAX_BYTES the file becomes `events.1.jsonl`, in the place of the one before, and a new one is
-begun.
+does it fill the disk: at MAX_BYTES the file becomes `events.1.jsonl`, replacing an older one, and a new file is begun.
 """
 
 import json
@@ -26,7 +26,7 @@ from node.system.safe_io import say
 Sink: TypeAlias = Callable[[Event], None]
 
 MAX_BYTES = 256 << 20
-"""Of one file: 200,000 rounds among a few neighbours; two such files still fit on a small disk."""
+"""Most bytes of one file: 200,000 rounds among a few neighbours. Two such files still fit on a small disk."""
 
 
 class EventLog:
@@ -40,14 +40,14 @@ class EventLog:
         clock: Callable[[], float] = time.time,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """Append to `path`. RunError when it cannot be opened."""
+        """Append to `path`. Raises RunError when it cannot be opened."""
         self.path = path
         self._sinks = list(sinks)
         self._clock = clock
         self._max_bytes = max_bytes
         self._warned = False
         self.redact = Redactor()
-        """Knows what must never be told; whoever comes to hold a secret lets it learn that."""
+        """Hides the secrets that it has learned; code that obtains a secret must call its `learn`."""
         try:
             self._open()
         except OSError as error:
@@ -70,7 +70,7 @@ class EventLog:
         return clean
 
     def close(self) -> None:
-        """Close the file; what comes after is passed on to the sinks alone."""
+        """Close the file; later events go only to the sinks."""
         try:
             self._file.close()
         except OSError as error:  # the last bytes did not fit
@@ -85,7 +85,7 @@ class EventLog:
     def _open(self) -> None:
         self._file: IO[bytes] = self.path.open("ab")
         self._bytes = self._file.tell()
-        if self._bytes and not _ends_whole(self.path):  # a crash cut the last line short: it costs only itself
+        if self._bytes and not _ends_whole(self.path):  # a crash cut the last line short: only that line is lost
             self._append(b"\n")
 
     def _write(self, line: bytes) -> None:
@@ -112,12 +112,12 @@ class EventLog:
     def _warn(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
-            # Where stderr is a file it may well lie on the same full disk, and then nobody can be told.
+            # Where stderr is a file it may lie on the same full disk: then no warning is possible.
             say(sys.stderr, f"warning: {self.path}: {error.strerror}; going on without the event log\n")
 
 
 class JsonSink:
-    """Events as JSON lines on a stream. A reader that has gone away ends the sink, and nothing else."""
+    """Writes events as JSON lines on a stream. When its reader has gone away only the sink ends."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream: IO[str] | None = stream
@@ -129,18 +129,18 @@ class JsonSink:
 
 
 def to_line(record: Mapping[str, object]) -> str:
-    """The record as one line of strict JSON: a NaN or Inf becomes null, a path its text."""
+    """Return the record as one line of strict JSON: a NaN or Inf becomes null, a path its text."""
     return json.dumps(_finite(record), default=str, ensure_ascii=False, separators=(", ", ": ")) + "\n"
 
 
 def event_in(line: str | bytes) -> Event | None:
-    """The event that a line holds; None when it holds none that this release knows."""
+    """Return the event in a line; None when it holds none that this release knows."""
     record = from_line(line)
     return None if record is None else parse(record)
 
 
 def from_line(line: str | bytes) -> Record | None:
-    """The record that a line holds; None when it holds none (a line cut short by a crash, another program's print)."""
+    """Return the record in a line; None when it holds none (a line cut short by a crash, another program's output)."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -149,17 +149,17 @@ def from_line(line: str | bytes) -> Record | None:
 
 
 def older(path: Path) -> Path:
-    """Where a full log is kept: `events.1.jsonl` for `events.jsonl`."""
+    """Return where a full log is kept: `events.1.jsonl` for `events.jsonl`."""
     return path.with_name(f"{path.stem}.1{path.suffix}")
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Every event in a log, the older file's first, one by one; lines that hold none are passed over, as are files."""
+    """Yield every event in a log, the older file's first. Lines without an event and missing files are skipped."""
     yield from (event for record in read_records(path) if (event := parse(record)) is not None)
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The same as records, those of other releases among them."""
+    """Yield every record in a log, the older file's first, those of other releases included."""
     for file in (older(path), path):
         with suppress(FileNotFoundError), file.open("rb") as lines:
             yield from (record for line in lines if (record := from_line(line)) is not None)

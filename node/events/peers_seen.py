@@ -1,4 +1,4 @@
-"""What a node's events tell of its peers: who is here, how stale, in how many averages, what was refused of whom."""
+"""A node's peers by its events: which are connected, how stale, in how many averages, and what was refused."""
 
 from typing import Any
 
@@ -15,15 +15,16 @@ from node.events.event_types import (
 )
 
 MAX_PEERS = 256
-"""As many as the network counts by name (gossip.core.api.MAX_COUNTED_PEERS); those that left long ago go first."""
+"""Most peers kept: as many as the network counts by name (gossip.core.api.MAX_COUNTED_PEERS). Those that left longest
+ago are dropped first."""
 
 Peers = dict[str, dict[str, Any]]
-"""By peer id: `here`, `staleness` (rounds, as of the newest average), `weight`, `averages` (rounds in which its model
-was averaged), `rejected` (by reason) and `banned`. A running node adds what it knows of the moment: `record.peers`."""
+"""By peer id: `here`, `staleness` (rounds, at the newest average), `weight`, `averages` (rounds in which its model was
+averaged), `rejected` (by reason) and `banned`. A running node adds its current values: `record.peers`."""
 
 
 def observe(peers: Peers, event: Event) -> None:
-    """Take up one event; those that are about nobody are passed over."""
+    """Apply one event; events without a peer are ignored."""
     match event:
         case Started():
             peers.clear()
@@ -41,7 +42,7 @@ def observe(peers: Peers, event: Event) -> None:
 
 
 def seen(peers: Peers, peer: str) -> dict[str, Any]:
-    """What is known of a peer, to be added to."""
+    """Return the entry of a peer, which the caller may change."""
     if peer not in peers and len(peers) >= MAX_PEERS:
         gone = next((name for name, it in peers.items() if not it["here"]), next(iter(peers)))
         del peers[gone]

@@ -1,6 +1,6 @@
-"""A node's state as its events tell it: what the live table, `/status`, `p2ptrain status` and the end report show.
+"""A node's state by its events, as the live table, `/status`, `p2ptrain status` and the end report show it.
 
-It is fed with events and nothing else, so a recorded `events.jsonl` gives the same picture as a running node.
+It depends on events only, so a recorded `events.jsonl` gives the same state as a running node.
 """
 
 from collections.abc import Sequence
@@ -29,34 +29,34 @@ from node.events.event_types import (
 )
 
 _COUNTS = ("steps", "neighbours", "members", "payload_bytes_sent", "payload_bytes_received", "accepted", "rejected")
-"""Of this process alone, like `rejected_by`; tokens are the run's, and a round event has them whole."""
+"""Counts of this process only, like `rejected_by`; tokens are the run's, and a round event has their total."""
 
 MAX_WARNINGS = 20
 """The newest warnings kept for display; a screen shows fewer."""
 
 MAX_OWN = 16
-"""Of the task's own metrics, as `p2ptrain.tasks.metrics.MAX_METRICS`, which only who has torch can ask."""
+"""Most own metrics of a task: `p2ptrain.tasks.metrics.MAX_METRICS`, which cannot be imported without torch."""
 
 MAX_EVALUATIONS = 8
-"""Of a node, so that those of nodes that are not level can be compared at a round that all have evaluated. Chosen:
-nodes are a few rounds apart, and evaluations as far or further."""
+"""Evaluations kept of each node, so that nodes at different rounds can be compared at one that all have evaluated.
+Chosen: nodes are a few rounds apart, and evaluations as far or further."""
 
 
 @dataclass
 class NodeProgress:
-    """Where a node stands. Counts are totals since its process started; a restart begins them anew.
+    """A node's state. Counts are totals since its process started; a restart resets them.
 
-    What a process tells before it has `started` (its checkpoint's round, warnings) is kept over that event.
+    Events before `started` (its checkpoint's round, warnings) keep their effect after it.
     """
 
     name: str = ""
     state: str = "starting"
-    """starting, running, finished, interrupted, failed; of its process (events/liveness.py) dead, which is over without
-    a word, or silent, which is alive without news."""
+    """starting, running, finished, interrupted, failed; by its process (events/liveness.py) dead, which ended without
+    an event, or silent, which is alive without a heartbeat."""
     started_at: float | None = None
     updated_at: float | None = None
     heartbeat: float | None = None
-    """The newest sign of life, in Unix seconds: of an event, or of its process as it was looked at."""
+    """The newest sign of life, in Unix seconds: an event, or the heartbeat of its process."""
     ended_at: float | None = None
     """When it finished, failed, was interrupted, or was last alive; None while it runs."""
     pid: int | None = None
@@ -65,7 +65,7 @@ class NodeProgress:
     addresses: list[str] = field(default_factory=list)
     metrics_url: str | None = None
     token_file: str | None = None
-    """Holds the token that the node's page wants, if it wants one."""
+    """The file of the token that the node's page wants, if it wants one."""
     run_dir: str | None = None
     """The node's folder."""
     device: str = ""
@@ -92,14 +92,14 @@ class NodeProgress:
     metric: str = ""
     """What losses are measured in."""
     units: dict[str, str] = field(default_factory=dict)
-    """Of `own`, where the task names them."""
+    """Units of `own`, where the task names them."""
     evaluations: list[tuple[int, float | None]] = field(default_factory=list)
-    """The newest MAX_EVALUATIONS: after how many rounds, and the loss."""
+    """The newest MAX_EVALUATIONS evaluations: after how many rounds, and the loss."""
     neighbours: int = 0
     members: int = 0
     closed_by: str = ""
     payload_bytes: int = 0
-    """Of the newest update."""
+    """Size of the newest update."""
     payload_bytes_sent: int = 0
     payload_bytes_received: int = 0
     accepted: int = 0
@@ -108,32 +108,32 @@ class NodeProgress:
     consensus_distance: float | None = None
     utilization: float | None = None
     rung: str = ""
-    """What the compressor `adaptive` made the newest update with."""
+    """The codec with which the compressor `adaptive` made the newest update."""
     link_bytes_per_s: float | None = None
-    """Of updates to the slowest neighbour that a quorum waits for."""
+    """Speed of updates to the slowest neighbour that a quorum waits for."""
     updates_in_time: float | None = None
     """Share of the neighbours' updates, over the newest rounds (training/in_time.py)."""
     exchange_s: float | None = None
     """How long the exchange of a round's updates takes, with a quorum of the neighbours."""
     learning_rate: float | None = None
-    """Of the newest step."""
+    """Learning rate of the newest step."""
     rss_bytes: int | None = None
     """Memory of its process."""
     inner_steps: int = 0
-    """Steps that the next round is to have."""
+    """Planned steps of the next round."""
     checkpoint: str | None = None
     checkpoint_round: int | None = None
     warnings: list[str] = field(default_factory=list)
     peers: peers_seen.Peers = field(default_factory=dict)
     loop_lag_s: float | None = None
-    """Of the event loop, as the node itself says when it is asked; no event tells it."""
+    """Lag of the event loop, as the node itself answers when asked; no event has it."""
     error: str | None = None
     hint: str | None = None
     """What to do about the error."""
     summary: dict[str, Any] | None = None
 
     def observe(self, event: Event) -> None:
-        """Take up one event; those that say nothing of where the node stands are passed over."""
+        """Apply one event; events that do not change the node's state are ignored."""
         self.updated_at = event.ts
         peers_seen.observe(self.peers, event)
         match event:
@@ -167,11 +167,11 @@ class NodeProgress:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be expected of it."""
+        """Return whether the node has ended."""
         return self.state in {"finished", "interrupted", "failed", "dead"}
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field, as JSON has it."""
+        """Return every field as JSON values."""
         return asdict(self)
 
     def _begin(self, event: Started) -> None:
@@ -194,7 +194,7 @@ class NodeProgress:
         if self.first_round is None:
             self.first_round, self.first_round_at = event.round, event.ts
         self.last_round_at = event.ts
-        if event.rejected_by_reason is not None:  # whole: the events `rejected` are thinned out
+        if event.rejected_by_reason is not None:  # complete counts: the events `rejected` are thinned out
             self.rejected_by = dict(event.rejected_by_reason)
         self.neighbours, self.members, self.closed_by = event.neighbours, event.members, event.closed_by
         self.payload_bytes_sent, self.payload_bytes_received = event.payload_bytes_sent, event.payload_bytes_received
@@ -228,13 +228,13 @@ T = TypeVar("T", int, float)
 
 
 def _newest(told: T | None, known: T | None) -> T | None:
-    """What was told; where nothing was (a number that is not finite, or not known), what is known from before."""
+    """Return the reported value; the one known before where none was reported (a number not finite, or not known)."""
     return known if told is None else told
 
 
 def common_evaluation(nodes: Sequence[NodeProgress]) -> tuple[int, float] | None:
-    """The newest round after which all of `nodes` evaluated their models, and the mean of these losses. None where
-    there is no such round. The dead, and who has evaluated nothing, are left out."""
+    """Return the newest round after which all of `nodes` evaluated their models, and the mean of these losses; None
+    where there is no such round. Dead nodes, and nodes without an evaluation, are left out."""
     told = [dict(node.evaluations) for node in nodes if node.evaluations and node.state not in {"dead", "failed"}]
     common = set.intersection(*map(set, told)) if told else set()
     finite = [after for after in common if all(each[after] is not None for each in told)]

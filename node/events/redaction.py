@@ -1,12 +1,12 @@
-"""No secret leaves by a log: what every event and every line of the libraries passes before it is written or shown.
+"""Redaction of secrets: every event and every log line of a library passes it before it is written or shown.
 
-Two nets. What this process was told to keep (its key's seed, the passphrase, the pre-shared key, the invite, the page's
-token) is known by value, and goes in whatever form it comes: as text, hex, base64, or as Python writes bytes. What it
-was not told of is known by its form: invites, keys in the files' own formats, the words after `token=` and the like.
+There are two filters. Secrets of this process (its key's seed, the passphrase, the pre-shared key, the invite, the
+page's token) are known by value, and are hidden in any form: as text, hex, base64, or as Python writes bytes. Other
+secrets are recognized by their form: invites, keys in the files' own formats, the words after `token=` and the like.
 
-A `Redactor` is a processor of structlog's, which is how library_logs.py uses it; the event log calls `fields` itself.
-What is known by value alone, and is shorter than LEAST_ANYWHERE, goes only where it stands as a word of its own: a
-passphrase `a` must not take every letter along. Names of events and of peers are no text of others, and stay.
+A `Redactor` is a structlog processor, as which library_logs.py uses it; the event log calls `fields` itself. A secret
+that is known only by value and is shorter than LEAST_ANYWHERE is hidden only as a whole word: a passphrase `a` must not
+hide every letter a. Names of events and of peers are not text from others, and are kept.
 """
 
 import base64
@@ -19,15 +19,15 @@ from urllib.parse import quote
 HIDDEN = "[secret]"
 
 LEAST_ANYWHERE = 8
-"""Characters from which on a known secret is looked for inside of words, too."""
+"""Length in characters from which on a known secret is hidden inside words, too."""
 
 SECRET_KEYS = frozenset(
     ["api_key", "authorization", "cookie", "invite", "passphrase", "password", "private_key", "psk", "secret", "token"]
 )
-"""Fields whose value is hidden whatever it is. A run's `seed` is public: members must agree on it."""
+"""Fields whose value is always hidden. A run's `seed` is public: members must agree on it."""
 
 _HIDES_NOTHING = frozenset({int, float, bool, type(None)})
-"""Types whose values are no text."""
+"""Types whose values hold no text."""
 
 _VALUE = r"(?:b?\"[^\"]*\"|b?'[^']*'|[^\s\"',;&}\])]+)"
 _NAMES = r"passphrase|password|passwd|psk|secret|token|api[_-]?key|private[_-]?key"
@@ -46,7 +46,7 @@ _FORMS = re.compile(
     ),
     re.IGNORECASE | re.DOTALL,
 )
-"""Of a group with a name the name stays, so that one can see what was hidden."""
+"""Patterns of secrets. The text of a named group is kept, to show what was hidden."""
 
 
 class Redactor:
@@ -58,30 +58,30 @@ class Redactor:
         self.learn(*secrets)
 
     def learn(self, *secrets: str | bytes | None) -> None:
-        """From now on hide these; what is empty or None hides nothing."""
+        """Hide these from now on; empty ones and None hide nothing."""
         self._forms.update(form for secret in secrets if secret for form in _forms_of(secret))
         longest_first = sorted(self._forms, key=len, reverse=True)
         self._known = re.compile("|".join(map(_pattern, longest_first))) if longest_first else None
 
     def text(self, text: str) -> str:
-        """The text without its secrets."""
+        """Return the text without its secrets."""
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
         return _FORMS.sub(_hidden, text)
 
     def fields(self, fields: Mapping[str, object]) -> dict[str, Any]:
-        """The same names with what they hold, secrets hidden at any depth."""
+        """Return the fields with secrets hidden at any depth."""
         return {
             str(name): HIDDEN
             if value and str(name).lower() in SECRET_KEYS
             else value
-            if type(value) in _HIDES_NOTHING  # most values of a round, at half the time
+            if type(value) in _HIDES_NOTHING  # most values of a round event: this halves the time
             else self._value(value)
             for name, value in fields.items()
         }
 
     def __call__(self, _logger: object, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-        """A processor of structlog's."""
+        """Redact as a structlog processor."""
         return self.fields(event)
 
     def _value(self, value: object) -> object:
@@ -93,7 +93,9 @@ class Redactor:
             return self.fields(value)
         if isinstance(value, list | tuple):
             return [self._value(inner) for inner in value]
-        shown = self.text(str(value))  # what JSON has not is written as its text; it stays itself where that is clean
+        shown = self.text(
+            str(value)
+        )  # a value that JSON lacks is written as its text; it is kept where that text is clean
         return value if isinstance(value, PurePath) and shown == str(value) else shown
 
 
@@ -103,7 +105,7 @@ def _hidden(match: re.Match[str]) -> str:
 
 
 def _forms_of(secret: str | bytes) -> Iterator[str]:
-    """How a secret may be written. Of a line all that stands on it, without the blanks around it."""
+    """Yield the ways in which a secret may be written, without the blanks around it."""
     raw = secret.encode() if isinstance(secret, str) else secret
     try:
         text = raw.decode().strip()

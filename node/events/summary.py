@@ -1,4 +1,4 @@
-"""What a finished run says of itself: `summary.json` of a node and of a swarm. Other programs read these keys."""
+"""The summary of a finished run: `summary.json` of a node and of a swarm. Other programs read these keys."""
 
 import json
 import math
@@ -31,7 +31,7 @@ class NodeSummary:
     payload_bytes_sent: int
     payload_bytes_received: int
     dense_bytes_equivalent: int
-    """What exchanging the fp32 parameters as often would have sent."""
+    """Bytes that as many exchanges of the fp32 parameters would have sent."""
     compression_ratio: float | None
     """dense_bytes_equivalent / payload_bytes_sent; None when nothing was sent."""
     updates_accepted: int
@@ -41,18 +41,18 @@ class NodeSummary:
     compressor: str
     resumed_from: str | None = None
     updates_in_time: float | None = None
-    """Share of the neighbours' updates that arrived before the phase after their round had ended; of the last process
-    alone. None without neighbours, and in summaries of older releases."""
+    """Share of the neighbours' updates that arrived before the end of the phase after their round, in the last process
+    only. None without neighbours, and in summaries of older releases."""
     eval_round: int | None = None
-    """After how many rounds eval_loss_last was measured. None where it was not, and in summaries of older releases."""
+    """Rounds after which eval_loss_last was measured. None where it was not, and in summaries of older releases."""
     own: dict[str, float] = field(default_factory=dict)
-    """The task's own metrics, measured with it."""
+    """The task's own metrics, measured with eval_loss_last."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmTotals:
-    """The honest nodes together: losses are their means (the last ones those after the same, newest round alone), the
-    distance is between their final models."""
+    """The honest nodes together. Losses are their means (the last losses only of those after the same, newest round);
+    the distance is between their final models."""
 
     eval_loss_first: float | None
     eval_loss_last: float | None
@@ -68,14 +68,14 @@ class SwarmTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmSummary:
-    """What `p2ptrain up` leaves: every node that finished, and the swarm."""
+    """The summary that `p2ptrain up` writes: every node that finished, and the swarm."""
 
     nodes: tuple[NodeSummary, ...]
     swarm: SwarmTotals
 
 
 def to_json(summary: NodeSummary | SwarmSummary) -> dict[str, Any]:
-    """As JSON has it: a loss that is no number (every step of a phase was skipped) is null."""
+    """Return the summary as JSON values: a NaN loss (every step of a phase was skipped) becomes null."""
     return {key: _finite(value) for key, value in asdict(summary).items()}
 
 
@@ -88,12 +88,12 @@ def _finite(value: Any) -> Any:  # JSON values
 
 
 def write_atomic(summary: NodeSummary | SwarmSummary, path: Path) -> None:
-    """Write `summary.json` whole or not at all. RunError when the disk does not take it."""
+    """Write `summary.json` whole or not at all. Raises RunError when the disk does not take it."""
     write_bytes(path, (json.dumps(to_json(summary), indent=2, allow_nan=False, default=str) + "\n").encode())
 
 
 def read_node_summary(path: Path) -> NodeSummary | None:
-    """A node's summary; None when it never wrote one. UsageError when the file is something else."""
+    """Return a node's summary; None when it never wrote one. Raises UsageError when the file is something else."""
     try:
         raw = json.loads(path.read_bytes())
         return NodeSummary(
@@ -110,13 +110,13 @@ _LATER = frozenset({"updates_in_time", "eval_round", "own"})
 
 
 def last_evaluation(summaries: Sequence[NodeSummary]) -> float | None:
-    """Mean of the last held-out losses of the nodes that measured theirs after the most rounds: one that was measured
-    earlier is of a model that the others have left behind."""
+    """Return the mean of the last held-out losses, over the nodes that measured theirs after the most rounds: an
+    earlier one is of an older model than the others'."""
     newest = max((each.eval_round for each in summaries if each.eval_round is not None), default=None)
     return mean([each.eval_loss_last for each in summaries if each.eval_round == newest])
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """The mean of those that are there."""
+    """Return the mean of the values that are not None."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None

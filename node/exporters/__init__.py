@@ -28,7 +28,7 @@ for _name, _member in _BUILT_IN.items():
 
 
 def check(names: Sequence[str]) -> None:
-    """UsageError for a name that no exporter has, and for one whose package is not installed."""
+    """Raise UsageError for a name that no exporter has, and for one whose package is not installed."""
     for name in names:
         if name not in EXPORTERS.names():
             known = ", ".join(EXPORTERS.names())
@@ -46,18 +46,18 @@ def _is_there(module: str) -> bool:
 
 @dataclass
 class Ending:
-    """How long exporters have to write what is left. Its user says when nobody is in a hurry."""
+    """How long exporters have to write what is left. A caller notes when there is more time."""
 
     within_s: float = CLOSE_S
 
     def finished(self) -> None:
-        """The node has done all its rounds."""
+        """Note that the node has done all its rounds, so there is more time."""
         self.within_s = FINISHED_S
 
 
 @contextmanager
 def exporting(names: Sequence[str], emit: EventLog, node_dir: Path) -> Iterator[Ending]:
-    """Tell the exporters of every event that comes within. A name that is given twice counts once."""
+    """Pass every event of this block to the exporters. A name that is given twice counts once."""
     about = About(folder=node_dir, run=node_dir.absolute().parent.name, node=node_dir.name)
     pumps = [
         Pump(name, partial(EXPORTERS.get, name, about=about), lambda words: _warn(emit, words))

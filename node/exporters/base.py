@@ -1,8 +1,8 @@
-"""What an exporter is: a listener to a node's events that tells another program of them, in words of its own.
+"""An exporter listens to a node's events and passes them to another program, in that program's format.
 
-It runs in a thread of its own (pump.py), so it may block on a disk or a network, and may raise: training does neither.
-Its library is imported when it is built, there, and not before. Members: `tensorboard`, `wandb`, `otel`; a package of
-yours adds one by the entry point `p2ptrain.exporters`.
+It runs in a thread of its own (pump.py), so it may block on a disk or a network, and may raise, without affecting
+training. Its library is imported in that thread when it is built, and not before. There are `tensorboard`, `wandb` and
+`otel`; another package adds one by the entry point `p2ptrain.exporters`.
 """
 
 import math
@@ -16,10 +16,10 @@ from node.events.event_types import Record
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Of whom it tells."""
+    """The node whose events are exported."""
 
     folder: Path
-    """The node's; what an exporter writes goes into a folder of its own name there."""
+    """The node's folder; an exporter writes into a folder of its own name there."""
     run: str
     """The run's name: that of the folder above."""
     node: str
@@ -30,20 +30,20 @@ class Exporter(Protocol):
     """Built as `Exporter(about)`. Called by one thread."""
 
     needs: ClassVar[str]
-    """The module without which it cannot be: `p2ptrain[NAME]` has it. Empty: none."""
+    """The module that it needs: `p2ptrain[NAME]` has it. Empty: none."""
 
     def export(self, record: Record, /) -> None:
-        """Take up one event, as a line of `events.jsonl` has it; unknown ones and missing fields are passed over. May
-        raise whatever its library does."""
+        """Export one event, as a line of `events.jsonl` has it; unknown events and missing fields are ignored. May
+        raise any exception of its library."""
 
     def close(self) -> None:
         """Write and send what is left. Nothing comes after it."""
 
 
 def numbers(record: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """What a `round` or `evaluated` event measured: the event's own names, `rejected/REASON`, `energy_j/SOURCE` and
-    `own/NAME` (the task's metrics), and `staleness` as that of the most stale member. What is not finite stays so: both
-    libraries know NaN."""
+    """Yield what a `round` or `evaluated` event measured: the event's own names, `rejected/REASON`, `energy_j/SOURCE`
+    and `own/NAME` (the task's metrics), and as `staleness` that of the most stale member. Values that are not finite
+    are kept: both libraries know NaN."""
     for name, value in record.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in {"ts", "round", "rounds"}:
             yield name, float(value)
@@ -57,7 +57,7 @@ def numbers(record: Mapping[str, object]) -> Iterator[tuple[str, float]]:
 
 
 def round_of(record: Mapping[str, object]) -> int | None:
-    """The round that the numbers of an event belong to; None: it has none to tell."""
+    """Return the round to which the numbers of an event belong; None where it has none."""
     told = record.get("round")
     if (
         record.get("event") not in {"round", "evaluated"}

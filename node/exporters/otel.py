@@ -1,5 +1,5 @@
 """OpenTelemetry: a trace for every round, sent by OTLP over HTTP to OTEL_EXPORTER_OTLP_ENDPOINT (default: this machine,
-port 4318), with the headers and timeout that its other variables name.
+port 4318), with the headers and timeout of its other variables.
 
     round       from the round's first step to its close
       train       its steps; the round before it is closed meanwhile, so that traces overlap
@@ -7,8 +7,8 @@ port 4318), with the headers and timeout that its other variables name.
       collect     the neighbours' updates are waited for
       aggregate   they are aggregated, and the outer step is taken
 
-Times are worked out from the event of a closed round, in the node's own clock. What happened to neighbours since the
-last one (refused, banned, lost, come) are the round's span events.
+Times are computed from the event of a closed round, in the node's own clock. Events of neighbours since the last one
+(refused, banned, lost, arrived) are the round's span events.
 """
 
 import math
@@ -35,21 +35,21 @@ from node.events.event_types import (
 from node.exporters.base import About, numbers
 
 MAX_NOTES = 64
-"""Of events between two rounds: a span's own limit is 128."""
+"""Most events kept between two rounds: a span's own limit is 128."""
 
 NOTES = (NeighbourUp, NeighbourLost, Rejected, Banned, Equivocation, Throttled, WarningEvent, Joined)
-"""Events that become those of a round's span."""
+"""Events that become span events of a round."""
 
 TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
 TIMEOUT_S = 2.0
-"""For a round's spans to be taken, retries included, unless one of TIMEOUTS says otherwise. The library's ten seconds
-are more than many a round: a collector that is down would be told of by a full queue, an hour later."""
+"""Seconds for sending a round's spans, retries included, unless one of TIMEOUTS says otherwise. The library's ten
+seconds are longer than many rounds: a collector that is down would be noticed by a full queue, an hour later."""
 
 NS = 1_000_000_000
 
 
 class OpenTelemetry:
-    """Sends a round's spans when it is closed, together."""
+    """Sends all spans of a round together when it is closed."""
 
     needs: ClassVar[str] = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 
@@ -63,7 +63,8 @@ class OpenTelemetry:
         self._notes: deque[Event] = deque(maxlen=MAX_NOTES)
 
     def export(self, record: Record, /) -> None:
-        """Remember who tells, and what happened; send the spans of a closed round. OSError when nobody takes them."""
+        """Remember the node and its events; send the spans of a closed round. Raises OSError when no collector takes
+        them."""
         event = parse(record)
         if isinstance(event, LearnerStarted):
             self._resource = {"service.instance.id": event.peer_id, "p2ptrain.task": event.task}
@@ -88,7 +89,7 @@ class OpenTelemetry:
         from opentelemetry.trace import set_span_in_context
 
         about = {"service.name": "p2ptrain", "p2ptrain.run": self._about.run, "p2ptrain.node": self._about.node}
-        # A provider of its own: a task of the user's may have set the global one up for itself.
+        # A provider of its own: a user's task may have set up the global one for itself.
         tracer = TracerProvider(resource=Resource.create(about | self._resource)).get_tracer("p2ptrain")
         parts = parts_of(event)
         began, ended = min(start for start, _ in parts.values()), int(event.ts * NS)
@@ -105,8 +106,8 @@ class OpenTelemetry:
 
 
 def parts_of(event: RoundClosed) -> dict[str, tuple[int, int]]:
-    """When each part of a round began and ended, in Unix nanoseconds. Parts that the event does not tell are left out;
-    `train` is always there, if only as a moment."""
+    """Return when each part of a round began and ended, in Unix nanoseconds. Parts that the event does not have are
+    left out; `train` is always there, possibly of no length."""
     trained = event if isinstance(event, RoundTrained) else None
     closing_began = int((event.ts - (_seconds(trained.close_s) if trained else 0.0)) * NS)
     steps_ns = int(_seconds(trained.step_s) * trained.steps * NS) if trained else 0

@@ -1,8 +1,8 @@
-"""Between the event log and an exporter: a queue with an end, and a thread that empties it.
+"""The pump between the event log and an exporter: a bounded queue, and a thread that empties it.
 
-The event loop only ever puts an event on the queue, which takes a microsecond. When the exporter is slower than the
-node, is stuck or fails, events are left out, the node says so once, and the exporter is tried again with every further
-event: a disk is cleaned up, a collector comes back.
+The event loop only puts events on the queue, which takes a microsecond. When the exporter is slower than the node, is
+stuck or fails, events are left out, and the node warns once. The exporter is tried again with every further event: the
+disk may be cleaned up, or the collector may run again.
 """
 
 import queue
@@ -15,19 +15,19 @@ from node.events.event_types import Event
 from node.exporters.base import Exporter
 
 MAX_WAITING = 1024
-"""Events: an hour of rounds of three seconds each, in a few MB."""
+"""Most events that wait: an hour of rounds of three seconds each, in a few MB."""
 
 CLOSE_S = 1.0
-"""For all exporters of a node together to write what is left: with the goodbye and the checkpoint before it, it is over
-within the five seconds that Ctrl-C promises."""
+"""Seconds for all exporters of a node together to write what is left: with the goodbye and the checkpoint before it,
+this is within the five seconds that Ctrl-C promises."""
 
 FINISHED_S = 20.0
-"""The same for a node whose rounds are done, which nobody is in a hurry to end: of a short run wandb, which takes three
-to four seconds to import and begin (measured, on two busy cores), has not told anything yet. `up` ends such a node
-after 30. Chosen."""
+"""The same for a node whose rounds are done, which has more time. In a short run wandb, which takes three to four
+seconds to import and begin (measured, on two busy cores), has not written anything by then. `up` ends such a node after
+30. Chosen."""
 
 WAKE_S = 1.0
-"""How often an idle exporter looks whether the node has ended while its queue was full."""
+"""Seconds between two checks by an idle exporter that the node has not ended while its queue was full."""
 
 
 class Pump:
@@ -36,7 +36,7 @@ class Pump:
     def __init__(
         self, name: str, build: Callable[[], Exporter], warn: Callable[[str], None], *, bound: int = MAX_WAITING
     ) -> None:
-        """Begins at once, in a thread of its own, with building the exporter."""
+        """Start a thread that first builds the exporter."""
         self.name = name
         self._build = build
         self._warn = warn
@@ -44,12 +44,12 @@ class Pump:
         self._trouble: str | None = None
         self._told = False
         self._closing = threading.Event()
-        # A daemon: an exporter that is stuck must not keep the process.
+        # A daemon thread: an exporter that is stuck must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=f"export-{name}", daemon=True)
         self._thread.start()
 
     def __call__(self, event: Event) -> None:
-        """Hand an event over, or leave it out."""
+        """Queue an event, or leave it out where the queue is full."""
         if self._closing.is_set():
             return
         try:
@@ -61,11 +61,11 @@ class Pump:
     def stop(self) -> None:
         """Take no more events, and begin to write what is left."""
         self._closing.set()
-        with suppress(queue.Full):  # then it wakes by itself
+        with suppress(queue.Full):  # then the thread wakes by itself
             self._waiting.put_nowait(None)
 
     def join(self, deadline: float) -> None:
-        """Wait until it has written what is left, until `deadline` (of time.monotonic()) at the latest."""
+        """Wait until everything left is written, until `deadline` (of time.monotonic()) at the latest."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         unfinished = self._thread.is_alive() and self._trouble is None
         if unfinished:
@@ -73,13 +73,13 @@ class Pump:
         self._tell(ended=unfinished)
 
     def is_done(self, deadline: float) -> bool:
-        """Whether everything is written, after waiting until `deadline` at the latest."""
+        """Wait until `deadline` at the latest, and return whether everything is written."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         return not self._thread.is_alive()
 
     def _tell(self, *, ended: bool = False) -> None:
         if self._trouble is not None and not self._told:
-            self._told = True  # before the words: they are an event themselves
+            self._told = True  # set it first: the warning is an event itself
             and_so = "" if ended else "; training goes on, with gaps in what it tells"
             self._warn(f"exporter {self.name}: {self._trouble}{and_so}")
 
@@ -89,7 +89,7 @@ class Pump:
             try:
                 exporter = exporter or self._build()
                 exporter.export(event.to_record())
-            except Exception as error:  # of a library, a disk, a network: whatever it is, it is no end of ours
+            except Exception as error:  # of a library, a disk, a network: none of these may end our node
                 self._trouble = self._trouble or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         try:
             if exporter is not None:
@@ -98,7 +98,7 @@ class Pump:
             self._trouble = self._trouble or f"{type(error).__name__} at its end: {' '.join(str(error).split())[:200]}"
 
     def _events(self) -> Iterator[Event]:
-        """What comes, until `stop`; then what is left."""
+        """Yield events as they arrive, until `stop`; then those that are left."""
         while True:
             try:
                 event = self._waiting.get(timeout=WAKE_S)
@@ -113,7 +113,8 @@ class Pump:
 def close_all(
     pumps: Iterable[Pump], *, within_s: float = CLOSE_S, tell: Callable[[str], None] = lambda words: None
 ) -> None:
-    """End them, all at once and all within so many seconds. `tell` is told of those that take longer than CLOSE_S."""
+    """Stop all pumps at the same time, within `within_s` seconds. `tell` is called with those that take longer than
+    CLOSE_S."""
     began = time.monotonic()
     deadline = began + within_s
     pumps = list(pumps)

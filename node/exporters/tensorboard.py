@@ -21,7 +21,7 @@ class TensorBoard:
         self._writer = SummaryWriter(log_dir=str(about.folder / "tensorboard"))
 
     def export(self, record: Record, /) -> None:
-        """Numbers of a round or an evaluation, as the settings what the node said at its start."""
+        """Write the numbers of a round or an evaluation, or the node's settings from its start."""
         step = round_of(record)
         if step is not None:
             for name, value in numbers(record):
@@ -31,7 +31,7 @@ class TensorBoard:
             self._writer.add_text(record["event"], text, walltime=record.get("ts"))
         else:
             return
-        self._writer.flush()  # whoever watches sees the round at once
+        self._writer.flush()  # the round is visible at once
 
     def close(self) -> None:
         """Write and send what is left; nothing comes after it."""

@@ -1,7 +1,7 @@
 """Weights & Biases, offline: a run's folder in `NODE/wandb/`, which `wandb sync FOLDER` uploads if its owner wants to.
 
-Nothing is sent: not the run, not errors of the library's own, not the machine's description or the command line. The
-mode is set here and not taken from WANDB_MODE: a variable that lies about must not make a node call home.
+Nothing is sent: not the run, not the library's own errors, not the machine's description or the command line. The mode
+is set here and not taken from WANDB_MODE: a forgotten variable must not make a node send data.
 """
 
 import os
@@ -14,7 +14,7 @@ _ABOUT_RUN = ("peer_id", "device", "parameters", "task", "aggregator", "compress
 
 
 class WeightsAndBiases:
-    """A process of the node is a run; those of one run folder are a group, those of one node have one name."""
+    """Each process of a node is a run. The runs of one run folder are a group, those of one node have one name."""
 
     needs: ClassVar[str] = "wandb"
 
@@ -38,7 +38,7 @@ class WeightsAndBiases:
         )
 
     def export(self, record: Record, /) -> None:
-        """Numbers of a round, joined by those of its evaluation; of the start what is trained and how."""
+        """Write the numbers of a round with those of its evaluation; at the start, what is trained and how."""
         step = round_of(record)
         if step is not None:
             self._run.log(dict(numbers(record)), step=step)

@@ -1,1 +1,1 @@
-"""Prometheus metrics: what events and readings become, and what Prometheus is to scrape."""
+"""Prometheus metrics of a node, from its events and from readings at the scrape."""

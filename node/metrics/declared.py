@@ -1,12 +1,12 @@
 """Every metric of a node, declared once: its name, what it means, where its value comes from, and its panel.
 
-From this table come what a node serves (node_metrics.py, live_metrics.py), the table of docs/operations.md#metrics
-(`make reference`), and the test that each panel is there and asks for its metric. To add one: a `Metric` here, the
-field of the event that it takes, and its panel in monitoring/dashboards/.
+Three things follow from this table: what a node serves (node_metrics.py, live_metrics.py), the table of
+docs/operations.md#metrics (`make reference`), and the test that each panel exists and queries its metric. To add a
+metric, add a `Metric` here, the field of the event that it takes, and its panel in monitoring/dashboards/.
 
-`help` is Prometheus' HELP; `page` says more where the page for operators does, and `wrong` when it looks wrong.
-`begins` has the labels' values that are known beforehand: they stand at 0 from the first scrape, since a series that
-appeared with its first event would hide that event from `rate()` and `increase()`, which see differences only.
+`help` is Prometheus' HELP; `page` replaces it on the page for operators where that says more, and `wrong` describes a
+bad value. `begins` has the label values that are known beforehand: they start at 0 at the first scrape. A series that
+appeared with its first event would hide that event from `rate()` and `increase()`, which see only differences.
 """
 
 from dataclasses import dataclass
@@ -53,14 +53,15 @@ PREFIX: Final = "p2ptrain_"
 
 @dataclass(frozen=True)
 class NoPanel:
-    """No panel shows the metric; why."""
+    """No panel shows the metric; `why` is the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric. `name`: without PREFIX and `_total` at its end. `panel`: "dashboard / title" of one to look at."""
+    """One metric. `name`: without PREFIX and a final `_total`. `panel`: "dashboard / title" of a panel that shows
+    it."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -72,12 +73,12 @@ class Metric:
     labels: tuple[str, ...] = ()
     begins: tuple[tuple[str, ...], ...] = ()
     of_training: bool = False
-    """Who does not train has no such series: at 0 it would look like that of a node that hangs, and count as one more
-    of which the others' share is."""
+    """Whether only nodes that train have the series. At 0 another node's would look like that of a node that hangs, and
+    would count in shares over all nodes."""
 
     @property
     def full_name(self) -> str:
-        """As Prometheus has it, but for a counter's `_total`."""
+        """Return the name in Prometheus, without a counter's `_total`."""
         return PREFIX + self.name
 
 
@@ -89,10 +90,10 @@ RECEIVED: Final = {"direction": "received"}
 DIRECTIONS: Final = (("sent",), ("received",))
 
 PEER_EVENTS: Final = ("up", "lost", "banned", "equivocation")
-"""What is counted of neighbours' comings and goings."""
+"""Counted events of neighbours."""
 
 INFO: Final = ("task", "aggregator", "compressor", "device", "role")
-"""What `started` says of a node that does not change, and alerts go by (an observer does not train)."""
+"""Constant fields of `started` that alerts use (an observer does not train)."""
 
 METRICS: Final[tuple[Metric, ...]] = (
     Metric(

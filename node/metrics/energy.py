@@ -1,11 +1,11 @@
-"""What training costs in energy: read off the machine's own counters, or estimated, and said which.
+"""Energy of training: read from the machine's own counters, or estimated, with the source named.
 
-    nvml       the GPU that the node trains on, as its driver counts (nvidia-ml-py); all of it, whoever uses it
+    nvml       the GPU that the node trains on, as its driver counts (nvidia-ml-py), other processes included
     rapl       the processors' packages (/sys/class/powercap), by this process's share of the machine's busy CPU time
     estimate   this process's CPU time, at so many watts for a busy core
 
-A node on a GPU has `nvml`, and `rapl` or `estimate` beside it for its processor. Where it trains on a GPU that does not
-say what it takes, it tells nothing: the processor's few watts would be taken for the whole.
+A node on a GPU has `nvml`, and also `rapl` or `estimate` for its processor. Where its GPU does not report its energy,
+the node reports none: the processor's few watts would be taken for the whole.
 """
 
 import os
@@ -18,28 +18,28 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import psutil
 
 if TYPE_CHECKING:
-    import torch  # a bootstrap node, which has these names in its metrics, does without
+    import torch  # a bootstrap node imports this module without torch
 
 SOURCES: Final = ("nvml", "rapl", "estimate")
 
 POWERCAP: Final = Path("/sys/class/powercap")
 
 Joules = Callable[[], float]
-"""A counter: only differences mean something. OSError when it cannot be read any more."""
+"""Reads a counter of joules, of which only differences matter. Raises OSError when it can no longer be read."""
 
 
 class CpuTimes(Protocol):
-    """Seconds of CPU time, since some moment."""
+    """Seconds of CPU time, since an arbitrary moment."""
 
     def own(self) -> float:
-        """Of this process, all threads."""
+        """Return the CPU time of this process, all threads."""
 
     def machine(self) -> float:
-        """Of the whole machine, all cores: what was not idle."""
+        """Return the busy CPU time of the whole machine, all cores."""
 
 
 class SystemTimes:
-    """As the operating system counts."""
+    """CPU times by the operating system."""
 
     def __init__(self) -> None:
         self._process = psutil.Process(os.getpid())
@@ -58,7 +58,8 @@ class SystemTimes:
 
 @dataclass(kw_only=True)
 class Meter:
-    """Energy since it was made, by source. A counter that fails is left out from then on: what it counted stays."""
+    """Measures energy since its construction, by source. A counter that fails is no longer read, but its sum is
+    kept."""
 
     counters: dict[str, Joules]
     _seen: dict[str, float] = field(default_factory=dict)
@@ -68,14 +69,14 @@ class Meter:
         self.joules()
 
     def joules(self) -> Mapping[str, float]:
-        """So much in all, by source; nothing where no counter is known."""
+        """Return the joules so far, by source; empty where there is no counter."""
         for source, read in list(self.counters.items()):
             try:
                 now = read()
             except OSError:
                 del self.counters[source]
                 continue
-            # A counter that begins anew (a driver is loaded again) is missed for one reading.
+            # A counter that restarts (its driver was loaded again) is ignored for one reading.
             step = max(0.0, now - self._seen.get(source, now))
             self._total[source] = self._total.get(source, 0.0) + step
             self._seen[source] = now
@@ -90,8 +91,8 @@ def meter_for(
     powercap: Path = POWERCAP,
     times: CpuTimes | None = None,
 ) -> Meter:
-    """What there is to be read for a node that trains on `device`. `watts`: of a busy core, for the estimate.
-    `nvml`: the module pynvml; by default the one that is installed, if any."""
+    """Return the meter of a node that trains on `device`, with the counters that can be read. `watts`: of a busy core,
+    for the estimate. `nvml`: the module pynvml; by default the installed one, if any."""
     times = times or SystemTimes()
     counters: dict[str, Joules] = {}
     if device.type != "cpu":
@@ -108,7 +109,7 @@ def meter_for(
 
 
 class _Share:
-    """Of what all packages took between two readings, the share of this process."""
+    """This process's share of the energy that all packages took between two readings."""
 
     def __init__(self, packages: Sequence[Joules], times: CpuTimes) -> None:
         self._packages, self._times = packages, times
@@ -127,8 +128,8 @@ class _Share:
 
 
 def _package(path: Path) -> Joules | None:
-    """A package's counter; None for a part of a package, and for what this user may not read (most Linux kernels since
-    2020 let root alone)."""
+    """Return a package's counter; None for a part of a package, and for one that this user may not read (most Linux
+    kernels since 2020 allow only root)."""
     if path.name.count(":") != 1:
         return None
     try:
@@ -140,7 +141,7 @@ def _package(path: Path) -> Joules | None:
     def read() -> float:
         nonlocal last, turns
         now = int((path / "energy_uj").read_text())
-        turns += now < last  # it goes round every hour or so
+        turns += now < last  # it wraps about every hour
         last = now
         return (turns * span + now) / 1e6
 
@@ -148,7 +149,7 @@ def _package(path: Path) -> Joules | None:
 
 
 def _gpu(device: "torch.device", nvml: Any) -> Joules | None:
-    """The GPU's counter; None without nvidia-ml-py, without NVIDIA's driver, or where the GPU has none."""
+    """Return the GPU's counter; None without nvidia-ml-py, without NVIDIA's driver, or where the GPU has none."""
     for module in _modules(nvml):
         with suppress(module.NVMLError):
             module.nvmlInit()
@@ -177,7 +178,7 @@ def _modules(nvml: Any) -> Iterator[Any]:
 
 
 def _uuid(device: "torch.device") -> str:
-    """By what NVML knows it: numbers differ where CUDA_VISIBLE_DEVICES hides some."""
+    """Return the GPU's id in NVML: device numbers differ where CUDA_VISIBLE_DEVICES hides some."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

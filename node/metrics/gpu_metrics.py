@@ -1,7 +1,7 @@
-"""Memory of the GPU that the node trains on, as gauges, read at each scrape; there are none where it trains elsewhere.
+"""Gauges of the memory of the GPU that the node trains on, read at each scrape; none where it trains elsewhere.
 
-The device is always named: torch's current one belongs to a thread, and a scrape is not answered in the one that
-trains; asked about another device, CUDA would begin to use it, at some hundred MB and a second on the event loop.
+The device is always named. torch's current device belongs to a thread, and a scrape is answered in another one than
+training. Asked about another device, CUDA would begin to use it: some hundred MB, and a second on the event loop.
 """
 
 from collections.abc import Callable
@@ -15,27 +15,27 @@ from node.metrics.declared import DECLARED
 
 @dataclass(frozen=True)
 class GpuUse:
-    """Of the device that the node trains on. None: it is none of CUDA's, or nobody can say."""
+    """Use of the device that the node trains on. None: it is not a CUDA device, or the value is not known."""
 
     share: float | None = None
-    """Of the last moment in which it computed, 0 to 1, as its driver says; wants nvidia-ml-py."""
+    """Recent share of time in which the device computed, 0 to 1, by its driver; needs nvidia-ml-py."""
     memory_bytes: int | None = None
-    """Held by this process."""
+    """Bytes held by this process."""
 
 
 def gpu_use(device: torch.device) -> GpuUse:
-    """How busy the device is, and how full: two calls to its driver, of microseconds."""
+    """Return how busy and how full the device is, by two calls of microseconds to its driver."""
     if device.type != "cuda":
         return GpuUse()
     try:
         share = torch.cuda.utilization(device) / 100
-    except Exception:  # no nvidia-ml-py, or an error of its own class, which cannot be named without it
+    except Exception:  # no nvidia-ml-py, or one of its errors, whose class cannot be named without it
         share = None
     return GpuUse(share, torch.cuda.memory_reserved(device))
 
 
 def register_gpu(registry: CollectorRegistry, device: torch.device) -> bool:
-    """Add the `p2ptrain_gpu_*` gauges, in bytes, if `device` is one of CUDA's; whether it was done."""
+    """Add the `p2ptrain_gpu_*` gauges, in bytes, if `device` is a CUDA device. Return whether they were added."""
     if device.type != "cuda":
         return False
     cuda = torch.cuda

@@ -1,7 +1,7 @@
-"""Metrics that are no events: what is so at the moment of the scrape, read there and then.
+"""Metrics that do not come from events: they are read at the moment of the scrape.
 
-Whoever owns the node says where to read (`watch`); until then nothing is known and all queues are empty. A scrape is
-answered on the event loop, where the network's tables may be read.
+The owner of the node sets the function that reads them (`watch`); until then nothing is known, and all queues are
+empty. A scrape is answered on the event loop, where the network's tables may be read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 REACHABILITY: tuple[str, ...] = get_args(Reachability)
 
 QUEUES: tuple[str, ...] = (*get_args(QueueName), "strategy", "closing", "corrections")
-"""The network's, then the node's own: see `node.Node.queues`."""
+"""Names of the network's queues, then of the node's own (`node.Node.queues`)."""
 
 REFUSALS: tuple[str, ...] = tuple(status.label for status in CircuitStatus if status is not CircuitStatus.OK)
-"""Why a relay refuses what it is asked for."""
+"""Reasons for which a relay refuses a request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """What is so now. `queues`: depth by name, of QUEUES."""
+    """Current values. `queues`: depth by name, of QUEUES."""
 
     reachability: str = "unknown"
     accepted: Mapping[str, int] = field(default_factory=dict)
-    """Updates taken of each neighbour that is here."""
+    """Updates accepted from each current neighbour."""
     read_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Of computing, that reading these took."""
+    """Seconds of computing that reading these took."""
     queues: Mapping[str, int] = field(default_factory=dict)
     blob_seconds: Durations = field(default_factory=Durations)
     drops: Mapping[str, int] = field(default_factory=dict)
@@ -45,43 +45,43 @@ class Readings:
     """Below 0: no graph is known."""
     relaying: Relaying = field(default_factory=Relaying)
     relay_limit: float = 0.0
-    """Bytes a second that it would relay at most; 0: it does not relay."""
+    """Bytes a second that the node relays at most; 0: it does not relay."""
     disk_free: int = -1
-    """Bytes that this user may still write where the run lies; below 0: not known."""
+    """Bytes that this user may still write on the run's disk; below 0: not known."""
 
 
 Known: TypeAlias = float | Mapping[str, float] | Durations
-"""One value, or one for each value of the metric's label, or a histogram's."""
+"""One value, or one for each value of the metric's label, or a histogram's values."""
 
 
 @dataclass(frozen=True)
 class Live:
-    """A metric's value is read at the scrape."""
+    """Source of a metric whose value is read at the scrape."""
 
     read: Callable[[Readings], Known]
 
 
 class LiveMetrics(Collector):
-    """Reads and shows; holds no values of its own."""
+    """Collector that reads its values at each scrape and stores none."""
 
     def __init__(self, metrics: Iterable["Metric"]) -> None:
-        """`metrics`: those whose source is Live; others are passed over."""
+        """Of `metrics` take those whose source is Live, and ignore the others."""
         self._read: Callable[[], Readings] = Readings
         self._live = [(each, source) for each in metrics for source in each.sources if isinstance(source, Live)]
 
     def watch(self, read: Callable[[], Readings]) -> None:
-        """From now on, ask `read` at every scrape."""
+        """Call `read` at every scrape from now on."""
         self._read = read
 
     def collect(self) -> Iterator[Family]:
-        """The families, with every label value that there is."""
+        """Yield the families, with every label value."""
         readings = self._read()
         for metric, source in self._live:
             yield _family(metric, source.read(readings))
 
 
 def _family(metric: "Metric", value: Known) -> Family:
-    """What Prometheus is told of one metric."""
+    """Return the Prometheus family of one metric."""
     if isinstance(value, Durations):
         return _histogram(metric, value)
     maker = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily

@@ -1,9 +1,9 @@
 """Prometheus metrics of one node, in a registry of its own: two nodes in one process do not mix.
 
-What they are is declared in declared.py, and how each is fed in sources.py. Most are fed by the node's events
-(`observe` is a sink of the EventLog), so that what Grafana shows is what `events.jsonl` says; the event loop's lag is
-measured here, and what belongs to the moment of a scrape is read at it (live_metrics.py). When a series was created is
-not told: it would double the page, and Prometheus makes nothing of it.
+They are declared in declared.py, and their sources are in sources.py. Most are fed by the node's events (`observe` is a
+sink of the EventLog), so that Grafana shows what `events.jsonl` says. The event loop's lag is measured here, and
+current values are read at the scrape (live_metrics.py). Creation times of series are not exported: they would double
+the page, and Prometheus does not use them.
 """
 
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ from node.metrics.sources import ByPeer, EventSource, Measured, RisingTotals, Si
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 LAG_PERIOD_S = 0.5
-"""How often the event loop's lag is measured: stalls above 50 ms are what it looks for, and half a second costs
+"""Seconds between two measurements of the event loop's lag: it looks for stalls above 50 ms, and this often it costs
 nothing."""
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
@@ -52,12 +52,12 @@ class Metrics:
         self._totals = RisingTotals()
         self._fed: dict[type[Event], Fed] = {}
         self.live = LiveMetrics(METRICS)
-        """What is read at the scrape; it shows nothing until it is told where to read."""
+        """The metrics read at the scrape; empty until `watch` is called."""
         self.registry.register(self.live)
         self.newest_lag_s: float | None = None
 
     def observe(self, event: Event) -> None:
-        """Take up one event; those that no metric comes from are passed over."""
+        """Feed one event to the metrics; events that feed none are ignored."""
         if isinstance(event, Resumed):
             self._totals.resumed = True
         if type(event) not in self._fed:
@@ -70,7 +70,7 @@ class Metrics:
             self._leave_out_training()
 
     def loop_lag(self, seconds: float) -> None:
-        """The event loop woke so much later than asked."""
+        """Record that the event loop woke `seconds` later than asked."""
         self.newest_lag_s = max(0.0, seconds)
         self._loop_lag.observe(self.newest_lag_s)
 
@@ -82,7 +82,7 @@ class Metrics:
             self.loop_lag(trio.current_time() - due)
 
     def exposition(self) -> bytes:
-        """The text that Prometheus scrapes."""
+        """Return the text that Prometheus scrapes."""
         return generate_latest(self.registry)
 
     content_type = CONTENT_TYPE_LATEST
@@ -96,7 +96,7 @@ class Metrics:
         ]
 
     def _made(self, metric: Metric) -> Any:
-        """The metric as prometheus-client has it, with the values that it begins with."""
+        """Return the metric's prometheus-client object, with its initial series."""
         if metric.kind == "histogram":
             return Histogram(metric.full_name, metric.help, buckets=SECONDS, registry=self.registry)
         maker: Any = Gauge if metric.kind == "gauge" else Counter
@@ -117,6 +117,7 @@ class Metrics:
 
 
 def _is_made_here(metric: Metric) -> bool:
-    """Whether it is no series of the scrape's, of a peer's or of a GPU's, which make their own."""
+    """Return whether the metric is made here: those of the scrape, of peers and of a GPU have collectors of their
+    own."""
     source = metric.sources[0]
     return metric.name == LAG or not isinstance(source, Live | ByPeer | Measured)

@@ -1,8 +1,9 @@
-"""Metrics by peer: the only label that strangers choose the values of, so that their number is bounded here.
+"""Metrics by peer. It is the only label whose values strangers choose, so their number is bounded here.
 
-The first MAX_PEERS peers have their name, later ones are "other", and so is a peer that is refused for one more reason
-when there are MAX_PAIRS of both. Plain tables, shown at the scrape: a round with hundreds of members costs a look into
-each, where a metric object a peer would cost a lock and a dozen calls.
+The first MAX_PEERS peers have a label of their own, later ones are "other". So is a peer that is refused for one more
+reason when there are MAX_PAIRS pairs of peer and reason. Values are kept in plain tables that are read at the scrape: a
+round with hundreds of members costs one table access each, where a metric object a peer would cost a lock and a dozen
+calls.
 """
 
 from collections import Counter
@@ -20,17 +21,17 @@ MAX_PEERS = 64
 """Peers with a label of their own: eight times the default degree, so that churn fits, and a scrape stays small."""
 
 MAX_PAIRS = 256
-"""Of a peer and a reason: four reasons for each of MAX_PEERS, which is more than a liar gets before it is banned. All
-reasons for all of them would be 1,600 series."""
+"""Most pairs of a peer and a reason: four reasons for each of MAX_PEERS, more than a liar gets before it is banned. All
+reasons for all peers would be 1,600 series."""
 
 OTHER = "other"
 
 
 class PeerMetrics(Collector):
-    """Takes up what is told of peers, and shows it."""
+    """Collects what events say about peers."""
 
     def __init__(self, declared: Mapping[str, "Metric"]) -> None:
-        """`declared`: by name, what the metrics are called and mean."""
+        """Make the tables. `declared`: the declarations of the metrics, by name."""
         self._declared = declared
         self._names: set[str] = set()
         self._rejected: Counter[tuple[str, str]] = Counter()
@@ -38,18 +39,19 @@ class PeerMetrics(Collector):
         self._weights: dict[str, float] = {}
 
     def rejected(self, peer: str, reason: str) -> None:
-        """Something of this peer's was refused."""
+        """Count something refused from this peer."""
         pair = self._name(peer), reason
         if pair not in self._rejected and len(self._rejected) >= MAX_PAIRS:
             pair = OTHER, reason
         self._rejected[pair] += 1
 
     def clipped(self, peers: Iterable[str]) -> None:
-        """The aggregator did not follow these in full."""
+        """Count that the aggregator did not follow these peers in full."""
         self._clipped.update(map(self._name, peers))
 
     def weigh(self, weights: Mapping[str, float] | None) -> None:
-        """The members of the newest aggregate; of those without a name the sum is shown. None: they were not told."""
+        """Set the weights of the newest aggregate's members; those without a label of their own are summed. None: not
+        reported."""
         if weights is None:
             return
         self._weights = {}
@@ -58,7 +60,7 @@ class PeerMetrics(Collector):
             self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def collect(self) -> Iterator[Family]:
-        """The families; who was never refused, clipped or a member has no series."""
+        """Yield the families; a peer that was never refused, clipped or a member has no series."""
         metric = self._declared["peer_rejected"]
         refusals = CounterMetricFamily(metric.full_name, metric.help, labels=metric.labels)
         for pair, count in self._rejected.items():

@@ -1,8 +1,7 @@
-"""Where a metric's value comes from, as its declaration says (declared.py), and how it is taken up.
+"""The sources of the metrics' values, named in their declarations (declared.py).
 
-Those that have an `event` are fed by the node's events: `feed` is called with the metric's
-collector and each event of that type. `Live` is read at the scrape (live_metrics.py); `Measured` says who measures what
-no event tells.
+A source with an `event` is fed by the node's events: `feed` is called with the metric's collector and each event of
+that type. `Live` is read at the scrape (live_metrics.py). `Measured` names the code that measures a value no event has.
 """
 
 import time
@@ -19,30 +18,30 @@ E = TypeVar("E", bound=Event)
 
 
 class RisingTotals:
-    """What each counter was brought up to. Those of the run go on where a checkpoint left off, which is nothing that
-    this process has done: the first ones after `resumed` are what its counters count from."""
+    """The total that each counter has reached. Totals of the run continue from a checkpoint, which is no work of this
+    process: so its counters count from the first totals after `resumed`."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], float] = {}
         self.resumed = False
-        """Whether the next totals of the run are where their counters begin."""
+        """Whether the counters of the run's totals begin at the next ones."""
 
     def rise(self, key: tuple[object, ...], total: float, *, of_run: bool) -> float:
-        """How much a total has risen, which never falls."""
+        """Return by how much a total has risen; it never falls."""
         before = total if of_run and self.resumed else self._known.get(key, 0.0)
         self._known[key] = max(total, before)
         return max(0.0, total - before)
 
 
 class EventSource(Protocol):
-    """Takes what events of one type tell."""
+    """Feeds a collector from events of one type."""
 
     @property
     def event(self) -> type[Event]:
-        """The type of event, others that extend it included."""
+        """Return the type of event; types that extend it are included."""
 
     def feed(self, collector: Any, event: Any, totals: RisingTotals) -> None:
-        """Take up one event of this type."""
+        """Feed one event of this type to the collector."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class _Field:
 
 @dataclass(frozen=True)
 class Value(_Field):
-    """A gauge has the newest value of a field. Where that is None it keeps the one before, or says `unknown`."""
+    """A gauge has the newest value of a field. Where that is None it keeps the one before, or shows `unknown`."""
 
     unknown: float | None = None
 
@@ -72,7 +71,7 @@ class Value(_Field):
 
 @dataclass(frozen=True)
 class Highest(_Field):
-    """A gauge has the highest of a field's values by peer; 0: there are none."""
+    """A gauge has the highest of a field's values by peer; 0 where there are none."""
 
     def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
         """Set the gauge."""
@@ -83,12 +82,13 @@ class Highest(_Field):
 
 @dataclass(frozen=True)
 class ByName(_Field):
-    """A gauge has a series for each name in a field (a mapping, or one name that is at 1), and none for former ones."""
+    """A gauge has one series for each name in a field (a mapping, or one name with the value 1), and none for former
+    names."""
 
     label: str
 
     def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
-        """Set the series, and drop those of before."""
+        """Set the series, and drop the former ones."""
         told = getattr(event, self.field)
         values = told if isinstance(told, Mapping) else {told: 1} if told else {}
         collector.clear()
@@ -99,7 +99,7 @@ class ByName(_Field):
 
 @dataclass(frozen=True)
 class Labels:
-    """A gauge at 1, whose labels are fields of the event; empty where it has none of that name."""
+    """A gauge of value 1, whose labels are fields of the event; a label is empty where the event has no such field."""
 
     event: type[Event]
     labels: tuple[str, ...]
@@ -111,26 +111,26 @@ class Labels:
 
 @dataclass(frozen=True)
 class Since:
-    """A gauge has the seconds since the newest event of a type; -1: there was none."""
+    """A gauge has the seconds since the newest event of a type; -1 before the first."""
 
     event: type[Event]
 
     def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
-        """Count from this event on."""
+        """Count the seconds from this event on."""
         collector.set_function(lambda: max(0.0, time.time() - event.ts))
 
 
 @dataclass(frozen=True)
 class Total(_Field):
-    """A counter is brought up to the total that a field has, or to each in a mapping, whose keys are the label `by`.
-    `of_run`: over all restarts; else since this process started."""
+    """A counter is raised to the total in a field, or to each total of a mapping, whose keys are the label `by`.
+    `of_run`: the total is over all restarts, otherwise since this process started."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     by: str = ""
     of_run: bool = False
 
     def feed(self, collector: Counter, event: Event, totals: RisingTotals) -> None:
-        """Bring the counter up to it."""
+        """Raise the counter to the total."""
         told = getattr(event, self.field)
         if not self.by:
             self._bring(collector, "", told, totals)
@@ -142,23 +142,23 @@ class Total(_Field):
         if total is None:
             return
         rise = totals.rise((self.event, self.field, name), total, of_run=self.of_run)
-        if rise > 0:  # looking a series up by its labels takes longer than all else here
+        if rise > 0:  # finding a series by its labels takes longer than all else here
             labels = {**self.labels, self.by: name} if self.by else self.labels
             (collector.labels(**labels) if labels else collector).inc(rise)
 
 
 @dataclass(frozen=True)
 class Added(_Field):
-    """A counter rises by a field, which is no total."""
+    """A counter rises by a field that is not a total."""
 
     def feed(self, collector: Counter, event: Event, totals: RisingTotals) -> None:
-        """Add it."""
+        """Add the field's value."""
         collector.inc(getattr(event, self.field))
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A counter counts events. `by`: the field whose value is the label `label`; else `value` is that."""
+    """A counter counts events. The label `label` is the value of the field `by`, or else `value`."""
 
     event: type[Event]
     label: str = ""
@@ -166,7 +166,7 @@ class Counted:
     by: str = ""
 
     def feed(self, collector: Counter, event: Event, totals: RisingTotals) -> None:
-        """Count it."""
+        """Count the event."""
         value = str(getattr(event, self.by)) if self.by else self.value
         (collector.labels(**{self.label: value}) if self.label else collector).inc()
 
@@ -176,7 +176,7 @@ class Observed(_Field):
     """A histogram takes each value of a field."""
 
     def feed(self, collector: Histogram, event: Event, totals: RisingTotals) -> None:
-        """Take it, if there is one."""
+        """Observe the field's value, if there is one."""
         value = getattr(event, self.field)
         if value is not None:
             collector.observe(value)
@@ -184,18 +184,18 @@ class Observed(_Field):
 
 @dataclass(frozen=True)
 class ByPeer(Generic[E]):
-    """Capped labels (peer_metrics.py) take what an event says of peers."""
+    """Metrics by peer, with a bounded label (peer_metrics.py), take what an event says about peers."""
 
     event: type[E]
     take: Callable[[PeerMetrics, E], None]
 
     def feed(self, collector: PeerMetrics, event: E, totals: RisingTotals) -> None:
-        """Hand it on."""
+        """Pass the event to the peers' metrics."""
         self.take(collector, event)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """No event tells it: `by` says who measures it, and when."""
+    """Measured without an event: `by` says which code measures it, and when."""
 
     by: str

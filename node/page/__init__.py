@@ -1,7 +1,8 @@
-"""The node's own page: what is served, to whom, and how it stays small. `node/page/status_server.py` puts it together.
+"""The node's own page: what is served, to whom, and how it stays small. `node/page/status_server.py` combines the
+parts.
 
-Read-only, one process, no request to anywhere else. `history.py` keeps the curves in bounded memory, `feed.py` turns
-the node's events into what a browser wants to know next, `stream.py` sends it (server-sent events), `guard.py` and
-`token.py` say who may ask, `serving.py` carries it over HTTP, and `static/` is the page itself. `members.py` and
-`swarm_feed.py` are what the page of a whole swarm has in the place of `feed.py`.
+It is read-only, in the node's process, and requests nothing from elsewhere. `history.py` keeps the curves in bounded
+memory. `feed.py` turns the node's events into a browser's next news, and `stream.py` sends them (server-sent events).
+`guard.py` decides who may ask, `serving.py` carries it over HTTP, and `static/` is the page itself. The page of a whole
+swarm has `members.py` and `swarm_feed.py` in place of `feed.py`.
 """

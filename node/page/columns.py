@@ -1,4 +1,4 @@
-"""What a round's event says, as the row of numbers that the page's charts draw. Rates come of two events' totals."""
+"""A round's event as the row of numbers that the page's charts draw. Rates follow from two events' totals."""
 
 import math
 from typing import Any, Final
@@ -20,10 +20,10 @@ COLUMNS: Final = (
     "learning_rate",
     "utilization",
 )
-"""What stands in a row behind the round, in this order: the page is told the names and looks for none by its place."""
+"""The columns of a row after the round, in this order. The page receives the names, and finds a column by its name."""
 
 MAX_NAME: Final = 64
-"""Characters of an own metric's name."""
+"""Most characters of an own metric's name."""
 
 
 class Columns:
@@ -33,14 +33,14 @@ class Columns:
         self._before: RoundClosed | None = None
 
     def row(self, event: RoundClosed) -> Row:
-        """The round, then a number or None for each of COLUMNS."""
+        """Return the round, then a number or None for each of COLUMNS."""
         before, self._before = self._before, event
         told = {**_measured(event), **({} if before is None else _rates(before, event))}
         return (float(event.round), *(number(told.get(name)) for name in COLUMNS))
 
 
 def _measured(event: RoundClosed) -> dict[str, float | None]:
-    """What stands in the event itself."""
+    """Return the columns that are fields of the event itself."""
     told: dict[str, float | None] = {"rss_bytes": event.rss_bytes}
     if isinstance(event, RoundTrained):
         told |= {
@@ -56,7 +56,7 @@ def _measured(event: RoundClosed) -> dict[str, float | None]:
 
 
 def _rates(before: RoundClosed, event: RoundClosed) -> dict[str, float | None]:
-    """What totals since the start rose a second. None over a restart, where they begin anew."""
+    """Return by how much the totals since the start rose a second; None over a restart, which resets them."""
     seconds = event.ts - before.ts
 
     def rate(old: float | None, new: float | None) -> float | None:
@@ -74,12 +74,12 @@ def _rates(before: RoundClosed, event: RoundClosed) -> dict[str, float | None]:
 
 
 def own_of(event: Evaluated) -> dict[str, float | None]:
-    """The task's own metrics by name, finite numbers or nothing."""
+    """Return the task's own metrics by name: finite numbers or None."""
     return {str(name)[:MAX_NAME]: number(value) for name, value in list(event.own.items())[:MAX_OWN]}
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or nothing."""
+    """Return `value` where it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

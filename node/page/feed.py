@@ -1,7 +1,7 @@
-"""What a page wants to know next: the node's state, curves, log lines, peers and graph, and of them what is new to it.
+"""The feed of a node's page: the node's state, curves, log lines, peers and graph, as far as they are new to a page.
 
-Nothing is queued for anybody. A page keeps a `FeedPosition`, the feed says what has changed since, and a page that is
-slow asks less often and is told the same in fewer words.
+Nothing is queued for a page. Each has a `FeedPosition`, and the feed returns what has changed since. A slow page asks
+less often and gets the same in fewer messages.
 """
 
 import json
@@ -40,13 +40,13 @@ from node.page.history import Cursor, Curve, CurveDelta
 from node.page.replay import earlier_rounds
 
 MAX_LINES = 200
-"""Of the log, the newest; the whole of it is in events.jsonl."""
+"""Most lines of the log kept, the newest ones; events.jsonl has all."""
 
 MAX_CHARACTERS = 400
-"""Of a line: what a peer has us write is as long as it likes."""
+"""Most characters of a line: a peer decides the length of some texts in it."""
 
 MAX_DRAWN = 1000
-"""Members in the picture of the swarm; more are counted. A record names its neighbours, so that there may be many."""
+"""Most members drawn in the swarm's picture; more are counted. A record names its neighbours, so there may be many."""
 
 LEVELS: dict[type[Event], str] = {
     WarningEvent: "warn",
@@ -60,10 +60,11 @@ LEVELS: dict[type[Event], str] = {
     Failed: "bad",
     Finished: "good",
 }
-"""How much a line matters; others are ordinary."""
+"""Importance of a line by its event; all other lines are ordinary."""
 
 FRESH_S = 0.25
-"""How old what is told may be when no event came since: half of what any page waits between two messages."""
+"""Greatest age in seconds of values sent again when no event came since: half of the least time between two
+messages."""
 
 _DIGITS = 6
 """Significant digits of a point: more than a screen shows."""
@@ -71,8 +72,8 @@ _DIGITS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSnapshot:
-    """What is so now, and no event tells. `peers`: fields by peer id, added to what events have told; `graph`: who is
-    beside whom, by tags; `tags`: of this node (under its own id) and of its neighbours."""
+    """Current values that no event has. `peers`: fields by peer id, added to those from events; `graph`: who is whose
+    neighbour, by tags; `tags`: those of this node (under its own id) and of its neighbours."""
 
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     graph: Mapping[bytes, frozenset[bytes]] = field(default_factory=dict)
@@ -82,18 +83,18 @@ class LiveSnapshot:
 
 @dataclass
 class FeedPosition:
-    """How much one page has been told."""
+    """How much one page has received."""
 
     train: Cursor = field(default_factory=Cursor)
     held_out: Cursor = field(default_factory=Cursor)
     own: dict[str, Cursor] = field(default_factory=dict)
     lines: int = 0
     told: dict[str, str] = field(default_factory=dict)
-    """The newest text of what is told whole: `columns`, `state`, `peers`, `graph`, `settings`."""
+    """The newest text sent of each part that is sent whole: `columns`, `state`, `peers`, `graph`, `settings`."""
 
 
 class Feed:
-    """Everything that the page shows. `observe` is a sink of the event log, after the progress; on the event loop."""
+    """Everything that the page shows. `observe` is a sink of the event log, after the progress, on the event loop."""
 
     def __init__(
         self,
@@ -125,11 +126,11 @@ class Feed:
         self._graph: tuple[dict[bytes, frozenset[bytes]], dict[str, bytes]] | None = None
 
     def watch(self, moment: Callable[[], LiveSnapshot]) -> None:
-        """From now on, ask `moment` for what no event tells."""
+        """Call `moment` for the values that no event has from now on."""
         self._moment = moment
 
     def observe(self, event: Event) -> None:
-        """Take up one event, and wake the pages."""
+        """Apply one event, and wake the pages."""
         match event:
             case RoundClosed():
                 self._train.add(event.round, *self._columns.row(event)[1:])
@@ -154,7 +155,7 @@ class Feed:
             await self._changed.wait()
 
     async def replay(self) -> None:
-        """Put the run's earlier rounds before this process's, once."""
+        """Insert the run's earlier rounds before those of this process, once."""
         async with self._replayed:
             log, self._log = self._log, None
             if log is not None and self._log_end:
@@ -167,15 +168,15 @@ class Feed:
                         self._own.setdefault(name, Curve()).put_before(rows)
 
     def status(self) -> dict[str, Any]:
-        """The node's whole state as JSON values: what `/status` says."""
+        """Return the node's whole state as JSON values, for `/status`."""
         return self._status(self._moment())
 
     def place(self) -> FeedPosition:
-        """Of a page that has been told nothing yet."""
+        """Return the position of a page that has received nothing yet."""
         return FeedPosition()
 
     def news(self, place: FeedPosition) -> str:
-        """What is new to a page, as one line of JSON, and its place moved on; empty: nothing."""
+        """Return what is new to a page, as one line of JSON, and advance its place; empty when nothing is."""
         told: dict[str, str] = {}
         for key, text in self._whole().items():
             if place.told.get(key) != text:
@@ -214,12 +215,16 @@ class Feed:
         return state | {"loop_lag_s": moment.loop_lag_s, "heartbeat": round(time.time(), 3)}
 
     def _whole(self) -> dict[str, str]:
-        """What is told whole, as text: made once for all pages that ask in the same instant."""
+        """Return the parts that are sent whole, as text, made once for all pages that ask at the same time."""
         if self._made is None or time.monotonic() - self._made > FRESH_S:
             moment = self._moment()
             state = self._status(moment)
             peers = state.pop("peers")
-            for key in ("summary", "warnings", "heartbeat"):  # the log has them; and that this is told is a heartbeat
+            for key in (
+                "summary",
+                "warnings",
+                "heartbeat",
+            ):  # the log has them; and the message itself shows that the node is alive
                 del state[key]
             if not self._texts:
                 self._texts["columns"] = json.dumps(COLUMNS)
@@ -227,14 +232,14 @@ class Feed:
             state["export_command"] = export_command(self._progress)
             self._texts["state"], self._texts["peers"] = _text(state), _text(peers)
             graph = (dict(moment.graph), dict(moment.tags))
-            if graph != self._graph:  # seldom, and the longest by far in a large swarm
+            if graph != self._graph:  # it changes rarely, and is by far the longest in a large swarm
                 self._graph, self._texts["graph"] = graph, _text(_drawn(*graph))
             self._made = time.monotonic()
         return self._texts
 
 
 def export_command(progress: NodeProgress) -> str | None:
-    """What takes this node's model home; None for one that has none."""
+    """Return the command that exports this node's model; None where it has none."""
     if progress.run_dir is None or progress.role == "bootstrap":
         return None
     folder = Path(progress.run_dir).absolute()
@@ -246,14 +251,14 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def points_of(news: CurveDelta) -> dict[str, Any]:
-    """The points that a page lacks, as JSON values."""
+    """Return the points that a page lacks, as JSON values."""
     rows = [[None if value is None else float(f"{value:.{_DIGITS}g}") for value in row] for row in news.rows]
     return {"start": news.start, "rows": rows}
 
 
 def _drawn(graph: Mapping[bytes, frozenset[bytes]], tags: Mapping[str, bytes]) -> dict[str, Any]:
-    """The graph with numbers for names: `members` by number (peer id where it is known), `edges` between numbers. This
-    node and its neighbours come first."""
+    """Return the graph with numbers instead of tags: `members` by number (peer id where it is known), `edges` between
+    numbers. This node and its neighbours come first."""
     names = {tag: peer for peer, tag in tags.items()}
     first = list(tags.values())
     others = sorted(set(graph) - set(first))
@@ -273,6 +278,6 @@ def _drawn(graph: Mapping[bytes, frozenset[bytes]], tags: Mapping[str, bytes]) -
 
 
 def _printable(text: str) -> str:
-    """Without what a terminal or a page would act on, such as a change of the writing's direction."""
+    """Return the text without characters that control a terminal or a page, such as a change of writing direction."""
     shown = "".join(char if char.isprintable() else " " for char in text).strip()
     return shown if len(shown) <= MAX_CHARACTERS else f"{shown[: MAX_CHARACTERS - 3]}..."

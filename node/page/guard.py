@@ -1,9 +1,9 @@
-"""Who may ask: nothing but reading, and only for those whom it is meant for.
+"""Access control of the page: requests can only read, and only permitted clients are answered.
 
-On loopback, a page of the internet in the same machine's browser is the danger: it can make its own name lead to
-127.0.0.1 and read as its own (DNS rebinding). It cannot choose the Host header, so only names that are loopback's own
-are answered. With a token, whoever has it is answered, whatever name it uses. What is sent says to browsers: no scripts
-but our own, no frame around us, no address of ours to others.
+On loopback the danger is a web page in the same machine's browser: it can make its own name resolve to 127.0.0.1 and
+then read our answers as its own (DNS rebinding). It cannot choose the Host header, so only names of loopback are
+answered. With a token, any client that has it is answered, under any name. The headers of an answer tell browsers: no
+scripts but our own, no frame around the page, no address of ours to other sites.
 """
 
 import ipaddress
@@ -38,13 +38,13 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 
 OPEN_TO_ALL = frozenset({"/healthz"})
-"""Says that the process lives, and nothing else: whoever restarts things has no token."""
+"""Paths that need no token. They say only that the process is alive: a supervisor that restarts it has no token."""
 
 MAX_QUERY = 1024
-"""A query is a token at most."""
+"""Most bytes of a query, which holds at most a token."""
 
 
 _HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[0-9A-Za-z.]{1,15}))(?::[0-9]{1,5})?")
@@ -52,26 +52,27 @@ _HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[0-9A-
 
 
 _LOOPBACK_6: Final = ipaddress.IPv6Address("::1")
-"""There is one. Whether `::ffff:127.0.0.1` is another depends on Python's release; no browser asks for it."""
+"""The only IPv6 loopback address accepted. Whether `::ffff:127.0.0.1` is one depends on Python's release, and no
+browser uses it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Verdict:
     refusal: Response | None = None
     cookie: str = ""
-    """For whoever has just shown the token."""
+    """Cookie for a client that has just shown the token."""
     admits: bool = False
     """Whether the client has shown that it may ask: so far the connection was a stranger's (serving.py)."""
 
 
 class Guard:
-    """Stands before the application. `token` empty: loopback alone, and no token is asked for."""
+    """Wraps the application. An empty `token` means loopback only, where no token is asked for."""
 
     def __init__(self, app: ASGIApp, *, token: str = "", port: int = 0) -> None:
         self._app = app
         self._token = token
         self._cookie = f"p2ptrain-{port}"
-        """Nodes on one host have one cookie jar."""
+        """Name of the cookie, by port: nodes on one host share a browser's cookie jar."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse."""
@@ -119,7 +120,7 @@ class Guard:
 
 
 def is_loopback_name(header: str) -> bool:
-    """Whether a Host header is `localhost` or an address of loopback, as RFC 9112 has it, and nothing beside."""
+    """Return whether a Host header is exactly `localhost` or an address of loopback, by RFC 9112."""
     parts = _HOST.fullmatch(header)
     if parts is None:
         return False

@@ -1,7 +1,7 @@
-"""A curve in bounded memory, whole at any length: at the limit two neighbouring points become one, their mean.
+"""A curve in bounded memory that covers all rounds: at the limit each two neighbouring points become one, their mean.
 
 So a curve of a million rounds has between half the limit and the limit of points, evenly over the rounds, and a page
-that is opened late shows all of it. Who reads a curve keeps a cursor, and is given what changed since.
+that is opened late shows all of it. A reader of a curve keeps a cursor, and gets what changed since.
 """
 
 import math
@@ -13,11 +13,11 @@ MAX_POINTS = 1024
 100 kB on the wire."""
 
 Row = tuple[float | None, ...]
-"""The round, and what was measured in it; None: nothing, or no finite number."""
+"""The round, and the values measured in it; None where nothing or no finite number was measured."""
 
 
 class Cursor(NamedTuple):
-    """How much of a curve somebody has. The default: nothing."""
+    """How much of a curve a reader has. The default: nothing."""
 
     generation: int = -1
     points: int = 0
@@ -25,7 +25,7 @@ class Cursor(NamedTuple):
 
 
 class CurveDelta(NamedTuple):
-    """What somebody lacks: `rows` stand from index `start` on, in the place of whatever was there."""
+    """What a reader lacks: `rows` replace everything from index `start` on."""
 
     start: int
     rows: list[Row]
@@ -36,25 +36,26 @@ class Curve:
     """Measurements over rounds."""
 
     def __init__(self, limit: int = MAX_POINTS) -> None:
-        """`limit`: even, points kept at the most."""
+        """Make an empty curve. `limit`: most points kept, an even number."""
         assert limit % 2 == 0, "points are merged in pairs"
         self._limit = limit
         self._rows: list[Row] = []
         self._stride = 1
-        """Measurements in a point."""
+        """Measurements per point."""
         self._filled = 0
         """Measurements in the newest point."""
         self._generation = 0
-        """Rises when points change that are not the newest."""
+        """Rises when points other than the newest change."""
         self._added = 0
 
     @property
     def rows(self) -> list[Row]:
-        """Every point: its last round, and the means of what was measured."""
+        """Return every point: its last round, and the means of its measurements."""
         return list(self._rows)
 
     def add(self, at: float, *values: float | None) -> None:
-        """A measurement. One at an earlier round than the last is of a node that went back: what came after goes."""
+        """Add a measurement. One at an earlier round than the last is from a node that went back: later points are
+        removed."""
         self._forget_from(at)
         row = (at, *map(_finite, values))
         if self._rows and self._filled < self._stride:
@@ -68,7 +69,7 @@ class Curve:
         self._added += 1
 
     def put_before(self, rows: Sequence[Row]) -> None:
-        """Earlier measurements, which were not known when the first came; those at later rounds are passed over."""
+        """Insert earlier measurements, which were not known when the first came; those at later rounds are ignored."""
         first = self._rows[0][0] if self._rows else math.inf
         assert first is not None, "every point has a round"
         later = self._rows
@@ -79,7 +80,7 @@ class Curve:
             self.add(row[0], *row[1:])
 
     def since(self, cursor: Cursor) -> CurveDelta | None:
-        """What somebody at `cursor` lacks; None: nothing."""
+        """Return what a reader at `cursor` lacks; None when nothing."""
         now = Cursor(self._generation, len(self._rows), self._added)
         if now == cursor:
             return None
@@ -107,7 +108,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _mean(row: Row, newer: Row, weight: int) -> Row:
-    """Of `weight` measurements in `row` and one more; at the newer one's round."""
+    """Return the mean of `weight` measurements in `row` and one more, at the newer one's round."""
     return (newer[0], *(_mean_value(a, b, weight) for a, b in zip(row[1:], newer[1:], strict=True)))
 
 

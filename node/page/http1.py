@@ -1,12 +1,12 @@
-"""One HTTP/1.1 connection, by h11: requests in, an ASGI application's answers out, and each of them in bounded time.
+"""One HTTP/1.1 connection, by h11: requests in, an ASGI application's answers out, each in bounded time.
 
-Nothing newer is spoken. In HTTP/2 a client opens windows for the answers that it wants, and one that never opens any
-holds them, and the server, for ever; a page and a scrape need none of it. An offer to upgrade is passed over, as HTTP
-allows, and the preface of HTTP/2 is answered with 505 and the end. Requests have no bodies here: one that comes is
-thrown away.
+No newer HTTP is supported. In HTTP/2 a client opens windows for the answers that it wants, and one that never opens any
+holds the answers, and the server, for ever; a page and a scrape need none of it. An offer to upgrade is ignored, as
+HTTP allows. The preface of HTTP/2 is answered with 505, and the connection is closed. Requests have no bodies here: a
+body that arrives is discarded.
 
-What a client may take: HEAD_S for the head of a request, ANSWER_S for an answer in all (for one that goes on, such as
-/events, for each of its messages), and STALL_S without taking anything. After that it is cut off.
+A client may take HEAD_S for the head of a request, ANSWER_S for a whole answer (for a continuing one, such as /events,
+for each of its messages), and STALL_S without reading anything. After that it is cut off.
 """
 
 import logging
@@ -22,30 +22,31 @@ from starlette.types import ASGIApp, Message
 from trio.abc import HalfCloseableStream
 
 HEAD_S: Final = 5.0
-"""From the connection's beginning, or the end of the last answer, to the end of a request's head, however it comes.
-Three round trips of a second each, as on a bad mobile link, fit."""
+"""Seconds from the connection's beginning, or the end of the last answer, to the end of a request's head, however it is
+sent. Three round trips of a second each, as on a bad mobile link, fit."""
 
 ANSWER_S: Final = 30.0
-"""For all of an answer, or of a message of one that goes on. The largest (a first message to a page in a swarm of a
-thousand, the scrape of a node with many peers) have some 256 kB, which is 9 kB a second."""
+"""Seconds for a whole answer, or for one message of a continuing answer. The largest (the first message to a page in a
+swarm of a thousand, the scrape of a node with many peers) have some 256 kB, which is 9 kB a second."""
 
 STALL_S: Final = 10.0
-"""Without a chunk taken. A phone that changes networks is back within seconds, and asks anew in any case."""
+"""Seconds without reading a chunk. A phone that changes networks is back within seconds, and asks again in any case."""
 
 GRACE_S: Final = 0.5
-"""How long an answer under way may take when the node stops: the whole stop has five seconds."""
+"""Seconds that an unfinished answer may take when the node stops: the whole stop has five seconds."""
 
 LINGER_S: Final = 1.0
-"""How long a client that was told to go may still send: closed at once, the system would take the answer back."""
+"""Seconds that a refused client may still send: if the connection closed at once, the system would discard the
+answer."""
 
 CHUNK_BYTES: Final = 1 << 14
-"""What must be taken within STALL_S: 1.6 kB/s is slower than any link that a person would watch a page over."""
+"""Bytes that must be read within STALL_S: 1.6 kB/s is slower than any link over which a person would watch a page."""
 
 MAX_HEAD_BYTES: Final = 1 << 14
-"""Of a request's head. Browsers send some 700 bytes, and a cookie jar of localhost may have a few thousand more."""
+"""Most bytes of a request's head. Browsers send some 700, and localhost's cookies may add a few thousand."""
 
 MAX_UNASKED_BYTES: Final = 1 << 16
-"""Thrown away of a body, of what comes while an answer goes on, or after the last one; then the client is cut off."""
+"""Most bytes discarded of a body, or of data during an answer or after the last one; then the client is cut off."""
 
 NO_LIMIT: Final = math.inf
 
@@ -55,8 +56,8 @@ _SPOKEN: Final = frozenset({b"1.0", b"1.1"})
 
 
 class Http1Connection:
-    """Serves one client to its end. `admit` is put into each request's `scope["state"]`: the application calls it once
-    the client has shown that it may ask. `client`: its address and port."""
+    """Serves one client until it is done. `admit` is put into each request's `scope["state"]`: the application calls it
+    once the client has shown that it may ask. `client`: its address and port."""
 
     def __init__(
         self, app: ASGIApp, stream: HalfCloseableStream, *, client: tuple[str, int], admit: Callable[[], None]
@@ -73,24 +74,25 @@ class Http1Connection:
         self._unasked = 0
 
     async def run(self) -> None:
-        """Answer until the client leaves, takes too long, or says what is no HTTP/1.1. Closes the stream."""
+        """Answer until the client leaves, takes too long, or sends something other than HTTP/1.1. Then close the
+        stream."""
         try:
             with self._life:
                 await self._converse()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
-        except Exception:  # a fault of ours costs this connection, and not the node
+        except Exception:  # our own error ends this connection, and not the node
             _LOG.exception("a connection of the page failed")
         finally:
             await trio.aclose_forcefully(self._stream)
 
     def cut(self) -> None:
-        """End now, whatever is under way: somebody else needs the place."""
+        """End now, even in the middle of an answer: another client needs the place."""
         self._life.cancel()
         self._writing.cancel()
 
     def hasten(self) -> None:
-        """The node stops: what is being written has GRACE_S."""
+        """Note that the node stops: the answer being written has GRACE_S left."""
         self._until = min(self._until, trio.current_time() + GRACE_S)
         self._writing.deadline = min(self._writing.deadline, self._until)
 
@@ -117,7 +119,7 @@ class Http1Connection:
         return None
 
     async def _answered(self, request: h11.Request) -> bool:
-        """Answer; whether the next request may come."""
+        """Answer one request. Return whether the next one may come."""
         if request.http_version not in _SPOKEN:
             await self._refuse(505)
             return False
@@ -128,7 +130,7 @@ class Http1Connection:
         try:
             await exchange.run(self._app, self._scope_of(request))
         except* Exception:
-            # Told of, and no end of the node. The path is the client's: it is shortened, and shown as Python has it.
+            # Logged, but the node goes on. The path is the client's: it is shortened, and escaped as a Python literal.
             _LOG.exception("no answer to %r", request.target[:100])
         if self._broken:
             raise trio.BrokenResourceError("the reader does not read")
@@ -148,7 +150,7 @@ class Http1Connection:
         return True
 
     async def _refuse(self, status: int) -> None:
-        """An answer without words, and the last; nothing where an answer has begun."""
+        """Send an empty answer, the last one; send nothing where an answer has begun."""
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             headers = [("content-length", "0"), ("connection", "close"), ("date", formatdate(usegmt=True))]
             self._until = trio.current_time() + ANSWER_S
@@ -181,12 +183,12 @@ class Http1Connection:
     # -- for an exchange
 
     def allow(self, seconds: float) -> None:
-        """From now on, what is written must be taken within so long."""
+        """Set the seconds within which everything written from now on must be read."""
         self._until = trio.current_time() + seconds
 
     async def write(self, *events: h11.Event) -> None:
-        """Send. What was begun is ended in bounded time even while the node stops. BrokenResourceError when the client
-        has left, or does not read: nothing can be sent any more."""
+        """Send events. Writing that has begun ends in bounded time even while the node stops. Raises
+        BrokenResourceError when the client has left, or does not read: nothing more can be sent."""
         await trio.lowlevel.checkpoint_if_cancelled()
         data = b"".join(self._http.send(event) or b"" for event in events)
         self._broken = True
@@ -199,7 +201,7 @@ class Http1Connection:
             raise trio.BrokenResourceError("the reader does not read")
 
     async def receive_unasked(self) -> bytes:
-        """What comes beside requests; none when the client has left, or sends more than anybody would."""
+        """Return data that arrives outside requests; empty when the client has left, or sends too much."""
         data = bytes(await self._stream.receive_some(CHUNK_BYTES))
         self._unasked += len(data)
         return data if self._unasked <= MAX_UNASKED_BYTES else b""
@@ -225,7 +227,7 @@ class _Exchange:
         self._scope = trio.CancelScope()
 
     async def run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
-        """Have it answered. What the application raises passes through."""
+        """Let the application answer. Its exceptions pass through."""
         self._scope.deadline = trio.current_time() + ANSWER_S
         self._connection.allow(ANSWER_S)
         with self._scope:
@@ -252,12 +254,12 @@ class _Exchange:
             self._connection.allow(ANSWER_S)
         try:
             await self._connection.write(*events)
-        except trio.BrokenResourceError:  # the application is not told, but ended: it has nobody to talk to
+        except trio.BrokenResourceError:  # the application just ends: its client is gone
             self._scope.cancel()
             await trio.lowlevel.checkpoint()
 
     def _begin(self, message: Message) -> None:
-        """The head waits for the first words: until then the answer may become another."""
+        """Keep the head until the first body bytes: until then another answer may replace it."""
         headers = [*message.get("headers", ()), (b"date", formatdate(usegmt=True).encode("ascii"))]
         self._goes_on = all(name.lower() != b"content-length" for name, _ in headers)
         if self._goes_on:

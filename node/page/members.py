@@ -1,7 +1,7 @@
-"""The nodes of a folder of runs as their logs tell them: what the swarm's page shows of each.
+"""The nodes of a folder of runs, by their logs: what the swarm's page shows of each.
 
-A log is read once, of a long one evenly spaced parts, and then from where it was left. Reading and parsing may happen
-on a thread (`read`, `news_of`); what was read is taken up where the page is served (`NodeLog.take`).
+A log is read once (of a long one only evenly spaced parts), and later from the last position. Reading and parsing may
+happen on a thread (`read`, `news_of`); the result is applied where the page is served (`NodeLog.take`).
 """
 
 import os
@@ -22,22 +22,22 @@ from node.system.errors import UsageError
 from node.system.run_dir import EVENTS, LOCK, natural
 
 MAX_MEMBERS: Final = 1000
-"""On one page, as in the picture of a swarm; more are counted."""
+"""Most members on one page, as in the picture of a swarm; more are counted."""
 
 MAX_EXCHANGES: Final = 64
-"""Peers of a member whose updates went into its newest round: more than any mesh degree."""
+"""Most peers of a member whose updates went into its newest round: more than any mesh degree."""
 
 READ_BYTES: Final = 64 << 20
-"""Of all logs together at first, shared out evenly: some three seconds on a thread; chosen."""
+"""Most bytes of all logs together read at first, shared evenly: some three seconds on a thread. Chosen."""
 
 LEAST_BYTES: Final = 1 << 16
-"""Of one log at first: some 40 rounds, enough for a line."""
+"""Least bytes of one log read at first: some 40 rounds, enough for a line."""
 
 NEWS_BYTES: Final = 1 << 20
-"""Of one log at one look: what came beyond was written while nobody looked, and is passed over but for its end."""
+"""Most bytes of one log at one look: more was written while no page was open, and only its end is read."""
 
 CURVE: Final = ("train_loss", "tokens_per_s", "sent_bytes_per_s", "consensus_distance")
-"""What is compared, of COLUMNS, and the held-out loss beside it."""
+"""The columns of COLUMNS that are compared, besides the held-out loss."""
 
 _CURVE_AT: Final = tuple(1 + COLUMNS.index(name) for name in CURVE)
 
@@ -58,13 +58,13 @@ _SHOWN: Final = (
 
 
 def points_for(members: int) -> int:
-    """Points of each curve when so many members are compared: all together stay some 100,000 numbers."""
+    """Return the points of each curve when so many members are compared: all together have some 100,000 numbers."""
     return 512 if members <= 16 else 256 if members <= 64 else 64
 
 
 @dataclass
 class LogPosition:
-    """Where a log was left."""
+    """The position up to which a log was read."""
 
     inode: int = 0
     offset: int = 0
@@ -72,7 +72,7 @@ class LogPosition:
 
 @dataclass
 class NodeLog:
-    """One node. `run`: the folder that it shares with the others of its run."""
+    """One node by its log. `run`: the folder that it shares with the others of its run."""
 
     folder: Path
     run: Path
@@ -81,9 +81,9 @@ class NodeLog:
     rounds: Curve = field(init=False)
     held_out: Curve = field(init=False)
     exchanges: dict[str, int] = field(default_factory=dict)
-    """By peer id, how stale the update was that went into its newest round."""
+    """By peer id, the staleness of the update that went into its newest round."""
     lives: bool = False
-    """Whether the process that holds its folder is there."""
+    """Whether the process that holds its folder is alive."""
     place: LogPosition = field(default_factory=LogPosition)
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class NodeLog:
         self._columns = Columns()
 
     def take(self, event: Event) -> None:
-        """Take up one event."""
+        """Apply one event."""
         self.progress.observe(event)
         match event:
             case RoundClosed():
@@ -106,11 +106,11 @@ class NodeLog:
 
     @property
     def state(self) -> str:
-        """What it says of itself; `dead` where it has said no end and its process is gone."""
+        """Return its state by its events; `dead` where its process is gone without an event of its end."""
         return self.progress.state if self.progress.over or self.lives else "dead"
 
     def as_dict(self) -> dict[str, Any]:
-        """What a page shows of it."""
+        """Return what a page shows of it."""
         it = self.progress
         lives = self.lives and not it.over
         return {
@@ -125,8 +125,8 @@ class NodeLog:
 
 
 def find(paths: Iterable[Path]) -> list[tuple[Path, Path]]:
-    """Run folder and node folder of every node under `paths`: each a node's folder, a run's, or a folder of runs.
-    UsageError where there is none."""
+    """Return run folder and node folder of every node under `paths`. Each path is a node's folder, a run's, or a folder
+    of runs. Raises UsageError where there is none."""
     found: dict[Path, Path] = {}
     for path in paths:
         nodes = list(_nodes(path))
@@ -146,7 +146,7 @@ def _nodes(path: Path) -> Iterator[Path]:
 
 
 def read(folders: Sequence[tuple[Path, Path]], *, among: int) -> list[NodeLog]:
-    """New members, with what their logs say so far. `among`: how many there are on the page, these included."""
+    """Return new members, with their logs read so far. `among`: how many there are on the page, these included."""
     share = max(LEAST_BYTES, READ_BYTES // max(1, among))
     members = []
     for run, folder in folders:
@@ -160,7 +160,7 @@ def read(folders: Sequence[tuple[Path, Path]], *, among: int) -> list[NodeLog]:
 
 
 def _end_of(log: Path) -> tuple[LogPosition, int]:
-    """The end of the log's last whole line."""
+    """Return the position after the log's last whole line."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -173,8 +173,8 @@ def _end_of(log: Path) -> tuple[LogPosition, int]:
 
 
 def news_of(folder: Path, place: LogPosition) -> tuple[list[Event], LogPosition]:
-    """The events that were written behind `place`, and the place behind them. A log that was full has another name by
-    now: then the new one is read from its beginning."""
+    """Return the events that were written after `place`, and the position after them. A full log was renamed: then the
+    new one is read from its beginning."""
     try:
         with (folder / EVENTS).open("rb") as file:
             inode, size = os.fstat(file.fileno()).st_ino, file.seek(0, os.SEEK_END)

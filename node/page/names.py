@@ -1,6 +1,6 @@
-"""What peers are called: by the certificates of a private swarm, and by the folders of nodes that share a run folder.
+"""Names of peers: by the certificates of a private swarm, and by the folders of nodes that share a run folder.
 
-Nobody names itself to others: an open swarm's peer on another machine has its id alone.
+No node announces a name for itself: an open swarm's peer on another machine has only its id.
 """
 
 import time
@@ -13,17 +13,17 @@ from node.events.log import event_in
 from node.system.run_dir import EVENTS
 
 MAX_FOLDERS: Final = 64
-"""As many nodes as `p2ptrain up` starts; of more the rest keep their ids."""
+"""Most folders read: as many nodes as `p2ptrain up` starts. Further nodes are shown by their ids."""
 
 HEAD_BYTES: Final = 1 << 14
-"""Of a log: `started` is among its first lines, and has a kilobyte at most."""
+"""Bytes read of a log: `started` is among its first lines, and has a kilobyte at most."""
 
 AGAIN_S: Final = 10.0
-"""Between two looks at the folders; chosen: nodes that start together are all there after a few seconds."""
+"""Seconds between two looks at the folders. Chosen: nodes that start together are all there after a few seconds."""
 
 
 class Names:
-    """By peer id. `certified`: names by the swarm's certificates, asked for each time; they come before folders."""
+    """Names by peer id. `certified` returns names by the swarm's certificates, each time; they override folders."""
 
     def __init__(self, run_dir: Path | None = None, certified: Callable[[], Iterable[tuple[str, str]]] = tuple) -> None:
         self._run_dir = run_dir
@@ -32,7 +32,7 @@ class Names:
         self._next_look = 0.0
 
     def known(self) -> dict[str, str]:
-        """Every name that is known now."""
+        """Return every name that is known now."""
         if self._run_dir is not None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + AGAIN_S
             self._look(self._run_dir)
@@ -48,7 +48,7 @@ class Names:
 
 
 def peer_in(log: Path) -> str:
-    """The id of the node that wrote a log, by the log's beginning; empty where it does not say."""
+    """Return the id of the node that wrote a log, from the log's beginning; empty where it is not there."""
     try:
         with log.open("rb") as file:
             head = file.read(HEAD_BYTES)

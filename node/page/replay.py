@@ -1,6 +1,6 @@
 """The rounds of a run's earlier processes, from its event log: the whole curve, at a bounded cost whatever its size.
 
-Of a log that is larger than READ_BYTES, slices are read, evenly over it: a curve needs no more points than a screen.
+A log that is larger than READ_BYTES is read in evenly spaced slices: a curve needs no more points than a screen.
 """
 
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from node.page.columns import Columns, number, own_of
 from node.page.history import Row
 
 READ_BYTES = 4 << 20
-"""Some 4,000 rounds: a fifth of a second, on a thread of its own, when the first page is opened."""
+"""Most bytes read: some 4,000 rounds, a fifth of a second on a thread of its own, when the first page is opened."""
 
 SLICE_BYTES = 1 << 14
-"""Ten rounds or so; the first line and the last of a slice are cut, and passed over."""
+"""Bytes of a slice: about ten rounds. Its first and last lines are incomplete, and ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """What a log said: rows of (round, then columns.COLUMNS), of (round, held-out loss), and of (round, value) by the
-    name of an own metric."""
+    """The content of a log: rows of (round, then columns.COLUMNS), of (round, held-out loss), and of (round, value) by
+    the name of an own metric."""
 
     rounds: list[Row] = field(default_factory=list)
     held_out: list[Row] = field(default_factory=list)
@@ -31,8 +31,8 @@ class Earlier:
 
 
 def earlier_rounds(path: Path, end: int, *, share: int | None = None) -> Earlier:
-    """What the log said before its byte `end`. Of a longer log `share` bytes are read, by default READ_BYTES. Files
-    that are not there, or cannot be read, hold nothing."""
+    """Return the log's content before its byte `end`. Of a longer log `share` bytes are read, by default READ_BYTES.
+    Files that are missing, or cannot be read, count as empty."""
     earlier, columns = Earlier(), Columns()
     for event in events_in(path, end, share=READ_BYTES if share is None else share):
         take(earlier, columns, event)
@@ -40,7 +40,7 @@ def earlier_rounds(path: Path, end: int, *, share: int | None = None) -> Earlier
 
 
 def take(earlier: Earlier, columns: Columns, event: Event) -> None:
-    """Add what one event says."""
+    """Add the rows of one event."""
     match event:
         case RoundClosed():
             _add(earlier.rounds, columns.row(event))
@@ -52,14 +52,14 @@ def take(earlier: Earlier, columns: Columns, event: Event) -> None:
 
 
 def _add(rows: list[Row], row: Row) -> None:
-    """A run that went back to a checkpoint trains some rounds again: the later ones count."""
+    """Add a row. A run that went back to a checkpoint trains some rounds again: the later rows count."""
     while rows and (rows[-1][0] or 0) >= (row[0] or 0):
         rows.pop()
     rows.append(row)
 
 
 def events_in(path: Path, end: int, *, share: int) -> Iterator[Event]:
-    """The events of a log before its byte `end`, the older file's first. Of more than `share` bytes, evenly
+    """Yield the events of a log before its byte `end`, the older file's first. Of more than `share` bytes, evenly
     spaced parts are read, the first and the last among them."""
     before = _size(older(path))
     share = share // 2 if before else share

@@ -1,8 +1,8 @@
 """The node's own page at its status address: `/` for people, /metrics for Prometheus, /status for programs, /events for
-the page itself, /healthz for whoever restarts things.
+the page itself, /healthz for supervisors that restart processes.
 
-It binds its port itself, so that a port in use is one clear error at the start, and listens on loopback unless told
-otherwise: what it shows (losses, peers, addresses) is nobody else's business by default, and elsewhere wants a token.
+It binds its port itself, so that a port in use is one clear error at the start. It listens on loopback by default,
+since what it shows (losses, peers, addresses) is private; on other addresses it wants a token.
 """
 
 import errno
@@ -46,7 +46,7 @@ STATIC = {
     "/graph.js": ("graph.js", "text/javascript"),
     **SHARED,
 }
-"""Every file of the page, by path; there is no other way to a file."""
+"""Every file of the page, by path; no other file can be requested."""
 
 FOLDER = Path(__file__).parent / "static"
 
@@ -62,8 +62,8 @@ SWARM_STATIC = {
 
 @dataclass(frozen=True, kw_only=True)
 class Listening:
-    """Where a page is served. `token` empty: loopback alone. `name`, `setting`: what the port is called and chosen by,
-    for an error's words."""
+    """Where a page is served. An empty `token` means loopback only. `name`, `setting`: the port's name and its setting,
+    for error messages."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -84,7 +84,7 @@ class Listening:
 
 
 class SwarmServer:
-    """Serves the page of a whole swarm, to those whom a node's page would be served to."""
+    """Serves the page of a whole swarm, with the same access control as a node's page."""
 
     def __init__(self, feed: SwarmFeed, at: Listening) -> None:
         self._feed = feed
@@ -106,18 +106,18 @@ class SwarmServer:
 
 
 class StatusServer:
-    """Serves one node's page, metrics and state. `token` empty: loopback alone."""
+    """Serves one node's page, metrics and state. An empty `token` means loopback only."""
 
     def __init__(
         self, metrics: Metrics, feed: Feed, *, host: str = "127.0.0.1", port: int = 0, token: str = ""
     ) -> None:
-        """UsageError for an address that others reach, without a token."""
+        """Raises UsageError for an address that others can reach, without a token."""
         self._metrics = metrics
         self._feed = feed
         self._at = Listening(host=host, port=port, token=token)
 
     def secrets(self) -> tuple[str, ...]:
-        """What opens the page, and no log may show; nothing where no token is asked for."""
+        """Return the secrets that open the page, which no log may show; empty where no token is asked for."""
         token = self._at.token
         return (token, cookie_of(token)) if token else ()
 
@@ -140,7 +140,7 @@ class StatusServer:
 
 
 def server_of(config: NodeConfig, metrics: Metrics, feed: Feed) -> StatusServer | None:
-    """The server that the settings ask for, if any. UsageError or RunError on a token file that is of no use."""
+    """Return the server that the settings ask for, if any. Raises UsageError or RunError for an unusable token file."""
     if config.metrics_port < 0:
         return None
     token = "" if config.status_token_file is None else load_or_create(config.status_token_file)
@@ -154,7 +154,7 @@ async def _healthz(_: Request) -> Response:
 def _file_of(files: Mapping[str, tuple[str, str]]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         name, kind = files[request.url.path]
-        # Some 100 kB in all, so that it may be asked for anew each time: after an upgrade no page is of two versions.
+        # Some 100 kB in all, so browsers may fetch it each time: after an upgrade no page mixes two versions.
         return Response((FOLDER / name).read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
 
     return answer
@@ -168,7 +168,7 @@ def _bind(at: Listening) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         limit_buffers(listener)
         listener.bind((host, port))
-        listener.listen(16)  # scrapers, not crowds
+        listener.listen(16)  # for a few scrapers
     except OSError as error:
         listener.close()
         raise _bind_error(error, at) from error

@@ -1,7 +1,7 @@
-"""Server-sent events: what is new, as it comes, to a bounded number of pages.
+"""Server-sent events: news, as it arrives, to a bounded number of pages.
 
-A page that reads slowly is written to less often, since each write waits for the one before; one that has stopped
-reading is let go of (serving.py). A browser connects again by itself, and is then told everything anew.
+A page that reads slowly is written to less often, since each write waits for the one before. One that has stopped
+reading is cut off (http1.py). A browser connects again by itself, and then receives everything again.
 """
 
 from typing import Generic, Protocol, TypeVar
@@ -11,42 +11,42 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 MAX_PAGES = 16
-"""Open at a time. An operator has a few; each costs the node a few milliseconds a second."""
+"""Most pages open at a time. An operator has a few; each costs the node a few milliseconds a second."""
 
 GAP_S = 0.5
-"""Between two messages to a page at least: rounds of a small model come ten a second, and nobody reads that fast."""
+"""Least seconds between two messages to a page: a small model has ten rounds a second, and nobody reads that fast."""
 
 TICK_S = 2.0
-"""Between two looks at what no event tells (scores, links, the graph)."""
+"""Seconds between two reads of the values that no event has (scores, links, the graph)."""
 
 QUIET_S = 15.0
-"""After so long without news an empty message is sent, so that both ends know that the other is there: a page that has
-heard nothing for longer says so, and is not shown a comment (page.js)."""
+"""Seconds without news after which an empty message is sent, so that both ends know that the other is there. A page
+that received nothing for longer says so. A comment would not do, since the page's script does not see it (page.js)."""
 
 NOTHING_NEW = "{}"
 
 RETRY_MS = 2000
-"""How long a browser waits before it connects again."""
+"""Milliseconds that a browser waits before it connects again."""
 
 
 P = TypeVar("P")
 
 
 class Tells(Protocol[P]):
-    """Knows what a page wants to know next (feed.py of a node, swarm_feed.py of many)."""
+    """A source of a page's news (feed.py for a node, swarm_feed.py for many)."""
 
     @property
     def events(self) -> int:
-        """Rises when there may be news."""
+        """Return a number that rises when there may be news."""
 
     def place(self) -> P:
-        """Of a page that has been told nothing yet."""
+        """Return the position of a page that has received nothing yet."""
 
     def news(self, place: P) -> str:
-        """What is new to a page, as one line of JSON, and its place moved on; empty: nothing."""
+        """Return what is new to a page, as one line of JSON, and advance its place; empty when nothing is."""
 
     async def replay(self) -> None:
-        """Make ready, when a page has come."""
+        """Prepare, when a page has connected."""
 
     async def changed(self, since: int) -> None:
         """Wait until `events` is above `since`."""
@@ -60,7 +60,7 @@ class Streams(Generic[P]):
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An answer that goes on until the page is closed; a refusal when there are too many."""
+        """Answer until the page is closed; refuse when there are too many."""
         if self._open >= MAX_PAGES:
             refusal = PlainTextResponse("too many pages are open\n", 503, {"retry-after": "10"})
             await refusal(scope, receive, send)

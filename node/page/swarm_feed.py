@@ -1,6 +1,6 @@
-"""What the page of a whole swarm wants to know next: members, their curves, and who exchanges with whom.
+"""The feed of a whole swarm's page: members, their curves, and who exchanges with whom.
 
-Folders are looked at while a page is open, and not else: on a thread, once a second at most for all pages together.
+Folders are read only while a page is open: on a thread, at most once a second for all pages together.
 """
 
 import json
@@ -23,19 +23,19 @@ from node.system.errors import UsageError
 from node.system.run_dir import LOCK
 
 LOOK_S: Final = 1.0
-"""Between two looks at the folders at least: rounds take seconds. A look at 1,000 logs took 0.2 s (measured, on a busy
-machine of 2 cores)."""
+"""Least seconds between two looks at the folders: rounds take seconds. A look at 1,000 logs took 0.2 s (measured, on a
+busy machine of 2 cores)."""
 
 LOOK_SHARE: Final = 0.1
-"""Of the time that looking may take: looks that last longer are further apart. Chosen."""
+"""Largest share of time spent looking: longer looks are further apart. Chosen."""
 
 _Look = tuple[list[NodeLog], dict[Path, tuple[list[Event], logs.LogPosition, bool]], int]
-"""New members; of the others the news, their places and whether they live; how many folders there are."""
+"""New members; the others' news, positions and whether they are alive; how many folders there are."""
 
 
 @dataclass
 class SwarmPlace:
-    """How much one page has been told."""
+    """How much one page has received."""
 
     cursors: dict[tuple[Path, str], Cursor] = field(default_factory=dict)
     members: dict[int, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class SwarmPlace:
 
 
 class SwarmFeed:
-    """The nodes under some folders. `find` at the start says what is wrong with them (UsageError)."""
+    """The nodes under some folders. `find` checks the folders at the start (UsageError)."""
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self.events = 0
@@ -55,18 +55,18 @@ class SwarmFeed:
         self._looking = trio.Lock()
         self._texts: dict[str, str] = {}
         self._rows: dict[Path, str] = {}
-        """Each member as JSON, in the members' order; made anew where something has changed."""
+        """Each member as JSON, in the members' order; made again where something has changed."""
 
     def find(self) -> int:
-        """How many nodes there are. UsageError where a folder holds none."""
+        """Return how many nodes there are. Raises UsageError where a folder holds none."""
         return len(logs.find(self._runs))
 
     def place(self) -> SwarmPlace:
-        """Of a page that has been told nothing yet."""
+        """Return the position of a page that has received nothing yet."""
         return SwarmPlace()
 
     async def replay(self) -> None:
-        """Look now, unless somebody just has."""
+        """Look now, unless another page just has."""
         async with self._looking:
             if self._looked is not None and trio.current_time() - self._looked < self._apart_s:
                 return
@@ -83,11 +83,11 @@ class SwarmFeed:
                 await trio.sleep(LOOK_S)
 
     def status(self) -> dict[str, Any]:
-        """Every member as JSON values: what `/status` says."""
+        """Return every member as JSON values, for `/status`."""
         return {"members": [member.as_dict() for member in self._members.values()], "left_out": self._left_out}
 
     def news(self, place: SwarmPlace) -> str:
-        """What is new to a page, as one line of JSON, and its place moved on; empty: nothing."""
+        """Return what is new to a page, as one line of JSON, and advance its place; empty when nothing is."""
         told: dict[str, str] = {}
         for key, text in self._texts.items():
             if place.told.get(key) != text:
@@ -106,7 +106,7 @@ class SwarmFeed:
         return max(0, self._folders - len(self._members))
 
     def _curves(self, place: SwarmPlace) -> list[dict[str, Any]]:
-        """What is new of each member's curves; a curve that was told whole is told in its new points."""
+        """Return the news of each member's curves: only the new points of a curve that was sent whole before."""
         told = []
         for n, member in enumerate(self._members.values()):
             for name, curve in (("rounds", member.rounds), ("held_out", member.held_out)):
@@ -118,7 +118,7 @@ class SwarmFeed:
         return told
 
     def _look(self) -> _Look:
-        """On a thread: reads, and changes nothing that is shown."""
+        """Read the folders. It runs on a thread, and changes nothing that is shown."""
         try:
             folders = logs.find(self._runs)
         except UsageError:  # removed meanwhile
@@ -162,7 +162,7 @@ class SwarmFeed:
         ]
 
     def _exchanges(self) -> list[list[int]]:
-        """(author, reader, rounds of staleness), by the numbers of members of one run."""
+        """Return (author, reader, rounds of staleness), by the numbers of members of one run."""
         members = list(self._members.values())
         numbers = {(member.run, member.progress.peer_id): n for n, member in enumerate(members)}
         return [

@@ -1,1 +1,1 @@
-"""What a node may be, each a `main`: trainer, observer, bootstrap node; and the byzantine one of experiments."""
+"""The roles of a node: trainer, observer, bootstrap node; and the Byzantine node of experiments."""

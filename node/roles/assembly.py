@@ -1,4 +1,4 @@
-"""Putting a node together from its configuration and its surroundings, at its newest checkpoint where there is one."""
+"""Build a node from its configuration and its context, and resume its newest checkpoint where there is one."""
 
 import hashlib
 import random
@@ -51,21 +51,22 @@ DIGEST_BYTES = 32
 RUN_ID_BYTES = 16
 SNAPSHOT_BYTES_PER_PARAMETER = 4
 PAYLOAD_SLACK_BYTES = 1 << 16
-"""For scales and headers: a codec that does not shrink at all may need some bytes above fp32."""
+"""Bytes for scales and headers: a codec that does not compress at all may need some bytes more than fp32."""
 GENESIS_DIGITS = 16
-"""Of the initial model's digest, to be compared by programs: 64 bits. Chosen."""
+"""Hex digits of the initial model's digest that are reported, for programs to compare: 64 bits. Chosen."""
 MAX_REFUSALS = 8
-"""The newest reasons for which peers and this node refused each other, for a message when nobody is left."""
+"""How many of the newest reasons for refusals between peers and this node are kept, for the message when no peer is
+left."""
 
 
 def not_metered(device: torch.device) -> Meter | None:
-    """Default: nobody measures energy."""
+    """Default: energy is not measured."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeContext:
-    """What a node is given rather than makes: everything that differs between a real run and a simulated one."""
+    """What a node receives instead of making it: everything that differs between a real run and a simulated one."""
 
     identity: Identity
     transport: Transport
@@ -79,13 +80,13 @@ class NodeContext:
     checkpoints: CheckpointStore
     epoch_file: Path
     meter_of: Callable[[torch.device], Meter | None] = not_metered
-    """Measures the energy that training on a device takes."""
+    """Returns the energy meter of training on a device."""
     private: PrivateMembership | None = None
-    """Its membership of a private swarm; None: of an open one."""
+    """Its membership of a private swarm; None in an open swarm."""
 
 
 def check_runnable(config: Config) -> None:
-    """UsageError on what is right for a simulation and no node can do: said before anything is written or started."""
+    """Raise UsageError for a setting that only a simulation can run, before anything is written or started."""
     if averages_gradients(config.sync.strategy):
         message = f"no node can run the strategy {config.sync.strategy}: training would wait for it at every step"
         hint = "use tracked_gossip with train.inner_steps=1 (every strategy: `p2ptrain bench strategies`)"
@@ -95,7 +96,8 @@ def check_runnable(config: Config) -> None:
 
 
 def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | None]:
-    """Build the node, at its newest checkpoint where there is one. Raises TaskError, ValueError, RunError."""
+    """Build the node, resumed from its newest checkpoint where there is one. Raises TaskError, ValueError or
+    RunError."""
     attack = byzantine.attack_of(config.attack)
     task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
     shard, data_seed = own_data(config, around.identity.peer_id)
@@ -179,8 +181,9 @@ def _outside(config: Config, admission: MembershipAdmission, journal: Journal) -
 
 
 def network_for(config: Config, numel: int) -> NetworkConfig:
-    """The network's settings, with the largest blob that is pulled set to what this model can need: junk of a liar's
-    ends there. UsageError when a snapshot could not be sent: no neighbour could ever begin to track this node."""
+    """Return the network's settings, with the largest blob that is pulled set to what this model can need: a liar's
+    larger junk is cut off there. Raises UsageError when a snapshot could not be sent: no neighbour could ever begin to
+    track this node."""
     size, limit = SNAPSHOT_BYTES_PER_PARAMETER * numel, config.network.max_payload_bytes
     if size > limit:
         raise UsageError(
@@ -191,8 +194,8 @@ def network_for(config: Config, numel: int) -> NetworkConfig:
 
 
 def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
-    """The node's shard and the seed of its order: as configured, or else given by its peer id, so that two volunteers
-    who know nothing of each other do not train on the same batches."""
+    """Return the node's shard and the seed of its order. Where they are not configured they follow from its peer id, so
+    that two volunteers who know nothing of each other do not train on the same batches."""
     count, seed = config.node.shard_count, config.train.seed
     if config.node.shard_index is not None:
         return Shard(index=config.node.shard_index, count=count), seed
@@ -201,8 +204,8 @@ def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
 
 
 def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> RunInfo:
-    """What members of one run share: the task, the model's shape and what the strategy wants alike (run id), and the
-    model that all start from."""
+    """Return what the members of one run share: the task, the model's shape and the settings that the strategy wants
+    equal (run id), and the initial model."""
     shared = [config.task.name.encode(), fingerprint]
     spec = config.sync.spec()
     if key := spec.run_key(config.sync):
@@ -213,7 +216,7 @@ def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> Run
 
 
 def resume(node: Node) -> Checkpoint | None:
-    """Take up the newest whole checkpoint, if any. RunError when it is of another model."""
+    """Load the newest whole checkpoint, if any, into the node. Raises RunError when it is of another model."""
     damaged: list[Path] = []
 
     def skipped(path: Path, why: str) -> None:
@@ -245,7 +248,8 @@ def resume(node: Node) -> Checkpoint | None:
 
 
 def _take_up_totals(node: Node, totals: Totals) -> None:
-    """The summary is the run's, and not only that of its last process; and no epoch of an earlier one comes again."""
+    """Continue the totals of the run's earlier processes: the summary is the whole run's, and no epoch is used
+    twice."""
     node.journal.first |= totals.first
     node.journal.earlier_seconds = totals.wall_s
     node.inner.compute_seconds = totals.compute_s
@@ -258,7 +262,7 @@ def _snapshot_source(
     strategy: SyncStrategy, executor: Executor, lock: trio.Lock, head: Callable[[], Head]
 ) -> SnapshotSource:
     async def source() -> tuple[Head, bytes]:
-        async with lock:  # the estimate moves with the head: both are read while neither can
+        async with lock:  # the estimate changes with the head: read both while neither can change
             return head(), await executor.offload(strategy.snapshot)
 
     return source

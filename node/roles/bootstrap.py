@@ -1,6 +1,6 @@
-"""A bootstrap node's life: listen, tell members of each other, until it is stopped.
+"""A bootstrap node: it listens and introduces members to each other until it is stopped.
 
-It imports nothing that learns: no torch, no task, so that it fits the smallest machine that is always on.
+It imports nothing that trains, neither torch nor a task, so it runs on the smallest machine that is always on.
 """
 
 import os
@@ -41,14 +41,14 @@ from node.system.signals import until_signal
 SECTIONS = ("network", "node")
 
 LOOK_INSIDE_S = 1.0
-"""How often it looks whether it still is a member. Chosen: a look takes microseconds."""
+"""Seconds between two checks that it still is a member. Chosen: a check takes microseconds."""
 
 TELL_EVERY_S = 10.0
-"""How often it says how many members there are, when that has changed."""
+"""Seconds between two reports of how many members there are, where that has changed."""
 
 
 class BootstrapConfig(BaseModel):
-    """What a bootstrap node is told; the sections of a trainer's file that say how to learn are passed over."""
+    """Configuration of a bootstrap node. The sections of a trainer's file that are about training are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -56,12 +56,12 @@ class BootstrapConfig(BaseModel):
     node: NodeConfig = NodeConfig(role="bootstrap")
 
     def to_toml(self) -> str:
-        """Every setting, as a file that `from_raw` reads back."""
+        """Return every setting as TOML that `from_raw` reads back."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
 def from_raw(raw: Raw) -> BootstrapConfig:
-    """Validate the sections that matter here. UsageError on the first mistake."""
+    """Validate the sections that a bootstrap node uses. Raises UsageError on the first mistake."""
     keys: dict[str, list[str] | None] = {
         "network": [*NetworkConfig.__dataclass_fields__],
         "node": [*NodeConfig.__dataclass_fields__],
@@ -94,14 +94,14 @@ def main(
     fits: Callable[[], None] = lambda: None,
     passphrase: bytes | None = None,
 ) -> int:
-    """Run until a signal, and return the exit code. The caller holds the lock of `node_dir`. `fits` is called first: it
-    has no checkpoint that might not fit. `passphrase`: of its key. Raises LocalError."""
+    """Run until a signal, and return the exit code. The caller holds the lock of `node_dir`. `fits` is called first, as
+    there is no checkpoint that might not fit. `passphrase` is that of its key. Raises LocalError."""
     fits()
     return trio.run(_run, config, node_dir, emit, passphrase)
 
 
 async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphrase: bytes | None) -> int:
-    from gossip.transport.libp2p.libp2p_transport import (  # seconds to import: not for a wrong option
+    from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: a wrong option is reported before
         Libp2pConfig,
         Libp2pTransport,
     )
@@ -160,7 +160,7 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
 
 
 async def _stop_outside(admission: MembershipAdmission) -> None:
-    """Raises RunError when this node is no member any more: nobody would come to it."""
+    """Raise RunError when this node is no longer a member: nobody would connect to it."""
     while (ended := admission.ended()) is None:  # noqa: ASYNC110  # an end date is nobody's event
         await trio.sleep(LOOK_INSIDE_S)
     raise RunError(ended, ASK)

@@ -1,7 +1,7 @@
-"""A node that misbehaves: what an attack (`[attack]`, for experiments) changes when a node is put together.
+"""A node that misbehaves: what an attack (`[attack]`, for experiments) changes when a node is built.
 
-An attack says which hooks it has (p2ptrain/attacks/base.py), and each is put where it belongs: another task to train
-on, another strategy to publish by, a service that broadcasts more than an honest one. The rest of the node is honest.
+An attack declares its hooks (p2ptrain/attacks/base.py). Each replaces one part of the node: the task that it trains on,
+the strategy that it publishes with, or its service, which then broadcasts more than an honest one. The rest is honest.
 """
 
 import itertools
@@ -28,11 +28,11 @@ from p2ptrain.sync import SyncStrategy, liar_of
 from p2ptrain.tasks import Task
 
 FORGED_BYTES = 4
-"""How much of a signature is overwritten: enough for 4 billion different forgeries."""
+"""Bytes of a signature that are overwritten: enough for 4 billion different forgeries."""
 
 
 def attack_of(section: AttackSection) -> Attack | None:
-    """The attack of a node; None for an honest one. UsageError for one that no node can carry out."""
+    """Return the attack of a node; None for an honest one. Raises UsageError for one that no node can carry out."""
     attack = section.find()
     if attack is None or isinstance(attack, VectorAttack | ModelAttack | DataAttack | WireAttack):
         return attack
@@ -41,24 +41,24 @@ def attack_of(section: AttackSection) -> Attack | None:
 
 
 def poisoned(task: Task, attack: Attack | None) -> Task:
-    """The task that the node trains on."""
+    """Return the task that the node trains on."""
     return attack.poison(task) if isinstance(attack, DataAttack) else task
 
 
 def lying(strategy: SyncStrategy, attack: Attack | None, seed: int) -> SyncStrategy:
-    """The strategy that the node publishes by."""
+    """Return the strategy that the node publishes with."""
     if isinstance(attack, VectorAttack | ModelAttack):
         return liar_of(strategy, attack, generator=torch.Generator().manual_seed(seed))
     return strategy
 
 
 def service_type(attack: Attack | None) -> Callable[..., GossipService]:
-    """What makes the node's service, with the arguments of GossipService."""
+    """Return the factory of the node's service; it takes the arguments of GossipService."""
     return partial(ByzantineService, attack) if isinstance(attack, WireAttack) else GossipService
 
 
 class ByzantineService(GossipService):
-    """Publishes as everybody does, and then broadcasts what the attack says."""
+    """Publishes as an honest service does, and then broadcasts what the attack adds."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ByzantineService(GossipService):
     async def publish(
         self, *, round: int, codec: str, payload: bytes, steps: int, tokens: int, state: StateSource | None = None
     ) -> None:
-        """The true update, and the misdeeds of its round."""
+        """Publish the true update, and then the round's misdeeds."""
         before = self.head
         await super().publish(round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state)
         body = UpdateHeaderBody(round=round, kind="delta", codec=codec, size=len(payload), steps=steps, tokens=tokens)
@@ -101,7 +101,7 @@ class ByzantineService(GossipService):
 
 
 class Forger:
-    """Makes the bytes that no honest node would. Each is another one, so that none is passed over as a repetition."""
+    """Makes messages that no honest node would send. All of them differ, so that none is ignored as a duplicate."""
 
     def __init__(self, identity: Identity, scope: Scope, genesis: Digest) -> None:
         self._identity = identity
@@ -110,7 +110,7 @@ class Forger:
         self._numbers = itertools.count(1)
 
     def broadcasts(self, misdeeds: Misdeeds, before: Head, body: UpdateHeaderBody) -> Iterator[bytes]:
-        """All of a round's, the true update being the successor of `before` with `body`."""
+        """Yield all false messages of a round, whose true update is the successor of `before` with `body`."""
         for _ in range(misdeeds.twins):
             yield self.twin(before, body)
         for _ in range(misdeeds.epochs):
@@ -121,17 +121,17 @@ class Forger:
                 yield self.forgery(template)
 
     def twin(self, before: Head, body: UpdateHeaderBody) -> bytes:
-        """A well-signed successor of `before` with a payload that there is not."""
+        """Return a validly signed successor of `before`, whose payload does not exist."""
         address = digest_of(b"twin %d" % next(self._numbers))
         return self._signed(before.epoch, before.seq + 1, before.digest, address, body)
 
     def first_link(self, before: Head, round: int) -> bytes:
-        """A well-signed beginning of a chain later than that of `before`, from the initial model."""
+        """Return a validly signed first link of a chain later than that of `before`, from the initial model."""
         body = UpdateHeaderBody(round=round, kind="genesis", genesis=self._genesis)
         return self._signed(before.epoch + next(self._numbers), 0, NO_DIGEST, NO_DIGEST, body)
 
     def forgery(self, envelope: bytes) -> bytes:
-        """`envelope`, which ends in its signature, with another one that does not hold."""
+        """Return `envelope` with its signature, which is its end, replaced by an invalid one."""
         return envelope[:-FORGED_BYTES] + next(self._numbers).to_bytes(FORGED_BYTES, "big")
 
     def _signed(self, epoch: int, seq: int, prev: Digest, address: Digest, body: UpdateHeaderBody) -> bytes:

@@ -1,16 +1,16 @@
-"""An observer's life: it follows what the members publish, takes the swarm's model now and then, and looks at it.
+"""An observer: it follows the members' updates, regularly takes the swarm's model, and evaluates it.
 
-It trains nothing and publishes nothing. What it holds of each neighbour is what every neighbour holds, checked as a
-newcomer checks it (witnesses, signed chains); of those it takes the robust aggregate that a newcomer begins with, at
-the rounds at which trainers evaluate (`train.eval_every`). Its checkpoints are a trainer's, so that all that reads a
-run reads them.
+It trains nothing and publishes nothing. It holds the same estimate of each neighbour as every neighbour does, and
+checks it as a newcomer does (witnesses, signed chains). Of these it takes the robust aggregate that a newcomer begins
+with, at the rounds at which trainers evaluate (`train.eval_every`). Its checkpoints have a trainer's format, so
+everything that reads a run can read them.
 
-Only those that are present have a vote on where the swarm is and on what its model is, and as everywhere more than
-`sync.f` of them have to agree, and more than half. Who has left with the last round done counts on where those present
-were near the end as well. What few say is waited for, as training/joining.py does.
+Only members that are present have a vote on the swarm's round and its model. As everywhere, more than `sync.f` of them
+have to agree, and more than half. A member that left with the last round done still counts where those present were
+near the end as well. The observer waits when only few agree, as training/joining.py does.
 
-Updates are followed all the time: ten compressed ones weigh less than the whole models of as many neighbours, and the
-last one is here when everybody leaves. Where members meet nobody's updates can be followed; models are fetched then.
+Updates are followed all the time: ten compressed ones are smaller than the whole models of as many neighbours, and the
+last one has arrived when everybody leaves. With group averaging no updates can be followed: models are fetched then.
 """
 
 import os
@@ -31,16 +31,17 @@ from node.training.node import Node
 from node.training.sync_loop import follow
 
 LOOK_S: Final = 0.1
-"""Between two looks at where the swarm is: a tenth of the shortest rounds that are of any use over a network."""
+"""Seconds between two checks of the swarm's round: a tenth of the shortest rounds that are useful over a network."""
 
 
 def observes(config: Config) -> bool:
-    """Whether this node only looks on."""
+    """Return whether this node is an observer."""
     return config.node.role == "observer"
 
 
 async def observe(node: Node, *, resumed: bool) -> None:
-    """Until the state after the run's last round is taken, or nobody is left that has it. RunError as `entry.enter`."""
+    """Observe until the state after the run's last round is taken, or no peer is left that has it. Raises RunError as
+    `joining.enter` does."""
     observer = _Observer(node)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow, node, observer.took, name="follow")
@@ -50,16 +51,16 @@ async def observe(node: Node, *, resumed: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _State:
-    """The swarm's: the rounds that it has closed, and by member how many of those that one's model lacks."""
+    """The swarm's state: the rounds that it has closed, and by member how many of those its model lacks."""
 
     done: int
     behind: dict[str, int]
     seconds: float
-    """It took to get."""
+    """Seconds that it took to obtain."""
 
     @property
     def fresh(self) -> int:
-        """Of how many nothing is lacking."""
+        """Return how many members' models lack no round."""
         return sum(rounds == 0 for rounds in self.behind.values())
 
 
@@ -67,27 +68,27 @@ class _Observer:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._held: dict[str, int] = {}
-        """The rounds behind each model that is here: those of neighbours, and of `_finished`."""
+        """The rounds behind each model held: those of neighbours, and of `_finished`."""
         self._finished: set[str] = set()
-        """Who has left at the end of the run with all its rounds done. At most as many as a node has neighbours."""
+        """Peers that left at the end of the run with all its rounds done. At most as many as a node has neighbours."""
         self._heard = 0
         """The most rounds that enough of the neighbours had done."""
         self._doubtful_since: float | None = None
-        """Since when models are here, but those of too few neighbours."""
+        """Since when models are held, but of too few neighbours."""
         self._kept = node.state.round
         node.estimates.counted = self._last_models
 
     def took(self, update: Update) -> None:
-        """An update of a neighbour's has been applied. Some that had left may have been forgotten for it."""
+        """Note that a neighbour's update has been applied. Some departed peers may have been forgotten for it."""
         self._held[str(update.peer)] = 0 if update.kind == "genesis" else update.round + 1
         self._held = {peer: done for peer, done in self._held.items() if peer in self._node.estimates}
 
     def _last_models(self) -> set[str]:
-        """Whose model is of the run's end: it may count although its owner has left."""
+        """Return the peers whose model is of the run's end: it may count although the peer has left."""
         return {peer for peer, done in self._held.items() if done == self._node.config.train.rounds}
 
     async def run(self, *, resumed: bool) -> None:
-        """The whole of it."""
+        """Observe the run to its end."""
         node = self._node
         if resumed:
             node.journal.training_began()
@@ -106,7 +107,8 @@ class _Observer:
         node.journal.training_ended()
 
     async def _due(self) -> bool:
-        """Wait for the next round at which the model is looked at. False: the run is over, and nobody is left."""
+        """Wait for the next round at which the model is evaluated. Return False when the run is over and nobody is
+        left."""
         node = self._node
         while True:
             announced, models = node.service.swarm_round(), self._models()
@@ -123,9 +125,10 @@ class _Observer:
             await trio.sleep(LOOK_S)
 
     def _vote(self, models: dict[str, int]) -> int | None:
-        """How many rounds enough of these models have done; None: too few say so, or not for long enough.
+        """Return how many rounds enough of these models have done; None when too few say so, or not for long enough.
 
-        Neighbours whose model is not here have done none, until others that look on, or wait, are to be expected."""
+        A neighbour whose model has not arrived counts as at round 0, until it may be another observer or one that
+        waits."""
         f, now = self._node.config.sync.f, trio.current_time()
         spoken = {PeerId(peer): done for peer, done in models.items()}
         silent = dict.fromkeys(self._node.service.neighbour_ids - spoken.keys())
@@ -138,7 +141,7 @@ class _Observer:
         if len(spoken) > f:
             return swarm_round(spoken, liars=f) if len(spoken) > 2 * f and waited_s >= NEWCOMERS_S else None
         few = swarm_round(spoken, liars=0)
-        # A few liars must not end the run as soon as they are here first.
+        # A few liars that connect first must not end the run.
         over = few is not None and few >= self._node.config.train.rounds
         return few if waited_s >= (JOIN_PATIENCE_S if silent or over else ALONE_S) else None
 
@@ -150,8 +153,8 @@ class _Observer:
         return min(train.rounds, (self._node.state.round // train.eval_every + 1) * train.eval_every)
 
     def _models(self) -> dict[str, int]:
-        """Whose models have a vote, and the rounds behind each: the seated neighbours', and those of who has left at
-        the end."""
+        """Return the models that have a vote, with the rounds behind each: those of the neighbours, and of peers that
+        left at the end."""
         node = self._node
         self._part_with({str(peer) for peer in node.service.neighbours()})
         # Nobody can have done more rounds than there are.
@@ -159,8 +162,8 @@ class _Observer:
         return {str(peer): self._held[peer] for peer in node.service.seated(known)}
 
     def _part_with(self, here: set[str]) -> None:
-        """Of those who have left keep the ones that count on: their last round is done, those present are near it, and
-        no update of theirs was refused."""
+        """Keep only those departed peers that still count: their last round is done, those present are near it, and no
+        update of theirs was refused."""
         node, gone = self._node, self._held.keys() - here - self._finished
         if not gone:
             return
@@ -174,14 +177,14 @@ class _Observer:
                 del self._held[peer]
 
     def _members(self) -> tuple[int, dict[str, int]]:
-        """How many rounds the swarm has done, and the models that are not stale then."""
+        """Return how many rounds the swarm has done, and the models that are not stale then."""
         models = self._models()
         done = self._vote(models)
         least = None if done is None else done - self._node.config.network.max_staleness
         return done or 0, {peer: its for peer, its in models.items() if least is not None and its >= least}
 
     async def _take(self) -> _State | None:
-        """None: there is nobody to take it of now, or nothing newer than what is here."""
+        """Take the swarm's state; None when no peer has it now, or it is not newer than the one held."""
         node, began = self._node, trio.current_time()
         with fetching_models(node):
             done, members = await self._agreed()
@@ -198,11 +201,11 @@ class _Observer:
         return _State(done=done, behind=behind, seconds=trio.current_time() - began)
 
     async def _agreed(self) -> tuple[int, dict[str, int]]:
-        """The swarm's rounds, and the members, when most of the neighbours' models are here, as many as the promise
-        about f liars needs, and a quorum of them has come to the round that is due; or when that takes too long. No
-        members: there are too few."""
+        """Wait until most neighbours' models are here, as many as the promise about f liars needs, and a quorum of them
+        has reached the round that is due; or until that takes too long. Return the swarm's rounds and the members; no
+        members where they are too few."""
         node, began = self._node, trio.current_time()
-        # Models that are fetched whole are some rounds old: to wait for fresh ones would be in vain.
+        # Models that are fetched whole are some rounds old: waiting for fresh ones would never end.
         quorum = 0.0 if node.averager.fetches != "updates" else node.config.network.quorum
         while True:
             (done, members), here = self._members(), sum(it.gives for it in node.service.neighbours().values())
@@ -211,7 +214,7 @@ class _Observer:
             over = waited_s >= JOIN_PATIENCE_S or not here
             enough = len(members) >= max(1, min(here, max(node.watch.needed_members, here // 2 + 1)))
             if not node.journal.has_begun and len(members) < node.watch.needed_members:
-                enough = enough and waited_s >= ALONE_S  # who came first may be the liars
+                enough = enough and waited_s >= ALONE_S  # the first to connect may be the liars
             if enough and (over or level >= quorum * len(members)):
                 return done, members
             if over:
@@ -249,7 +252,7 @@ class _Observer:
 
 
 def _round(node: Node, state: _State) -> RoundClosed:
-    """What a trainer's `round` has, but for what comes of training."""
+    """Return the event `round` without the fields that only training gives."""
     stats = node.service.stats
     return RoundClosed(
         round=state.done,

@@ -17,11 +17,11 @@ def mapper_for(
     tell: Callable[[str], None],
     sources: Sequence[str] | None = None,
 ) -> PortMapper | None:
-    """What keeps the ports of `addresses` forwarded; None where that is of no use.
+    """Return the mapper that keeps the ports of `addresses` forwarded; None where forwarding is useless.
 
-    `sources`: this machine's addresses towards the rest of the world; None: the system is asked.
+    `sources`: this machine's addresses towards the internet; None: the system is asked.
     """
-    if not network.upnp or network.announce:  # first: what is announced may be names, which are no numbers below
+    if not network.upnp or network.announce:  # first: announced addresses may be names, which cannot be parsed below
         return None
     found = default_sources() if sources is None else sources
     hosts = [address.split("/")[2] for address in addresses]

@@ -1,6 +1,6 @@
-"""A task of the user's own is tried before anything is launched on it, and its memory is estimated.
+"""A user's own task is tried before anything is launched on it, and its memory is estimated.
 
-Built-in tasks are not tried: they would start later by a step and an evaluation, and their tests hold what it looks at.
+Built-in tasks are not tried: their start would be delayed by a step and an evaluation, and tests cover these checks.
 """
 
 from typing import Final
@@ -18,12 +18,12 @@ from p2ptrain.training.preflight import Preflight, is_built_in, preflight
 PROGRAM_BYTES: Final = 450_000_000
 BYTES_PER_PARAMETER_CPU: Final = 70
 BYTES_PER_PARAMETER_GPU: Final = 20
-"""What docs/operations.md ("What a node needs") has measured, with one neighbour; each further one costs a snapshot."""
+"""As measured in docs/operations.md ("What a node needs") with one neighbour; each further one costs a snapshot."""
 
 
 def check_task(config: Config, task: Task, shard: Shard, *, data_seed: int | None = None, nodes: int = 1) -> list[str]:
-    """What is to be said of the task before `nodes` of this machine train it: doubts, a line each. TaskFaultError for
-    what would end or spoil the run."""
+    """Try the task before `nodes` nodes of this machine train it. Return the doubts, a line each. Raises TaskFaultError
+    for a fault that would end or spoil the run."""
     if is_built_in(task):
         return []
     found = preflight(task, config.train, shard, data_seed=data_seed)
@@ -33,7 +33,7 @@ def check_task(config: Config, task: Task, shard: Shard, *, data_seed: int | Non
 def memory_needed(
     parameters: int, device: str, network: NetworkConfig, *, kept: int = 0, neighbours: int | None = None
 ) -> int:
-    """Bytes of the machine's memory that a node takes, `kept` of them for the backward pass of one batch."""
+    """Return the bytes of the machine's memory that a node takes, `kept` of them for the backward pass of one batch."""
     at_cuda = device.startswith("cuda")
     tracked = network.degree if neighbours is None else min(neighbours, network.degree)
     per_parameter = SNAPSHOT_BYTES_PER_PARAMETER if at_cuda else BYTES_PER_PARAMETER_CPU

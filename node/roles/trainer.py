@@ -1,7 +1,7 @@
-"""A node's life: enter the run, train and synchronize to the last round, leave.
+"""A trainer: it joins the run, trains and synchronizes to the last round, and leaves.
 
-`main` is what `p2ptrain node` calls: real transport, real clock, one trio loop. `live` is the same life with the
-parts given, which is how tests run whole swarms over the in-memory transport under a virtual clock.
+`main` is what `p2ptrain node` calls: real transport, real clock, one trio loop. `live` does the same with given parts:
+so tests run whole swarms over the in-memory transport under a virtual clock.
 """
 
 import math
@@ -61,15 +61,15 @@ from node.training.sync_loop import follow, synchronize, train
 from p2ptrain.tasks.metrics import metric_units
 
 LOOK_AROUND_S = 0.1
-"""How often a finished node looks whether its neighbours are finished, too."""
+"""Seconds between two checks of a finished node that its neighbours are finished, too."""
 
 LOOK_INSIDE_S = 1.0
-"""How often a member of a private swarm looks whether it still is one. Chosen: a look takes microseconds, and a second
-alone costs nobody anything."""
+"""Seconds between two checks of a private swarm's member that it still is one. Chosen: a check takes microseconds, and
+a second of training alone costs nobody anything."""
 
 GOODBYE_S = 1.0
-"""For the goodbyes of a node that is stopped: three round trips of the slowest links. With the checkpoint, and the
-second in which connections are closed, it is over within the five that Ctrl-C promises."""
+"""Seconds for the goodbyes of a stopped node: three round trips of the slowest links. Together with the checkpoint, and
+the second in which connections are closed, this stays within the five seconds that Ctrl-C promises."""
 
 
 def main(
@@ -82,7 +82,7 @@ def main(
     tried: bool = False,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
-    the newest checkpoint is read, and is one of this model. `passphrase`: its key's. `tried`: whether who starts it has
+    the newest checkpoint is read and fits this model. `passphrase` is that of its key. `tried`: whether the caller has
     tried the task.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
@@ -103,7 +103,7 @@ async def _run(
     passphrase: bytes | None,
     tried: bool = False,
 ) -> int:
-    from gossip.transport.libp2p.libp2p_transport import (  # seconds to import: only a real node pays
+    from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
     )
@@ -179,7 +179,7 @@ async def _run(
 
         await live(node, resumed=checkpoint is not None, started=started, stop=interrupted, over=told is not None)
         event = Interrupted if interrupted.is_set() else Finished
-        if told is not None and not node.journal.has_begun:  # nothing was trained: what was told before holds
+        if told is not None and not node.journal.has_begun:  # nothing was trained: the earlier summary still holds
             _announce_over(node, told, event)
         else:
             finish(node, node_dir, checkpoint, event=event)
@@ -192,8 +192,8 @@ def _certified(private: PrivateMembership | None) -> list[tuple[str, str]]:
 
 
 async def _until(stop: trio.Event, run: Callable[[], Awaitable[None]]) -> None:
-    """Cancel it on `stop`: what it has to put in order takes its share of Ctrl-C's five seconds beside the goodbye and
-    the checkpoint, not after them."""
+    """Run `run`, and cancel it on `stop`. Its cleanup then runs beside the goodbye and the checkpoint, within Ctrl-C's
+    five seconds, and not after them."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
         await stop.wait()
@@ -201,7 +201,7 @@ async def _until(stop: trio.Event, run: Callable[[], Awaitable[None]]) -> None:
 
 
 def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
-    """The summary that the node's last process left; None where it came to none, or to a damaged or an older one."""
+    """Return the summary of the node's last process; None where it wrote none, or a damaged or an older one."""
     try:
         summary = read_node_summary(node_dir / SUMMARY)
     except UsageError:
@@ -218,14 +218,14 @@ def _announce_over(node: Node, summary: NodeSummary, event: type[Ended] = Finish
 
 
 def _try_task(node: Node) -> None:
-    """Before anybody is told that this node is there. TaskFaultError for a task that cannot be trained."""
+    """Try the task before this node announces itself. Raises TaskFaultError for a task that cannot be trained."""
     trainer = node.inner.trainer
     for doubt in check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed):
         node.journal.emit(WarningEvent(message=doubt))
 
 
 class _Router:
-    """What the router comes to: passed on to the network, and told."""
+    """Passes the router's result on to the network, and emits it as an event."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -276,10 +276,10 @@ async def live(
     stop: trio.Event | None = None,
     over: bool = False,
 ) -> None:
-    """From the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it is cut
-    short with a checkpoint and a goodbye. `over`: all rounds were trained and told of before; there is nothing to do
-    unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where the swarm has put this
-    node out."""
+    """Run a node from the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it
+    ends early with a checkpoint and a goodbye. `over`: all rounds were trained and reported before, so there is nothing
+    to do unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where this node is no
+    longer a member of its swarm."""
     stop = trio.Event() if stop is None else stop
     node.service.fetch(node.averager.fetches)
     async with trio.open_nursery() as nursery:
@@ -288,13 +288,13 @@ async def live(
             await started()
         try:
             await _take_part(node, stop, resumed=resumed, over=over)
-        except Exception:  # one that is no member any more may fail in many ways before it looks
+        except Exception:  # a former member may fail in many ways before it checks its membership
             node.state.put_out = node.state.put_out or _why_outside(node, resumed=resumed)
             if node.state.put_out is None:
                 raise
             stop.set()
         finally:
-            # Asked of the scope, not of the exception: a cancelled nursery may raise a group around Cancelled.
+            # Ask the scope, not the exception: a cancelled nursery may raise a group around Cancelled.
             if stop.is_set() or trio.current_effective_deadline() == -math.inf:
                 await _cut_short(node, goodbye=stop.is_set())
         nursery.cancel_scope.cancel()
@@ -303,7 +303,7 @@ async def live(
 
 
 async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool) -> None:
-    """Until all is done and said, or until `stop`."""
+    """Train until everything is done and reported, or until `stop`."""
     async with trio.open_nursery() as nursery:
 
         async def until_stopped() -> None:
@@ -327,7 +327,7 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool)
 
 
 async def _stop_outside(node: Node, stop: trio.Event, resumed: bool) -> None:
-    """Stop a node that its private swarm has put out, as Ctrl-C would. `live` says why."""
+    """Stop a former member of a private swarm as Ctrl-C would. `live` raises the reason."""
     while node.outside is not None:
         node.state.put_out = _why_outside(node, resumed=resumed)
         if node.state.put_out is not None:
@@ -343,7 +343,7 @@ def _why_outside(node: Node, *, resumed: bool) -> RunError | None:
 
 
 async def _cut_short(node: Node, *, goodbye: bool) -> None:
-    """Keep what was learned, and tell the neighbours, which need not wait for our disk."""
+    """Save the model, and say goodbye at the same time: the neighbours need not wait for our disk."""
     async with trio.open_nursery() as nursery:
         if goodbye:
             nursery.start_soon(node.service.say_goodbye, GOODBYE_S)
@@ -353,7 +353,8 @@ async def _cut_short(node: Node, *, goodbye: bool) -> None:
 
 
 async def _leave(node: Node) -> None:
-    """Stay while neighbours still have rounds to close, which would else have fewer members or none; say goodbye."""
+    """Stay while neighbours still have rounds to close, as those would otherwise have fewer members or none. Then say
+    goodbye."""
     with trio.move_on_after(node.config.node.linger_s):
         while any(it.round + 1 < node.state.round for it in node.service.neighbours().values()):  # noqa: ASYNC110
             await trio.sleep(LOOK_AROUND_S)
@@ -361,14 +362,14 @@ async def _leave(node: Node) -> None:
 
 
 async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
-    if not resumed or node.state.finished:  # finished, but killed before it could say so
+    if not resumed or node.state.finished:  # finished, but killed before it could report it
         await round_report.evaluate(node, rounds=node.state.round)
     if not node.state.finished:
         await enter(node, resumed=resumed)
         node.inner.settle()
         node.watch.check_margin(len(node.service.neighbours()) + 1)
         node.journal.training_began()
-        # No buffer: a phase is handed over when it ends, and until then there is nothing to hand over.
+        # No buffer: a phase is handed over only when it ends.
         phases, closing = trio.open_memory_channel[Phase](0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(train, node, phases, name="train")
@@ -378,7 +379,7 @@ async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
 
 
 async def save_interrupted(node: Node) -> None:
-    """Keep the moving model as it is: training has stopped between two steps."""
+    """Save the moving model as it is: training has stopped between two steps."""
     node.journal.training_ended()
     node.inner.settle()
     trainer, over = node.inner.trainer, node.state.round >= node.config.train.rounds and node.state.unsaved is None
@@ -387,12 +388,12 @@ async def save_interrupted(node: Node) -> None:
     if why is not None:
         raise diverged(node, why)
     await round_report.save(node, theta_d, trainer.state_dict(), next_round=node.state.round, last=True, waits_s=())
-    if over:  # the last round's was written before
+    if over:  # the last round's checkpoint was written before
         node.state.unsaved = None
 
 
 def finish(node: Node, node_dir: Path, resumed_from: Checkpoint | None, *, event: type[Ended] = Finished) -> None:
-    """Write the summary and say that the run is over. RunError where its end is none to be content with
+    """Write the summary and emit that the run is over. Raises RunError where it ended without success
     (training/outcome.py)."""
     check_saved(node)
     origin = f"round {resumed_from.round}" if resumed_from else None

@@ -1,4 +1,4 @@
 """`p2ptrain top`: a node, or a whole run, in a terminal.
 
-`source.py` looks (`remote.py` asks nodes), `screen.py` draws, `keys.py` listens.
+`source.py` reads logs and asks nodes (`remote.py`), `screen.py` draws, `keys.py` reads keys.
 """

@@ -1,4 +1,4 @@
-"""Keys as they are pressed, without Enter, and the terminal left as it was."""
+"""Reads keys as they are pressed, without Enter, and restores the terminal afterwards."""
 
 import os
 import select
@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any
 
 MAX_KEYS = 64
-"""Taken at once; more are keys that somebody leans on."""
+"""Most keys taken at once; more are a key held down."""
 
 
 class Keys:
-    """A context manager. Where stdin is no terminal there are no keys, and `wait` only waits."""
+    """A context manager that reads keys. Where stdin is not a terminal there are none, and `wait` only waits."""
 
     def __init__(self) -> None:
         self._before: list[Any] | None = None
@@ -32,10 +32,10 @@ class Keys:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
 
     def wait(self, seconds: float) -> str:
-        """The keys that are pressed within so many seconds; `q` when the terminal has gone."""
+        """Return the keys that are pressed within so many seconds; `q` when the terminal is closed."""
         if self._before is None:
             time.sleep(seconds)
             return ""
         ready, _, _ = select.select([sys.stdin], [], [], seconds)
-        # Past Python's buffer, of which `select` knows nothing.
+        # Bypass Python's buffer, which `select` does not see.
         return (os.read(sys.stdin.fileno(), MAX_KEYS).decode("latin-1") or "q") if ready else ""

@@ -1,8 +1,8 @@
-"""What Prometheus is to scrape of a run, as its file and HTTP service discovery read it (file_sd, http_sd).
+"""The scrape targets of a run, in the format of Prometheus' file and HTTP service discovery (file_sd, http_sd).
 
-A run's folder says it all: each node's log names its metrics address and, where it came to one, its end. A node that
-has ended is left out. One that was killed could not say so; it stays listed for FORGET_S, since a node that is listed
-and silent is what the alert NodeDown is about, and is then forgotten: at once, where all others end as they should.
+A run's folder is enough: each node's log has its metrics address and, if it ended normally, its end. A node that has
+ended is left out. A killed node could not log its end. It stays listed for FORGET_S, since the alert NodeDown needs a
+node that is listed and silent. It is forgotten after that, or at once where all others have ended normally.
 """
 
 import json
@@ -18,15 +18,15 @@ from node.system.run_dir import CONFIG, LOCK, node_dirs
 from node.top.source import Log
 
 FORGET_S = 3600.0
-"""A killed node is listed for so long after its last event: NodeDown fires after one minute, and whoever looks at the
-dashboard within the hour sees it."""
+"""Seconds for which a killed node is listed after its last event: NodeDown fires after one minute, and the dashboard
+shows it for an hour."""
 
 ENDED = frozenset({"finished", "interrupted"})
-"""States in which nobody is to miss a node. One that `failed` is missed, like one that was killed."""
+"""States in which an absent node raises no alert. One that `failed` does, like one that was killed."""
 
 
 class Entry(TypedDict):
-    """One node, in Prometheus' words."""
+    """One node in Prometheus' format."""
 
     targets: list[str]
     labels: dict[str, str]
@@ -34,7 +34,7 @@ class Entry(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """A node's folder at one look. `entry`: none where it serves no metrics. `updated_at`: of its last event."""
+    """A node's folder at one look. `entry`: None where it serves no metrics. `updated_at`: time of its last event."""
 
     entry: Entry | None
     updated_at: float
@@ -42,8 +42,8 @@ class _Seen:
     lives: bool
 
     def is_missed(self, now: float, over_at: float) -> bool:
-        """Whether it is to be scraped. `over_at`: when the last of the others ended, where nobody lives any more: who
-        fell before that belongs to a run that was brought to its end, and is not to wake anybody."""
+        """Return whether the node is to be scraped. `over_at`: when the last of the others ended, where no node is
+        alive any more. A node that died before belongs to a run that has ended, and should raise no alert."""
         if self.lives or self.ended:
             return self.lives
         return self.updated_at > max(over_at, now - FORGET_S)
@@ -58,8 +58,8 @@ class RunTargets:
         self._logs: dict[Path, Log] = {}
 
     def look(self, now: float) -> list[Entry]:
-        """Those to be scraped, `now` in Unix seconds. Folders that have come meanwhile are seen, too. UsageError while
-        there is no node's folder."""
+        """Return the nodes to scrape, `now` in Unix seconds. New folders are included. Raises UsageError while there is
+        no node's folder."""
         seen = [self._see(folder) for folder in node_dirs(self._folder)]
         over_at = 0.0
         if not any(it.lives for it in seen):
@@ -80,7 +80,7 @@ class RunTargets:
         )
 
     def look_patiently(self, now: float) -> list[Entry]:
-        """The same; nobody, while there is no node's folder yet."""
+        """Return the nodes to scrape; none while there is no node's folder yet."""
         try:
             return self.look(now)
         except UsageError:
@@ -88,7 +88,8 @@ class RunTargets:
 
 
 def entry(url: str, *, swarm: str, run: str, node: str) -> Entry:
-    """One node. A wildcard address is no address to dial: whoever reads this file is on the machine that wrote it."""
+    """Return the entry of one node. A wildcard address cannot be dialled and is replaced by loopback: this file is read
+    on the machine that wrote it."""
     address = url.removeprefix("http://").rstrip("/")
     for wildcard, loopback in (("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")):
         if address.startswith(wildcard):
@@ -97,17 +98,17 @@ def entry(url: str, *, swarm: str, run: str, node: str) -> Entry:
 
 
 def to_text(entries: Iterable[Entry]) -> str:
-    """The file's content."""
+    """Return the file's content."""
     return json.dumps(list(entries), indent=2) + "\n"
 
 
 def to_line(entries: Iterable[Entry]) -> str:
-    """The same on one line, for whoever reads change by change."""
+    """Return the content on one line, for programs that read one change a line."""
     return json.dumps(list(entries)) + "\n"
 
 
 def swarm_of(folder: Path) -> str:
-    """The swarm's name in a node's settings; empty where they cannot be read."""
+    """Return the swarm's name in a node's settings; empty where they cannot be read."""
     try:
         section = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8")).get("network")
     except (OSError, ValueError):

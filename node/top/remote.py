@@ -1,4 +1,4 @@
-"""A node's status over HTTP: what `p2ptrain status` and `top` know of a node that runs."""
+"""A node's status over HTTP, for `p2ptrain status` and `top`."""
 
 import json
 import tomllib
@@ -21,7 +21,7 @@ MAX_BYTES = 1 << 20
 
 
 def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodeProgress:
-    """The state of the node whose page is at `url`. RunError when none answers, or something else does."""
+    """Return the state of the node whose page is at `url`. Raises RunError when no node answers there."""
     base = url.rstrip("/").removesuffix("/status").removesuffix("/metrics")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
@@ -40,12 +40,14 @@ def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodePro
 
 
 def token_in(file: Path | None) -> str:
-    """The token in a file that somebody named; empty for none. UsageError or RunError on a file of no use."""
+    """Return the token in a file that the user named; empty for None. Raises UsageError or RunError for an unusable
+    file."""
     return "" if file is None else load(file)
 
 
 def token_of(settings: Path) -> str:
-    """The token of a node on this machine, by its `config.toml`; empty where there is none, or not for us."""
+    """Return the token of a node on this machine, by its `config.toml`; empty where there is none, or we may not read
+    it."""
     try:
         section = tomllib.loads(settings.read_text(encoding="utf-8")).get("node")
         file = section.get("status_token_file") if isinstance(section, dict) else None

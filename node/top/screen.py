@@ -1,6 +1,6 @@
-"""A run on 80 columns and 24 lines: pure functions of what was seen.
+"""A run on 80 columns and 24 lines, drawn by pure functions.
 
-What nodes and peers say of themselves is cut short, and holds nothing that a terminal acts on.
+Texts from nodes and peers are shortened, and characters that control a terminal are removed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,20 +21,20 @@ from node.top.table import remaining_s, swarm_round
 BARS = "".join(map(chr, range(0x2581, 0x2589)))
 """Eighths of a block, from one to eight."""
 PLAIN_BARS = "_.-:=+*#"
-"""For terminals without them."""
+"""Bars for terminals without these characters."""
 
 NARROW, WIDE, WIDEST = 76, 100, 132
-"""Columns from which on there is room for more of them; below the first there is room for fewer."""
+"""Widths of the terminal from which on more columns are shown; below the first, fewer are."""
 
 _STYLES = {"running": "green", "finished": "green", "interrupted": "yellow", "silent": "yellow"}
 _FRAME_LINES = 6
-"""Headline, headers of two tables, gaps, and the line about keys."""
+"""Lines of the headline, the headers of two tables, gaps, and the line about keys."""
 
 
 def screen(
     nodes: Sequence[Watched], *, now: float, width: int = 80, height: int = 24, bars: str = BARS, hint: str = ""
 ) -> RenderableType:
-    """The whole picture. `now`: Unix seconds; `hint`: the last line, about keys."""
+    """Return the whole screen. `now`: Unix seconds; `hint`: the last line, about keys."""
     own = _own_line(nodes, width)
     notes = list(lines(((node.folder, node.progress) for node in nodes), now))
     notes = notes[: max(0, height // 4)]
@@ -59,7 +59,7 @@ def screen(
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
-    """The values as bars, the lowest and the highest as the scale's ends; more values than columns are averaged."""
+    """Return the values as bars, scaled from the lowest to the highest; more values than columns are averaged."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -71,7 +71,7 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
 
 
 def as_json(nodes: Iterable[Watched]) -> list[dict[str, Any]]:
-    """Every field of every node."""
+    """Return every field of every node."""
     return [node.progress.as_dict() for node in nodes]
 
 
@@ -88,14 +88,14 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
     ]
     title = _clean(all_of[0].name or "node", 24) if len(nodes) == 1 else text.plural(len(nodes), "node")
     words = ""
-    for part in filter(None, parts):  # what does not fit is left out whole
+    for part in filter(None, parts):  # a part that does not fit is left out whole
         if len(title) + len(words) + len(part) + 3 <= width:
             words += f"   {part}" if words else f"  {part}"
     return Text.assemble((title, "bold"), words, no_wrap=True)
 
 
 def _pages(nodes: Sequence[Watched], width: int) -> str:
-    """Where the nodes' pages are, as many as fit a line; empty where there is none."""
+    """Return the addresses of the nodes' pages, as many as fit a line; empty where there is none."""
     living = [node.progress for node in nodes if node.progress.metrics_url and not node.progress.over]
     words = "page" if len(living) == 1 else "pages"
     shown = 0
@@ -110,7 +110,7 @@ def _pages(nodes: Sequence[Watched], width: int) -> str:
 
 
 def _own_line(nodes: Sequence[Watched], width: int) -> Text | None:
-    """The task's own metrics, as means over the nodes; None where there are none. What does not fit is left out."""
+    """Return the task's own metrics, as means over the nodes, as far as they fit; None where there are none."""
     units = {name: unit for node in nodes for name, unit in node.progress.units.items()}
     words = ""
     for name in dict.fromkeys(name for node in nodes for name in node.progress.own):
@@ -122,7 +122,7 @@ def _own_line(nodes: Sequence[Watched], width: int) -> Text | None:
 
 
 def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int, bars: str) -> Table:
-    """As many columns as there is room for: no number is cut short."""
+    """Return the table with as many columns as fit: no number is cut short."""
     front = max(node.progress.rounds_done for node in nodes)
     names = ["node", ">round", ">loss", ">eval", "trend", ">sent", ">peers", ">rej", "state"]
     if width >= NARROW:
@@ -139,7 +139,7 @@ def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int,
 
 
 def _cells(node: Watched, front: int, trend: int, bars: str) -> dict[str, RenderableType]:
-    """Of each column that there may be. `trend`: bars that fit."""
+    """Return the cell of every possible column. `trend`: number of bars that fit."""
     it = node.progress
     return {
         "node": Text(_clean(it.name or text.peer(it.peer_id), 10), style="bold"),
@@ -163,11 +163,11 @@ def _cells(node: Watched, front: int, trend: int, bars: str) -> dict[str, Render
 
 
 _Row = tuple[str, str, str, list[str]]
-"""A peer: its name, how far it is trusted, that word's style, and the other cells."""
+"""A peer: its name, its trust, the style of that word, and the other cells."""
 
 
 def _peer_rows(nodes: Sequence[Watched]) -> list[_Row]:
-    """Every peer that any of the nodes knows, with the worst that any says of it; the least trusted first."""
+    """Return every peer that any of the nodes knows, with the worst judgement of any; the least trusted first."""
     names = {node.progress.peer_id: node.progress.name for node in nodes}
     seen: dict[str, list[dict[str, Any]]] = {}
     for node in nodes:
@@ -178,7 +178,7 @@ def _peer_rows(nodes: Sequence[Watched]) -> list[_Row]:
 
 
 def _score(told: Sequence[dict[str, Any]]) -> float:
-    """The highest of anybody's; a ban is 100."""
+    """Return the highest score that any node gives; a ban is 100."""
     return max(100.0 if it.get("banned") else _number(it.get("score")) or 0.0 for it in told)
 
 
@@ -220,7 +220,7 @@ def _peers_table(rows: Sequence[_Row], width: int) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    """Columns whose name begins with `>` are numbers."""
+    """Return an empty table. Columns whose name begins with `>` are numbers."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     for name in columns:
         table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)

@@ -1,6 +1,6 @@
-"""Where `top` looks: a run's folder, whose logs it follows and whose running nodes it asks, or one node's address.
+"""The sources of `top`: a run's folder, whose logs it follows and whose running nodes it asks, or one node's address.
 
-A log is read once, and then from where it was left; so a long run costs its length once, and after that its news.
+A log is read once, and later from the last position. So a long log is read whole only once.
 """
 
 import math
@@ -21,16 +21,16 @@ from node.system.run_dir import CONFIG, EVENTS, node_dirs
 from node.top.remote import fetch, token_of
 
 ASK_S = 1.0
-"""How long a node of this machine may take to answer: its event loop is never busy for so long."""
+"""Seconds that a node of this machine may take to answer: its event loop is never busy for so long."""
 
 MAX_ASKED = 8
-"""Nodes that are asked at each look, for scores and lag; of more of them the logs alone are read."""
+"""Most nodes that are asked at each look, for scores and lag; where there are more, only logs are read."""
 
 TREND_POINTS = 64
-"""Of the loss: more than the widest sparkline."""
+"""Points kept of the loss: more than the widest sparkline."""
 
 READ_BYTES = 1 << 20
-"""A log is read in pieces of so much."""
+"""Bytes of a piece in which a log is read."""
 
 
 @dataclass
@@ -42,13 +42,14 @@ class Watched:
     trend: Curve = field(default_factory=lambda: Curve(TREND_POINTS))
 
     def measured(self) -> None:
-        """Take the newest loss into the trend."""
+        """Add the newest loss to the trend."""
         it = self.progress
         if it.train_loss is not None and it.rounds_done:
             self.trend.add(it.rounds_done, it.train_loss)
 
     def losses(self) -> list[float]:
-        """What a sparkline draws: logarithms, where there are some, since a loss falls by ever less."""
+        """Return the values that a sparkline draws: logarithms where they exist, since a loss falls ever more
+        slowly."""
         found = [row[1] for row in self.trend.rows if row[1] is not None]
         return [math.log(loss) for loss in found] if min(found, default=0.0) > 0 else found
 
@@ -57,7 +58,7 @@ class Source(Protocol):
     """Gives the nodes as they are now."""
 
     def look(self) -> list[Watched]:
-        """RunError or UsageError when there is nothing to be seen."""
+        """Return the nodes as they are now. Raises RunError or UsageError when there is none to show."""
 
 
 class AddressSource:
@@ -69,7 +70,7 @@ class AddressSource:
         self._answered = 0.0
 
     def look(self) -> list[Watched]:
-        """A node that was seen before and does not answer is shown as it was, and as silent."""
+        """Ask the node. One that answered before and does not now is returned as it was, marked silent."""
         try:
             progress = fetch(self._url, self._token, timeout_s=ASK_S)
         except RunError:
@@ -95,7 +96,7 @@ class FolderSource:
         self._logs: dict[Path, Log] = {}
 
     def look(self) -> list[Watched]:
-        """Folders that have come meanwhile are seen, too."""
+        """Read the folders, new ones included."""
         folders = node_dirs(self._folder)
         for folder in folders:
             self._logs.setdefault(folder, Log(folder))
@@ -110,21 +111,21 @@ class Log:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._inode = 0
-        """Of the file that was read up to `_offset`; 0: none yet."""
+        """Inode of the file that was read up to `_offset`; 0: none yet."""
         self._offset = 0
         self._pending = b""
         self._node = Watched(NodeProgress(folder.name), folder)
         self._token: str | None = None
 
     def follow(self) -> None:
-        """Read what was written since. A log that was full has another name by now, and a new one was begun."""
+        """Read what was written since. A full log was renamed, and a new one begun."""
         path = self._folder / EVENTS
         for file in (older(path), path):
             with suppress(FileNotFoundError), file.open("rb") as log:
                 self._read(log, is_newest=file == path)
 
     def now(self, *, ask: bool) -> Watched:
-        """The node by its log; where it runs and `ask`, with what it knows of the moment."""
+        """Return the node by its log; with `ask`, and where it runs, also with its current values."""
         it = self._node.progress
         judge(it, look(self._folder), time.time())
         if not ask or it.over or not it.metrics_url:
@@ -134,8 +135,8 @@ class Log:
         try:
             live = fetch(it.metrics_url, self._token, timeout_s=ASK_S)
         except RunError:
-            return self._node  # it starts, it ends, or it was killed: the log is what there is
-        if live.peer_id != it.peer_id:  # somebody else has its port by now
+            return self._node  # it starts, it ends, or it was killed: only the log remains
+        if live.peer_id != it.peer_id:  # another node has its port by now
             return self._node
         return replace(self._node, progress=replace(it, peers=live.peers, loop_lag_s=live.loop_lag_s))
 
@@ -146,7 +147,7 @@ class Log:
         elif is_newest or not self._inode:
             self._inode, self._offset, self._pending = inode, 0, b""
         else:
-            return  # older than what was read already
+            return  # older than the log read already
         while chunk := log.read(READ_BYTES):
             *lines, self._pending = (self._pending + chunk).split(b"\n")
             self._offset += len(chunk)
@@ -162,7 +163,7 @@ class Log:
 
 
 def source_of(run: str, token: str = "") -> Source:
-    """For a folder or a URL, as `p2ptrain status` takes them."""
+    """Return the source for a folder or a URL, as `p2ptrain status` takes them."""
     if run.startswith(("http://", "https://")):
         return AddressSource(run, token)
     return FolderSource(Path(run))

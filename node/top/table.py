@@ -13,9 +13,9 @@ from node.training.in_time import LOW
 
 BAR_WIDTH = 40
 NARROW, WIDE = 80, 92
-"""Columns of a terminal: what the table fits at the least, and where it has room for wider gaps."""
+"""Widths of a terminal: the least that the table fits, and from which on it has wider gaps."""
 MAX_NOTES = 5
-"""Notes (deaths, refusals, warnings) below the table; older ones scroll away."""
+"""Most notes (deaths, refusals, warnings) below the table; older ones scroll away."""
 
 _STATE_STYLES = {
     "starting": "dim",
@@ -27,19 +27,19 @@ _STATE_STYLES = {
     "dead": "red",
 }
 _COLUMNS = ("node", "round", "loss", "eval", "tok/s", "sent", "recv", "peers", "acc", "rej", "arr", "util", "state")
-"""acc, rej: neighbours' updates accepted and rejected; arr: the share of them that arrives in time; util: of the time
-computing."""
+"""acc, rej: neighbours' updates accepted and rejected; arr: the share of them that arrives in time; util: the share of
+time spent computing."""
 
 _LEAVES_FIRST = ("arr", "acc", "recv", "sent", "tok/s", "rej", "eval")
-"""Which columns a narrow terminal goes without, the first one first: a table with fewer is read more easily than one in
+"""Columns that a narrow terminal omits, the first one first: a table with fewer columns is easier to read than one in
 which the state is cut to `finish...`."""
 
 
 def nodes_table(
     nodes: Sequence[NodeProgress], byzantine: frozenset[str] = frozenset(), *, width: int = NARROW
 ) -> Table:
-    """One row a node; liars are marked with a star. What does not fit into `width` columns is left out whole; the name
-    alone is cut."""
+    """Return a table with one row a node; liars are marked with a star. A column that does not fit into `width` is left
+    out whole; only the name is cut."""
     gap = 1 if width < WIDE else 2
     rows = [dict(zip(_COLUMNS, _row(node, lies=node.name in byzantine), strict=True)) for node in nodes]
     widths = {column: max([len(column), *(row[column].cell_len for row in rows)]) for column in _COLUMNS}
@@ -55,7 +55,7 @@ def nodes_table(
 
 
 def _fitting(widths: Mapping[str, int], gap: int, width: int) -> list[str]:
-    """The columns for which there is room."""
+    """Return the columns for which there is room."""
     shown = list(_COLUMNS)
     for column in _LEAVES_FIRST:
         if sum(widths[each] + gap for each in shown) - gap <= width:
@@ -73,7 +73,7 @@ def swarm_view(
     byzantine: frozenset[str] = frozenset(),
     width: int = NARROW,
 ) -> RenderableType:
-    """Table, bar and newest notes. `now` and `began` are Unix seconds."""
+    """Return the table, the bar and the newest notes. `now` and `began` are Unix seconds."""
     lines = [Text(note, style="yellow", no_wrap=True, overflow="ellipsis") for note in notes[-MAX_NOTES:]]
     return Group(
         Text(""), nodes_table(nodes, byzantine, width=width), Text(""), _bar(nodes, now=now, began=began), *lines
@@ -81,13 +81,13 @@ def swarm_view(
 
 
 def swarm_round(nodes: Sequence[NodeProgress]) -> int:
-    """The round that every node still at work has closed; of all nodes when none is at work."""
+    """Return the round that every working node has closed; that of all nodes when none is working."""
     working = [node for node in nodes if not node.over] or list(nodes)
     return min((node.rounds_done for node in working), default=0)
 
 
 def remaining_s(nodes: Sequence[NodeProgress], now: float) -> float | None:
-    """Seconds until the slowest working node is through, at its pace so far; None before there is a pace."""
+    """Return the seconds until the slowest working node is done, at its pace so far; None before there is a pace."""
     estimates = [estimate for node in nodes if not node.over and (estimate := _remaining(node, now)) is not None]
     return max(estimates) if estimates else None
 

@@ -1,10 +1,10 @@
-"""What the links carry, as a round sees it: what its payload may weigh, and how many steps hide the exchange.
+"""Budgets from measured link speeds: how large a round's payload may be, and how many steps hide the exchange.
 
-**A payload may weigh what reaches a quorum in half of the closing time.**
+**A payload may be as large as what reaches a quorum in half of the closing time.**
 
-A node publishes one chain for all its neighbours, who hold one and the same estimate of it: so there is one payload for
-all, and one budget. It is that of the slowest link that the round's quorum waits for; who is slower than a quorum, or
-pretends to be, makes nobody's payload coarser, and is served at its own pace.
+A node publishes one chain for all its neighbours, and they all hold the same estimate of it. So there is one payload
+for all, and one budget: that of the slowest link that the round's quorum waits for. A neighbour that is slower than a
+quorum, or pretends to be, makes nobody's payload coarser, and is served at its own pace.
 """
 
 import math
@@ -14,30 +14,33 @@ from node.training.node import Node
 from node.training.pace import Link
 
 CLOSING_SHARE = 0.5
-"""Of the time in which a round must close, for the payload's way. The other half is for what speeds do not show: its
-announcement, encoding and decoding, neighbours that finish later, and a link that is slower than a moment ago."""
+"""Share of the time in which a round must close that is left for the payload's transfer. The other half is for what
+speeds do not show: its announcement, encoding and decoding, neighbours that finish later, and a link that has become
+slower."""
 
 
 def quorum_speed(speeds: Iterable[float | None], quorum: float) -> float | None:
-    """The slowest of the fastest `quorum` (a share) of the speeds that are known; None when none is."""
+    """Return the slowest speed among the fastest `quorum` (a share) of the known ones; None when none is known."""
     known = sorted((speed for speed in speeds if speed is not None), reverse=True)
     return known[math.ceil(quorum * len(known) - 1e-9) - 1] if known else None
 
 
 def sending_speed(node: Node) -> float | None:
-    """Bytes a second that a quorum of the neighbours gets of us, beside each other; None before anything was sent."""
+    """Return the bytes a second that each of a quorum of neighbours receives from us, all at the same time; None before
+    anything was sent."""
     speeds = node.service.link_speeds().values()
     return quorum_speed((speed.sent for speed in speeds), node.config.network.quorum)
 
 
 def receiving_speed(node: Node) -> float | None:
-    """Bytes a second that we get of each of a quorum of the neighbours, at the least; None before anything came."""
+    """Return the bytes a second that we receive at least from each of a quorum of neighbours; None before anything
+    came."""
     speeds = node.service.link_speeds().values()
     return quorum_speed((speed.received for speed in speeds), node.config.network.quorum)
 
 
 def plan_phase(node: Node, step_seconds: float) -> None:
-    """Settle how many steps the next phase has, from what links and neighbours have shown."""
+    """Set how many steps the next phase has, from the measured links and the neighbours' paces."""
     known = [speed for speed in (sending_speed(node), receiving_speed(node)) if speed is not None]
     link = Link(
         bytes_per_s=min(known, default=None),
@@ -48,8 +51,8 @@ def plan_phase(node: Node, step_seconds: float) -> None:
 
 
 def give_budget(node: Node, step_seconds: float) -> None:
-    """Tell the strategy what its next message may weigh. Until a link was measured, or while nobody fetches anything,
-    what it was told before stands."""
+    """Tell the strategy how large its next message may be. Until a link was measured, or while nobody fetches anything,
+    the budget stays as it was."""
     speed = sending_speed(node)
     closing_s = min(node.state.overlap_steps * step_seconds, node.config.network.initial_deadline_s)
     if speed is not None and closing_s > 0:

@@ -1,17 +1,17 @@
-"""Checkpoints: a folder each, whole or absent, and the newest valid one is what a node goes on from.
+"""Checkpoints: one folder each, whole or absent. A node resumes from the newest valid one.
 
     checkpoint/round-00000040/state.safetensors     tensors, by dotted name: trainer.*, sync.*, model.*
     checkpoint/round-00000040/meta.json             round, config, names, totals, digests of itself and of the tensors
 
-How they are read is in `p2ptrain/saved/files.py`; here they are written, kept and pruned.
+Reading is in `p2ptrain/saved/files.py`; this module writes, keeps and prunes them.
 
 A checkpoint is written under a temporary name, synced, renamed, and its folder synced; only then is anything older
-removed. One of a round that is there already becomes `round-00000040.1`, and takes the plain name when the older one is
-gone: so nothing is ever moved out of the way, and wherever a save is killed, the newest whole checkpoint is the old one
-or the new one. One that is damaged anyway (a dying drive) fails a digest and is skipped for the one before it, with the
-reason told; so is one whose model is not finite, which older releases wrote.
+removed. A second checkpoint of the same round becomes `round-00000040.1`, and takes the plain name when the older one
+is gone. So nothing is ever moved out of the way: wherever a save is killed, the newest whole checkpoint is the old one
+or the new one. A damaged checkpoint (a dying drive) fails a digest. It is skipped for the one before it, and the reason
+is reported. So is one whose model is not finite, which older releases wrote.
 
-Where the disk is full, older checkpoints make room, one by one, and never the newest whole one.
+When the disk is full, older checkpoints are removed one by one, but never the newest whole one.
 """
 
 import errno
@@ -41,12 +41,12 @@ _TEMPORARY: Final = ".writing-"
 _DAMAGED: Final = "damaged-"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OS_ERROR: Final = re.compile(r"os error ([0-9]{1,4})")
-"""In the text of an error of safetensors, which has no number of its own."""
+"""The errno in the text of a safetensors error, which has no errno attribute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Everything that a node needs to go on."""
+    """Everything that a node needs to resume."""
 
     round: int
     """The next round to train."""
@@ -56,18 +56,18 @@ class Checkpoint:
 
     @property
     def totals(self) -> Totals:
-        """What the run had come to. CheckpointError where the meta is not one that `read` took."""
+        """Return the run's totals so far. Raises CheckpointError where the meta is not one that `read` accepted."""
         return totals_of(self.meta)
 
     def part(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors under `name.`, without that prefix."""
+        """Return the tensors under `name.`, without that prefix."""
         return {
             key.removeprefix(f"{name}."): value for key, value in self.tensors.items() if key.startswith(f"{name}.")
         }
 
     @property
     def trainer_state(self) -> dict[str, torch.Tensor]:
-        """What `Trainer.load_state_dict` takes."""
+        """Return the state that `Trainer.load_state_dict` takes."""
         untrained = {key: value for key, value in self.tensors.items() if key.startswith(UNTRAINED)}
         return self.part("trainer") | untrained
 
@@ -80,17 +80,17 @@ class CheckpointStore:
         self._keep = keep
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint durably and prune the oldest. OSError when the disk does not take it; the newest whole
-        checkpoint that was there stays."""
+        """Write a checkpoint durably and prune the oldest. Raises OSError when the disk does not take it; the newest
+        whole checkpoint before it is kept."""
         self._make_folder()
         needed = bytes_of(checkpoint.tensors)
-        while missing(self.folder, needed):  # asked before: a file cut short by a full disk costs others their room
+        while missing(self.folder, needed):  # check first: a file cut short by a full disk takes space from others
             if not self._give_up_oldest():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         while True:
             try:
                 return self._save(checkpoint)
-            except OSError as error:  # quotas, and files of others that came meanwhile
+            except OSError as error:  # quotas, and files that others wrote meanwhile
                 if error.errno not in _FULL or not self._give_up_oldest():
                     raise
 
@@ -111,7 +111,7 @@ class CheckpointStore:
         return self._with_plain_name(final)
 
     def newest(self, on_skip: Callable[[Path, str], None] | None = None) -> Checkpoint | None:
-        """The newest checkpoint that is whole; `on_skip` hears of each newer one that is not, and why."""
+        """Return the newest whole checkpoint. `on_skip` is called with each newer damaged one, and the reason."""
         for folder in reversed(self._folders()):
             try:
                 return read(folder)
@@ -121,7 +121,7 @@ class CheckpointStore:
         return None
 
     def newest_whole(self) -> Path | None:
-        """Where the newest whole checkpoint lies, of which the model is finite; None: there is none."""
+        """Return the folder of the newest whole checkpoint whose model is finite; None when there is none."""
         for folder in reversed(self._folders()):
             with suppress(CheckpointError):
                 read(folder)
@@ -129,25 +129,25 @@ class CheckpointStore:
         return None
 
     def spare_bytes(self) -> int:
-        """What the checkpoints before the newest take: those make room where the disk is full."""
+        """Return the bytes of all checkpoints before the newest: those are removed when the disk is full."""
         return sum(_size(folder) for folder in self._folders()[:-1])
 
     def newest_meta(self) -> Meta | None:
-        """The newest whole meta, without a look at the tensors beside it; None: there is none."""
+        """Return the newest whole meta, without reading the tensors beside it; None when there is none."""
         for folder in reversed(self._folders()):
             with suppress(CheckpointError):
                 return files.read_meta(folder, parse)
         return None
 
     def set_aside(self, folder: Path) -> None:
-        """Rename a damaged checkpoint, so that it neither counts as one nor takes the place of one that is kept."""
+        """Rename a damaged checkpoint, so that it neither counts as a checkpoint nor replaces one that is kept."""
         aside = self.folder / f"{_DAMAGED}{folder.name.lstrip('.')}"
         with suppress(OSError):
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
 
     def _folders(self) -> list[Path]:
-        """All that may be checkpoints, the newest last."""
+        """Return all folders that may be checkpoints, the newest last."""
         return files.checkpoint_dirs(self.folder)
 
     def _make_folder(self) -> None:
@@ -156,7 +156,7 @@ class CheckpointStore:
             sync_folder(self.folder.parent)
 
     def _prune(self, saved: Path) -> None:
-        """Remove what `saved` replaces, and the oldest others. What cannot be removed stays. Only for a `saved` that is
+        """Remove what `saved` replaces, and the oldest others. What cannot be removed stays. `saved` must be
         durable."""
         folders = self._folders()
         of_other_rounds = [folder for folder in folders if place_of(folder)[0] != place_of(saved)[0]]
@@ -166,8 +166,8 @@ class CheckpointStore:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _give_up_oldest(self) -> bool:
-        """Remove what a killed save left, or else the oldest checkpoint, but never the newest whole one nor what came
-        after it. False: nothing could be removed."""
+        """Remove what a killed save left, or else the oldest checkpoint, but never the newest whole one or anything
+        after it. Return False when nothing could be removed."""
         whole = self.newest_whole()
         folders = self._folders()
         older = folders[: folders.index(whole)] if whole in folders else []
@@ -179,8 +179,8 @@ class CheckpointStore:
         return False
 
     def _with_plain_name(self, saved: Path) -> Path:
-        """The name that a round's only checkpoint has. Another one does as well, where something of that round could
-        not be removed, or this fails."""
+        """Rename a round's only checkpoint to its plain name. It keeps its name where an older one of that round could
+        not be removed, or the renaming fails."""
         round = place_of(saved)[0]
         plain = self.folder / _name(round, 0)
         if saved != plain and [folder for folder in self._folders() if place_of(folder)[0] == round] == [saved]:
@@ -192,7 +192,7 @@ class CheckpointStore:
 
 
 def read(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`. Raises CheckpointError when it is not whole, or its model is not finite."""
+    """Return the checkpoint in `folder`. Raises CheckpointError when it is not whole, or its model is not finite."""
     meta, tensors = files.read(folder, parser=parse)
     vector_d = tensors.get(VECTOR)
     if vector_d is not None and not bool(vector_d.isfinite().all()):
@@ -213,7 +213,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
     state = folder / STATE
     try:
         save_file({key: value.contiguous() for key, value in checkpoint.tensors.items()}, state)
-    except SafetensorError as error:  # how that library reports what the system said: mostly a full disk
+    except SafetensorError as error:  # how safetensors reports an error of the system: mostly a full disk
         found = _OS_ERROR.search(str(error))
         number = int(found[1]) if found else errno.EIO
         raise OSError(number, os.strerror(number) if found else str(error)) from error

@@ -9,8 +9,8 @@
                   not enough, and not there in older releases' files
     peer_id, first, steps, compute_s, wall_s, epoch    who trained, and how far it had come
 
-A file without `meta_digest` is read as well, so every field is held to its bounds whether or not a digest covers it.
-Nothing that `parse` returns can stop a start.
+A file without `meta_digest` is read as well, so every field is checked against its bounds, covered by a digest or not.
+Nothing that `parse` returns can make a start fail.
 """
 
 import json
@@ -27,10 +27,10 @@ from p2ptrain.saved.files import CheckpointError as CheckpointError
 from p2ptrain.saved.files import Meta as Meta
 
 MAX_MEASURES: Final = 64
-"""Names of first losses and the like; there are three today."""
+"""Most names of first measures, such as losses; there are three today."""
 
 MAX_NAME_CHARS: Final = 128
-"""Of a measure or a peer id, which has 52."""
+"""Most characters of a measure's name or of a peer id, which has 52."""
 
 MAX_SECONDS: Final = 1e10
 """Three centuries of training."""
@@ -38,26 +38,26 @@ MAX_SECONDS: Final = 1e10
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What a run's earlier processes came to."""
+    """Totals of a run's earlier processes."""
 
     first: dict[str, float] = field(default_factory=dict)
-    """The first value of each measure; NaN where that was no number."""
+    """The first value of each measure; NaN where that was not a number."""
     steps: int = 0
     compute_s: float = 0.0
     wall_s: float = 0.0
     epoch: int = 0
-    """The highest chain epoch that was used; 0: none, or nobody wrote it down."""
+    """The highest chain epoch that was used; 0: none, or it was not recorded."""
 
 
 def dump(meta: Meta, *, round: int, state_digest: str) -> bytes:
-    """The bytes of a meta.json that holds `meta`, which is JSON, and what `parse` wants beside it."""
+    """Return the bytes of a meta.json that holds `meta`, which is JSON, and the other fields that `parse` needs."""
     whole = json.loads(json.dumps({**meta, "format": FORMAT, "round": round, "digest": state_digest}))
     whole["meta_digest"] = files.own_digest(whole)
     return json.dumps(whole, indent=1).encode("ascii")
 
 
 def parse(data: bytes) -> Meta:
-    """The fields of a meta.json. CheckpointError for what is damaged, or outside its bounds."""
+    """Return the fields of a meta.json. Raises CheckpointError where it is damaged or a field is out of bounds."""
     meta = files.parse(data)
     if not _is_name(meta.get("peer_id", "")):
         raise CheckpointError("its peer_id is none")
@@ -66,7 +66,7 @@ def parse(data: bytes) -> Meta:
 
 
 def totals_of(meta: Meta) -> Totals:
-    """The totals in what `parse` returned. CheckpointError for what is outside its bounds."""
+    """Return the totals in what `parse` returned. Raises CheckpointError for a field out of bounds."""
     return Totals(
         first=_measures(meta.get("first", {})),
         steps=_count(meta.get("steps", 0), "steps"),
@@ -95,7 +95,7 @@ def _measures(value: object) -> dict[str, float]:
 
 
 def _measure(value: object) -> float:
-    """A loss may be no number (every step was skipped) or infinite, and older releases wrote it like that."""
+    """Return a first measure. A loss may be NaN (every step was skipped) or infinite: older releases wrote it so."""
     if type(value) is int and abs(value) <= MAX_COUNTER:
         return float(value)
     if not isinstance(value, float):

@@ -1,10 +1,10 @@
-"""A model that is of no use any more: how a node notices, and what it says when it stops.
+"""Diverged training: how a node notices that its model is unusable, and what it reports when it stops.
 
-A model is of use while its parameters and its loss on held-out data are finite. A step whose loss or gradient is not
-finite is skipped by the trainer, so that training which has diverged goes on without moving: the parameters are finite,
-only far too large. So the model is tried wherever steps were skipped, wherever it is evaluated, and before every
-checkpoint. Only the node's own model and data have a say in this: what neighbours send is refused before it comes near
-them where it is not finite (p2ptrain/sync/vectors.py), and outvoted by the aggregator where it is.
+A model is usable while its parameters and its loss on held-out data are finite. The trainer skips a step whose loss or
+gradient is not finite, so training that has diverged continues without moving: the parameters are finite, only far too
+large. So the model is checked wherever steps were skipped, wherever it is evaluated, and before every checkpoint. Only
+the node's own model and data decide. What neighbours send is refused where it is not finite
+(p2ptrain/sync/vectors.py), and outvoted by the aggregator where it is.
 """
 
 import math
@@ -19,16 +19,16 @@ from node.training.inner_loop import Phase
 from node.training.node import Node
 
 MAX_IDLE_ROUNDS: Final = 3
-"""Rounds in a row of which no step was taken, while the model's held-out loss is finite: all batches are bad, and
-nothing is learned. Chosen: one bad batch must not end a run of one step a round."""
+"""Most rounds in a row without a step taken while the held-out loss is finite: all batches are bad, and nothing is
+learned. Chosen: one bad batch must not end a run of one step a round."""
 
 LOWER: Final = 10.0
-"""By how much lower the learning rate is that is named as an example."""
+"""The hint's example is the learning rate divided by this."""
 
 
 async def check_phase(node: Node, phase: Phase) -> None:
-    """Try the model where steps of the phase were skipped. RunError where it is of no use, or no step is taken any
-    more."""
+    """Check the model where steps of the phase were skipped. Raises RunError where it is unusable, or no step was taken
+    for too many rounds."""
     node.state.idle_rounds = node.state.idle_rounds + 1 if phase.skipped == phase.steps else 0
     if not phase.skipped:
         return
@@ -40,8 +40,8 @@ async def check_phase(node: Node, phase: Phase) -> None:
 
 
 async def unusable(node: Node, theta_d: torch.Tensor) -> str | None:
-    """Why the model `theta_d` fp32 (d,) is of no use; None where it is of use. One batch of own data tells, as a rule;
-    a batch may be the reason itself, so that the held-out data have the last word."""
+    """Return why the model `theta_d` fp32 (d,) is unusable; None where it is usable. One batch of own data usually
+    shows it. That batch may itself be bad, so the held-out data decide."""
     if not bool(theta_d.isfinite().all()):
         return "the model's parameters are not finite"
     trainer = node.inner.trainer
@@ -51,17 +51,17 @@ async def unusable(node: Node, theta_d: torch.Tensor) -> str | None:
 
 
 def why_unusable(eval_loss: float) -> str | None:
-    """The same of a held-out loss."""
+    """Return why a model with this held-out loss is unusable; None where it is usable."""
     return None if math.isfinite(eval_loss) else f"the held-out loss is {eval_loss}"
 
 
 def why_refused(error: ValueError) -> str:
-    """The same where the strategy did not take the model (`check_model` in p2ptrain/sync/vectors.py)."""
+    """Return why a model is unusable that the strategy refused (`check_model` in p2ptrain/sync/vectors.py)."""
     return str(error).partition(":")[0]
 
 
 def diverged(node: Node, why: str) -> RunError:
-    """The error that ends the node, told of as the event `diverged`. On the event loop."""
+    """Emit the event `diverged`, and return the error that ends the node. Call it on the event loop."""
     good = node.checkpoints.newest_whole()
     told = None if good is None else str(good)
     node.journal.emit(Diverged(round=node.state.round + 1, why=why, checkpoint=told))
@@ -72,7 +72,7 @@ def diverged(node: Node, why: str) -> RunError:
 
 
 def untrainable(eval_loss: float) -> RunError:
-    """The error where the initial model has no finite loss: no training could be judged."""
+    """Return the error for an initial model without a finite loss: no training could be judged."""
     return RunError(
         f"the held-out loss of the initial model is {eval_loss}: no model of this task can be judged",
         "mend the task's loss or its held-out data",

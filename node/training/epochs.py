@@ -1,10 +1,9 @@
-"""Chain epochs: an identity uses none twice, whatever became of its disk and of its clock.
+"""Chain epochs: an identity never uses one twice, whatever happened to its disk and its clock.
 
-Two links with one epoch and one number are a proof of equivocation, and neighbours ban the key for it. So a new epoch
-is above everything that remembers an old one: the file `epoch`, the newest checkpoint, and the clock in milliseconds.
-The file is synced before its epoch is used. Of a file that is damaged, or has no line's end (older releases wrote none,
-and it might be cut short), the time at which it was written counts too: an epoch is the clock at that time, if not
-more.
+Two links with the same epoch and number are a proof of equivocation, and neighbours ban the key for it. So a new epoch
+is above every record of an old one: the file `epoch`, the newest checkpoint, and the clock in milliseconds. The file is
+synced before its epoch is used. A file may be damaged, or lack its line end (older releases wrote none, and it might be
+cut short). Then the time at which it was written counts too, for an epoch is at least the clock at that time.
 """
 
 import re
@@ -16,17 +15,17 @@ from gossip.core.limits import MAX_COUNTER
 from node.system.run_dir import write_atomic
 
 MAX_EPOCH: Final = MAX_COUNTER - 1
-"""The largest that is believed: the next one is still a number that others read."""
+"""The largest epoch that is believed: others can still read the one after it."""
 
 _READ_BYTES: Final = 64
-"""Four times what the largest epoch takes."""
+"""Four times the length of the largest epoch."""
 
 _WHOLE: Final = re.compile(rb"[0-9]{1,16}\n")
 _NUMBER: Final = re.compile(rb"[0-9]{1,16}")
 
 
 class EpochCounter:
-    """Gives this identity's epochs. `unix_time`: seconds. `warn`: told when the file is damaged."""
+    """Gives this identity's epochs. `unix_time` returns seconds. `warn` is called when the file is damaged."""
 
     def __init__(self, path: Path, *, unix_time: Callable[[], float], warn: Callable[[str], None]) -> None:
         self._path = path
@@ -36,15 +35,16 @@ class EpochCounter:
 
     @property
     def used(self) -> int:
-        """The highest epoch that is known to have been used, for a checkpoint; 0: none."""
+        """Return the highest epoch known to have been used, for a checkpoint; 0 when none was."""
         return self._used
 
     def note(self, epoch: int) -> None:
-        """Never give `epoch`, nor one below it: a checkpoint says that it was used."""
+        """Never give `epoch` or a lower one again: a checkpoint says that it was used."""
         self._used = max(self._used, epoch)
 
     def advance(self) -> int:
-        """An epoch that was never used, durable on disk. RunError when the disk does not take it."""
+        """Return an epoch that was never used, already durable on disk. Raises RunError when the disk does not take
+        it."""
         self.note(self._on_disk())
         epoch = max(self._used + 1, int(self._unix_time() * 1000))
         write_atomic(self._path, f"{epoch}\n".encode("ascii"))
@@ -52,7 +52,7 @@ class EpochCounter:
         return epoch
 
     def _on_disk(self) -> int:
-        """The highest epoch that the file, or else its age, says was used; 0 where there is no file."""
+        """Return the highest used epoch by the file, or else by its time; 0 where there is no file."""
         try:
             with self._path.open("rb") as file:
                 data = file.read(_READ_BYTES)
@@ -72,7 +72,7 @@ class EpochCounter:
         return written
 
     def _written_at(self) -> int:
-        """When the file was written, in unix ms; 0 where that cannot be known."""
+        """Return when the file was written, in Unix ms; 0 where that is not known."""
         try:
             return max(0, min(self._path.stat().st_mtime_ns // 1_000_000 + 1, MAX_EPOCH))
         except OSError:

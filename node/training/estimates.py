@@ -1,21 +1,21 @@
-"""Whose estimates the strategy holds: the neighbours', and a few of peers that have left. Pure bookkeeping.
+"""Which peers' estimates the strategy holds: the neighbours', and a few of departed peers. Pure bookkeeping.
 
-An estimate is a whole model, and a peer that comes, has one tracked and leaves costs nothing but a key. So the number
-held is bounded by one that is known at the start, whoever comes in turn: what a new one would exceed it by is forgotten
-before it is tracked. In bytes: (degree + MAX_DEPARTED) * 4 * d for a model of d parameters.
+An estimate is a whole model. An attacker that joins, is tracked and leaves again pays no more than a key for it. So the
+number held has a bound that is known at the start: before a new peer is tracked, departed ones are forgotten. In
+bytes it is (degree + MAX_DEPARTED) * 4 * d for a model of d parameters.
 
-Who left after a round was closed still counts in it, for at the end of a run all leave within one round's time. Those
-are forgotten last, and of them the one that was tracked for the shortest time first: keys that come in turn are always
-younger than the neighbours that a round was closed with.
+A peer that left after a round was closed still counts in it, for at the end of a run all leave within one round's time.
+Those peers are forgotten last, the most recently tracked first: keys that come in turn are always younger than the
+neighbours with which a round was closed.
 """
 
 from collections.abc import Callable, Collection
 from typing import Final
 
 MAX_DEPARTED: Final = 2
-"""Estimates held beyond the network's degree. At the end of a run nobody comes any more, and all `degree` of those who
-leave are held anyway; this many may be replaced by newcomers while a round is closed. Chosen: an honest swarm seldom
-loses one neighbour in the few milliseconds between the end of a round and its aggregation."""
+"""Estimates held beyond the network's degree. At the end of a run no peer arrives any more, and all `degree` departed
+ones are held anyway. While a round is closed, newcomers may replace this many departed neighbours. Chosen: an honest
+swarm seldom loses one neighbour in the few milliseconds between the end of a round and its aggregation."""
 
 Names = Callable[[], Collection[str]]
 
@@ -23,7 +23,8 @@ Names = Callable[[], Collection[str]]
 class HeldEstimates:
     """The peers with an estimate, in the order in which they were tracked; `most` at a time.
 
-    `here`: the neighbours now. `counted`: who counts although it has left. Both are asked whenever that matters.
+    `here` returns the neighbours now; `counted` the peers that count although they have left. Both are called when
+    needed.
     """
 
     def __init__(self, *, most: int, here: Names, counted: Names) -> None:
@@ -39,11 +40,11 @@ class HeldEstimates:
         return len(self._held)
 
     def wants(self, peer: str) -> bool:
-        """Whether an update of `peer` is of any use: it is a neighbour, or has left and counts, and is held."""
+        """Return whether an update of `peer` is useful: it is a neighbour, or it has left, still counts and is held."""
         return peer in self._here() or (peer in self._held and peer in self.counted())
 
     def make_room(self, peer: str) -> list[str]:
-        """Whom to forget before `peer`, a neighbour, is tracked: only peers that have left. It counts as held then."""
+        """Return the departed peers to forget before the neighbour `peer` is tracked; `peer` then counts as held."""
         gone: list[str] = []
         if peer not in self._held:
             last = self._departed()
@@ -54,7 +55,7 @@ class HeldEstimates:
         return gone
 
     def forget_departed(self, besides: Collection[str]) -> list[str]:
-        """Whom to forget at the end of a round: all that have left, but for those named."""
+        """Return whom to forget at the end of a round: all departed peers except `besides`."""
         here = self._here()
         gone = [peer for peer in self._held if peer not in here and peer not in besides]
         for peer in gone:
@@ -62,14 +63,15 @@ class HeldEstimates:
         return gone
 
     def forget_all_but(self, kept: Collection[str]) -> list[str]:
-        """Whom to forget so that only those named are held."""
+        """Return whom to forget so that only `kept` are held."""
         gone = [peer for peer in self._held if peer not in kept]
         for peer in gone:
             del self._held[peer]
         return gone
 
     def _departed(self) -> list[str]:
-        """Who has left, the first to be forgotten last: who counts is kept longest, and the longest held of those."""
+        """Return the departed peers, the first to forget last. Peers that count are kept longest, the longest held
+        above all."""
         here, counted = self._here(), self.counted()
         departed = [peer for peer in self._held if peer not in here]
         return sorted(departed, key=lambda peer: peer not in counted)

@@ -1,9 +1,9 @@
-"""When a member's node is to stop, as it is no member any more: it would train alone, and nobody would ever take that.
+"""When a former member's node stops: it would train alone, and nobody would ever use the result.
 
-By what it knows itself it stops at once: a revocation that an admin signed, an end date by its own clock, a manifest.
-What others say without such a proof is a hint: one of them may lie. It stops by it only where nobody lets it in, and
-those who say so are more than the liars that it is to withstand, members by its own roster; or, when it has never been
-in, all whom it was told to begin at. docs/decisions/0043 has the reasons.
+It stops at once by what it can check: a revocation that an admin signed, an end date by its own clock, a manifest. What
+others claim without such a proof is a hint, for they may lie. It follows claims only while no member accepts it, and
+only in two cases: more members of its own roster make them than the liars it has to withstand; or it has never been
+connected, and all peers that it was given to start from make them. docs/decisions/0043 has the reasons.
 """
 
 from collections.abc import Callable, Collection
@@ -15,20 +15,21 @@ from gossip.membership.refusal import ASK, Refusal, claim_words
 from node.system.errors import RunError
 
 CLAIM_LASTS_S: Final = 600.0
-"""How long after it was last made a claim counts. Chosen: above the pause between two dials of one address, so that
-those who refuse us at each are counted together, and old claims do not wait for a network that fails."""
+"""How long a claim counts after it was last made. Chosen: above the pause between two dials of one address, so that
+claims made at each dial are counted together, and old claims do not last until the network fails."""
 
 ALONE_S: Final = 20.0
-"""For so long nobody has let us in before claims end anything. Chosen: news of a member reaches a swarm within seconds,
-and who has not heard of us yet may say that all uses are taken."""
+"""How long nobody must have accepted us before claims stop the node. Chosen: news of a member reaches a swarm within
+seconds, and a peer that has not heard of us yet may say that all uses of the invite are taken."""
 
 MAX_CLAIMS: Final = 1024
-"""Peers whose claims are remembered: as many as there are addresses that were tried."""
+"""Most peers whose claims are remembered: one for each address that was tried."""
 
 
 class Outside:
-    """What one node knows of its being out. `named`: whom its operator and its swarm told it to begin at; `liars`: how
-    many neighbours may lie. Every `now`: seconds of one clock. `told` is called with each new claim."""
+    """One node's evidence that it is a former member. `named`: the peers that its operator and its swarm gave it to
+    start from; `liars`: how many neighbours may lie. Every `now` is in seconds of one clock. `told` is called with each
+    new claim."""
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class Outside:
         self._inside_at: float | None = None
 
     def refused(self, peer: PeerId, refusal: Refusal, signed: bool, now: float) -> None:
-        """A peer does not let us in, and says why."""
+        """Note that a peer refused us, and its reason."""
         if signed:
-            return  # the gate has it, and says so itself
+            return  # the admission gate has it, and reports it itself
         words = claim_words(refusal.reason)
         if self._claims.pop(peer, (None, 0.0))[0] != words:
             self._told(peer, words)
@@ -57,7 +58,7 @@ class Outside:
             del self._claims[next(iter(self._claims))]
 
     def why(self, now: float, neighbours: Collection[PeerId], *, resumed: bool) -> RunError | None:
-        """Why the node is to stop now; None while it may be a member. `resumed`: it was inside before."""
+        """Return why the node has to stop now; None while it may be a member. `resumed`: it was connected before."""
         ended = self._admission.ended()
         if ended is not None:
             return RunError(ended, ASK)

@@ -1,8 +1,8 @@
-"""Which share of the neighbours' updates arrives in time, and what to say when it falls, and when it is well again.
+"""The share of the neighbours' updates that arrives in time, and the messages when it falls and when it recovers.
 
-An update of a round is in time when it is here before the phase after that round has ended: the exchange is then hidden
+A round's update is in time when it arrives before the end of the phase after that round. The exchange is then hidden
 behind that phase, and nothing was averaged without it for longer than a round. (Rounds themselves close earlier, at a
-quorum, so that who is `fresh` at that moment says less.)
+quorum, so `fresh`, the count at that moment, says less.)
 """
 
 import math
@@ -14,29 +14,29 @@ from typing import Final, Literal
 from gossip.core.api import Arrivals
 
 WINDOW: Final = 20
-"""Rounds that the share is of: a single bad one among eight neighbours moves it by 5%."""
+"""Rounds over which the share is taken: a single bad one among eight neighbours moves it by 5%."""
 
 LEAST_ROUNDS: Final = 10
-"""Rounds before anything is said: in the first ones neighbours are still met, and exchanges not measured yet."""
+"""Rounds before the first message: in the first ones neighbours still connect, and no exchange has been measured."""
 
 LOW: Final = 0.5
-"""Below it a node trains more on its own than with the others."""
+"""Below this share a node trains more on its own than with the others."""
 
 WELL: Final = 0.6
-"""From it on all is well again: a margin of two rounds of the window, so that one that wavers is told of once."""
+"""From this share on it has recovered: a margin of two rounds of the window, so that a wavering share warns once."""
 
 LENGTHENED: Final = 2.0
-"""Times as many steps as planned from which on rounds count as lengthened; catching up and jitter make less of them."""
+"""Rounds with this many times the planned steps count as lengthened; catching up and jitter lengthen them less."""
 
 ANNOUNCED: Final = 1.5
-"""Times as long as a measured exchange the whole way of an update is: it also has to be announced, which no clock of
-ours sees. A third of the way in the simulated swarm (a hop of three)."""
+"""An update takes this many times as long as a measured exchange: it also has to be announced, which no clock of ours
+sees. In the simulated swarm the announcement is a third of the whole (one hop of three)."""
 
 Turn = Literal["fell", "recovered"]
 
 
 class InTime:
-    """The share over the newest rounds, and over all."""
+    """The share of updates in time, over the newest rounds and over all."""
 
     def __init__(self) -> None:
         self._rounds: deque[Arrivals] = deque(maxlen=WINDOW)
@@ -45,23 +45,23 @@ class InTime:
 
     @property
     def share(self) -> float | None:
-        """Of the newest WINDOW rounds with neighbours; None before the first."""
+        """Return the share over the newest WINDOW rounds with neighbours; None before the first."""
         possible = sum(it.neighbours for it in self._rounds)
         return sum(it.arrived for it in self._rounds) / possible if possible else None
 
     @property
     def total(self) -> float | None:
-        """Since the process began."""
+        """Return the share since the process began; None before the first round with neighbours."""
         return self._arrived / self._possible if self._possible else None
 
     @property
     def under_way(self) -> bool:
-        """Whether most of what is late had been announced: it is the exchange that takes too long, and not training."""
+        """Return whether most late updates had been announced: then the exchange takes too long, and not training."""
         announced = sum(it.announced - it.arrived for it in self._rounds)
         return 2 * announced >= sum(it.neighbours - it.arrived for it in self._rounds)
 
     def add(self, arrivals: Arrivals) -> Turn | None:
-        """Count one more round, and say whether the share has fallen below LOW by it, or recovered."""
+        """Count one more round. Return whether the share fell below LOW by it, or recovered; None where neither."""
         if arrivals.neighbours == 0:
             return None
         self._rounds.append(arrivals)
@@ -80,15 +80,15 @@ class InTime:
 
 
 class Lengthened:
-    """Whether rounds have become longer than planned; it says so once."""
+    """Notices, once, that rounds have become longer than planned."""
 
     def __init__(self) -> None:
         self._rounds: deque[tuple[int, int]] = deque(maxlen=WINDOW)
         self._told = False
 
     def add(self, steps: int, planned: int) -> int | None:
-        """Count one more phase, of so many `steps`. When for the first time most of the newest WINDOW phases had
-        LENGTHENED times as many as planned: the median of theirs; None otherwise."""
+        """Count one more phase of `steps` steps. The first time that most of the newest WINDOW phases had at least
+        LENGTHENED times their planned steps, return the median of their steps; otherwise None."""
         self._rounds.append((steps, planned))
         if self._told or len(self._rounds) < WINDOW:
             return None
@@ -100,7 +100,7 @@ class Lengthened:
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """What a phase and an exchange take. `longest_s`: for which a round is kept open at most."""
+    """How long a phase and an exchange take. `longest_s`: how long a round is kept open at most."""
 
     inner_steps: int
     step_seconds: float
@@ -109,20 +109,20 @@ class Lengths:
 
     @property
     def wanted_steps(self) -> int:
-        """Steps that outlast an exchange; twice as many as now where nobody knows."""
+        """Return the steps that outlast an exchange; twice as many as now where its duration is unknown."""
         if self.exchange_s is None or self.step_seconds <= 0:
             return 2 * self.inner_steps
         return round_up(max(ANNOUNCED * self.exchange_s / self.step_seconds, self.inner_steps + 1))
 
 
 def round_up(steps: float) -> int:
-    """To two digits."""
+    """Return `steps` rounded up to two digits."""
     unit: int = 10 ** max(0, math.floor(math.log10(steps)) - 1)
     return math.ceil(steps / unit - 1e-9) * unit
 
 
 def late_words(in_time: InTime, lengths: Lengths) -> str:
-    """What is wrong when the share has fallen, and what to set."""
+    """Return the message for a share that has fallen: what is wrong, and which setting to change."""
     share = in_time.share or 0.0
     what = f"only {share:.0%} of the neighbours' updates arrived in time over the last {WINDOW} rounds"
     exchange_s, longest_s, inner_steps = lengths.exchange_s, lengths.longest_s, lengths.inner_steps
@@ -136,7 +136,7 @@ def late_words(in_time: InTime, lengths: Lengths) -> str:
 
 
 def lengthened_words(steps: int, lengths: Lengths) -> str:
-    """What to say when rounds have become longer than planned, and what to set."""
+    """Return the message for rounds longer than planned, and which setting to change."""
     took = "" if lengths.exchange_s is None else f" (an exchange takes {lengths.exchange_s:.2g} s)"
     return (
         f"rounds last some {steps} steps instead of {lengths.inner_steps}, or updates would come late{took}; "

@@ -1,8 +1,9 @@
-"""The inner loop: local steps that never wait for the network, and the one queue through which others change the model.
+"""The inner loop: local steps that never wait for the network, and the queue through which other tasks change the
+model.
 
-A phase is the steps of one round. It ends when `enough` says so, with a copy of the parameters; the next phase starts
-at once on the moving parameters. What the rest of the node wants done to the model (a correction from a closed round,
-a model adopted from the neighbours) is queued and done between two steps, in whichever thread trains.
+A phase is the steps of one round. It ends when `enough` returns true, with a copy of the parameters; the next phase
+starts at once on the moving parameters. Changes of the model by the rest of the node (a correction from a closed round,
+a model adopted from the neighbours) are queued, and applied between two steps in the thread that trains.
 """
 
 import math
@@ -18,7 +19,7 @@ from p2ptrain.training import Trainer
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What one round of local training gave."""
+    """The result of one round's local training."""
 
     theta_d: torch.Tensor
     """The parameters at its end, fp32 (d,), a copy."""
@@ -33,7 +34,7 @@ class Phase:
     state: dict[str, torch.Tensor] | None
     """The trainer's state at its end, where the caller asked for it."""
     skipped: int = 0
-    """Of its steps, how many were not taken: their loss or gradient was not finite."""
+    """How many of its steps were not taken, as their loss or gradient was not finite."""
 
     @property
     def step_seconds(self) -> float:
@@ -42,8 +43,8 @@ class Phase:
 
 
 class InnerLoop:
-    """Drives a trainer step by step. `phase` runs in the training thread, everything else on the event loop, which a
-    step of a big model must not hold up: hence the queue, and no call into the trainer while it trains."""
+    """Drives a trainer step by step. `phase` runs in the training thread, everything else on the event loop. A step of
+    a big model must not delay that loop: hence the queue, and no call into the trainer while it trains."""
 
     def __init__(self, trainer: Trainer, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.trainer = trainer
@@ -57,7 +58,7 @@ class InnerLoop:
 
     @property
     def waiting(self) -> int:
-        """How many changes are queued and not done yet: corrections, or a model adopted."""
+        """Return how many changes are queued and not applied yet: corrections, or an adopted model."""
         return len(self._door)
 
     def phase(
@@ -71,7 +72,7 @@ class InnerLoop:
         """Step until `enough(steps so far)`; yields during every step's time and returns the phase.
 
         `schedule_step(steps so far)` is the place in the learning rate's schedule; None: the trainer's own count.
-        `rate_factor(steps so far)` is what the rate there is multiplied by.
+        `rate_factor(steps so far)` multiplies the rate there.
         """
         losses, finite, steps, seconds, tokens_before = 0.0, 0, 0, 0.0, self.trainer.tokens
         skipped_before = self.trainer.skipped_steps
@@ -102,7 +103,7 @@ class InnerLoop:
         )
 
     def correct(self, correction_d: torch.Tensor, *, taken_at: int) -> None:
-        """Add `correction_d`, worked out from a snapshot at step `taken_at`, to the moving parameters."""
+        """Add `correction_d` fp32 (d,), computed from a snapshot at step `taken_at`, to the moving parameters."""
 
         def apply() -> None:
             self.trainer.correct(correction_d)
@@ -111,7 +112,7 @@ class InnerLoop:
         self._door.append(apply)
 
     def replace(self, theta_d: torch.Tensor, *, at_step: int) -> None:
-        """Put another model in place of the parameters, as of step `at_step` of the schedule."""
+        """Replace the parameters by another model, as of step `at_step` of the schedule."""
 
         def apply() -> None:
             self.trainer.load_vector(theta_d)
@@ -120,6 +121,6 @@ class InnerLoop:
         self._door.append(apply)
 
     def settle(self) -> None:
-        """Do the queued changes. Also called once training is over, by whoever still needs them done."""
+        """Apply the queued changes. Called also after training is over, where a caller still needs them applied."""
         while self._door:
             self._door.popleft()()

@@ -1,14 +1,15 @@
-"""How a node comes into a run: at its start, late, after a crash, or after having been away.
+"""How a node joins a run: at its start, late, after a crash, or after an absence.
 
-The rule is one for all four: who is no more than `max_staleness` rounds behind the swarm goes on with what it has; who
-is further behind takes the robust aggregate of the neighbours' models and carries on at their round.
+One rule covers all four. A node that is at most `max_staleness` rounds behind the swarm continues with its own model. A
+node further behind takes the robust aggregate of the neighbours' models and continues at their round.
 
-Where the swarm is, is what more than `sync.f` neighbours and more than half of them say; who has said nothing yet
-counts as one at round 0. A claim that only few make is waited out: others may come, or begin, and say the same.
-Otherwise it is not followed; and what ends a start is only the word of most of *all* neighbours. Two exceptions are
-told: where those few are all that there are and the node has never been in a swarm that withstood its liars, and where
-the operator says so (`node.min_donors`). Nor are few donors trusted: a model is taken of 2 f + 1, or of all that there
-are with the own model beside theirs. docs/decisions/0037 has the reasons.
+The swarm's round is what more than `sync.f` neighbours and more than half of them announce; a neighbour that has
+announced nothing yet counts as one at round 0. When only few claim a later round, the node waits: others may arrive, or
+begin, and announce the same. If none do, the claim is not followed; and only a majority of *all* neighbours can end a
+start. There are two exceptions, which are reported: those few are the only neighbours, and the node has never been in a
+swarm that withstood its liars; or the operator allows it (`node.min_donors`). Few donors are not trusted either: a
+model is taken from 2 f + 1, or from all neighbours with the node's own model beside theirs. docs/decisions/0037 has the
+reasons.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,34 +28,35 @@ JOIN_PATIENCE_S = 60.0
 """How long a joiner waits for its neighbours' snapshots. A 100 MB model over a 20 Mbit/s link takes 40 s."""
 
 NEWCOMERS_S = 10.0
-"""Of that, how long for those who have come as it did and have no model yet: they may be waiting for this one. Of fifty
-that come at once most have one member among their neighbours, or none."""
+"""How much of that it waits for other newcomers, which have no model yet: they may be waiting for this node. Of fifty
+that join at once most have one member among their neighbours, or none."""
 
 WAITED_OUT_S = 20.0
-"""After so long a claim that few make is not followed. Chosen: twice NEWCOMERS_S, so that of many newcomers those
-beside several members have begun, and are believed by the others. A liar can delay a start by as much."""
+"""How long the node waits before it gives up a claim that few make. Chosen: twice NEWCOMERS_S. By then those of many
+newcomers that have several member neighbours have begun, and the others believe them. A liar can delay a start by as
+much."""
 
 ALONE_S = 5.0
-"""Who has met nobody else for so long is beside all that there are: hellos bring others' addresses within the first
+"""A node that meets nobody new for so long has met all peers there are: hellos bring others' addresses within the first
 second, and a dial that succeeds takes no longer than the handshakes of a slow link."""
 
 MANIFEST_S = 5.0
 """How long a newcomer to a private swarm that seems to be over waits for a newer manifest, which may give the run more
-rounds. Chosen: members tell each other of it as they connect, and fetch it in two round trips."""
+rounds. Chosen: members announce it to each other as they connect, and fetch it in two round trips."""
 
 LOOK_AGAIN_S = 0.1
-"""Between two looks at who is there and says what: far below the time that anything here takes."""
+"""Seconds between two checks of the neighbours and their rounds: far below the time that anything here takes."""
 
 TELL_S = 5.0
-"""Between two words about who is waited for: a person sees that it goes on, and of a minute the log has twelve lines.
-Chosen."""
+"""Seconds between two messages while waiting: a person sees that the node still waits, and a minute adds twelve lines
+to the log. Chosen."""
 
 Vote = Callable[[Node], int | None]
-"""Where the swarm is, as enough of the neighbours say now; None: too few."""
+"""Returns the swarm's round, as enough of the neighbours announce it now; None when too few do."""
 
 
 async def enter(node: Node, *, resumed: bool) -> None:
-    """Find the neighbours, then begin or go on. Raises RunError when peers were named and none of them answers."""
+    """Find the neighbours, then begin or resume. Raises RunError when peers were named and none of them answers."""
     await find_neighbours(node, resumed=resumed)
     vote = await _locate(node, resumed=resumed)
     if vote is None or not await rejoin(node, vote, entering=True):
@@ -63,8 +65,8 @@ async def enter(node: Node, *, resumed: bool) -> None:
 
 
 async def _locate(node: Node, *, resumed: bool) -> Vote | None:
-    """By whose word the swarm is ahead of this node; None when it is not. Waits while too few say so. Raises RunError
-    when enough say that there is nothing left to train."""
+    """Return the vote by which the swarm is ahead of this node; None when it is not ahead. Waits while too few say so.
+    Raises RunError when enough say that there is nothing left to train."""
     stale = node.config.network.max_staleness
     level = node.state.round + (stale if resumed else 0)
     began, told = trio.current_time(), False
@@ -110,7 +112,7 @@ def _few_say(node: Node, ahead: list[int]) -> str:
 
 
 def _votes(node: Node, waited_s: float) -> Iterator[Vote]:
-    """Whose word counts by now, the best first."""
+    """Yield the votes that count after `waited_s` seconds, the best first."""
     said, f = _said(node), node.config.sync.f
     speakers = sum(at is not None for at in said.values())
     yield _of_all
@@ -123,36 +125,36 @@ def _votes(node: Node, waited_s: float) -> Iterator[Vote]:
 
 
 def _said(node: Node) -> dict[PeerId, int | None]:
-    """By neighbour, the round that it has announced; None: nothing yet."""
+    """Return the round that each neighbour has announced; None for one that has announced nothing yet."""
     return {peer: it.round if it.gives else None for peer, it in node.service.neighbours().items()}
 
 
 def _of_all(node: Node) -> int | None:
-    """Of all neighbours, the silent ones counted as behind."""
+    """Vote of all neighbours, the silent ones counted as behind."""
     return node.service.swarm_round()
 
 
 def _of_speakers(node: Node) -> int | None:
-    """Of those who have said something: the others are newcomers, too, and wait as long."""
+    """Vote of the neighbours that have announced a round: the others are newcomers too, and wait as long."""
     spoken = {peer: at for peer, at in _said(node).items() if at is not None}
     return swarm_round(spoken, liars=node.config.sync.f)
 
 
 def _of_few(node: Node) -> int | None:
-    """Of all, though they may all be liars: nobody else is there."""
+    """Vote of all neighbours though they may all be liars: there is nobody else."""
     return swarm_round(_said(node), liars=0)
 
 
 def _of_trusted(node: Node) -> int | None:
-    """Of as many as the operator trusts."""
+    """Vote of as many neighbours as the operator trusts (`node.min_donors`)."""
     rounds = sorted((at for at in _said(node).values() if at is not None), reverse=True)
     least = node.config.node.min_donors or 1
     return rounds[least - 1] if len(rounds) >= least else None
 
 
 async def await_more_rounds(node: Node) -> None:
-    """A member of a private swarm that has trained all rounds asks the others, for `node.wait_timeout_s` at most,
-    whether an admin has signed for more: it was not there to hear of it."""
+    """Ask the other members of a private swarm whether an admin has signed for more rounds, for `node.wait_timeout_s`
+    at most. This node has trained all rounds that it knows of, and was away when more may have been announced."""
     settings = node.config.node
     done, waited = node.config.train.rounds, f"{settings.wait_timeout_s:g} s"
     message = f"all {done} rounds are done: asking the other members for up to {waited} whether an admin has given more"
@@ -163,7 +165,7 @@ async def await_more_rounds(node: Node) -> None:
 
 
 async def find_neighbours(node: Node, *, resumed: bool) -> None:
-    """Wait for those that are to be there at the start. RunError when peers were named and none of them answers."""
+    """Wait for the neighbours expected at the start. Raises RunError when peers were named and none of them answers."""
     settings = node.config.node
     found = await _wait(node, settings.wait_for, settings.wait_timeout_s)
     alone = found < min(settings.wait_for, 1) and not node.service.met_bootstrap
@@ -175,7 +177,7 @@ async def find_neighbours(node: Node, *, resumed: bool) -> None:
 
 
 async def _wait(node: Node, count: int, timeout_s: float) -> int:
-    """Until so many neighbours are here, for so long at most; how many there are then. It is told meanwhile."""
+    """Wait for `count` neighbours, at most `timeout_s` seconds, and return how many there are. Reports progress."""
     ends_at = trio.current_time() + timeout_s
     while (found := len(node.service.neighbours())) < count and (left := ends_at - trio.current_time()) > 0:
         message = f"waiting for {count} neighbour{'s' * (count != 1)}, {left:.0f} s at most: {found} here so far"
@@ -199,8 +201,8 @@ def _nobody(node: Node) -> RunError:
 
 
 async def rejoin(node: Node, vote: Vote = _of_all, *, entering: bool = False) -> bool:
-    """Take the neighbours' model and round. False, with nothing changed, when too few of them give their model.
-    `entering`: others may be about to come."""
+    """Take the neighbours' model and round. Return False, with nothing changed, when too few of them give their model.
+    `entering`: others may be about to connect."""
     with fetching_models(node):
         return await _rejoin(node, vote, entering=entering)
 
@@ -212,7 +214,7 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
         node.journal.emit(WarningEvent(message=message))
         return False
     at, donors = found
-    # What they announced they have trained: the round that they train now is the next one. (The last is never over.)
+    # They have trained the round that they announced, and train the next one now. (The last is never over.)
     entered = min(at + 1, node.state.rounds_at(at + 1) - 1)
     async with node.strategy_lock:
         theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors))
@@ -224,13 +226,13 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
     if len(donors) <= node.config.sync.f:
         there, f = len(node.service.neighbours()), node.config.sync.f
         message = f"took the model of {len(donors)} of {there} neighbours, of which f = {f} may lie"
-        node.journal.emit(WarningEvent(message=f"{message}: nobody else is there to tell"))
+        node.journal.emit(WarningEvent(message=f"{message}: no other neighbour could confirm it"))
     return True
 
 
 @contextmanager
 def fetching_models(node: Node) -> Iterator[None]:
-    """Where nobody's updates are fetched, models are while there is one to choose."""
+    """Fetch neighbours' models inside this block where the averager does not fetch their updates."""
     if node.averager.fetches == "updates":
         yield
         return
@@ -244,9 +246,9 @@ def fetching_models(node: Node) -> Iterator[None]:
 
 
 async def _donors(node: Node, vote: Vote, *, entering: bool) -> tuple[int, dict[str, int]] | None:
-    """The swarm's round, and the neighbours whose models are here with how many rounds each is behind it, once these
-    are enough; None when they do not come. The round moves on meanwhile, so it is asked for again until what arrived is
-    not stale. A donor that leaves, or is left for what it offered, is not waited for any more from that moment on."""
+    """Wait for enough donors. Return the swarm's round, and for each neighbour whose model has arrived how many rounds
+    it is behind; None when too few arrive. The round advances meanwhile, so it is asked again until the models are not
+    stale. A donor that leaves, or is dropped for what it offered, is no longer waited for."""
     began, f = trio.current_time(), node.config.sync.f
     while True:
         waited_s = trio.current_time() - began
@@ -255,7 +257,7 @@ async def _donors(node: Node, vote: Vote, *, entering: bool) -> tuple[int, dict[
         if at is not None and _enough(node, len(donors), at, waited_s, entering=entering):
             return at, donors
         if waited_s >= JOIN_PATIENCE_S:
-            # With the own model beside theirs these, too, are as many as withstand the liars.
+            # With the node's own model beside theirs, these are also enough to withstand the liars.
             whole = at is not None and f < len(donors) >= 2 * f and node.config.node.min_donors is None
             return (at, donors) if at is not None and whole else None
         if not any(at is not None for at in _said(node).values()):
@@ -264,8 +266,8 @@ async def _donors(node: Node, vote: Vote, *, entering: bool) -> tuple[int, dict[
 
 
 def _enough(node: Node, donors: int, at: int, waited_s: float, *, entering: bool) -> bool:
-    """Whether so many donors are: 2 f + 1, or as many as the operator asks for; or all that stand where the swarm is,
-    once nobody else is to be expected."""
+    """Return whether so many donors are enough: 2 f + 1, or as many as the operator asks for; or all neighbours at the
+    swarm's round, once nobody else is expected."""
     f, trusted = node.config.sync.f, node.config.node.min_donors
     if donors >= (2 * f + 1 if trusted is None else trusted):
         return True

@@ -1,10 +1,10 @@
-"""A newer manifest at a trainer: what it says of learning holds from the round that it names, at every node alike.
+"""Newer manifests at a trainer: their training settings apply from the round that they name, at every node alike.
 
-A phase that begins in that round is trained by it, and the round is closed by it. Which settings these are:
-`agreed_settings.CHANGEABLE`. A node that hears of it late says so, and applies it at once.
+A phase that begins in that round is trained with them, and the round is closed with them. The settings concerned are in
+`agreed_settings.CHANGEABLE`. A node that receives a manifest late reports it, and applies it at once.
 
-A version that gives the run more rounds holds at the latest where the rounds before it end: a round that it names
-behind that end would never come. So a finished member that hears of it goes on.
+A version that gives the run more rounds applies at the latest where the rounds before it end: a later round would never
+come. So a finished member that receives it goes on.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,8 @@ from node.training.node import Node
 
 
 class Applier:
-    """Follows the chain as the node's rounds go by. `emit` records the event `manifest` for each that comes to hold."""
+    """Follows the chain as the node's rounds go by. `emit` records the event `manifest` for each version that is
+    applied."""
 
     def __init__(self, node: Node, chain: ManifestChain, emit: Emit) -> None:
         self._node = node
@@ -32,7 +33,7 @@ class Applier:
         self._closed: int | None = None
 
     def apply(self, trained: int, closed: int) -> None:
-        """The node trains round `trained` from now on, and closes round `closed` next."""
+        """Apply the settings: the node trains round `trained` from now on, and closes round `closed` next."""
         manifest = holding(self._chain, trained)
         if manifest.version != self._trained:
             first, self._trained = self._trained is None, manifest.version
@@ -47,11 +48,11 @@ class Applier:
                 self._node.service.round_closer.settle(self._node.config.network)
 
     def rounds_in(self, round_: int) -> int:
-        """How many rounds the run has, as the settings of a round say: this node may be far from there."""
+        """Return how many rounds the run has by the settings of round `round_`, which this node may be far from."""
         return rounds_told(holding(self._chain, round_)) or self._node.config.train.rounds
 
     def heard(self, manifest: Manifest) -> None:
-        """A newer version is known: it holds at once where its round is over, and later by itself."""
+        """Note a newer version. It is applied at once where its round is over, otherwise when that round comes."""
         node = self._node
         if manifest.applies_at < node.state.round:
             message = f"version {manifest.version} of the swarm's manifest came late: it holds since round "
@@ -60,7 +61,7 @@ class Applier:
         node.state.apply_manifests()
 
     def _apply(self, manifest: Manifest, section: str) -> dict[str, Any]:
-        """What came to differ, by `section.key`."""
+        """Apply the settings of one section, and return those that changed, by `section.key`."""
         config = self._node.config
         old = getattr(config, section)
         told = wanted(manifest.terms.settings, section)
@@ -80,13 +81,13 @@ class Applier:
 
 
 def wanted(settings: Settings, section: str) -> dict[str, Any]:
-    """What a manifest says of the settings of a section that may change while a run goes on."""
+    """Return those of a section's settings in the manifest that may change while a run goes on."""
     said = agreed_settings.raw_of(settings).get(section, {})
     return {key: value for key, value in said.items() if f"{section}.{key}" in agreed_settings.CHANGEABLE}
 
 
 def follow_manifests(node: Node, chain: ManifestChain, emit: Emit) -> Callable[[Manifest], None]:
-    """Apply the chain to the node from now on; what to call with each newer manifest."""
+    """Apply the chain to the node from now on. Return the function to call with each newer manifest."""
     applier = Applier(node, chain, emit)
     node.state.manifests = applier
     node.state.apply_manifests()

@@ -1,4 +1,4 @@
-"""A run's model as a file of its own: which state, what its header says, and the writing, whole or not at all."""
+"""A run's model as one file: its state, its header, and how it is written, whole or not at all."""
 
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,8 +13,8 @@ from p2ptrain.training.layout import DTYPES
 
 
 def state_of(found: RunModels) -> dict[str, torch.Tensor]:
-    """The `state_dict` of the models' mean. RunError where it is not finite, or no file can hold it; TaskError where
-    the task has to be built for its names, and cannot be."""
+    """Return the `state_dict` of the models' mean. Raises RunError where it is not finite, or no file can hold it;
+    TaskError where the task has to be built for its names, and cannot be."""
     try:
         state = state_dict(found.models)
     except NotFiniteError as error:
@@ -29,7 +29,7 @@ def state_of(found: RunModels) -> dict[str, torch.Tensor]:
 
 
 def metadata_of(found: RunModels) -> dict[str, str]:
-    """What the file's header says of the model."""
+    """Return the fields of the file's header that describe the model."""
     try:
         release = version("p2ptrain")
     except PackageNotFoundError:
@@ -44,8 +44,7 @@ def metadata_of(found: RunModels) -> dict[str, str]:
 
 
 def write(out: Path, state: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
-    """Write `out` whole or not at all, in the place of a file that may be there. RunError when the disk does not take
-    it."""
+    """Write `out` whole or not at all, and replace an existing file. Raises RunError when the disk does not take it."""
     try:
         write_atomic(out, save(state, metadata))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A node's parts: what the loops in `sync_loop.py` and `joining.py` share. What rounds change is in `run_state.py`."""
+"""A node's parts, which the loops in `sync_loop.py` and `joining.py` share. What rounds change is in `run_state.py`."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -28,23 +28,23 @@ from node.training.update_counts import UpdateCounts
 from p2ptrain.sync.base import SyncStrategy
 
 SMALL_MODEL = 1 << 15
-"""Parameters up to which encoding, decoding and aggregating (1.1, 0.3 and 3.4 ms, measured) are done on the event loop.
-The way to a thread and back takes 20 to 50 ms where more threads want to compute than there are cores, and there are as
-many in a row as neighbours."""
+"""Parameters up to which encoding, decoding and aggregating (1.1, 0.3 and 3.4 ms, measured) run on the event loop. A
+hand-over to a thread and back takes 20 to 50 ms where more threads compute than there are cores, and a round has one
+for each neighbour, one after another."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """The parts of one node, put together by roles/assembly.py. None is exchanged while the node lives."""
+    """The parts of one node, built by roles/assembly.py. None is replaced while the node runs."""
 
     state: RunState
-    """Where it is in the run: what rounds change."""
+    """Its place in the run: everything that rounds change."""
     counts: UpdateCounts
-    """Of updates, own and neighbours'."""
+    """Counts of updates, own and neighbours'."""
     watch: RunWatch
-    """Tells the operator of what goes wrong meanwhile."""
+    """Warns the operator of what goes wrong while it trains."""
     executor: Executor
     """Computes beside the event loop."""
     inner: InnerLoop
@@ -52,7 +52,7 @@ class Node:
     averager: Averager
     """Closes the strategy's rounds."""
     estimates: HeldEstimates
-    """Whose estimates the strategy holds. Under the strategy's lock."""
+    """Which peers' estimates the strategy holds. Use it under the strategy's lock."""
     strategy_lock: trio.Lock = field(default_factory=trio.Lock)
     service: GossipService
     checkpoints: CheckpointStore
@@ -61,47 +61,48 @@ class Node:
     """Which chain epochs this identity has used."""
     peer_id: str
     genesis: str = ""
-    """Of the initial model, the first digits of its digest: all members have the same."""
+    """The first digits of the initial model's digest: the same at all members."""
     refusals: deque[str]
-    """Why peers refused us, or we them, of late."""
+    """The newest reasons for which peers refused us, or we them."""
     outside: Outside | None = None
-    """Knows when this node is to stop, as its swarm has put it out. None in an open swarm."""
+    """Decides when this node has to stop as a former member of its swarm. None in an open swarm."""
     meter: Meter | None = None
-    """What training costs in energy; None: nobody measures."""
+    """Measures the energy of training; None: it is not measured."""
     closing_times: PartTimes = field(default_factory=PartTimes)
-    """Of the newest closing."""
+    """Durations of the parts of the newest closing."""
 
     @property
     def config(self) -> Config:
-        """The configuration as it holds now."""
+        """Return the configuration that applies now."""
         return self.state.config
 
     @property
     def pace(self) -> Pace:
-        """How many steps a round has, and who takes how long for it."""
+        """Return the pace: how many steps a round has, and how long each peer takes for one."""
         return self.state.pace
 
     def next_epoch(self) -> int:
-        """A chain epoch above every one used before, already on disk. RunError when the disk does not take it."""
+        """Return a chain epoch above all used before, already on disk. Raises RunError when the disk does not take
+        it."""
         return self.epochs.advance()
 
     @property
     def utilization(self) -> float:
-        """Share of the time since training began in which this node computed on the task."""
+        """Return the share of the time since training began in which this node computed on the task."""
         wall = self.journal.wall_seconds
         return self.inner.compute_seconds / wall if wall > 0 else 0.0
 
     async def compute(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
-        """Run one piece of a round's work on vectors: on the event loop where the model is small, and beside it by the
-        executor where it is not. `spent` is told what it took."""
+        """Run one piece of a round's work on vectors, on the event loop where the model is small, otherwise in the
+        executor. `spent` is called with the seconds that it took."""
         if self.inner.trainer.numel <= SMALL_MODEL and isinstance(self.executor, ThreadExecutor):
             await trio.lowlevel.checkpoint()
             return self.executor.here(function, spent)
         return await self.executor.offload(function, spent)
 
     def queues(self) -> dict[str, int]:
-        """What waits or is under way now: the network's queues, tasks that wait for the strategy (one at a time may use
-        it), trained rounds that are not closed yet (0 or 1), and corrections that training has yet to take up."""
+        """Return the current depth of each queue: the network's, tasks that wait for the strategy (one at a time may
+        use it), trained rounds that are not closed yet (0 or 1), and corrections that training has not applied yet."""
         network: dict[str, int] = {str(name): depth for name, depth in self.service.queues().items()}
         return network | {
             "strategy": self.strategy_lock.statistics().tasks_waiting,
@@ -110,7 +111,7 @@ class Node:
         }
 
     def forget(self, peers: Iterable[str]) -> None:
-        """Let the strategy forget these, and the pace of their rounds. Under the strategy's lock."""
+        """Let the strategy forget these peers, and the pace of their rounds. Call it under the strategy's lock."""
         for peer in peers:
             self.strategy.forget(peer)
             self.pace.took(peer, None)

@@ -8,14 +8,14 @@ from node.training.node import Node
 
 
 def check_room(node: Node) -> None:
-    """RunError where the disk has no room for one checkpoint, and there is something left to train."""
+    """Raise RunError where the disk has no room for one checkpoint, and there are rounds left to train."""
     if not node.state.finished:
         store = node.checkpoints
         checkpoint_room.check(store.folder, node.inner.trainer.numel, spare=store.spare_bytes())
 
 
 def check_saved(node: Node) -> None:
-    """RunError where the newest model is not on disk."""
+    """Raise RunError where the newest model is not on disk."""
     if node.state.unsaved is None:
         return
     kept = node.checkpoints.newest_whole()
@@ -27,9 +27,9 @@ def check_saved(node: Node) -> None:
 
 
 def check_taken(node: Node) -> None:
-    """Say that a node has learned alone, where every update that came was refused: RunError where more than f peers
-    sent them, of which one at least is honest; a warning where all of them may be liars, who must not decide how the
-    run of another ends."""
+    """Report that a node has learned alone, where every update that arrived was refused. Raises RunError where more
+    than f peers sent them, so that at least one is honest. Warns only where all of them may be liars, who must not
+    decide how another node's run ends."""
     refused = node.counts.refused
     if not refused or node.counts.deltas:
         return

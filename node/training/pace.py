@@ -1,14 +1,14 @@
-"""How many steps a phase has: `train.inner_steps`, or fewer where `node.pace` says so. Changed between phases only.
+"""How many steps a phase has: `train.inner_steps`, or fewer by `node.pace`. It changes between phases only.
 
     fixed   train.inner_steps
-    dylu    its share of them that own speed is of the fastest's, so that unequal machines end their rounds together
-    auto    as few as the measured links hide, and as many as keep the round as long as the neighbours' are
+    dylu    train.inner_steps * own speed / fastest neighbour's, so that unequal machines end their rounds together
+    auto    as few as hide the exchange over the measured links, and enough to keep rounds as long as the neighbours'
 
-What is known of the others is on the wire anyway: each update says how many steps it is of, and the time between two of
-them is the time that these took, for training never waits. None of it is believed further than it must be. For `dylu`
-the `sync.f` fastest neighbours count for nothing, and no plan is below LEAST_SHARE of train.inner_steps. For `auto` the
-low median of the neighbours decides how long rounds are; who claims to be slow can keep them as long as they are, and
-no plan is above train.inner_steps: that is what `fixed` has anyway. docs/decisions/0012 has the reasons.
+All that is needed of the others is on the wire anyway: each update says how many steps it covers. The time between two
+updates is the time of these steps, for training never waits. Claims are trusted no further than necessary. For `dylu`
+the `sync.f` fastest neighbours are ignored, and no plan is below LEAST_SHARE of train.inner_steps. For `auto` the low
+median of the neighbours decides how long rounds are. A peer that claims to be slow can keep them at their present
+length, but no plan is above train.inner_steps, which `fixed` has anyway. docs/decisions/0012 has the reasons.
 """
 
 import math
@@ -23,33 +23,34 @@ from typing import Final
 from p2ptrain.training.pace import auto_h, dylu_steps, steady
 
 WINDOW: Final = 5
-"""Updates of a neighbour that are remembered: four rounds, so that one late update hardly shows."""
+"""Updates remembered of each neighbour: they span four rounds, so that one late update hardly shows."""
 
 LEAST_SHARE: Final = 1 / 16
-"""A neighbour that claims to be faster than 16 times us is not followed beyond that; who really is that much slower
-does its least and is helped by the shorter rounds of those that lag (node.py)."""
+"""Least share of train.inner_steps that is planned. A neighbour that claims to be more than 16 times as fast is
+followed no further. A node that really is that slow does the least, and catches up by the shorter rounds of a lagging
+node (run_state.py)."""
 
 SLACK: Final = 1.05
-"""Measured speeds waver: a share of 1.97 steps is 2, not 1."""
+"""Measured speeds vary: a share of 1.97 steps counts as 2, not 1."""
 
 STRIDE: Final = 1.5
-"""An `auto` round is at most so many times as long, or as short, as the one before and as the neighbours': nodes with
-unlike links stay within reach of each other, and all together come down from 20 steps to 2 in six strides."""
+"""Largest factor by which an `auto` round is longer or shorter than the one before and than the neighbours'. Nodes with
+different links so stay close to each other, and all together go from 20 steps to 2 in six rounds."""
 
 
 class Pulse:
-    """A node's newest updates: when they came, and of how many steps each is."""
+    """A node's newest updates: when each arrived, and how many steps it covers."""
 
     def __init__(self) -> None:
         self._updates: deque[tuple[float, int]] = deque(maxlen=WINDOW)
 
     def update(self, steps: int, now: float) -> None:
-        """One more."""
+        """Note one more update of `steps` steps at `now`."""
         self._updates.append((now, steps))
 
     @property
     def speed(self) -> float | None:
-        """Steps a second; None when too little is known, or nothing was done."""
+        """Return steps a second; None when too little is known, or no step was done."""
         if len(self._updates) < 2:
             return None
         seconds = self._updates[-1][0] - self._updates[0][0]
@@ -58,15 +59,15 @@ class Pulse:
 
     @property
     def round_seconds(self) -> float | None:
-        """From one update to the next, as of late."""
+        """Return the recent seconds from one update to the next; None when too little is known."""
         gaps = [later - sooner for (sooner, _), (later, _) in pairwise(self._updates)]
         return median(gaps) if gaps else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What a round's exchange is made of. `bytes_per_s`: of the slowest link that the quorum waits for, by the slower
-    direction; None before it was measured. `overlap_steps`: None for as many as the round has."""
+    """What decides how long a round's exchange takes. `bytes_per_s`: speed of the slowest link that the quorum waits
+    for, in the slower direction; None before it was measured. `overlap_steps`: None for as many as the round has."""
 
     bytes_per_s: float | None
     payload_bytes: int
@@ -74,11 +75,12 @@ class Link:
 
 
 class Pace:
-    """The plan for the phase under way, and what it is made from. All on the event loop, but for `steps`."""
+    """The plan for the current phase, and the measurements behind it. All of it is used on the event loop, except
+    `steps`."""
 
     def __init__(self, mode: str, inner_steps: int, *, f: int, own: str, clock: Callable[[], float]) -> None:
         self.steps = inner_steps
-        """Of the phase under way; read by the training thread."""
+        """Planned steps of the current phase; read by the training thread."""
         self._mode = mode
         self._most = inner_steps
         self._f = f
@@ -88,8 +90,8 @@ class Pace:
         self._work_seconds = 0.0
 
     def took(self, peer: str, steps: int | None) -> None:
-        """An update of `peer`, which may be ourselves, of so many steps is there. None: `peer` begins a new chain or
-        was caught up with by a snapshot, and the time since its last update says nothing."""
+        """Note an update of `peer`, which may be this node, of so many steps. None: `peer` began a new chain, or its
+        model came as a snapshot, so the time since its last update means nothing."""
         if steps is None:
             self._pulses.pop(peer, None)
         else:
@@ -97,7 +99,7 @@ class Pace:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Around encoding, decoding and aggregating, which lengthen an exchange as a slow link does."""
+        """Time a block that encodes, decodes or aggregates: it lengthens an exchange as a slow link does."""
         began = self._clock()
         try:
             yield
@@ -105,7 +107,7 @@ class Pace:
             self._work_seconds += self._clock() - began
 
     def plan(self, neighbours: Collection[str], step_seconds: float, link: Link) -> None:
-        """Settle the next phase's steps. `step_seconds`: own mean, of the phase before."""
+        """Plan the next phase's steps. `step_seconds`: this node's mean in the phase before."""
         work_seconds, self._work_seconds = self._work_seconds, 0.0
         self._pulses = {peer: it for peer, it in self._pulses.items() if peer in neighbours or peer == self._own}
         if self._mode == "dylu":
@@ -139,12 +141,13 @@ class Pace:
         return min(self._most, _within(wanted, self.steps))
 
     def _slowest_step(self, a_step: float) -> int:
-        """Own steps in the time of the slowest neighbour's step: nobody can do less than one a round."""
+        """Return this node's steps in the time of the slowest neighbour's step: no node can do less than one a
+        round."""
         others = self._speeds()
         return max(1, math.ceil(1 / (SLACK * others[0]) / a_step)) if others else 1
 
     def _neighbours_round(self) -> float | None:
-        """Seconds: the low median, which no minority moves."""
+        """Return the low median of the neighbours' round times in seconds, which no minority can move."""
         lengths = [it.round_seconds for peer, it in self._pulses.items() if peer != self._own]
         known = [seconds for seconds in lengths if seconds]
         return median_low(known) if known else None
@@ -155,13 +158,14 @@ class Pace:
         return own.speed if own else None
 
     def _speeds(self) -> list[float]:
-        """The neighbours', as far as they are known, the slowest first."""
+        """Return the known speeds of the neighbours, the slowest first."""
         speeds = (it.speed for peer, it in self._pulses.items() if peer != self._own)
         return sorted(speed for speed in speeds if speed is not None)
 
 
 def _within(wanted: int, around: float) -> int:
-    """`wanted`, but no more than a stride from `around`. A step is always one, or small numbers would be stuck."""
+    """Return `wanted`, but within a factor STRIDE of `around`. One step up or down is always allowed: small numbers
+    would otherwise never change."""
     most = max(math.floor(around * STRIDE + 1e-9), math.floor(around) + 1)
     least = min(math.ceil(around / STRIDE - 1e-9), round(around) - 1)
     return max(1, least, min(wanted, most))

@@ -7,23 +7,23 @@ import trio
 
 
 class PartTimes:
-    """Seconds by part: publish, collect, aggregate; of an all-reduce collect alone."""
+    """Seconds by part: publish, collect, aggregate; for an all-reduce only collect."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of the parts that are over since the last `clear`."""
+        """Return the seconds of the parts that ended since the last `clear`."""
         return self._seconds
 
     def clear(self) -> None:
-        """Begin another closing."""
+        """Forget all parts, as another closing begins."""
         self._seconds.clear()
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Time the block as `part`. One that raises is not a part that is over."""
+        """Time the block as `part`. A block that raises is not counted."""
         began = trio.current_time()
         yield
         self._seconds[part] = trio.current_time() - began

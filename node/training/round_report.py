@@ -1,4 +1,4 @@
-"""What a node keeps of its rounds: the round's event, evaluations, checkpoints, and the summary at the end."""
+"""What a node records of its rounds: the round's event, evaluations, checkpoints, and the summary at the end."""
 
 import os
 from functools import lru_cache
@@ -32,15 +32,15 @@ BYTES_PER_PARAMETER = 4
 """fp32, which "dense" means in every ratio that we report."""
 
 LAST_WAITS_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Between the tries to write the last checkpoint: half a minute, in which somebody who is told that the disk is full
-can make room, and other nodes of a swarm remove what they do not need. Chosen."""
+"""Seconds between the attempts to write the last checkpoint: half a minute in all. In it an operator who sees that the
+disk is full can make room, and other nodes of a swarm remove what they do not need. Chosen."""
 
 MAX_COMPARED = 4
-"""Neighbours whose predictions are compared with ours: copies of so many models are held meanwhile."""
+"""Most neighbours whose predictions are compared with ours: copies of so many models are held meanwhile."""
 
 
 async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundResult, *, close_seconds: float) -> None:
-    """Tell of a closed round; evaluate the outer parameters and write a checkpoint where due."""
+    """Emit the event of a closed round; evaluate the outer parameters and write a checkpoint where due."""
     node.journal.measured(train_loss=phase.loss, consensus_distance=result.consensus_distance)
     node.state.neighbours = view.neighbours
     if not node.state.last_round:  # at the end neighbours leave, as they should
@@ -60,8 +60,8 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
 
 
 async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int = 0) -> None:
-    """Measure the held-out loss of the outer parameters (by default the moving ones) after so many rounds, and the
-    task's own metrics; tell them. RunError where the loss is not finite."""
+    """Measure the held-out loss of the outer parameters (by default the moving ones) after `rounds` rounds, and the
+    task's own metrics, and emit them. Raises RunError where the loss is not finite."""
     found = await node.executor.offload(lambda: node.inner.trainer.measure(phi_d))
     node.journal.measured(eval_loss=found.loss)
     node.journal.eval_round, node.journal.own = rounds, dict(found.own)
@@ -74,7 +74,7 @@ async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int
 
 
 async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
-    """Of our predictions from those of the neighbours' newest models; None where none is held."""
+    """Return the divergence of our predictions from those of the neighbours' newest models; None where none is held."""
     trainer, models = node.inner.trainer, []
     for peer in sorted(node.service.neighbours())[:MAX_COMPARED]:
         async with node.strategy_lock:
@@ -95,8 +95,9 @@ async def save(
     last: bool = False,
     waits_s: tuple[float, ...] = LAST_WAITS_S,
 ) -> None:
-    """Write a checkpoint. One that the disk does not take is told of, and owed from then on: training goes on. The
-    `last` one is tried again after each of `waits_s` seconds. Why there is none is left in `node.state.unsaved`."""
+    """Write a checkpoint. When the disk does not take it, this is reported, training goes on, and the checkpoint is
+    owed from then on. The `last` one is tried again after each of `waits_s` seconds. The reason of a failure is left in
+    `node.state.unsaved`."""
     async with node.strategy_lock:
         sync = await node.executor.offload(
             lambda: {name: value.clone() for name, value in node.strategy.state_dict().items()}
@@ -119,7 +120,7 @@ async def save(
 
 
 def _could_not_save(node: Node, checkpoint: Checkpoint, why: str, *, again: str) -> None:
-    """Tell of it: programs each time, people where it is said when it is tried `again`."""
+    """Emit the failure: for programs each time, for people only where `again` says when it is tried again."""
     folder, needed = node.checkpoints.folder, bytes_of(checkpoint.tensors)
     node.state.owes_checkpoint, node.state.unsaved = True, why + lacking_words(folder, needed)
     node.journal.emit(
@@ -147,7 +148,7 @@ def checkpoint_of(
     layout: StateLayout | None,
     next_round: int,
 ) -> Checkpoint:
-    """The checkpoint from which `runtime.resume` goes on, and from which the model is taken home."""
+    """Return the checkpoint from which `resume` (roles/assembly.py) goes on, and from which the model is exported."""
     tensors = {
         name if name.startswith(UNTRAINED_PREFIX) else f"trainer.{name}": value
         for name, value in (state | {"parameters": theta_d}).items()
@@ -167,7 +168,7 @@ def checkpoint_of(
 
 
 def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
-    """The node's run so far, as `summary.json` has it."""
+    """Return the node's run so far, as `summary.json` has it."""
     journal, stats = node.journal, node.service.stats
     dense = BYTES_PER_PARAMETER * node.inner.trainer.numel
     ratio = dense / node.counts.mean_bytes if stats.payload_bytes_sent and node.counts.mean_bytes else None
@@ -201,7 +202,7 @@ def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
 
 
 def readings(node: Node) -> Readings:
-    """What a scrape wants to know of this moment."""
+    """Return the current values for a scrape of the metrics."""
     service, network = node.service, node.config.network
     return Readings(
         reachability=service.reachability(),
@@ -218,7 +219,7 @@ def readings(node: Node) -> Readings:
 
 
 def moment(node: Node, lag_s: float | None) -> LiveSnapshot:
-    """What the node's page wants to know of this moment."""
+    """Return the current values for the node's page."""
     service, stats, speeds = node.service, node.service.stats, node.service.link_speeds()
     refused: dict[str, dict[str, int]] = {}
     for (peer, reason), count in stats.rejected.items():
@@ -249,7 +250,8 @@ def moment(node: Node, lag_s: float | None) -> LiveSnapshot:
 
 @lru_cache(maxsize=1)
 def _gap_of(graph: frozenset[tuple[bytes, frozenset[bytes]]]) -> float:
-    """Some 10 ms for as many members as an address book has, so not again while the graph is the same."""
+    """Return the graph's spectral gap. It takes some 10 ms for as many members as an address book has, so it is not
+    computed again while the graph is the same."""
     return spectral_gap(dict(graph)) if len(graph) > 1 else -1.0
 
 

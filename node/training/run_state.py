@@ -1,4 +1,4 @@
-"""Where a node is in its run: what rounds change, and what follows of it. The parts that stay are `Node`'s."""
+"""A node's place in its run: what rounds change, and what follows from it. The parts that stay are in `Node`."""
 
 import math
 from dataclasses import dataclass
@@ -9,29 +9,29 @@ from node.system.errors import RunError
 from node.training.pace import Pace
 
 CATCH_UP_FACTOR = 0.5
-"""A lagging node's phases are shorter by this factor for every round that it is behind: one that is a little slower
-settles at a lag where it does nearly all of its steps, and one of a fortieth of the speed still closes each round."""
+"""A lagging node's phases are shorter by this factor for every round that it is behind. A node that is a little slower
+settles at a lag where it does nearly all of its steps. One with a fortieth of the speed still closes each round."""
 
 
 class ManifestSettings(Protocol):
     """The settings of a private swarm, which its manifests may change while a run goes on."""
 
     def apply(self, trained: int, closed: int) -> None:
-        """Let those settings hold that are right while round `trained` is trained and round `closed` is closed next."""
+        """Apply the settings that are right while round `trained` is trained and round `closed` is closed next."""
 
     def rounds_in(self, round_: int) -> int:
-        """How many rounds the run has by the settings that hold in a round."""
+        """Return how many rounds the run has by the settings that apply in round `round_`."""
 
 
 @dataclass(kw_only=True)
 class RunState:
-    """The joined state of a node's loops. `sync_loop.synchronize`, and `joining` for it, moves the round."""
+    """The state that a node's loops share. Only `sync_loop.synchronize`, and `joining` for it, changes the round."""
 
     config: Config
-    """As it holds now: a private swarm's manifest may replace it."""
+    """The configuration that applies now: a private swarm's manifest may replace it."""
     pace: Pace
     manifests: ManifestSettings | None = None
-    """None in an open swarm, where no round has other settings."""
+    """None in an open swarm, where all rounds have the same settings."""
     round: int = 0
     """The round being trained, or (between a phase and the closing of its round) being closed."""
     swarm_round: int = 0
@@ -39,17 +39,17 @@ class RunState:
     closed_round: int | None = None
     """The newest round that this process has closed."""
     neighbours: int = 0
-    """As of the last closed round."""
+    """Number of neighbours when the last round was closed."""
     link_speed: float | None = None
-    """Bytes a second to the slowest neighbour that a quorum waits for, as of the newest message (bandwidth.py)."""
+    """Bytes a second to the slowest neighbour that a quorum waits for, at the newest message (bandwidth.py)."""
     idle_rounds: int = 0
-    """Rounds in a row of which no step was taken (divergence.py)."""
+    """Rounds in a row without a step taken (divergence.py)."""
     owes_checkpoint: bool = False
-    """Whether the newest one that was due could not be written: it is tried again after every round."""
+    """Whether the newest checkpoint that was due could not be written: it is tried again after every round."""
     unsaved: str | None = None
-    """Why the model of the last round, or of an interruption, could not be written, if it could not."""
+    """Why the model of the last round, or at an interruption, could not be written; None where it could."""
     put_out: RunError | None = None
-    """Why this node stops, where its private swarm has put it out."""
+    """Why this node stops, where it is a former member of its private swarm."""
     closing: bool = False
     """Whether a round is being closed, while the next one is trained."""
     _gathering: bool = False
@@ -57,43 +57,43 @@ class RunState:
 
     @property
     def finished(self) -> bool:
-        """Whether there is no further phase to train: the last round is trained, or being closed."""
+        """Return whether no phase is left to train: the last round is trained, or being closed."""
         return self.round + self.closing >= self.config.train.rounds
 
     @property
     def private(self) -> bool:
-        """Whether it is a private swarm's: then its settings are those of the swarm's manifest."""
+        """Return whether the run is a private swarm's: then its settings are those of the swarm's manifest."""
         return self.manifests is not None
 
     def rounds_at(self, round_: int) -> int:
-        """How many rounds the run has, as the settings of a round say that this node may be far from."""
+        """Return how many rounds the run has by the settings of round `round_`, which this node may be far from."""
         return self.config.train.rounds if self.manifests is None else self.manifests.rounds_in(round_)
 
     @property
     def last_round(self) -> bool:
-        """Whether the round being closed is the run's last."""
+        """Return whether the round being closed is the run's last."""
         return self.round + 1 == self.config.train.rounds
 
     @property
     def behind(self) -> int:
-        """How many rounds the neighbours (their median) were ahead when last looked at."""
+        """Return how many rounds the neighbours' median was ahead at the last `look_around`."""
         return max(0, self.swarm_round - self.round)
 
     @property
     def lost(self) -> bool:
-        """Whether the neighbours are so far ahead that our update would be too stale for them to use."""
+        """Return whether the neighbours are so far ahead that our update would be too stale for them to use."""
         return self.behind > self.config.network.max_staleness
 
     def look_around(self, seen: int | None) -> None:
-        """Take note of the neighbours' round, None where none is known: on the event loop, for the training thread must
-        not read the network's tables."""
+        """Note the neighbours' round, None where none is known. Call it on the event loop: the training thread must not
+        read the network's tables."""
         self.swarm_round = self.round if seen is None else seen
 
     def enough(self, steps: int) -> bool:
-        """Whether a phase may end: its steps are done, or it lags and has done its least; and the round before it is
-        closed, for one round closes at a time. So a phase lasts at least as long as that round's exchange. Steps before
-        the group of that round is there do not count: so the members of a group end their phases together, however
-        unlike they began them."""
+        """Return whether a phase may end: its steps are done, or the node lags and has done its least; and the round
+        before it is closed, for one round closes at a time. So a phase lasts at least as long as that round's exchange.
+        Steps before that round's group is complete do not count. So the members of a group end their phases together,
+        even where they began them at different times."""
         if self._gathering:
             self._uncounted = steps
         if self.closing:
@@ -103,40 +103,40 @@ class RunState:
         return steps - self._uncounted >= math.ceil(share * self.pace.steps)
 
     def schedule_step(self, steps: int) -> int:
-        """The learning rate's place in the schedule after so many steps of a phase: it follows the swarm's rounds, so
-        that a node that does fewer steps a round has the same rate as the others, and ends at the same one."""
+        """Return the learning rate's place in the schedule after so many steps of a phase. It follows the swarm's
+        rounds, so a node that does fewer steps a round has the same rate as the others, and ends at the same one."""
         inner_steps = self.config.train.inner_steps
         return (self.round + self.closing) * inner_steps + min(steps * inner_steps // self.pace.steps, inner_steps - 1)
 
     def rate_factor(self, steps: int) -> float:
-        """What is left of the learning rate after so many steps of a phase: all of it for the steps that were planned,
-        and 1/k of it in a phase that is k times as long by now, as an exchange outlasts them. So nodes go little
-        further from each other than they were set to, however long the others take (docs/decisions/0035)."""
+        """Return the factor on the learning rate after so many steps of a phase: 1 for the planned steps, and 1/k once
+        the phase is k times as long, because an exchange outlasts the plan. So nodes move little further apart than
+        configured, however long the others take (docs/decisions/0035)."""
         return min(1.0, self.pace.steps / (steps + 1))
 
     @property
     def overlap_steps(self) -> int:
-        """tau: how many steps late a closed round may be applied."""
+        """Return tau: how many steps late a closed round may be applied."""
         return self.config.node.overlap_steps or self.pace.steps
 
     def checkpoint_due(self) -> bool:
-        """Whether a checkpoint is written once the current round is closed."""
+        """Return whether a checkpoint is written once the current round is closed."""
         every = self.config.node.checkpoint_every
         return self.last_round or self.owes_checkpoint or (every > 0 and (self.round + 1) % every == 0)
 
     def evaluation_due(self) -> bool:
-        """Whether the model is evaluated once the current round is closed."""
+        """Return whether the model is evaluated once the current round is closed."""
         return self.last_round or (self.round + 1) % self.config.train.eval_every == 0
 
     def begin_closing(self, *, waits_for_group: bool) -> None:
-        """The current round's phase is over. `waits_for_group`: steps count from `gathered` on."""
+        """Note that the current round's phase is over. `waits_for_group`: steps count from `gathered` on."""
         self.closing = True
         self._gathering = waits_for_group
         self._uncounted = 0
         self.apply_manifests()
 
     def gathered(self) -> None:
-        """All members of the group of the round being closed are there, or this node waits for them no longer."""
+        """Note that the group of the round being closed is complete, or that this node no longer waits for it."""
         self._gathering = False
 
     def enter_round(self, number: int) -> None:
@@ -146,6 +146,6 @@ class RunState:
         self.apply_manifests()
 
     def apply_manifests(self) -> None:
-        """Let the settings of the rounds that come next hold."""
+        """Apply the settings of the next rounds."""
         if self.manifests is not None:
             self.manifests.apply(self.round + self.closing, self.round)

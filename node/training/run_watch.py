@@ -1,4 +1,4 @@
-"""What a node tells its operator of while it runs, once when it begins and once when it is over."""
+"""A node's warnings to its operator: each is given once when a problem begins and once when it is over."""
 
 import math
 
@@ -12,16 +12,16 @@ from node.training.update_counts import UpdateCounts
 from p2ptrain.aggregate import topology
 
 REFUSED_TOLD = 2
-"""Updates refused, and none taken, after which a node says that it learns alone. Chosen: the third one bans a neighbour
-whose codec this node has not, and one may be cut short."""
+"""Updates refused, with none accepted, after which a node warns that it learns alone. Chosen: the third one bans a
+neighbour whose codec this node lacks, and a single one may be cut short."""
 
 SETTLED_ROUNDS = 10
-"""Rounds before too few members are told of: as many as before late updates are (in_time.LEAST_ROUNDS). Chosen."""
+"""Rounds before a warning of too few members: as many as before one of late updates (in_time.LEAST_ROUNDS). Chosen."""
 
 
 class RunWatch:
-    """`needed_members`: with fewer, own model included, the aggregator's promise about its f liars does not hold.
-    `promises`: whether it makes that promise (plain mean makes none)."""
+    """Watches a run, and warns its operator. `needed_members`: with fewer, own model included, the aggregator's promise
+    about its f liars does not hold. `promises`: whether it makes that promise (plain mean makes none)."""
 
     def __init__(
         self,
@@ -42,27 +42,28 @@ class RunWatch:
         self._counts = counts
         self._promises = promises
         self._margin_holds = True
-        """As was last told, or taken for granted."""
+        """Whether the promise holds, as last reported, or assumed at first."""
         self._margin_held = False
-        """Whether it ever did."""
+        """Whether the promise ever held."""
         self._margin_looks = 0
         self._told: set[str] = set()
-        """What is told once in a run."""
+        """Topics of the warnings that are given once in a run."""
 
     def robust_margin(self, members: int) -> int:
-        """How many members may leave before the promise about f liars fails; below 0 it has failed, or is not one that
-        the aggregator makes at all. By the graph where it is known, else by the members' number (topology.py)."""
+        """Return how many members may leave before the promise about f liars fails; below 0 it has failed, or the
+        aggregator makes no such promise. It uses the graph where it is known, else the number of members
+        (topology.py)."""
         if not self._promises:
             return -1
         theirs = [it.neighbours for it in self._service.neighbours().values()]
         mu_2 = topology.known_connectivity(len(theirs), theirs, self._service.peers_known)
-        # Of the members: who is too stale to be one has no say in this round's mesh.
+        # Only members count: a neighbour too stale to be one has no part in this round.
         mu_2 = mu_2 if math.isinf(mu_2) else float(members)
         return topology.robust_margin(members - 1, self._state.config.sync.f, mu_2, needed=self.needed_members)
 
     def check_margin(self, members: int) -> None:
-        """Once a round: say so when the promise about f liars stops holding, or holds again. Nothing to say where none
-        was asked for."""
+        """Warn when the promise about f liars stops holding, and report when it holds again; called once a round. With
+        f = 0 nothing was promised, and nothing is reported."""
         holds = self.robust_margin(members) >= 0
         self._margin_looks += 1
         self._margin_held = self._margin_held or holds
@@ -81,19 +82,19 @@ class RunWatch:
         self._journal.emit(WarningEvent(message=message))
 
     def _lacks_members(self, members: int) -> bool:
-        """Whether too few members are something to look at. In its first rounds a node still meets them, and one that
-        was always alone has nobody beside it who could lie."""
+        """Return whether too few members are worth a warning. In its first rounds a node still meets them, and a node
+        that was always alone has no neighbour that could lie."""
         if not self._promises:
             return True
         return self._margin_looks > SETTLED_ROUNDS and (members > 1 or self._margin_held)
 
     def note_metrics_fault(self, fault: str) -> None:
-        """Say so when the task fails at its own metrics, once: training goes on without them."""
+        """Warn once when the task fails at its own metrics: training goes on without them."""
         if fault:
             self._tell_once("metrics", f"no metrics of the task's own: {fault}")
 
     def check_skipped(self, skipped: int) -> None:
-        """Say so when steps begin to be skipped."""
+        """Warn once when steps begin to be skipped."""
         if skipped:
             self._tell_once(
                 "skipped",
@@ -101,7 +102,7 @@ class RunWatch:
             )
 
     def check_refused(self) -> None:
-        """Say so when none of the first updates of neighbours could be taken."""
+        """Warn once when none of the neighbours' first updates could be used."""
         refused = self._counts.refused.total()
         if refused >= REFUSED_TOLD and not self._counts.deltas:
             self._tell_once(
@@ -114,8 +115,8 @@ class RunWatch:
             self._journal.emit(WarningEvent(message=message))
 
     def check_arrivals(self, phase: Phase) -> None:
-        """At the end of a phase: see whose updates of the round before have arrived meanwhile, and whether rounds last
-        longer than planned. Say so when too few do, when enough do again, and when rounds have become longer."""
+        """Check at the end of a phase which updates of the round before have arrived, and whether rounds last longer
+        than planned. Warn when too few arrived, when enough do again, and when rounds have become longer."""
         state = self._state
         lengths = Lengths(
             inner_steps=state.config.train.inner_steps,

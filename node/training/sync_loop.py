@@ -1,10 +1,10 @@
-"""One value's way through a node, once a round; the whole runtime in one sentence.
+"""The synchronization loop: the path of one value through a node, once a round.
 
 inner steps -> difference to the tracked estimate -> compress -> sign -> announce -> neighbours pull -> (theirs: verify,
 decode, tracked estimate) -> quorum or deadline -> robust aggregate -> outer step -> correction of the moving model.
 
-Training runs beside this and never waits for it: while a round closes, the next one's steps are under way, and the
-result is added to the moving parameters. A round whose closing outlasts the next phase only makes that phase longer.
+Training runs beside this and never waits for it: while a round closes, the next one's steps run, and the result is
+added to the moving parameters. When closing takes longer than the next phase, that phase only becomes longer.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from node.training.round_report import record_round
 from p2ptrain.compress.base import PayloadError
 
 FINAL_ROUND_PATIENCE = 2.0
-"""After its last step a node has nothing to train meanwhile: it waits for laggards at most this many phases' time
+"""Phases' time that a node waits at most for slower ones after its last step, when it has nothing to train meanwhile
 (nodes drift apart by at most `catch_up_rounds`, 2)."""
 
 
@@ -47,7 +47,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
 
 
 async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> None:
-    """Close a round for every phase trained."""
+    """Close one round for every trained phase."""
     async with phases:
         async for phase in phases:
             node.state.look_around(node.service.swarm_round())
@@ -70,12 +70,13 @@ def _ignore(update: Update) -> None:
 
 
 async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
-    """Advance the neighbours' estimates by what they publish, and tell the network, and `taken`, how each fared."""
+    """Advance the neighbours' estimates by their updates. Report each result to the network; `taken` gets the accepted
+    ones."""
     async for update in node.service.updates:
         strategy, peer, payload = node.strategy, str(update.peer), update.payload
         try:
             async with node.strategy_lock:
-                if not node.estimates.wants(peer):  # it has left since, and nobody waits for an answer
+                if not node.estimates.wants(peer):  # it has left meanwhile, and nobody waits for an answer
                     continue
                 if update.kind != "delta":
                     node.forget(node.estimates.make_room(peer))
@@ -89,7 +90,7 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
         except PayloadError as offence:
             node.counts.note_refused(peer)
             node.service.rejected(update, *_charge(offence))
-        except Exception as error:  # the sender chose codec and bytes: whatever a decoder does, it is no end of ours
+        except Exception as error:  # the sender chose codec and bytes: no decoder error may end our node
             node.counts.note_refused(peer)
             node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")
         else:
@@ -101,8 +102,8 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
 
 
 def _charge(offence: PayloadError) -> tuple[Reason, str]:
-    """What the sender is charged with, and the detail for the log. A codec of somebody else's may give a reason that
-    gossip does not know: such a payload is malformed, and the codec's words are kept."""
+    """Return the offence that the sender is charged with, and the detail for the log. A third-party codec may give a
+    reason that gossip does not know: such a payload counts as malformed, and the codec's words are kept."""
     try:
         return Reason(str(getattr(offence, "reason", ""))), ""
     except ValueError:
@@ -110,8 +111,8 @@ def _charge(offence: PayloadError) -> tuple[Reason, str]:
 
 
 def patience(node: Node, phase: Phase, began: float) -> float:
-    """How long closing may take at most: the time of tau steps, so that no correction is older than that; or as long as
-    an exchange takes where tau steps are over before, for the correction would else have nobody's update in it."""
+    """Return the seconds that closing may take at most: the time of tau steps, so that no correction is older. Where an
+    exchange takes longer, its time: otherwise the correction would contain nobody's update."""
     exchange_s = node.averager.least_s(node)
     if node.state.last_round:
         return max(exchange_s, FINAL_ROUND_PATIENCE * phase.step_seconds * max(phase.steps, node.pace.steps))

@@ -10,15 +10,15 @@ from gossip.core.ids import PeerId
 
 @dataclass(kw_only=True)
 class UpdateCounts:
-    """`here`: who is a neighbour now. Those that left long ago are forgotten."""
+    """Counts of updates by peer. `here` returns the current neighbours; peers that left long ago are forgotten."""
 
     here: Callable[[], Collection[PeerId]]
     accepted: Counter[str] = field(default_factory=Counter)
-    """Updates taken of each peer."""
+    """Accepted updates of each peer."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Updates of each peer that came whole and could not be taken."""
+    """Updates of each peer that arrived whole and could not be used."""
     deltas: int = 0
-    """Updates taken, of all peers; whole models not counted."""
+    """Accepted updates of all peers, without whole models."""
     newest_bytes: int = 0
     """Bytes of the newest message that was published."""
     _published: int = 0
@@ -36,12 +36,12 @@ class UpdateCounts:
         self._published_bytes += size
 
     def note_accepted(self, peer: str, *, delta: bool) -> None:
-        """Count an update that was taken. `delta`: no whole model."""
+        """Count an accepted update. `delta`: it is not a whole model."""
         self.accepted = self._counted(self.accepted, peer)
         self.deltas += delta
 
     def note_refused(self, peer: str) -> None:
-        """Count an update that could not be taken."""
+        """Count an update that could not be used."""
         self.refused = self._counted(self.refused, peer)
 
     def _counted(self, counts: Counter[str], peer: str) -> Counter[str]:

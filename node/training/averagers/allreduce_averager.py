@@ -1,9 +1,9 @@
-"""All-reduce averaging: the members of a group reduce one part each of all their models, and nobody tracks anybody.
+"""All-reduce averaging: each member of a group reduces one part of all their models. No node tracks another's model.
 
-Every round is announced as ever, by an update header of the node's hash chain, so that neighbours know how far it is
-and newcomers where to begin. The header's payload is a mark that means nothing and that nobody fetches. Who enters the
-run fetches snapshots of its neighbours' models instead (joining.py), and belongs to a group once it has announced
-itself.
+Every round is announced by an update header of the node's hash chain, as in gossip averaging. Neighbours learn from it
+how far the node is, and newcomers where to begin. The header's payload is a mark without meaning, which nobody fetches.
+A newcomer fetches snapshots of its neighbours' models instead (joining.py), and belongs to a group once it has
+announced itself.
 
 The exchange and the closing of the round go on side by side, while the next phase trains.
 """
@@ -24,21 +24,21 @@ from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
 
 MARK = b"\0"
 MARK_CODEC = "met"
-"""What a header announces where models are exchanged."""
+"""The codec that a header names where models are exchanged."""
 
 GATHER_SHARE = 0.5
-"""Of the time that an exchange may take, for the others' models to come. In the other half reduced parts travel, which
+"""Share of an exchange's time in which the others' models may arrive. In the other half the reduced parts travel, which
 are no larger than what was gathered for them."""
 
 
 LEAST_S = 2.0
-"""The least that is given to an exchange, however short phases are: eight round trips (two to tell and two to pull,
-twice) of a fourth of a second each between processes that share a core. Shorter phases are for trying things out: they
-become as long as the exchange takes, and a correction may then be older than tau steps."""
+"""Seconds that an exchange gets at least, however short phases are: eight round trips (two to announce and two to pull,
+twice) of a quarter of a second each between processes that share a core. Shorter phases are for trials: they become as
+long as the exchange takes, and a correction may then be older than tau steps."""
 
 
 class AllReduceAverager:
-    """For an `AllReduceStrategy`. ValueError on another one."""
+    """Averager of an `AllReduceStrategy`. Raises ValueError for any other strategy."""
 
     fetches: Final[Fetch] = "nothing"
     waits_for_group: Final = True
@@ -85,7 +85,7 @@ class AllReduceAverager:
             nursery.start_soon(exchange)
             view = await node.service.close_round(node.state.round, at_most_s=left_s)
         async with node.strategy_lock:
-            node.forget(node.estimates.forget_all_but(()))  # of models that were fetched to enter the run
+            node.forget(node.estimates.forget_all_but(()))  # models fetched to enter the run
             with node.pace.work():
                 finish = partial(strategy.finish, phase.theta_d, names, parts, round=node.state.round)
                 return view, await node.executor.offload(finish)

@@ -8,8 +8,8 @@ from p2ptrain.registry import Registry
 __all__ = ["AVERAGERS", "AllReduceAverager", "Averager", "GossipAverager"]
 
 AVERAGERS: Registry[Averager] = Registry("averagers")
-"""By `StrategySpec.averager`. A factory takes the keyword `strategy`, and raises ValueError on one that it cannot
-close rounds of."""
+"""Averager factories by `StrategySpec.averager`. A factory takes the keyword `strategy`. It raises ValueError for a
+strategy whose rounds it cannot close."""
 
 AVERAGERS.register("gossip")(GossipAverager)
 AVERAGERS.register("allreduce")(AllReduceAverager)

@@ -1,4 +1,4 @@
-"""Gossip averaging: publish an update for all neighbours, and aggregate over the models that theirs have built up."""
+"""Gossip averaging: publish one update for all neighbours, and aggregate the models tracked from their updates."""
 
 from typing import Final
 
@@ -11,7 +11,8 @@ from p2ptrain.sync import Message, RoundResult, SyncStrategy
 
 
 class GossipAverager:
-    """For every `SyncStrategy`: neighbours' updates arrive beside it (sync_loop.follow), whenever they do."""
+    """Averager of every `SyncStrategy`. Neighbours' updates arrive at any time, in a task beside it
+    (sync_loop.follow)."""
 
     fetches: Final[Fetch] = "updates"
     waits_for_group: Final = False
@@ -20,7 +21,7 @@ class GossipAverager:
         self._strategy = strategy
 
     def least_s(self, node: Node) -> float:
-        """As long as updates took of late to reach a quorum: a correction would else have nobody's update in it."""
+        """Return how long recent updates took to reach a quorum: a shorter wait would correct by nobody's update."""
         return node.service.exchange_patience(node.state.round)
 
     async def close(self, node: Node, phase: Phase, *, at_most_s: float) -> tuple[RoundView, RoundResult]:
@@ -33,7 +34,7 @@ class GossipAverager:
             return view, await self._aggregate(node, phase, view)
 
     async def _publish(self, node: Node, phase: Phase) -> None:
-        """Compress this round's parameters against the tracked estimate, and publish what came of it."""
+        """Compress this round's parameters against the tracked estimate, and publish the result."""
         async with node.strategy_lock:
             give_budget(node, phase.step_seconds)
             with node.pace.work():
@@ -61,9 +62,9 @@ class GossipAverager:
         """Aggregate over the members of the closed round and take the outer step."""
         staleness = {str(peer): rounds for peer, rounds in view.staleness.items()}
         if view.arriving and len(staleness) + 1 < node.watch.needed_members:
-            staleness = {}  # the others are about to come: until then the few that are here may all be liars
+            staleness = {}  # others are about to arrive: until then the few members here may all be liars
         async with node.strategy_lock:
-            # Who left after the round was closed still counts in it: at the end all leave within one round's time.
+            # A peer that left after the round was closed still counts in it: at the end all leave within one round.
             node.forget(node.estimates.forget_departed(besides=staleness))
             with node.pace.work():
                 return await node.compute(

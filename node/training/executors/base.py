@@ -1,4 +1,4 @@
-"""Where computing happens, so that the event loop never does it. Members: `thread` (the default) and `inline`.
+"""Executors compute, so that the event loop need not. There are two: `thread` (the default) and `inline`.
 
 An executor has two jobs. `drive` runs the inner loop, a generator that yields after every step, to its end. `offload`
 runs one shorter piece beside it: a codec, an aggregation, an evaluation."""
@@ -9,11 +9,11 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 Spent = Callable[[float], None]
-"""Told how many seconds of computing something took; also where it raised."""
+"""Called with the seconds of computing that a piece of work took, also when it raised."""
 
 
 def not_asked(seconds: float) -> None:
-    """Default of those who do not ask what something took."""
+    """Default callback: ignores the seconds."""
 
 
 class Executor(Protocol):
@@ -23,4 +23,4 @@ class Executor(Protocol):
         """Run `work` to its end and return what it returns. Cancellation takes effect between two steps."""
 
     async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
-        """Run one function and return its result; what it raises is raised here. `spent` is told what it took."""
+        """Run one function and return its result, or raise its exception. `spent` is called with its seconds."""

@@ -1,6 +1,6 @@
 """`inline`: compute on the event loop itself, each step taking a fixed time by the loop's clock.
 
-For tests and simulation: under a virtual clock a whole swarm is deterministic, with nodes as unequal as wanted.
+It is for tests and simulation: under a virtual clock a whole swarm is deterministic, with nodes of any speeds.
 """
 
 from collections.abc import Callable, Generator

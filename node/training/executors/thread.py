@@ -1,4 +1,4 @@
-"""`thread`: the inner loop in one worker thread, other work in another. torch releases the interpreter lock in its
+"""`thread`: the inner loop runs in one worker thread, other work in another. torch releases the interpreter lock in its
 kernels, so training and the event loop run side by side."""
 
 import time
@@ -21,8 +21,8 @@ class ThreadExecutor:
         self._offload_limit = trio.CapacityLimiter(1)
 
     async def drive(self, work: Generator[None, None, T]) -> T:
-        """Run `work` in the inner thread. A cancellation is raised between two steps, so that nothing still changes
-        the parameters when the last checkpoint is written."""
+        """Run `work` in the inner thread. A cancellation is raised between two steps, so that nothing changes the
+        parameters any more when the last checkpoint is written."""
 
         def run() -> T:
             while True:
@@ -36,8 +36,9 @@ class ThreadExecutor:
         return await trio.to_thread.run_sync(run, limiter=self._inner_limit)
 
     async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
-        """Run `function` in a worker thread and wait for it, also when cancelled. What it took is the thread's own CPU
-        time: on a busy machine it waits longer, and computes no more. Helpers of a codec work beside it, no longer."""
+        """Run `function` in a worker thread and wait for it, also when cancelled. `spent` gets the thread's own CPU
+        time: on a busy machine a thread waits longer, but computes no more. A codec's helper threads work beside it,
+        and no longer."""
         took = 0.0
 
         def note(seconds: float) -> None:
@@ -51,7 +52,7 @@ class ThreadExecutor:
 
     @staticmethod
     def here(function: Callable[[], T], spent: Spent = not_asked) -> T:
-        """Run `function` in the thread that calls."""
+        """Run `function` in the calling thread."""
         began = time.thread_time()
         try:
             return function()
