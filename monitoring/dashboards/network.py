@@ -7,7 +7,7 @@ BYTES = Row(
     panels=(
         Panel(
             title="Updates sent and received",
-            help="Payloads alone. Against the line's own speed: docs/operations.md#what-a-node-needs.",
+            help="Payloads only. Compare them with the line's own speed: docs/operations.md#what-a-node-needs.",
             queries=(
                 Query('rate(p2ptrain_update_bytes_total{direction="sent"}[5m])', "{{node}} sent"),
                 Query('rate(p2ptrain_update_bytes_total{direction="received"}[5m])', "{{node}} received"),
@@ -16,7 +16,7 @@ BYTES = Row(
         ),
         Panel(
             title="Whole models sent and received",
-            help="For those that join, restart or lose the thread. That go on: links too slow for train.inner_steps.",
+            help="For nodes that join, restart or miss updates. All the time: links too slow for train.inner_steps.",
             queries=(
                 Query('rate(p2ptrain_snapshot_bytes_total{direction="sent"}[5m])', "{{node}} sent"),
                 Query('rate(p2ptrain_snapshot_bytes_total{direction="received"}[5m])', "{{node}} received"),
@@ -104,7 +104,7 @@ RELAYS = Row(
         ),
         Panel(
             title="Circuits",
-            help="That are relayed now. At 16 there is no room for more.",
+            help="Circuits relayed now. At 16 there is no room for more.",
             queries=(Query("p2ptrain_relay_circuits"),),
             levels=((16, "red"),),
         ),

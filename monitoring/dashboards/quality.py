@@ -7,8 +7,8 @@ LOSS = Row(
     panels=(
         Panel(
             title="Held-out loss",
-            help="Of the averaged model, every train.eval_every rounds. Rising while the training loss falls: too many "
-            "passes over the data.",
+            help="Loss of the averaged model, every train.eval_every rounds. Rising while the training loss falls: too "
+            "many passes over the data.",
             queries=(Query("p2ptrain_eval_loss > 0"),),
             empty="no node has measured it yet",
         ),
@@ -20,7 +20,7 @@ LOSS = Row(
         ),
         Panel(
             title="Held-out loss, highest less lowest",
-            help="How unlike the nodes' models are in what they predict. Growing: averaging does not keep up; see the "
+            help="How much the nodes' models differ in their predictions. Growing: averaging does not keep up; see the "
             "consensus distance and the members.",
             queries=(
                 Query("max by (run) (p2ptrain_eval_loss > 0) - min by (run) (p2ptrain_eval_loss > 0)", "{{run}}"),
@@ -53,7 +53,7 @@ SHARES = Row(
     panels=(
         Panel(
             title="Tokens a second by node",
-            help="Or examples. Of five minutes.",
+            help="Or examples. Over five minutes.",
             queries=(Query("rate(p2ptrain_tokens_total[5m])"),),
             unit="short",
         ),
@@ -119,7 +119,7 @@ COST = Row(
         ),
         Panel(
             title="Energy for an update (joules)",
-            help="Of all nodes, for each round of each: steps, exchange and all.",
+            help="Of all nodes, per round of a node: steps, exchange and everything else.",
             queries=(
                 Query(
                     "sum by (run) (rate(p2ptrain_energy_joules_total[5m])) "

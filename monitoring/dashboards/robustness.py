@@ -1,4 +1,4 @@
-"""Do liars have a say, who is refused and why, and how fresh is what is averaged?"""
+"""Can liars affect the model, who is refused and why, how fresh are the averaged models?"""
 
 from dashboards.model import Dashboard, Panel, Query, Row
 
@@ -19,7 +19,7 @@ PROMISE = Row(
         ),
         Panel(
             title="Spectral gap of the known graph",
-            help="How fast what one learns reaches all; 0: the swarm is in parts; -1: alone. Below 0.1 with more "
+            help="How fast one node's progress reaches all; 0: the swarm is in parts; -1: alone. Below 0.1 with more "
             "than ten members: raise network.degree.",
             queries=(Query("p2ptrain_spectral_gap"),),
         ),
@@ -31,7 +31,7 @@ REFUSED = Row(
     panels=(
         Panel(
             title="Updates refused a minute, by reason",
-            help="What each reason mostly is: docs/operations.md#manyrejections.",
+            help="What each reason usually means: docs/operations.md#manyrejections.",
             queries=(
                 Query('sum by (reason) (rate(p2ptrain_updates_total{result="rejected"}[5m])) * 60 > 0', "{{reason}}"),
             ),
@@ -39,7 +39,7 @@ REFUSED = Row(
         ),
         Panel(
             title="Refused since the start, by peer (the first ten)",
-            help="Of a flood a part. The same peer on every node: that one is broken, or lies.",
+            help="Of a flood only a part is counted. The same peer on every node: it is broken, or lies.",
             queries=(Query("topk(10, sum by (peer, reason) (p2ptrain_peer_rejected_total))", "{{peer}} {{reason}}"),),
             empty="nothing was ever refused",
         ),
@@ -65,7 +65,7 @@ REFUSED = Row(
         ),
         Panel(
             title="Peers banned or caught, since the node's start",
-            help="Which peer, and why, says the node's page: docs/operations.md#peerbanned.",
+            help="The node's page shows which peer, and why: docs/operations.md#peerbanned.",
             queries=(
                 Query(
                     'sum by (node, event) (p2ptrain_peer_events_total{event=~"banned|equivocation"})',
@@ -117,6 +117,6 @@ FRESH = Row(
 DASHBOARD = Dashboard(
     name="robustness",
     title="p2ptrain: Robustness and trust",
-    help="Do liars have a say, who is refused and why, and how fresh is what is averaged?",
+    help="Can liars affect the model, who is refused and why, how fresh are the averaged models?",
     rows=(PROMISE, REFUSED, FRESH),
 )
