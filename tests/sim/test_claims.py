@@ -102,7 +102,7 @@ async def test_a_newcomer_beside_one_liar_alone_is_told(tmp_path: Path, autojump
                     assert "too few to be believed" in warnings
                 else:
                     assert late.told("joined")[0]["at"] - began >= ALONE_S
-                    assert "nobody else is there" in warnings
+                    assert "no other neighbour could confirm it" in warnings
                 late.kill()
             nursery.cancel_scope.cancel()
 
