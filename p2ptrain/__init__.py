@@ -33,8 +33,9 @@ __all__ = ["aggregate", "attacks", "compress", "load", "outer", "sync"]
 
 
 def load(run: str | PathLike[str], node: str | None = None) -> "dict[str, torch.Tensor]":
-    """The model of a run's folder (the mean of its honest nodes' models), of a node's folder, or of the node `node`, as
-    `load_state_dict(strict=True)` of the task's model takes it: fp32 on the CPU, buffers in types of their own.
+    """Return the model of a run's folder (the mean of its honest nodes' models), of a node's folder, or of the node
+    `node`, as `load_state_dict(strict=True)` of the task's model takes it: fp32 on the CPU, buffers in types of their
+    own.
 
     Raises ValueError, in one line, where there is no such run, node or whole checkpoint, or the model is not finite. A
     checkpoint of an older release has no names, and the task is built for them: then also TaskError, and what a task of

@@ -45,7 +45,7 @@ def place_of(error: BaseException, package: str = "") -> str:
 
 
 def called_ours(error: BaseException) -> bool:
-    """Whether the innermost frame that is no library's is of ours."""
+    """Return whether the innermost frame that is no library's is of ours."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         if _top(frame) in OURS:
             return True
@@ -71,13 +71,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException) -> str:
-    """What was asked for, as far as the error says."""
+    """Return what was asked for, as far as the error says."""
     asked = bytes_asked(error)
     return "out of memory" if asked is None else f"out of memory: {_size(asked)} more were asked for"
 
 
 def bytes_asked(error: BaseException) -> float | None:
-    """How many bytes could not be had; None where the error does not say."""
+    """Return how many bytes could not be had; None where the error does not say."""
     for pattern in _ASKED:
         if found := pattern.search(str(error)):
             unit = found[2] if found[2] == "bytes" else found[2][0]

@@ -18,7 +18,7 @@ WORTH = 1 << 23
 
 @lru_cache(maxsize=1)
 def available() -> bool:
-    """Whether numba is there, and goes with the NumPy that is there."""
+    """Return whether numba is there, and goes with the NumPy that is there."""
     try:
         importlib.import_module("numba")
     except ImportError:
@@ -27,7 +27,7 @@ def available() -> bool:
 
 
 def compiled(function: F, *, reorder: bool = False) -> F:
-    """The function compiled at its first call, for the types it is then called with. It runs without the GIL.
+    """Return the function compiled at its first call, for the types it is then called with. It runs without the GIL.
 
     Nothing is fused, and sums keep their order, so that a processor's width does not show in the result. `reorder` lets
     sums be taken in as many parts as the processor's registers hold: for what may differ between machines anyway.

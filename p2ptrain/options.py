@@ -41,7 +41,7 @@ class Option:
     about: str = ""
 
     def convert(self, value: object) -> object:
-        """The value as the factory expects it: a whole number is also a number. Raises BadOptionError."""
+        """Return the value as the factory expects it: a whole number is also a number. Raises BadOptionError."""
         if not self.kinds or not isinstance(value, Setting) or type(value) in self.kinds:
             return value
         if float in self.kinds and type(value) is int:
@@ -52,7 +52,7 @@ class Option:
         raise BadOptionError(f"{self.name} must be {wanted}, not {value!r}")
 
     def json_schema(self) -> dict[str, Any]:
-        """The option as a property of a JSON Schema: it may be left out, which null says as well."""
+        """Return the option as a property of a JSON Schema: it may be left out, which null says as well."""
         kinds = [{"type": _JSON_TYPES[kind]} for kind in self.kinds]
         title = self.name.replace("_", " ").title()
         return {"anyOf": [*kinds, {"type": "null"}], "default": None, "title": title} if kinds else {"title": title}
@@ -60,7 +60,7 @@ class Option:
 
 @lru_cache(maxsize=256)
 def options_of(factory: Factory) -> Mapping[str, Option]:
-    """The options of a factory that a file can set, by name, in the order of its parameters."""
+    """Return the options of a factory that a file can set, by name, in the order of its parameters."""
     hints = _hints(factory)
     found: dict[str, Option] = {}
     for each in inspect.signature(factory).parameters.values():
@@ -74,8 +74,8 @@ def options_of(factory: Factory) -> Mapping[str, Option]:
 
 
 def converted(factory: Factory, what: str, options: Mapping[str, object]) -> dict[str, object]:
-    """The options with values of the declared types; those that are not declared as they are. BadOptionError names
-    `what` has them."""
+    """Return the options with values of the declared types; those that are not declared as they are. BadOptionError
+    names `what` has them."""
     declared = options_of(factory)
     try:
         return {name: declared[name].convert(value) if name in declared else value for name, value in options.items()}

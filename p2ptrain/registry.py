@@ -55,15 +55,15 @@ class Registry(Generic[T]):
         return build(self.factory(name), f"{self.point.removesuffix('s')} {name!r}", options)
 
     def factory(self, name: str) -> Callable[..., T]:
-        """What builds the member `name`: its parameters are the member's options. Raises UnknownMemberError."""
+        """Return what builds the member `name`: its parameters are the member's options. Raises UnknownMemberError."""
         return self._factories.get(name) or self._load(name)
 
     def parts(self, name: str) -> Mapping[str, Callable[..., object]]:
-        """The factories of the members that `name` is made of, by their names. Raises UnknownMemberError."""
+        """Return the factories of the members that `name` is made of, by their names. Raises UnknownMemberError."""
         return {name: self.factory(name)}
 
     def options(self, name: str) -> Mapping[str, Option]:
-        """The options of the one member `name` that a file can set, by name. Raises UnknownMemberError."""
+        """Return the options of the one member `name` that a file can set, by name. Raises UnknownMemberError."""
         return options_of(self.parts(name)[name])
 
     @cached_property
@@ -95,7 +95,7 @@ def build(factory: Callable[..., T], what: str, options: Mapping[str, object]) -
 
 
 def _misfit(signature: inspect.Signature, options: Mapping[str, object]) -> str:
-    """Which option there is not, or which is missing, as whoever gives them would say it; "" for another misfit."""
+    """Return the option that is unknown or missing, in the words of a user; "" when something else does not fit."""
     given = signature.parameters.values()
     named = {each.name for each in given if each.kind is not each.POSITIONAL_ONLY}
     free = any(each.kind is each.VAR_KEYWORD for each in given)

@@ -120,7 +120,7 @@ OWN_WORDS = re.compile(
 """Words of this project's own that stood for terms of the field. Add one only where it has no honest use."""
 OLD_NAMES = {"benchmarks.md"}
 """Pages that quote what was printed or measured then. Decisions keep their words, too."""
-PLAIN_FOLDERS = ("gossip", "node")
+PLAIN_FOLDERS = ("gossip", "node", "p2ptrain")
 """Folders whose comments and docstrings are held to that. Add one when it has none of these words."""
 
 

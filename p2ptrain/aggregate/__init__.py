@@ -86,7 +86,7 @@ for _rule in _RULES:
 
 
 def get(name: str, **options: object) -> Aggregator:
-    """The aggregator `name`, for `f` liars: a rule, or a composition as `nnm+trimmed_mean`.
+    """Return the aggregator `name`, for `f` liars: a rule, or a composition as `nnm+trimmed_mean`.
 
     Raises UnknownMemberError (a ValueError) that lists the names there are, and BadOptionError that lists the options.
     """

@@ -27,7 +27,7 @@ class Rows:
 
     @classmethod
     def of(cls, x_nd: torch.Tensor) -> "Rows":
-        """A matrix in memory. ValueError unless it is fp32 (n, d) with n >= 1."""
+        """Return a matrix in memory. ValueError unless it is fp32 (n, d) with n >= 1."""
         if x_nd.dim() != 2 or x_nd.shape[0] < 1 or x_nd.dtype != torch.float32:
             shape = tuple(x_nd.shape)
             raise ValueError(f"an aggregator needs vectors as rows, fp32 (n, d) with n >= 1, not {x_nd.dtype} {shape}")
@@ -47,7 +47,7 @@ class Aggregator(Protocol):
     """Whether row 0 is the caller's own vector, which is trusted (gossip rules); the others are in any order."""
 
     def minimum(self) -> int:
-        """The fewest inputs with which the promise for `f` holds (2f + 1 for trimmed mean)."""
+        """Return the fewest inputs with which the promise for `f` holds (2f + 1 for trimmed mean)."""
 
     def __call__(self, x_nd: torch.Tensor) -> torch.Tensor:
         """Aggregate fp32 (n, d) to (d,). ValueError when n is below `minimum()`: never a silent weaker rule."""

@@ -1,4 +1,4 @@
-"""CAF: lower the weights of whoever stands out along the direction of largest variance, and keep the calmest mean."""
+"""CAF: lower the weights of rows that stand out along the direction of largest variance, and keep the calmest mean."""
 
 import torch
 

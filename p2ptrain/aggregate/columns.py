@@ -31,7 +31,7 @@ Work = Callable[[slice], None]
 
 
 def threads_for(rows: Rows) -> int:
-    """How many threads a pass over such a matrix is worth."""
+    """Return how many threads a pass over such a matrix is worth."""
     return max(1, min(torch.get_num_threads(), MAX_THREADS, rows.n * rows.d // NUMEL_A_THREAD))
 
 
@@ -44,7 +44,7 @@ def width_for(rows: Rows, scratch_rows: int, device: torch.device) -> int:
 
 
 def new_vector(rows: Rows) -> torch.Tensor:
-    """An unset (d,) like the rows. ValueError unless they are fp32."""
+    """Return an unset (d,) like the rows. ValueError unless they are fp32."""
     with torch.no_grad():
         first_n1 = rows.read(slice(0, min(1, rows.d)))
     if first_n1.dtype != torch.float32:

@@ -51,7 +51,7 @@ class Composed(Rule):
         return self.rule.clipped if kept and isinstance(self.rule, Clips) else ()
 
     def minimum(self) -> int:
-        """What the rule needs, and each stage to leave that."""
+        """Return what the rule needs, and each stage to leave that."""
         needed = self.rule.minimum()
         for stage in reversed(self.stages):
             needed = stage.minimum(needed)
@@ -92,7 +92,7 @@ class Stages(Registry[PreAggregator]):
     """The registry of pre-aggregators, whose factories a composed name needs."""
 
     def factory(self, name: str) -> Callable[..., PreAggregator]:
-        """What builds `name`. UnknownMemberError when there is no such stage."""
+        """Return what builds `name`. UnknownMemberError when there is no such stage."""
         return self._factories.get(name) or self._load(name)
 
 
@@ -116,11 +116,11 @@ class RuleCompositions(Registry[Aggregator]):
         self._parts(name)
 
     def takes(self, name: str, option: str) -> bool:
-        """Whether a part of `name` takes this option. UnknownMemberError for a name that cannot be."""
+        """Return whether a part of `name` takes this option. UnknownMemberError for a name that cannot be."""
         return any(option in inspect.signature(make).parameters for make in self.parts(name).values())
 
     def parts(self, name: str) -> dict[str, Callable[..., object]]:
-        """The factories of the stages in `name`, and then of its rule. Raises UnknownMemberError."""
+        """Return the factories of the stages in `name`, and then of its rule. Raises UnknownMemberError."""
         stages, (last, make_rule) = self._parts(name)
         return {**stages, last: make_rule}
 

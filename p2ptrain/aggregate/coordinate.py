@@ -77,7 +77,7 @@ class Network:
 
 
 def average(rows: Rows, selector: RowSelector) -> torch.Tensor:
-    """The mean (d,) of what the sieve leaves of every column."""
+    """Return the mean (d,) of what the sieve leaves of every column."""
     out_d = new_vector(rows)
     width = width_for(rows, selector.scratch, out_d.device)
     cut = parts(0, rows.d, width)

@@ -1,4 +1,4 @@
-"""FABA: take the mean, leave out whoever is farthest from it, f times over."""
+"""FABA: take the mean, leave out the row farthest from it, f times over."""
 
 import torch
 
@@ -30,7 +30,8 @@ class FABA(WeightedGeometricRule):
 def without_farthest(
     geometry: Geometry, share_n: torch.Tensor, times: int, *, keep_first: bool = False
 ) -> torch.Tensor:
-    """The shares of those that remain, scaled to sum 1, after the farthest from their mean has left so many times."""
+    """Return the shares of those that remain, scaled to sum 1, after the farthest from their mean has left so many
+    times."""
     remaining_n = torch.ones(geometry.n, dtype=torch.bool)
     for _ in range(times):
         weight_n = _scaled(share_n.masked_fill(~remaining_n, 0))

@@ -85,7 +85,8 @@ class Geometry:
 
 
 def measure(rows: Rows, f: int, *, origin: bool = False, own_first: bool = False) -> Geometry:
-    """The rows' geometry; with `origin` zero is one more point, the last. With `own_first` row 0 is the centre."""
+    """Return the rows' geometry; with `origin` zero is one more point, the last. With `own_first` row 0 is the
+    centre."""
     if own_first:  # distances to it are exact, and gossip rules ask for no others
         geometry = _multiply(rows, 0, False, origin)
         spoilt = not TINY * rows.d < float(_ball_n(geometry, rows.n, f)[0]) < torch.inf
@@ -197,7 +198,7 @@ def _chunks(rows: Rows, part: slice, width: int) -> Iterator[torch.Tensor]:
 
 
 def weighted_sum(rows: Rows, share_n: torch.Tensor) -> torch.Tensor:
-    """The sum (d,) of the rows with these weights. Rows of weight 0 are not looked at, whatever they hold."""
+    """Return the sum (d,) of the rows with these weights. Rows of weight 0 are not looked at, whatever they hold."""
     out_d = new_vector(rows)
     chosen = [(row, share) for row, share in enumerate(share_n.tolist()) if share]
 

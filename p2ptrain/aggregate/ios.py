@@ -1,4 +1,4 @@
-"""IOS: average with the neighbours, after leaving out whoever is farthest from the average, f times over."""
+"""IOS: average with the neighbours, after leaving out the row farthest from the average, f times over."""
 
 import torch
 

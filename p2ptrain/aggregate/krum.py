@@ -1,4 +1,4 @@
-"""Krum and multi-Krum: trust whoever stands closest to the most others."""
+"""Krum and multi-Krum: trust the row that is closest to the most others."""
 
 import torch
 

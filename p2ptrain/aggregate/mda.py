@@ -54,7 +54,7 @@ class MDA(GeometricRule):
         return None if left is None else [index for index in range(len(far)) if left >> index & 1]
 
     def _thinned(self, square_nn: torch.Tensor, chosen: list[int]) -> list[int]:
-        """Down to n - f, leaving out whoever is farthest from the others in sum."""
+        """Return n - f rows, after leaving out again and again the row farthest from the others in sum."""
         while len(chosen) > len(square_nn) - self.f:
             sums = square_nn[chosen][:, chosen].sum(dim=1)
             chosen = chosen[: int(sums.argmax())] + chosen[int(sums.argmax()) + 1 :]

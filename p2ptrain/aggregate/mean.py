@@ -25,7 +25,7 @@ class Mean(WeightedRule):
         self.f = 0
 
     def minimum(self) -> int:
-        """One vector."""
+        """Return 1: a single vector is enough."""
         return 1
 
     def _combine(self, rows: Rows) -> torch.Tensor:

@@ -10,7 +10,7 @@ Read = Callable[[slice], torch.Tensor]
 
 
 def mixtures(rows: Rows, weight_mn: torch.Tensor) -> Rows:
-    """The rows weight_mn @ rows. Rows of weight 0 in a mixture do not touch it, whatever they hold."""
+    """Return the rows weight_mn @ rows. Rows of weight 0 in a mixture do not touch it, whatever they hold."""
     m, n = weight_mn.shape
     few = int((weight_mn != 0).sum()) <= 2 * max(m, n)
     return Rows(m, rows.d, _one_by_one(rows, weight_mn) if few else _as_product(rows, weight_mn))

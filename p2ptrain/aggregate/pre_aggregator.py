@@ -27,10 +27,10 @@ class PreAggregator(Protocol):
     """Whether mixture i is still row i's, so that row 0 stays the caller's own."""
 
     def minimum(self, after: int) -> int:
-        """The fewest rows with which it keeps its promise and leaves `after` mixtures or more."""
+        """Return the fewest rows with which it keeps its promise and leaves `after` mixtures or more."""
 
     def breakdown(self, after: float) -> float:
-        """The share of liars that it withstands together with a rule that withstands the share `after`."""
+        """Return the share of liars that it withstands together with a rule that withstands the share `after`."""
 
     def mix(self, n: int, geometry: Geometry | None) -> torch.Tensor:
         """Weights float64 (m, points), rows summing to 1, for n rows. `geometry` is there if it `looks`."""

@@ -54,7 +54,7 @@ class Program:
 
 @lru_cache(maxsize=256)
 def middle(n: int, f: int) -> Program:
-    """The n - 2f values between the f lowest and the f highest of n, in any order. f >= 1."""
+    """Return the n - 2f values between the f lowest and the f highest of n, in any order. f >= 1."""
     assert n > 2 * f >= 2
     candidates = [_sorting(n, f), *(_by_blocks(n, f, blocks) for blocks in range(2, n // (2 * f) + 1))]
     programs = [

@@ -64,8 +64,8 @@ def spectral_gap(neighbours: Mapping[Hashable, Collection[Hashable]]) -> float:
 
 
 def robust_margin(degree: int, f: int, mu_2: float, *, needed: int) -> int:
-    """How many members may leave a node's neighbourhood before the promise about f liars in it fails; negative when it
-    does not hold now.
+    """Return how many members may leave a node's neighbourhood before the promise about f liars in it fails; negative
+    when it does not hold now.
 
     degree: neighbours of the node; needed: `minimum()` of its aggregator, own vector included; mu_2: of the honest
     nodes' graph with edges of weight 1, or a lower bound for it. Two conditions, of which the tighter decides: the rule

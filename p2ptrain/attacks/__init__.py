@@ -98,7 +98,7 @@ class NoVectorsError(ValueError):
 
 
 def get(name: str, **options: object) -> VectorAttack:
-    """The attack `name` on vectors. Raises UnknownMemberError (a ValueError) that lists the names there are, or
+    """Return the attack `name` on vectors. Raises UnknownMemberError (a ValueError) that lists the names there are, or
     NoVectorsError for one of another kind."""
     attack = ATTACKS.get(name, **options)
     if not isinstance(attack, VectorAttack):
@@ -108,7 +108,7 @@ def get(name: str, **options: object) -> VectorAttack:
 
 
 def find(name: str, **options: object) -> Attack:
-    """The attack `name` of whatever kind; `isinstance` with the hooks says which. Raises UnknownMemberError."""
+    """Return the attack `name` of whatever kind; `isinstance` with the hooks says which. Raises UnknownMemberError."""
     return ATTACKS.get(name, **options)
 
 

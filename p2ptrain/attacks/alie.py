@@ -11,7 +11,7 @@ One deviation is more than most honest ones stand off."""
 
 
 def sheltered_z(n: int, f: int) -> float:
-    """How many deviations off f of n may stand and still have a majority beside them: Phi^-1((n-f-s)/(n-f)).
+    """Return how many deviations off f of n may stand and still have a majority beside them: Phi^-1((n-f-s)/(n-f)).
 
     s = floor(n/2 + 1) - f is how many honest ones must be fooled. Not below LEAST_Z.
     """

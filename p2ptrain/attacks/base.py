@@ -6,7 +6,7 @@ A runtime asks an attack which hooks it has (`isinstance` with the Protocols bel
 |----------------|----------------------------------------------|-------------------------------------------|
 | `VectorAttack` | the vector it sends, knowing the honest ones | `sync.Byzantine`, benchmarks, simulators  |
 | `ModelAttack`  | the vector it sends, of its own making       | the same                                  |
-| `DataAttack`   | the data it trains on                        | whoever builds its task                   |
+| `DataAttack`   | the data it trains on                        | the code that builds its task             |
 | `WireAttack`   | what it signs beside its updates             | a node's network (node/roles/byzantine.py)        |
 | `EdgeAttack`   | what it tells each neighbour, another each   | simulators only: a node has one chain     |
 """
@@ -39,7 +39,7 @@ class ModelAttack(Attack, Protocol):
     """What a liar says that its own model is; it may remember what it said before."""
 
     def say(self, theta_d: torch.Tensor) -> torch.Tensor:
-        """The model that is published in place of `theta_d`, fp32 (d,). Once a round, in order."""
+        """Return the model that is published in place of `theta_d`, fp32 (d,). Once a round, in order."""
 
 
 @runtime_checkable
@@ -68,7 +68,7 @@ class WireAttack(Attack, Protocol):
     """Misuse of the liar's own key. The update itself is honest."""
 
     def misdeeds(self, round: int) -> Misdeeds:
-        """What to broadcast once the update of `round` is published."""
+        """Return what to broadcast once the update of `round` is published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,8 @@ class HonestGraph:
         return torch.diag(self.weight_hh.sum(dim=1)) - self.weight_hh
 
     def through_liars(self, move_hd: torch.Tensor) -> torch.Tensor:
-        """The difference that every lying neighbour of node i must show for node i to move by `move_hd[i]`. Zero for a
-        node without lying neighbours: nobody is there to tell it anything."""
+        """Return the difference that every lying neighbour of node i must show for node i to move by `move_hd[i]`. Zero
+        for a node without lying neighbours: nobody is there to tell it anything."""
         liar_weight_h1 = self.liar_weight_h.view(-1, 1)
         return torch.where(liar_weight_h1 > 0, move_hd / liar_weight_h1, 0.0)
 
@@ -97,5 +97,5 @@ class EdgeAttack(Attack, Protocol):
     telling two neighbours two things is equivocation, and is punished as such."""
 
     def lies(self, x_hd: torch.Tensor, graph: HonestGraph) -> torch.Tensor:
-        """What the lying neighbours of honest node i tell it that their model is, fp32 (h, d), from the honest nodes'
-        models (h, d)."""
+        """Return what the lying neighbours of honest node i tell it that their model is, fp32 (h, d), from the honest
+        nodes' models (h, d)."""

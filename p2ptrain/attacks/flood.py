@@ -7,8 +7,8 @@ class Flood:
     """Broadcasts `announcements` in every round beside the true one.
 
     By default their signatures do not hold: they cost the liar nothing, each receiver a check, and the liar its
-    standing. With `signed` each is valid and begins a new chain of the liar's: no offence, and to be borne by whoever
-    bounds what a peer may ask of it in a second. Such a liar gives up its own chain, which is older.
+    standing. With `signed` each is valid and begins a new chain of the liar's: no offence, and harmless to a receiver
+    that bounds what a peer may ask of it in a second. Such a liar gives up its own chain, which is older.
     """
 
     name = "flood"

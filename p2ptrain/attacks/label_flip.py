@@ -38,7 +38,7 @@ def flipped(labels: torch.Tensor, classes: int) -> torch.Tensor:
 
 
 def count_classes(task: Task) -> int:
-    """One more than the largest held-out label. TaskError when these are no class labels, or there are none."""
+    """Return one more than the largest held-out label. TaskError when these are no class labels, or there are none."""
     targets = [labels for batch in task.eval_batches(LOOKED_AT) if (labels := _pair(task, batch)[1]).numel()]
     if not targets or any(each.is_floating_point() for each in targets):
         raise TaskError(f"label_flip needs class labels, and the task {task.name} has none: use another attack")
@@ -66,7 +66,7 @@ class Mislabelled:
         return self._task.build_model()
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
-        """The true task's inputs, with flipped labels."""
+        """Return the true task's inputs, with flipped labels."""
         inputs, labels = _pair(self._task, self._task.train_batch(step, seed=seed, shard=shard, size=size))
         return inputs, flipped(labels, self._classes)
 

@@ -31,7 +31,7 @@ class Mimic:
 
 
 def furthest_out(x_nd: torch.Tensor) -> int:
-    """The row with the largest part along the first principal direction of the rows."""
+    """Return the row with the largest part along the first principal direction of the rows."""
     largest = x_nd.abs().amax() if x_nd.numel() else torch.zeros(())
     if largest == 0:
         return 0

@@ -30,7 +30,7 @@ HALVINGS = 5
 
 
 def strongest(moved: Callable[[float], float], start: float) -> float:
-    """The factor with the largest `moved` among `start`, LADDER, and what lies around the best of them."""
+    """Return the factor with the largest `moved` among `start`, LADDER, and what lies around the best of them."""
     moved = cache(moved)
     best = max((start, *LADDER), key=moved)
     step = RATIO
@@ -63,8 +63,8 @@ class _Searched:
 
 
 def rule_for(defence: Defence | str, n: int, f: int) -> Defence | None:
-    """The defence itself, or the aggregator of that name with the largest f that n + f vectors allow, as a node has
-    it; None when they are too few for any."""
+    """Return the defence itself, or the aggregator of that name with the largest f that n + f vectors allow, as a node
+    has it; None when they are too few for any."""
     if not isinstance(defence, str):
         return defence
     rules = (aggregate.get(defence, f=held) for held in range(f, -1, -1))

@@ -71,7 +71,8 @@ for _stage in (Demo, Lossless, RandomK, Rotated, Warmup):
 
 
 def get(name: str, **options: object) -> Compressor:
-    """The compressor `name`, a member or a composition: `q2`, `lossless+topk`. compose_codecs.py has the grammar.
+    """Return the compressor `name`, a member or a composition: `q2`, `lossless+topk`. compose_codecs.py has the
+    grammar.
 
     Raises UnknownMemberError (a ValueError) that lists the names there are, and BadOptionError that lists the options.
     """

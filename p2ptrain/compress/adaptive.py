@@ -132,7 +132,8 @@ class Adaptive:
 
 
 def adaptive_in(codec: Compressor) -> Adaptive | None:
-    """The adaptive member at the bottom of a composition, such as `lossless+adaptive`; None where another one is."""
+    """Return the adaptive member at the bottom of a composition, such as `lossless+adaptive`; None where another one
+    is."""
     while isinstance(codec, Stage):
         codec = codec.inner
     return codec if isinstance(codec, Adaptive) else None

@@ -45,7 +45,7 @@ class Compressor(Protocol):
         """The consensus step that goes with the contraction: `gamma_for` it, unless there are reasons."""
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """The byte form of an fp32 vector of shape (d,)."""
+        """Return the byte form of an fp32 vector of shape (d,)."""
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """fp32 (numel,). Raises PayloadError with reason `wrong_shape`, `malformed` or `nonfinite`."""
@@ -56,7 +56,7 @@ class Stateful(Protocol):
     """What an encoder with a memory has beside `encode`. Decoding never has one."""
 
     def state_dict(self) -> State:
-        """The memory, for a checkpoint. Empty for a composition of which no part remembers anything."""
+        """Return the memory, for a checkpoint. Empty for a composition of which no part remembers anything."""
 
     def load_state_dict(self, state: State) -> None:
         """Take up `state_dict`. ValueError when it is not of this compressor."""
@@ -66,7 +66,7 @@ class Stateful(Protocol):
 
 
 def gamma_for(contraction: float) -> float:
-    """The consensus step for a contraction: delta times max(0.35, 1.4 delta), 1 at most.
+    """Return the consensus step for a contraction: delta times max(0.35, 1.4 delta), 1 at most.
 
     Theory wants a step that falls with the contraction (CHOCO-Gossip, 1902.00340), and proves far smaller ones than
     are stable. This one is fitted: 8 nodes, 4 neighbours each, whose models drift apart at random; for contractions
@@ -80,7 +80,7 @@ def gamma_for(contraction: float) -> float:
 
 
 def state_of(codec: Compressor, prefix: str = "") -> State:
-    """The memory of `codec`, its names with `prefix`; empty when it has none."""
+    """Return the memory of `codec`, its names with `prefix`; empty when it has none."""
     state = codec.state_dict() if isinstance(codec, Stateful) else {}
     return {prefix + name: value for name, value in state.items()}
 

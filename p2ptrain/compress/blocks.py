@@ -46,7 +46,7 @@ def check_vector(x_d: torch.Tensor) -> Floats:
 
 
 def check_length(payload: bytes | memoryview, expected: int) -> Bytes:
-    """The payload's bytes (no copy), or PayloadError `wrong_shape` when there are not exactly `expected`."""
+    """Return the payload's bytes (no copy), or PayloadError `wrong_shape` when there are not exactly `expected`."""
     raw = np.frombuffer(payload, dtype=np.uint8)
     if raw.size != expected:
         raise PayloadError("wrong_shape", f"payload of {raw.size} bytes where the model needs {expected}")
@@ -107,11 +107,11 @@ class BlockCodec(ABC):
         """Write the rows' values to `out_rw`. PayloadError `malformed` when a body cannot be one."""
 
     def loops(self, numel: int) -> Loops:
-        """What codes a vector of `numel` parameters. Members with compiled loops give them where these pay."""
+        """Return what codes a vector of `numel` parameters. Members with compiled loops give them where these pay."""
         return Loops(self.encode_rows, self.decode_rows)
 
     def size(self, numel: int) -> int:
-        """The exact payload length for `numel` parameters."""
+        """Return the exact payload length for `numel` parameters."""
         whole, rest = divmod(numel, self.block)
         bodies = whole * self.body_bytes(self.block) + (self.body_bytes(rest) if rest else 0)
         return SCALE_BYTES * self._blocks(numel) + bodies
@@ -140,7 +140,8 @@ class BlockCodec(ABC):
         return torch.from_numpy(out_d)
 
     def reader(self, payload: bytes | memoryview, numel: int) -> Callable[[Chunk, Floats], None]:
-        """What writes the values of a chunk (rows, width), so that they can be used where they are still in a cache.
+        """Return what writes the values of a chunk (rows, width), so that they can be used where they are still in a
+        cache.
 
         Raises PayloadError as `decode` does, now or when called. Rows that are written to are zeros if `sparse`.
         """

@@ -40,7 +40,7 @@ class CodecCompositions(Registry[Compressor]):
         self.parts(name)
 
     def parts(self, name: str) -> dict[str, Factory]:
-        """The factories of the name's parts, outermost first. Raises UnknownMemberError."""
+        """Return the factories of the name's parts, outermost first. Raises UnknownMemberError."""
         parts = name.split("+")
         if len(name) > MAX_NAME or len(parts) > MAX_PARTS:
             limits = f"a name has {MAX_NAME} characters and {MAX_PARTS} parts at most"

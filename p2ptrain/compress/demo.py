@@ -26,7 +26,7 @@ class Demo(BlockTransform):
     """DCT-II of 64 x 64 blocks before the codec within, which is topk unless the name says otherwise.
 
     Source: DeMo (2411.19870) for the transform and the top-k of its coefficients. Its momentum, a form of error
-    feedback, is left to whoever compresses: the tracked estimate, or `ErrorFeedback`.
+    feedback, is left to the caller: the tracked estimate, or `ErrorFeedback`.
     Guarantee: that of the codec within, since the transform keeps lengths.
     Cost: 1 byte a payload beside topk's; about 25 copies of the vector each way, and topk's own.
     """

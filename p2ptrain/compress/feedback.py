@@ -40,7 +40,7 @@ class ErrorFeedback:
         return self.codec.gamma
 
     def encode(self, x_d: torch.Tensor) -> bytes:
-        """The payload of x plus what is owed. A vector that is not finite is encoded, and leaves no trace.
+        """Return the payload of x plus what is owed. A vector that is not finite is encoded, and leaves no trace.
 
         ValueError on a vector of another length than those before.
         """

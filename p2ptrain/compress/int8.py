@@ -39,7 +39,7 @@ class Int8(BlockCodec):
     largest_scale = FLOAT_MAX / 128  # 127 steps of it stay below the largest fp32
 
     def body_bytes(self, width: int) -> int:
-        """One byte a parameter."""
+        """Return `numel`: one byte a parameter."""
         return width
 
     def encode_rows(self, x_rw: Floats, body_rb: Bytes) -> Floats:

@@ -52,7 +52,7 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
 
 
 class _Share(Generic[T]):
-    """Items handed out in order, one at a time, to whoever asks: a thread that is held up delays one item only."""
+    """Items handed out in order, one at a time, to any thread that asks: a slow thread delays one item only."""
 
     def __init__(self, work: Callable[[T], None], items: Sequence[T]) -> None:
         self.stopped = False
@@ -73,7 +73,8 @@ class _Share(Generic[T]):
                     self.stopped = True
 
     def end(self) -> Exception | None:
-        """The first failure in order. Lets go of the work: a cancelled helper stays in the pool's queue for a while."""
+        """Return the first failure in order. Lets go of the work: a cancelled helper stays in the pool's queue for a
+        while."""
         first = self._failed[min(self._failed)] if self._failed else None
         self._failed.clear()
         self._work = None

@@ -75,7 +75,7 @@ class Stage(ABC):
 
 
 def cut_header(payload: bytes | memoryview, size: int) -> tuple[memoryview, memoryview]:
-    """A payload's first `size` bytes, and the others. PayloadError `wrong_shape` when there are not so many."""
+    """Return a payload's first `size` bytes, and the others. PayloadError `wrong_shape` when there are not so many."""
     view = memoryview(payload).cast("B")
     if view.nbytes < size:
         raise PayloadError("wrong_shape", f"payload of {view.nbytes} bytes without a header of {size}")
@@ -83,7 +83,7 @@ def cut_header(payload: bytes | memoryview, size: int) -> tuple[memoryview, memo
 
 
 def counter(state: torch.Tensor) -> int:
-    """A count that was kept as int64 (). ValueError when it is none."""
+    """Return a count that was kept as int64 (). ValueError when it is none."""
     if state.shape != () or state.dtype != torch.int64 or int(state) < 0:
         raise ValueError(f"a count is a whole number >= 0, not {state.dtype} of shape {tuple(state.shape)}")
     return int(state)

@@ -87,7 +87,7 @@ class TopK:
 
 
 def kept_of_gaussian(ratio: float) -> float:
-    """The share of a Gaussian vector's ||x||^2 that its largest `ratio` hold: 2 (t pdf(t) + 1 - cdf(t))."""
+    """Return the share of a Gaussian vector's ||x||^2 that its largest `ratio` hold: 2 (t pdf(t) + 1 - cdf(t))."""
     if ratio == 1:
         return 1.0
     normal = NormalDist()
@@ -148,7 +148,7 @@ def pack_places(place_rk: Places, raw_rb: Bytes) -> None:
 
 
 def unpack_places(raw_rb: Bytes, kept: int) -> Places:
-    """The inverse of pack_places. Anything may come out of bytes that it did not make, but below 4,096."""
+    """Return the inverse of pack_places. Anything may come out of bytes that it did not make, but below 4,096."""
     rows = raw_rb.shape[0]
     byte_rp4 = np.zeros((rows, raw_rb.shape[1] // 3, 4), dtype=np.uint8)
     byte_rp4[:, :, :3] = raw_rb.reshape(rows, -1, 3)

@@ -66,7 +66,7 @@ class DeltaLayout:
 
 
 def to_plain(payload: bytes, numel: int) -> list[bytes]:
-    """The plain form of a topk payload of our own, in pieces of one kind each."""
+    """Return the plain form of a topk payload of our own, in pieces of one kind each."""
     raw = np.frombuffer(payload, dtype=np.uint8)
     layout = DeltaLayout(raw, numel)
     gaps, more, values = [], [], []
@@ -80,7 +80,7 @@ def to_plain(payload: bytes, numel: int) -> list[bytes]:
 
 
 def from_plain(plain: bytes, numel: int) -> bytes:
-    """The payload of a plain form. PayloadError `wrong_shape` or `malformed` when there is none."""
+    """Return the payload of a plain form. PayloadError `wrong_shape` or `malformed` when there is none."""
     raw = np.frombuffer(plain, dtype=np.uint8)
     layout = DeltaLayout(raw, numel)
     gap_n = raw[layout.start : layout.start + layout.kept]

@@ -97,11 +97,11 @@ class BlockTransform(Stage):
         return torch.from_numpy(value_d)
 
     def header(self) -> bytes:
-        """What a reader must know: `header_bytes` of it."""
+        """Return what a reader must know: `header_bytes` of it."""
         return b""
 
     def reader(self, header: memoryview) -> "BlockTransform":
-        """The transform of which `header` speaks. PayloadError `malformed` when it is none."""
+        """Return the transform of which `header` speaks. PayloadError `malformed` when it is none."""
         return self
 
     @abstractmethod

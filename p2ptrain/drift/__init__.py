@@ -16,7 +16,7 @@ for _member in (FedProx, MomentumTracking, NoCorrection, QuasiGlobalMomentum, Sc
 
 
 def get(name: str, **options: object) -> DriftCorrection:
-    """The drift correction `name`. Raises UnknownMemberError (a ValueError) that lists the names there are."""
+    """Return the drift correction `name`. Raises UnknownMemberError (a ValueError) that lists the names there are."""
     return DRIFT.get(name, **options)
 
 

@@ -15,7 +15,7 @@ for _member in (AdamW, Muon, ScheduleFree, SGD):
 
 
 def get(name: str, **options: object) -> InnerOptimizer:
-    """The inner optimizer `name`. Raises UnknownMemberError (a ValueError) that lists the names there are."""
+    """Return the inner optimizer `name`. Raises UnknownMemberError (a ValueError) that lists the names there are."""
     return INNER.get(name, **options)
 
 

@@ -49,13 +49,13 @@ class InnerOptimizer(Protocol):
     """The learning rate after the warm-up for which it was made: `cosine` or `constant`."""
     buffers: Mapping[str, torch.Tensor]
     """Its whole state once attached, by name; the tensors are changed in place and never replaced. What stands in
-    them does not depend on where the parameters are, so that whoever moves the model need not know of them."""
+    them does not depend on where the parameters are, so that code that moves the model can ignore them."""
 
     def attach(self, parameters: Parameters) -> None:
         """Work on these buffers from now on. Called once. ValueError when they cannot be trained by this rule."""
 
     def gradient_point(self) -> torch.Tensor | None:
-        """Where the next gradient is to be taken (d,), a new tensor; None: at the parameters themselves."""
+        """Return where the next gradient is to be taken (d,), a new tensor; None: at the parameters themselves."""
 
     def step(self, rate: float) -> None:
         """Move `data_d` by `grad_d` at this learning rate. `grad_d` may be overwritten."""

@@ -15,7 +15,7 @@ for _member in (Average, DelayedNesterov, Nesterov, NoLoCo):
 
 
 def get(name: str, **options: object) -> OuterOptimizer:
-    """The outer optimizer `name`. Raises UnknownMemberError (a ValueError) that lists the names there are."""
+    """Return the outer optimizer `name`. Raises UnknownMemberError (a ValueError) that lists the names there are."""
     return OUTER.get(name, **options)
 
 

@@ -12,10 +12,10 @@ class OuterOptimizer(Protocol):
     name: str
 
     def step(self, phi_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """The new anchor from the old one and the averaged parameters theta'. Neither argument is changed."""
+        """Return the new anchor from the old one and the averaged parameters theta'. Neither argument is changed."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The buffers to be kept in a checkpoint (empty when stateless)."""
+        """Return the buffers to be kept in a checkpoint (empty when stateless)."""
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take up buffers from `state_dict`."""

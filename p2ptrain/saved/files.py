@@ -57,8 +57,8 @@ class CheckpointError(ValueError):
 
 
 def parse(data: bytes) -> Meta:
-    """The fields of a meta.json, those that every reader needs within their bounds: format, round, digest, config, and
-    `model` where there is one. CheckpointError for what is damaged."""
+    """Return the fields of a meta.json, those that every reader needs within their bounds: format, round, digest,
+    config, and `model` where there is one. CheckpointError for what is damaged."""
     if len(data) > MAX_META_BYTES:
         raise CheckpointError(f"it has more than {MAX_META_BYTES} bytes")
     try:
@@ -76,8 +76,8 @@ def parse(data: bytes) -> Meta:
 
 
 def layout_in(meta: Meta) -> StateLayout | None:
-    """The model's names in what `parse` returned; None where it has none: an older release wrote it, or the names are
-    not enough. CheckpointError when they are damaged."""
+    """Return the model's names in what `parse` returned; None where it has none: an older release wrote it, or the
+    names are not enough. CheckpointError when they are damaged."""
     if meta.get("model") is None:
         return None
     try:
@@ -87,7 +87,7 @@ def layout_in(meta: Meta) -> StateLayout | None:
 
 
 def own_digest(meta: Meta) -> str:
-    """The digest over all fields but itself."""
+    """Return the digest over all fields but itself."""
     covered = {key: value for key, value in meta.items() if key != "meta_digest"}
     return digest_of(json.dumps(covered, sort_keys=True, separators=(",", ":")).encode("ascii"))
 
@@ -98,7 +98,7 @@ def digest_of(data: bytes) -> str:
 
 
 def digest_of_file(path: Path) -> str:
-    """The same of a file. Raises OSError."""
+    """Return the digest of a file. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
 
@@ -127,7 +127,7 @@ def read(
     parser: Callable[[bytes], Meta] = parse,
     wanted: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Meta, dict[str, torch.Tensor]]:
-    """The fields and the `wanted` tensors of a checkpoint. Raises CheckpointError when it is not whole."""
+    """Return the fields and the `wanted` tensors of a checkpoint. Raises CheckpointError when it is not whole."""
     meta = read_meta(folder, parser)
     state = folder / STATE
     try:
@@ -142,7 +142,7 @@ def read(
 
 
 def read_meta(folder: Path, parser: Callable[[bytes], Meta] = parse) -> Meta:
-    """The fields of a checkpoint's meta.json. Raises CheckpointError."""
+    """Return the fields of a checkpoint's meta.json. Raises CheckpointError."""
     path = folder / META
     try:
         if not path.is_file():

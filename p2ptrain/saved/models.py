@@ -102,7 +102,8 @@ class RunModels:
 
 
 def models_of(run: Path, node: str | None = None) -> RunModels:
-    """The models of a run's folder, or the newest one of a node: of the node `node`, or where `run` is a node's folder.
+    """Return the models of a run's folder, or the newest one of a node: of the node `node`, or where `run` is a node's
+    folder.
 
     Raises SavedModelError, of which NothingSavedError when there is no whole checkpoint.
     """
@@ -123,7 +124,7 @@ def models_of(run: Path, node: str | None = None) -> RunModels:
 
 
 def mean_vector(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The mean of vectors (d,) of one length."""
+    """Return the mean of vectors (d,) of one length."""
     return torch.stack(list(vectors)).mean(0)
 
 
@@ -137,8 +138,8 @@ def check_finite(models: Sequence[SavedModel]) -> None:
 
 
 def state_dict(models: Sequence[SavedModel]) -> dict[str, torch.Tensor]:
-    """The mean of models as `load_state_dict(strict=True)` of the task's model takes it, CPU tensors, each with memory
-    of its own. What is not trained is the first one's, as in an evaluation.
+    """Return the mean of models as `load_state_dict(strict=True)` of the task's model takes it, CPU tensors, each with
+    memory of its own. What is not trained is the first one's, as in an evaluation.
 
     A checkpoint that holds no names (an older release's) makes the task's model anew for them, as it was trained:
     TaskError and whatever a task of the user's own raises. SavedModelError when the models are not of one kind, or

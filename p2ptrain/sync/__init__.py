@@ -80,12 +80,12 @@ for _strategy in (
 
 
 def averages_gradients(strategy: str) -> bool:
-    """Whether a strategy is for `build_gradient` and not for `build`."""
+    """Return whether a strategy is for `build_gradient` and not for `build`."""
     return SYNC_STRATEGIES.get(strategy).models is None
 
 
 def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: Judge | None = None) -> SyncStrategy:
-    """The configured strategy of the node `own`, for a model that starts as `genesis_d`, fp32 (d,) on the CPU.
+    """Return the configured strategy of the node `own`, for a model that starts as `genesis_d`, fp32 (d,) on the CPU.
 
     `judge` is the loss of a model on the node's own data, for an aggregator that tries models (zeno).
     ValueError if the model is not such, where an aggregator needs a judge and there is none, and for a strategy that
@@ -107,7 +107,7 @@ def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: 
 
 
 def build_gradient(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> GradientStrategy:
-    """The configured strategy, one that averages gradients. ValueError for all others."""
+    """Return the configured strategy, one that averages gradients. ValueError for all others."""
     check_model(genesis_d)
     method = config.spec()
     if method.gradients is None:

@@ -1,4 +1,4 @@
-"""Async: rounds that close over whoever is there, staleness weights, and momentum that waits (2401.09135).
+"""Async: rounds that close over the neighbours that are there, staleness weights, and momentum that waits (2401.09135).
 
     theta' = theta + gamma Agg over {0} and {w_j (xhat_j - xhat)}, w_j = (1 + staleness_j)^-exponent
     phi <- DelayedNesterov(phi, theta')

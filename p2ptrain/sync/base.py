@@ -75,7 +75,7 @@ class SyncStrategy(Protocol):
     name: str
 
     def encode(self, theta_d: torch.Tensor, *, round: int) -> Message:
-        """The message of this round, from the parameters after the inner steps; advances the public estimate.
+        """Return the message of this round, from the parameters after the inner steps; advances the public estimate.
         ValueError when the parameters are not finite: own training has diverged."""
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
@@ -91,8 +91,8 @@ class SyncStrategy(Protocol):
         """Close the round over the named neighbours, each so many rounds old."""
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
-        """A late joiner's model: the robust aggregate of the neighbours' estimates. It becomes own anchor and own
-        public estimate, which is to be announced as a new base. ValueError when there is no neighbour."""
+        """Adopt the robust aggregate of the neighbours' estimates, as a late joiner does, and return it. It becomes
+        own anchor and own public estimate, which is to be announced as a new base. ValueError without neighbours."""
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """What the link carries in the time that a message may take: `adaptive` compressors keep to it from the next
@@ -106,7 +106,8 @@ class SyncStrategy(Protocol):
         """Own public estimate, exact (what `track` takes at the other side)."""
 
     def estimate(self, peer: str) -> bytes | None:
-        """A neighbour's estimate, exact: the same bytes as the neighbour's own `snapshot`. None when it has none."""
+        """Return a neighbour's estimate, exact: the same bytes as the neighbour's own `snapshot`. None when it has
+        none."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Own state (anchor, outer buffers) for a checkpoint. Neighbours' estimates are not kept: after a restart each
@@ -139,13 +140,13 @@ class AllReduceStrategy(SyncStrategy, Protocol):
         which they own parts. All who know the same peers find the same groups. Own name alone: nobody."""
 
     def pack(self, theta_d: torch.Tensor) -> bytes:
-        """The model after the inner steps, as bytes; parts begin at multiples of packing.PART_BYTES. It becomes the
-        public model. ValueError when it is not finite: own training has diverged."""
+        """Return the model after the inner steps, as bytes; parts begin at multiples of packing.PART_BYTES. It becomes
+        the public model. ValueError when it is not finite: own training has diverged."""
 
     def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
-        """One part of several members' models, own among them, to as many bytes: the same at whoever owns it, as long
-        as the members come in the same order. What cannot be read counts as not there. Where too few are left for the
-        promise about f that was kept before (fault_tolerance.py), own values stay."""
+        """Reduce one part of several members' models, own among them, to as many bytes: the same on every owner, if the
+        members come in the same order. What cannot be read counts as absent. Where too few are left for
+        the promise about f that was kept before (fault_tolerance.py), own values stay."""
 
     def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
@@ -163,7 +164,8 @@ class UpdateEncoder(Protocol):
     """What the neighbours hold for this node. Replaced, never changed in place."""
 
     def draft(self, theta_d: torch.Tensor, *, anchor_d: torch.Tensor, round: int) -> Message:
-        """The message that moves the public estimate towards `theta_d`, reached from `anchor_d`. Moves nothing yet."""
+        """Return the message that moves the public estimate towards `theta_d`, reached from `anchor_d`. Moves nothing
+        yet."""
 
     def commit(self, message: Message) -> None:
         """Advance by the last draft, as receivers will. PayloadError, with nothing changed, if they would refuse it."""
@@ -186,10 +188,11 @@ class GradientStrategy(Protocol):
     name: str
 
     def encode(self, gradient_d: torch.Tensor, *, step: int) -> Message:
-        """The message of this step, from own gradient."""
+        """Return the message of this step, from own gradient."""
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
         """Take a member's message of this step. Raises PayloadError; nothing is then taken."""
 
     def aggregate(self, peers: Collection[str], *, step: int) -> torch.Tensor:
-        """The averaged gradient (d,) over own message and those of the named peers that came; same bits at all."""
+        """Return the averaged gradient (d,) over own message and those of the named peers that came; same bits at
+        all."""

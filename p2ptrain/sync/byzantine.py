@@ -67,11 +67,11 @@ class Byzantine:
         self._anchors: dict[int, torch.Tensor] = {}
         """Ours of this round and of the one before."""
         self._rounds: dict[str, int] = dict.fromkeys(inner.estimates, 0)
-        """The round that each neighbour's model is of, as far as that can be told. Who is known already has told of
+        """The round of each neighbour's model, as far as it is known. A neighbour that is known already has announced
         the first."""
 
     def encode(self, theta_d: torch.Tensor, *, round: int) -> Message:
-        """The message that moves the public estimate to the lie; one that must be refused moves nothing."""
+        """Return the message that moves the public estimate to the lie; one that must be refused moves nothing."""
         anchor_d = self._inner.anchor_d
         self._anchors = {at: old_d for at, old_d in self._anchors.items() if at == round - 1} | {round: anchor_d}
         lie_d = self._lie(theta_d, round)
@@ -100,7 +100,7 @@ class Byzantine:
         self._rounds.pop(peer, None)
 
     def aggregate(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
-        """As the honest strategy."""
+        """Do as the honest strategy does."""
         for peer, behind in staleness.items():
             # What we counted may be more: updates still come between the closing of a round and this. Who told nothing
             # yet counts as level at first, since all begin in round 0.
@@ -109,7 +109,7 @@ class Byzantine:
         return self._inner.aggregate(theta_d, staleness, round=round)
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
-        """As the honest strategy; the lying starts from there."""
+        """Do as the honest strategy does; the lying starts from there."""
         adopted_d = self._inner.adopt(staleness)
         self._begin_anew()
         return adopted_d
@@ -129,11 +129,11 @@ class Byzantine:
         return to_bytes(self._encoder.public_d)
 
     def estimate(self, peer: str) -> bytes | None:
-        """As the honest strategy."""
+        """Do as the honest strategy does."""
         return self._inner.estimate(peer)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """As the honest strategy."""
+        """Do as the honest strategy does."""
         return self._inner.state_dict()
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
@@ -167,31 +167,31 @@ class LyingMember(Byzantine):
         self._inner_group = inner
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
-        """As the honest strategy."""
+        """Do as the honest strategy does."""
         return self._inner_group.peer_selection(peers, round=round)
 
     def pack(self, theta_d: torch.Tensor) -> bytes:
-        """The lie, which may be none that can be read."""
+        """Return the lie, which may be none that can be read."""
         lie_d = self._lie(theta_d, NOTHING_YET)
         self._inner_group.pack(theta_d)
         self._encoder.public_d = lie_d
         return self._inner_group.packing.pack(lie_d)
 
     def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
-        """As the honest strategy."""
+        """Do as the honest strategy does."""
         return self._inner_group.reduce(packed)
 
     def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
     ) -> RoundResult:
-        """As the honest strategy."""
+        """Do as the honest strategy does."""
         return self._inner_group.finish(theta_d, group, parts, round=round)
 
 
 def liar_of(
     inner: SyncStrategy, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
 ) -> Byzantine:
-    """A strategy that lies as its kind does. ValueError where it does not show its vectors."""
+    """Return a strategy that lies as its kind does. ValueError where it does not show its vectors."""
     if isinstance(inner, GroupAllReduce):
         return LyingMember(inner, attack, generator=generator)
     if isinstance(inner, AllReduceStrategy):

@@ -22,7 +22,7 @@ class Decoder:
         self._codecs: dict[str, Compressor] = {}
 
     def advance(self, estimate_d: torch.Tensor, codec: str, payload: bytes) -> torch.Tensor:
-        """The estimate after a message: one decoding, one addition. The argument stays as it was.
+        """Return the estimate after a message: one decoding, one addition. The argument stays as it was.
 
         PayloadError: the codec's reasons, `unknown_codec`, and `nonfinite` for one that leaves all bounds.
         """
@@ -58,8 +58,8 @@ class Decoder:
 
 
 class Estimates:
-    """What the neighbours' models are, as far as they have told. Vectors are replaced, never changed in place: a
-    refused payload leaves no trace, and whoever still reads an old one reads it whole."""
+    """The neighbours' models, as far as they have sent them. Vectors are replaced, never changed in place: a refused
+    payload leaves no trace, and code that still reads an old vector reads it whole."""
 
     def __init__(self, genesis_d: torch.Tensor, decoder: Decoder) -> None:
         self.models: dict[str, torch.Tensor] = {}

@@ -60,11 +60,11 @@ class FragmentSchedule:
         return cls(parts, codecs, compress.get("none"), is_exact)
 
     def part(self, round: int) -> Fragment:
-        """The part that is sent, and averaged, in a round."""
+        """Return the part that is sent, and averaged, in a round."""
         return self.parts[round % len(self.parts)]
 
     def codec(self, round: int) -> Compressor:
-        """The codec of a round."""
+        """Return the codec of a round."""
         return self.exact if self.is_exact(round) else self.codecs[round % len(self.codecs)]
 
 
@@ -75,13 +75,13 @@ class ScheduledEncoder(UpdateEncoder, Protocol):
     decoder: Decoder
 
     def gamma(self, round: int) -> float:
-        """The consensus step that goes with the codec of a round."""
+        """Return the consensus step that goes with the codec of a round."""
 
     def restart(self, public_d: torch.Tensor) -> None:
         """Begin a new chain at `public_d` (d,): nothing sent so far is remembered."""
 
     def state_dict(self) -> State:
-        """What it remembers."""
+        """Return what it remembers."""
 
     def load_state_dict(self, state: State) -> None:
         """Take up `state_dict`. ValueError when it is of another encoder."""
@@ -119,7 +119,7 @@ class _BaseEncoder:
             reset(codec)
 
     def state_dict(self) -> State:
-        """What the encoders remember, as `<part>.<name>`."""
+        """Return what the encoders remember, as `<part>.<name>`."""
         memories = [state_of(codec, f"{index}.") for index, codec in enumerate(self.schedule.codecs)]
         return {name: value for memory in memories for name, value in memory.items()}
 

@@ -2,7 +2,7 @@
 
 With fewer members than the configured f needs the aggregator runs with the largest f that they allow, as long as no
 round had a larger one: a swarm of two averages, and promises nothing. **Once a round has held an f, no later round runs
-with a smaller one**: whoever can keep honest neighbours away (or wait until they have finished) would else be left
+with a smaller one**: a liar that can keep honest neighbours away (or waits until they have finished) would else be
 alone with its victim, at f = 0. Such a round aggregates nothing; the node keeps what it learned, and takes part again
 when there are enough. docs/decisions/0010 has the reasons.
 """
@@ -25,7 +25,7 @@ class FaultTolerance:
         """By f. Kept from round to round: some draw lots, and must not draw the same ones again."""
 
     def rule(self, members: int) -> tuple[Aggregator | None, bool]:
-        """The aggregator for so many members, own vector included, and whether it withstands the configured f.
+        """Return the aggregator for so many members, own vector included, and whether it withstands the configured f.
 
         None: there are too few, and nobody is to be listened to.
         """

@@ -55,7 +55,7 @@ class Fragment:
         return x_d if self.count == 1 else torch.cat([x_d[run] for run in self.slices])
 
     def put(self, x_d: torch.Tensor, x_p: torch.Tensor) -> torch.Tensor:
-        """A vector like `x_d` with `x_p` in this part's place; of the whole, `x_p` itself."""
+        """Return a vector like `x_d` with `x_p` in this part's place; of the whole, `x_p` itself."""
         if self.count == 1:
             return x_p
         out_d, start = x_d.clone(), 0
@@ -67,7 +67,7 @@ class Fragment:
 
 
 def parse(name: str, total: int) -> tuple[Fragment, str]:
-    """The part that a wire name speaks of, and the codec's own name. ValueError when there is no such part."""
+    """Return the part that a wire name speaks of, and the codec's own name. ValueError when there is no such part."""
     match = _NAME.fullmatch(name)
     if match is None:
         return Fragment(total), name

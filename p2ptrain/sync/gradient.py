@@ -78,7 +78,7 @@ class Gradient:
         return self._rule.reduce(rows)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """What is owed, and what the encoder remembers."""
+        """Return what is owed, and what the encoder remembers."""
         return self._codec.state_dict()
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:

@@ -42,6 +42,6 @@ class LossScorer:
         self._base_p = base_p
 
     def score(self, move_p: torch.Tensor) -> float:
-        """The loss of the model that a movement (p,) makes."""
+        """Return the loss of the model that a movement (p,) makes."""
         assert self.judge is not None, "build gives one to every strategy whose aggregator asks"
         return self.judge(self._part.put(self._model_d, self._base_p + move_p), self._round)

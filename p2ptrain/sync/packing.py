@@ -38,23 +38,23 @@ class Packing:
         return self.codec.contraction == 1.0
 
     def pack(self, x_d: torch.Tensor) -> bytes:
-        """A whole model, or the parameters of a run of pieces."""
+        """Return the bytes of a whole model, or of the parameters of a run of pieces."""
         width = self.piece_numel
         return b"".join(self._piece(x_d[start : start + width]) for start in range(0, x_d.numel(), width))
 
     def numel_of(self, size: int) -> int:
-        """How many parameters a run of pieces of `size` bytes has."""
+        """Return how many parameters a run of pieces of `size` bytes has."""
         full, rest = divmod(size, PART_BYTES)
         return full * self.piece_numel + (self._last if rest else 0)
 
     def span(self, part: slice) -> slice:
-        """The parameters that the bytes `part` stand for; it begins where a piece does."""
+        """Return the parameters that the bytes `part` stand for; it begins where a piece does."""
         start = part.start // PART_BYTES * self.piece_numel
         return slice(start, start + self.numel_of(part.stop - part.start))
 
     def unpack(self, packed: bytes | memoryview) -> torch.Tensor:
-        """The parameters of a run of pieces. Raises PayloadError: the codec's reasons, and `nonfinite` beyond all
-        bounds."""
+        """Return the parameters of a run of pieces. Raises PayloadError: the codec's reasons, and `nonfinite` beyond
+        all bounds."""
         view = memoryview(packed)
         if not view:
             raise PayloadError("wrong_shape", "no bytes")

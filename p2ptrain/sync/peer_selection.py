@@ -27,7 +27,7 @@ class PeerSelection(Protocol):
 
 
 def shared_seed(genesis_d: torch.Tensor) -> bytes:
-    """A seed that all members have, since all begin with the same model."""
+    """Return a seed that all members have, since all begin with the same model."""
     return hashlib.blake2b(to_bytes(genesis_d), digest_size=SEED_BYTES).digest()
 
 
@@ -102,8 +102,8 @@ class GridGroups:
 
 
 def in_turn(members: Collection[str], seed: bytes, round: int) -> list[str]:
-    """The members of a group in an order drawn for the round: of models with fewer parts than members the last ones own
-    one, and that is not to be the same ones always."""
+    """Return the members of a group in an order drawn for the round: of models with fewer parts than members the last
+    ones own one, and that is not to be the same ones always."""
     return sorted(members, key=lambda name: _draw(seed, round, name))
 
 

@@ -10,7 +10,7 @@ model goes to what was told, the same for all.
 
 What differs from the paper: its nodes add each other's messages to one shared phi, which a missed message, or another
 view of who takes part, sets apart for ever. Here phi is the average of the public estimates, which are sums of
-messages: whoever hears a message late comes to the same phi. The third term of a (encoder.py) keeps these sums from
+messages: a node that hears a message late comes to the same phi. The third term of a (encoder.py) keeps these sums from
 walking apart and takes news beyond the next neighbour; over members with one phi it nearly adds up to nothing. What is
 clipped to the median norm is each estimate's distance from own phi, in place of each message.
 

@@ -104,11 +104,11 @@ class SyncConfig:
         method.check(self)
 
     def spec(self) -> StrategySpec:
-        """How the strategy is put together, with the options that were set for it."""
+        """Return how the strategy is put together, with the options that were set for it."""
         return SYNC_STRATEGIES.get(self.strategy, **self._given("strategy"))
 
     def outer_options(self) -> dict[str, Any]:
-        """The options that were set for the outer optimizer."""
+        """Return the options that were set for the outer optimizer."""
         return self._given("outer")
 
     @property
@@ -117,12 +117,13 @@ class SyncConfig:
         return aggregate.AGGREGATORS.takes(self.aggregator, "score")
 
     def rule_options(self, score: Score | None = None) -> dict[str, Any]:
-        """What the aggregator is built with beside f. Without `score` one that needs it can be asked what it needs and
-        what it withstands, and nothing else."""
+        """Return what the aggregator is built with beside f. Without `score` one that needs it can be asked what it
+        needs and what it withstands, and nothing else."""
         return self._given("aggregator") | ({"score": score or _unscored} if self.needs_judge else {})
 
     def codec_options(self) -> dict[str, Any]:
-        """What the compressor is built with: what is set, and the strategy's own where the last part is its own."""
+        """Return what the compressor is built with: what is set, and the strategy's own where the last part is its
+        own."""
         method, part = self.spec(), _last_part(self.compressor)
         own = method.codec_options if part == _last_part(method.compressor) else {}
         return {f"{part}.{name}": value for name, value in own.items()} | self._given("compressor")
@@ -237,7 +238,7 @@ def all_options() -> dict[str, tuple[tuple[str, ...], Option]]:
 
 
 def takers_of(key: str) -> list[tuple[str, str]]:
-    """The settings and the members, chosen or not, that declare an option: `option`, or `member.option`."""
+    """Return the settings and the members, chosen or not, that declare an option: `option`, or `member.option`."""
     named, _, name = key.rpartition(".")
     return [(at, part) for at, part, option in _every_option() if option.name == name and named in ("", part)]
 

@@ -23,7 +23,7 @@ from p2ptrain.sync.sync_config import SyncConfig
 
 
 def method() -> StrategySpec:
-    """The default strategy."""
+    """Return the default strategy."""
     return StrategySpec(name="tracked_gossip", models=among_all, check=check_momentum)
 
 

@@ -20,7 +20,7 @@ def check_model(x_d: torch.Tensor) -> None:
 
 
 def is_sane(x_d: torch.Tensor) -> bool:
-    """Whether all values are finite and at most LARGEST in size; no temporary of size d."""
+    """Return whether all values are finite and at most LARGEST in size; no temporary of size d."""
     low, high = x_d.aminmax()  # NaN wins either, and compares as false
     return bool(low >= -LARGEST) and bool(high <= LARGEST)
 

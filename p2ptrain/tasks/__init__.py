@@ -28,7 +28,7 @@ TASK_MEMBERS = ("name", "metric", "build_model", "train_batch", "eval_batches", 
 
 
 def get(name: str, **options: object) -> Task:
-    """The task `name`, or the user's own when `name` is `module:factory`, built with `options`.
+    """Return the task `name`, or the user's own when `name` is `module:factory`, built with `options`.
 
     Raises TaskError (missing data, an option that does not fit, a module that cannot be imported, a result that is
     no Task, and, as a TaskFaultError with file and line, what the user's own code raises) or UnknownMemberError, which
@@ -45,7 +45,8 @@ def get(name: str, **options: object) -> Task:
 
 
 def factory_of(name: str) -> Callable[..., object]:
-    """What builds the task `name`, the user's own included: its parameters are the task's options. Raises as `get`."""
+    """Return what builds the task `name`, the user's own included: its parameters are the task's options. Raises as
+    `get`."""
     return _factory(name) if ":" in name else TASKS.factory(name)
 
 

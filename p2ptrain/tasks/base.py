@@ -37,7 +37,7 @@ class Task(Protocol):
     """What the eval loss is measured in, for people ("nats per byte")."""
 
     def build_model(self) -> nn.Module:
-        """The model, on the CPU in fp32, initialised from torch's global RNG (the caller has seeded it)."""
+        """Return the model, on the CPU in fp32, initialised from torch's global RNG (the caller has seeded it)."""
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         """`size` examples of the shard; the same arguments give the same batch."""
@@ -49,7 +49,7 @@ class Task(Protocol):
         """Mean loss over the batch, a scalar."""
 
     def tokens(self, batch: Batch) -> int:
-        """How many predictions the batch holds (tokens for text, examples for images)."""
+        """Return how many predictions the batch holds (tokens for text, examples for images)."""
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ class Suited(Protocol):
 
 
 def optimizer_options(task: Task) -> Mapping[str, Mapping[str, object]]:
-    """What suits this task, by inner optimizer; a task that is made of another passes it on."""
+    """Return what suits this task, by inner optimizer; a task that is made of another passes it on."""
     return task.optimizer_options if isinstance(task, Suited) else {}
 
 

@@ -11,7 +11,8 @@ from p2ptrain.tasks.base import Batch
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
-    """The batch with all its tensors on `device`. What is no container and has no `to` (a number, a string) stays."""
+    """Return the batch with all its tensors on `device`. What is no container and has no `to` (a number, a string)
+    stays."""
     return pytree.tree_map(lambda leaf: _leaf_on(leaf, device), batch, is_leaf=_moves_itself)
 
 
@@ -38,7 +39,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 
 def pair_of(batch: Batch) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The batch as inputs and targets; None when it is of another form."""
+    """Return the batch as inputs and targets; None when it is of another form."""
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(it, torch.Tensor) for it in batch):
         return batch[0], batch[1]
     return None

@@ -51,8 +51,8 @@ def _fault_of(error: Exception, task: object, method: str) -> TaskFaultError | N
 
 
 def checked_loss(task: Task, loss: object, *, trains: bool) -> torch.Tensor:
-    """The scalar that `task.loss` returned. TaskFaultError for anything else, and, where it `trains`, for a number on
-    which no parameter has an influence."""
+    """Return the scalar that `task.loss` returned. TaskFaultError for anything else, and, where it `trains`, for a
+    number on which no parameter has an influence."""
     at = place_of_method(task, "loss") or f"the task {task.name}"
     if not isinstance(loss, torch.Tensor):
         raise TaskFaultError(

@@ -84,7 +84,7 @@ class Digits:
         return self.train.images[chosen], self.train.labels[chosen]
 
     def eval_batches(self, limit: int) -> list[Batch]:
-        """The first `limit` of the held-out 20%, which are in random order."""
+        """Return the first `limit` of the held-out 20%, which are in random order."""
         images, labels = self.held_out
         end = min(limit, len(labels))
         spans = [slice(at, min(at + EVAL_BATCH, end)) for at in range(0, end, EVAL_BATCH)]

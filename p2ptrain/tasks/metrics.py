@@ -37,7 +37,7 @@ class Measures:
 
 
 def own_metrics(task: object) -> Metrics | None:
-    """The task's `metrics`; None where it has none. A task that is made of another passes it on."""
+    """Return the task's `metrics`; None where it has none. A task that is made of another passes it on."""
     found = getattr(task, "metrics", None)
     return found if callable(found) else None
 
@@ -52,12 +52,13 @@ def metric_units(task: object) -> dict[str, str]:
 
 
 def is_name(name: object) -> bool:
-    """Whether a metric may be called so."""
+    """Return whether a metric may be called so."""
     return isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS and name.isprintable()
 
 
 def checked_metrics(task: object, found: object) -> dict[str, float]:
-    """What `task.metrics` returned, as numbers. TaskFaultError for what is no dict of few, short names to numbers."""
+    """Return what `task.metrics` returned, as numbers. TaskFaultError for what is no dict of few, short names to
+    numbers."""
     at = place_of_method(task, "metrics") or "metrics()"
     if not isinstance(found, Mapping):
         raise TaskFaultError(f"{at}: metrics() returned a {type(found).__name__}", "return a dict of names to numbers")
@@ -86,6 +87,6 @@ class Means:
             self._counts[name] = self._counts.get(name, 0) + count
 
     def finite(self) -> dict[str, float]:
-        """The means, of the first MAX_METRICS names; those that are not finite are left out."""
+        """Return the means, of the first MAX_METRICS names; those that are not finite are left out."""
         means = {name: total / max(1, self._counts[name]) for name, total in self._sums.items()}
         return {name: mean for name, mean in list(means.items())[:MAX_METRICS] if isfinite(mean)}

@@ -39,7 +39,8 @@ class Evaluator:
             return self._mean(bind_parameters(x_d, self._model), self._held_out() if batches is None else batches)
 
     def measure(self, x_d: torch.Tensor) -> Measures:
-        """The same, and the task's own metrics: what these raise is told, not raised. ValueError on another shape."""
+        """Return the same, and the task's own metrics: what these raise is told, not raised. ValueError on another
+        shape."""
         loss = self.loss(x_d)
         metrics = own_metrics(self._task)
         if metrics is None:
@@ -52,9 +53,9 @@ class Evaluator:
                 return Measures(loss=loss, fault=str(fault))
 
     def log_probabilities(self, x_d: torch.Tensor) -> torch.Tensor:
-        """What the model `x_d` (d,) says of the first PROBED held-out examples: log probabilities fp64 (n, classes)
-        of PREDICTIONS or fewer. ValueError for a model whose outputs are no logits of its targets; whatever a task's
-        own model raises."""
+        """Return what the model `x_d` (d,) says of the first PROBED held-out examples: log probabilities fp64 (n,
+        classes) of PREDICTIONS or fewer. ValueError for a model whose outputs are no logits of its targets; whatever a
+        task's own model raises."""
         with self._lock, torch.no_grad():
             self._machine.pin_threads()
             if self._model is None:

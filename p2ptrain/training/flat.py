@@ -40,7 +40,7 @@ class FlatParameters:
         """The parameters, as views, to which weight decay applies."""
 
     def vector(self) -> torch.Tensor:
-        """A copy of the parameters: fp32 (d,) on the CPU."""
+        """Return a copy of the parameters: fp32 (d,) on the CPU."""
         return self.data_d.to("cpu", copy=True)
 
     def load_(self, x_d: torch.Tensor) -> None:
@@ -75,7 +75,7 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def places(model: nn.Module) -> list[Place]:
-    """Where each trainable parameter lies in the flat vector.
+    """Return where each trainable parameter lies in the flat vector.
 
     Hidden are all matrices but embeddings and the output layer. That one is the last matrix, in a model with no
     embedding; in a model with one, only if it has the same shape: else the embedding is the output layer, too.
@@ -110,6 +110,7 @@ def fingerprint(model: nn.Module) -> bytes:
 
 
 def vector_bytes(x_d: torch.Tensor) -> bytes:
-    """A vector (d,) as fp32 little-endian bytes, the same on every machine; the genesis digest is taken over these."""
+    """Return a vector (d,) as fp32 little-endian bytes, the same on every machine; the genesis digest is taken over
+    these."""
     array = x_d.detach().to("cpu", torch.float32).contiguous().numpy()
     return array.tobytes() if sys.byteorder == "little" else array.byteswap().tobytes()

@@ -77,9 +77,9 @@ class StateLayout:
         return sum(entry.numel for entry in self.parameters)
 
     def state_dict(self, x_d: torch.Tensor, untrained: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The state of the model whose trained parameters are `x_d` (d,): CPU tensors, each with memory of its own, so
-        that tied ones are there under all their names. LayoutError when the vector does not fit, or one of `untrained`
-        is missing."""
+        """Return the state of the model whose trained parameters are `x_d` (d,): CPU tensors, each with memory of its
+        own, so that tied ones are there under all their names. LayoutError when the vector does not fit, or one of
+        `untrained` is missing."""
         if x_d.shape != (self.numel,):
             raise LayoutError(f"a vector of shape {tuple(x_d.shape)} does not fit names of {self.numel} parameters")
         state: dict[str, torch.Tensor] = {}
@@ -109,7 +109,7 @@ class StateLayout:
 
     @staticmethod
     def from_meta(meta: object) -> "StateLayout":
-        """What `to_meta` made. LayoutError for everything else."""
+        """Return what `to_meta` made. LayoutError for everything else."""
         if not isinstance(meta, dict) or meta.keys() != {"parameters", "tied", "untrained"}:
             raise LayoutError("the model's names are none")
         parameters, untrained = (_entries(meta[key]) for key in ("parameters", "untrained"))
@@ -126,8 +126,9 @@ class StateLayout:
 
 
 def layout_of(model: nn.Module) -> StateLayout | None:
-    """The layout of `model`'s state; None where names are not enough: a hook or an extra state makes something of its
-    own out of the parameters, or a tensor is of a kind that no file holds. TaskError when nothing can be trained."""
+    """Return the layout of `model`'s state; None where names are not enough: a hook or an extra state makes something
+    of its own out of the parameters, or a tensor is of a kind that no file holds. TaskError when nothing can be
+    trained."""
     named = trainable(model)
     names = {id(parameter): name for name, parameter in named}
     own = {id(tensor) for tensor in chain(model.parameters(), model.buffers())}

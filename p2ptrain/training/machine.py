@@ -29,11 +29,11 @@ class Machine:
         return cls(device=device, precision=pick_precision(config.precision, device), threads=config.threads)
 
     def take(self, batch: Batch) -> Batch:
-        """The batch on the device."""
+        """Return the batch on the device."""
         return moved(batch, self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context in which to compute a loss."""
+        """Return the context in which to compute a loss."""
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
@@ -46,7 +46,7 @@ class Machine:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device that `name` stands for. TaskError when this machine has none such."""
+    """Return the device that `name` stands for. TaskError when this machine has none such."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

@@ -10,7 +10,8 @@ from p2ptrain.training.flat import trainable
 
 
 def build_model(task: Task, seed: int) -> nn.Module:
-    """The model that `seed` gives, on the CPU in fp32, in training mode. TaskError when replicas cannot be averaged.
+    """Return the model that `seed` gives, on the CPU in fp32, in training mode. TaskError when replicas cannot be
+    averaged.
 
     Drawn in fp64 and rounded: torch's fp32 draws differ in the last bits between CPU types, and then machines would
     begin from different models and refuse each other. The caller's random numbers are left alone.

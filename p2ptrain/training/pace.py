@@ -29,7 +29,7 @@ def dylu_steps(inner_steps: int, *, speed: float, fastest: float) -> int:
 def exchange_seconds(
     payload_bytes: float, *, link_bytes_per_s: float, copies: int = 1, latency_s: float = 0.0
 ) -> float:
-    """How long a round's exchange takes: `copies` of the payload through the link, after the latency.
+    """Return how long a round's exchange takes: `copies` of the payload through the link, after the latency.
 
     `copies` is the number of neighbours that fetch the payload, or that send one, by whichever direction is slower.
     ValueError on a link without bandwidth and on negative numbers.
@@ -42,8 +42,8 @@ def exchange_seconds(
 
 
 def utilization(inner_steps: int, *, step_seconds: float, exchange_s: float, overlap_steps: int | None = None) -> float:
-    """The share of time in which a node computes, when it trains `inner_steps` a round and waits for whatever of the
-    exchange outlasts the first `overlap_steps` of the next round (None: all of them; 0: nothing overlaps)."""
+    """Return the share of time in which a node computes, when it trains `inner_steps` a round and waits for whatever of
+    the exchange outlasts the first `overlap_steps` of the next round (None: all of them; 0: nothing overlaps)."""
     hidden = inner_steps if overlap_steps is None else min(overlap_steps, inner_steps)
     computing = inner_steps * step_seconds
     return computing / (computing + max(0.0, exchange_s - hidden * step_seconds))
@@ -60,8 +60,9 @@ def auto_h(
     wanted_utilization: float = 0.95,
     maximum: int = MAX_INNER_STEPS,
 ) -> int:
-    """The smallest number of inner steps at which the link costs no more than `1 - wanted_utilization` of the time;
-    `maximum` when none does. Averaging gains more from a small H than from a finer codec, so more is never worth it.
+    """Return the smallest number of inner steps at which the link costs no more than `1 - wanted_utilization` of the
+    time; `maximum` when none does. Averaging gains more from a small H than from a finer codec, so more is never worth
+    it.
 
     See `exchange_seconds` for the link and `utilization` for the overlap. 0.95 is what published runs over slow links
     reach (SparseLoCo's 72B: 94.5%). ValueError on measurements that cannot be.
@@ -82,8 +83,9 @@ def auto_h(
 
 
 def steady(current: int, wanted: int) -> int:
-    """The next round's number of steps: `wanted`, but a little fewer is not worth a change. More is at once: too few
-    steps leave the link unhidden, some too many cost little. Measurements that waver leave the number where it is."""
+    """Return the next round's number of steps: `wanted`, but a little fewer is not worth a change. More is at once: too
+    few steps leave the link unhidden, some too many cost little. Measurements that waver leave the number where it
+    is."""
     _check_count("current", current)
     _check_count("wanted", wanted)
     return current if WORTH_A_CHANGE * current < wanted < current else wanted

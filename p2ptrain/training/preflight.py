@@ -44,7 +44,7 @@ class Preflight:
         return f"one batch forwards and backwards on {self.device}: loss {self.loss:.4g}{alike}"
 
     def doubts(self) -> list[str]:
-        """What its author should know, and need not mend."""
+        """Return what its author should know, and need not mend."""
         if not self.untouched:
             return []
         names = ", ".join(self.untouched[:3]) + (", ..." if len(self.untouched) > 3 else "")
@@ -83,7 +83,7 @@ def preflight(task: Task, config: TrainConfig, shard: Shard, *, data_seed: int |
 
 
 def is_built_in(task: Task) -> bool:
-    """Whether the task is one of this program's."""
+    """Return whether the task is one of this program's."""
     return type(task).__module__.partition(".")[0] in faults.OURS
 
 

@@ -85,12 +85,12 @@ class TrainConfig:
         drift.get(self.drift, **self.drift_options())
 
     def optimizer_options(self) -> dict[str, object]:
-        """The options that were set for the inner optimizer."""
+        """Return the options that were set for the inner optimizer."""
         names = ("weight_decay", "betas", "epsilon", "momentum", "nesterov")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def drift_options(self) -> dict[str, float]:
-        """The options that were set for the drift correction."""
+        """Return the options that were set for the drift correction."""
         return {} if self.drift_strength is None else {"strength": self.drift_strength}
 
     @property
@@ -105,7 +105,7 @@ class TrainConfig:
 
 
 def lr_at(step: int, total: int, config: TrainConfig) -> float:
-    """The learning rate of step `step` (from 0) of `total`; past the end it stays at its final value."""
+    """Return the learning rate of step `step` (from 0) of `total`; past the end it stays at its final value."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     if config.decay_schedule == "constant":

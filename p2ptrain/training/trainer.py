@@ -85,7 +85,7 @@ class Trainer:
         return self.machine.precision
 
     def step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float:
-        """One optimizer step over `grad_accumulation` batches; the mean loss (nan or inf when it was skipped).
+        """Return one optimizer step over `grad_accumulation` batches; the mean loss (nan or inf when it was skipped).
 
         The learning rate is that of `schedule_step`, by default of the step's own number, times `rate_factor`.
         """
@@ -113,7 +113,7 @@ class Trainer:
             return self._finish_step(schedule_step, rate_factor=1.0, usable=True)
 
     def vector(self) -> torch.Tensor:
-        """A copy of the live parameters, fp32 (d,) on the CPU."""
+        """Return a copy of the live parameters, fp32 (d,) on the CPU."""
         with self._live:
             return self.flat.vector()
 
@@ -152,11 +152,11 @@ class Trainer:
         return self._evaluator.loss(self.vector() if x_d is None else x_d)
 
     def measure(self, x_d: torch.Tensor | None = None) -> Measures:
-        """The same, and the task's own metrics. Safe beside `step`."""
+        """Return the same, and the task's own metrics. Safe beside `step`."""
         return self._evaluator.measure(self.vector() if x_d is None else x_d)
 
     def divergence(self, own_d: torch.Tensor, others: Iterable[torch.Tensor]) -> float | None:
-        """How far the predictions of the model `own_d` (d,) are from the mean of those of the `others`, on a few
+        """Return how far the predictions of the model `own_d` (d,) are from the mean of those of the `others`, on a few
         held-out examples: KL(mean of theirs || own), in nats a prediction. None without others, and for a task whose
         loss is not in nats or whose model gives no logits. Safe beside `step`; one pass of a small batch a model."""
         if not self.task.metric.startswith("nats"):
@@ -176,7 +176,7 @@ class Trainer:
         return self._evaluator.loss(x_d, [batch])
 
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
-        """A model of its own in eval mode, with the parameters `x_d` (d,) or the live ones: to generate from."""
+        """Return a model of its own in eval mode, with the parameters `x_d` (d,) or the live ones: to generate from."""
         vector_d = self.vector() if x_d is None else x_d
         return bind_parameters(vector_d.clone(), self._copy_model())
 

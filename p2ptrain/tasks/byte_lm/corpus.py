@@ -37,7 +37,8 @@ GIVE_DATA = "give a file or a folder with --data"
 
 
 def open_corpus(data: str | Path | None) -> Corpus:
-    """The bytes of a file, of a folder's files in order, or (None) of Python's own library. TaskError when none."""
+    """Return the bytes of a file, of a folder's files in order, or (None) of Python's own library. TaskError when
+    none."""
     if data is None:
         return _open_joined(_stdlib_files(), _python_name())
     path = Path(data).expanduser()
@@ -62,13 +63,13 @@ class Source:
 
     @classmethod
     def of(cls, path: Path) -> "Source":
-        """What a look at the file tells. OSError when it cannot be had."""
+        """Return what a look at the file tells. OSError when it cannot be had."""
         status = path.stat()
         return cls(path=path, size=status.st_size, changed_ns=status.st_mtime_ns)
 
 
 def cache_folder() -> Path:
-    """Where joined corpora are kept: `$XDG_CACHE_HOME/p2ptrain`, or `~/.cache/p2ptrain`."""
+    """Return where joined corpora are kept: `$XDG_CACHE_HOME/p2ptrain`, or `~/.cache/p2ptrain`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path("~/.cache").expanduser()) / "p2ptrain"
 

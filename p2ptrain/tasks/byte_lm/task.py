@@ -41,7 +41,7 @@ class ByteLM:
         self.split = Split.of(len(self.corpus), self.context + 1)
 
     def build_model(self) -> nn.Module:
-        """The GPT of this size, from torch's global RNG."""
+        """Return the GPT of this size, from torch's global RNG."""
         return ByteGPT(self.size)
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
