@@ -42,9 +42,9 @@ else
 	@$(PYTEST) -m 'alone and not soak and not thorough' tests/integration
 endif
 
-thorough: $(STAMP) ## what `make test` leaves to .ci/run: longer tests, each beside a short one that most mistakes fail
-	@$(SHARED) -m 'thorough and not soak and not alone' tests
-	@$(PYTEST) -m 'thorough and alone and not soak' tests/integration
+thorough: $(STAMP) ## what `make test` leaves to .ci/run: longer tests, each beside a short one; all of hypothesis' examples
+	@THOROUGH=1 $(SHARED) -m '(thorough or hypothesis) and not soak and not alone' tests
+	@THOROUGH=1 $(PYTEST) -m 'thorough and alone and not soak' tests/integration
 
 lint: $(STAMP) ## format, lint, types, import contracts
 	@$(MAKE) --no-print-directory -j 3 $(LINTERS)

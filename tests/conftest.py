@@ -2,18 +2,31 @@
 purpose, shuffles them the same way, so that a failure is a change's; and torch computes in one thread, so that a test's
 time and its last bits are those of no other machine, and of no other test."""
 
+import gc
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
+from sizes import examples
 
 collect_ignore = ["plug_ins"]  # to collect it for doctests is to put it on the path: installed, for every later test
 
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=examples(100))
 settings.load_profile("repeatable")
+
+gc.disable()  # until all is imported and collected: it makes hundreds of thousands of objects, none of them garbage
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector need not walk it again and again, which took a fifteenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,11 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of real processes, which are known by their harness, are marked `alone`: nobody has to remember it. Those
     that only wait for events, and ask of none when it comes, say that they are `paired`."""
     for item in items:
-        names = vars(item.module).values() if isinstance(item, pytest.Function) else ()
-        real = any(getattr(each, "__module__", "") == "processes_harness" for each in names)
+        real = isinstance(item, pytest.Function) and _has_processes(item.module)
         if real and item.get_closest_marker("paired") is None:
             item.add_marker("alone")
     items[:] = _mixed(items)
+
+
+@cache
+def _has_processes(module: ModuleType) -> bool:
+    return any(getattr(each, "__module__", "") == "processes_harness" for each in vars(module).values())
 
 
 def _mixed(items: list[pytest.Item]) -> Iterator[pytest.Item]:

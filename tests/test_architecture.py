@@ -196,6 +196,7 @@ def reaches(tree: ast.AST, parts: frozenset[str], *, composes: bool) -> list[str
     return [f"{node.lineno}: {ast.unparse(above[node])}" for node in found]
 
 
+@pytest.mark.slow
 def test_nothing_reaches_through_the_engine_to_its_parts() -> None:
     """What happened is a method of the engine, what is to be performed is an action that it leaves, and a task that
     works with one part is given it by name."""

@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
@@ -14,6 +16,7 @@ def functions_of(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+@pytest.mark.slow
 def test_every_test_that_is_named_exists() -> None:
     files = {path.name: path for path in TESTS.rglob("test_*.py")}
     named = NAMED.findall(PAGE)

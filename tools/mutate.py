@@ -262,8 +262,8 @@ def concerned(root: Path, name: str, function: str) -> list[str]:
 class Trials:
     """A tree in which places are broken and mended, and what is known of its tests."""
 
-    def __init__(self, root: Path, cpu_s: float) -> None:
-        self._root, self._cpu_s = root, cpu_s
+    def __init__(self, root: Path, cpu_s: float, thorough: bool) -> None:
+        self._root, self._cpu_s, self._thorough = root, cpu_s, thorough
         (root / ORDER).write_text(AS_GIVEN)
         self._sound: set[str] = set()
         self._unsound: set[str] = set()
@@ -293,16 +293,12 @@ class Trials:
     def _tested(self, tests: list[str]) -> tuple[bool, str]:
         """Whether a test fails, and which."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-o", "addopts="]
-        command += [
-            "-p",
-            ORDER.stem,
-            "-o",
-            "filterwarnings=ignore",
-            "-m",
-            "not soak and not thorough and not alone and not paired",
-        ]
+        left_out = ["soak", "alone", "paired", *([] if self._thorough else ["thorough"])]
+        which = " and ".join(f"not {mark}" for mark in left_out)
+        command += ["-p", ORDER.stem, "-o", "filterwarnings=ignore", "-m", which]
         command += [word for test in sorted(self._unsound) for word in ("--deselect", test)]
         more = {"PYTHONPATH": str(self._root), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+        more |= {"THOROUGH": "1"} if self._thorough else {}
         environment = os.environ | more | {"PYTHONDONTWRITEBYTECODE": ""}  # what is compiled is kept for the next
         with tempfile.TemporaryFile("w+") as said:
             process = subprocess.Popen(
@@ -366,6 +362,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=PLACES, help="how many of the places")
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=CPU_S, help="of CPU, for each place")
+    parser.add_argument("--thorough", action="store_true", help="with the tests that `make thorough` adds")
     parser.add_argument("--places", type=Path, help="take the places from what --out wrote")
     parser.add_argument("--out", type=Path, help="write the places and the verdicts here, as JSON")
     options = parser.parse_args()
@@ -375,7 +372,7 @@ def main() -> None:
         places = drawn(ROOT, options.seed)
     verdicts = []
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
-        trials = Trials(copied(Path(folder)), options.seconds)
+        trials = Trials(copied(Path(folder)), options.seconds, options.thorough)
         for place in places[: options.first]:
             try:
                 verdict = trials.run(place)

@@ -10,6 +10,7 @@ from adversary_move import ALL, Move
 from adversary_plan import CROWD_FROM_S, Plan
 from adversary_run import play
 from adversary_scenario import Scenario
+from sizes import thorough_but
 
 
 def holds(scenario: Scenario, *moves: Move) -> None:
@@ -30,6 +31,7 @@ def test_what_a_seed_has_found(path: Path) -> None:
 # -- 1: starts, joins and resumes
 
 
+@pytest.mark.thorough
 def test_a_liar_of_six_that_claims_a_billion_rounds_ends_nobody() -> None:
     holds(Scenario(kind="start", honest=5, f=1), Move(kind="claim", at=0.0, variant="far", seconds=60.0))
 
@@ -40,7 +42,7 @@ def test_a_liar_of_six_with_a_model_of_its_own_for_round_20_is_followed_by_nobod
     holds(scenario, Move(kind="claim", at=0.0, variant="own", amount=20, seconds=60.0))
 
 
-@pytest.mark.parametrize("variant", ["near", "far", "last"])
+@pytest.mark.parametrize("variant", thorough_but({"last"}, ["near", "far", "last"]))
 def test_the_first_neighbour_of_a_newcomer_does_not_choose_its_model(variant: str) -> None:
     scenario = Scenario(kind="join", honest=5, f=1, hostile_first=True)
     holds(scenario, Move(kind="first", at=50.0, variant=variant, amount=4, seconds=60.0))
@@ -62,7 +64,8 @@ def test_who_comes_through_a_bootstrap_node_does_not_follow_the_first_that_it_fi
 # -- 2: observers
 
 
-@pytest.mark.parametrize("amount", [pytest.param(2, marks=pytest.mark.thorough), 5])
+@pytest.mark.thorough
+@pytest.mark.parametrize("amount", [2, 5])
 def test_names_that_say_that_all_is_done_and_leave_capture_no_observer(amount: int) -> None:
     scenario = Scenario(kind="observer", honest=5, f=1)
     holds(scenario, Move(kind="done", at=30.0, variant="huge", amount=amount, seconds=6.0))
@@ -71,10 +74,12 @@ def test_names_that_say_that_all_is_done_and_leave_capture_no_observer(amount: i
 # -- 3: memory, and work
 
 
+@pytest.mark.thorough
 def test_forty_names_in_turn_leave_nothing_behind() -> None:
     holds(Scenario(kind="steady", honest=4, f=1), Move(kind="in_turn", at=30.0, amount=40, seconds=20.0))
 
 
+@pytest.mark.thorough
 def test_a_hundred_epochs_are_not_a_hundred_models_read() -> None:
     holds(Scenario(kind="steady", honest=4, f=1), Move(kind="epochs", at=30.0, amount=120, seconds=5.0))
 
@@ -111,6 +116,7 @@ def test_invented_runs_do_not_push_out_the_real_one() -> None:
 # -- 12: plug-ins
 
 
+@pytest.mark.thorough
 def test_a_plug_in_codec_that_refuses_for_a_reason_of_its_own_ends_nobody() -> None:
     scenario = Scenario(kind="steady", honest=4, f=1)
     holds(scenario, Move(kind="payload.codec", at=40.0, variant="plugged_in", amount=2))
@@ -123,6 +129,7 @@ def test_a_member_that_says_of_all_that_they_are_out_stops_nobody(variant: str) 
     holds(scenario, Move(kind="members.revoke", at=20.0, variant=variant, amount=6, seconds=120.0))
 
 
+@pytest.mark.thorough
 def test_a_member_that_lies_to_newcomers_with_an_invite_misleads_none() -> None:
     """Three newcomers each time, each of which hears one of nine lies, as the seed has it."""
     scenario = Scenario(kind="private", honest=4, f=1)

@@ -3,6 +3,7 @@
 import inspect
 from collections import Counter
 
+import pytest
 from adversary_move import MOVES
 from adversary_plan import Plan, draw
 from adversary_scenario import KINDS
@@ -24,6 +25,7 @@ def test_the_default_seeds_draw_every_kind_of_move_and_of_scenario() -> None:
     assert {made.actor < 0 for plan in plans for made in plan.moves} == {True, False}, "alone and colluding"
 
 
+@pytest.mark.slow
 def test_every_move_fits_the_scenario_that_it_is_drawn_for() -> None:
     for seed in range(500):
         plan = draw(seed)

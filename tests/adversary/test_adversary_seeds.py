@@ -11,9 +11,10 @@ import pytest
 from adversary_plan import draw
 from adversary_run import broken_by, explained, play
 from adversary_scenario import LEAST_S
+from sizes import thorough_but
 from test_adversary_plans import DEFAULT_SEEDS
 
-QUICK_SEEDS = {14, 85, 221, 291}
+QUICK_SEEDS = {85, 291}
 """Of the default ones, those that are played in two seconds of a core each: `make test` plays them, .ci/run all."""
 
 SOAK_SEEDS = range(500)
@@ -22,9 +23,7 @@ EXPLAINED = 3
 """Failures of a soak that are shrunk: a minute or two each."""
 
 
-@pytest.mark.parametrize(
-    "seed", [seed if seed in QUICK_SEEDS else pytest.param(seed, marks=pytest.mark.thorough) for seed in DEFAULT_SEEDS]
-)
+@pytest.mark.parametrize("seed", thorough_but(QUICK_SEEDS, DEFAULT_SEEDS))
 def test_nothing_that_is_promised_breaks(seed: int) -> None:
     outcome = play(draw(seed))
     assert not outcome.violations, explained(outcome)

@@ -57,6 +57,7 @@ def test_it_says_what_it_fetches(name: str) -> None:
     assert averager.fetches in set(get_args(Fetch)) - {"models"}, "models are for those who enter a run"
 
 
+@pytest.mark.slow
 @every_averager
 async def test_three_close_their_rounds_together(
     name: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
@@ -87,6 +88,7 @@ async def test_one_alone_closes_its_rounds_alone(
         assert {fields["closed_by"] for fields in member.told("round")} == {"alone"}
 
 
+@pytest.mark.slow
 @every_averager
 async def test_who_dies_in_the_middle_stops_nobody(
     name: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
@@ -103,6 +105,7 @@ async def test_who_dies_in_the_middle_stops_nobody(
             assert member.told("round")[-1]["members"] == 2
 
 
+@pytest.mark.slow
 @every_averager
 async def test_the_strategy_is_free_while_peers_are_waited_for(
     name: str, tmp_path: Path, autojump_clock: trio.testing.MockClock

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 from vectors import vector
 
 from p2ptrain import compress
@@ -83,7 +84,7 @@ def test_contracts_on_one_large_value_among_zeros(make: Make, magnitude: float) 
 
 
 @every_compressor
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=60))
 def test_contracts_on_any_finite_vector(make: Make, values: list[float]) -> None:
     assert_contracts(make(), torch.tensor(values))
@@ -136,6 +137,7 @@ def test_encode_leaves_its_input_alone(make: Make) -> None:
     assert torch.equal(x_d, before_d)
 
 
+@pytest.mark.slow
 @every_compressor
 def test_repeated_differences_converge(make: Make) -> None:
     """Error feedback by tracking: what one payload loses, the next ones bring."""
@@ -187,7 +189,7 @@ def assert_decodes_or_refuses(codec: Compressor, payload: bytes, numel: int) -> 
 
 
 @every_compressor
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(junk=st.binary(max_size=300), numel=st.integers(1, 300))
 def test_any_bytes_decode_or_are_refused(make: Make, junk: bytes, numel: int) -> None:
     assert_decodes_or_refuses(make(), junk, numel)
@@ -221,8 +223,9 @@ def places() -> st.SearchStrategy[float]:
     return st.floats(0, 1) | st.floats(0, 0.02)
 
 
+@pytest.mark.slow
 @every_compressor
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(mutate=mutations(), numel=st.sampled_from([1, 2, 17, 300, 1025, 4096, 5001]))
 def test_mutated_payloads_decode_or_are_refused(make: Make, mutate: Callable[[bytes], bytes], numel: int) -> None:
     codec = make()

@@ -12,6 +12,7 @@ from node.exporters.base import Exporter
 from node.system.errors import UsageError
 
 pytestmark = [
+    pytest.mark.slow,  # importing the packages that they write for
     pytest.mark.filterwarnings("default"),  # theirs
 ]
 

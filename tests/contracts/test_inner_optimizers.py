@@ -44,6 +44,7 @@ def gradients(count: int, problem: Problem, seed: int = 0) -> list[torch.Tensor]
     return [torch.randn(problem.data_d.shape, generator=generator) for _ in range(count)]
 
 
+@pytest.mark.slow
 @every_inner
 def test_descends(name: str) -> None:
     problem = Problem()

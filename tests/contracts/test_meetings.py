@@ -89,6 +89,7 @@ def test_all_find_the_same_groups_and_take_turns_in_owning(name: str) -> None:
     assert lasts == set(nodes), "who is last owns the only part of a small model"
 
 
+@pytest.mark.slow
 @every_meeting
 def test_a_round_is_the_groups_mean_and_leaves_the_mean_of_all(name: str) -> None:
     nodes = crowd(name, 6, compressor="none", outer="average")
@@ -104,6 +105,7 @@ def test_a_round_is_the_groups_mean_and_leaves_the_mean_of_all(name: str) -> Non
     torch.testing.assert_close(mean_of(thetas), before_d, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("codec", "atol"), [("none", 2e-6), ("fp16", 0.01), ("int8", 0.1)])
 def test_a_square_number_of_members_is_one_after_two_rounds(codec: str, atol: float) -> None:
     nodes = crowd("moshpit", 9, 5000, group=3, compressor=codec)
@@ -124,6 +126,7 @@ def test_who_agrees_stays_where_it_is_however_coarse_the_codec(name: str, codec:
     assert farthest(thetas, theta_d) < 1e-6 + 1e-5  # noloco's step is 0.7 of the way there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "each"), [("moshpit", 2 * 3 / 4), ("noloco", 1.0)])
 def test_a_node_sends_what_its_group_needs_and_no_more(name: str, each: float) -> None:
     nodes = crowd(name, 16, compressor="none")
@@ -204,6 +207,7 @@ def test_a_robust_rule_bounds_a_lying_contribution(attack: str) -> None:
     assert attack in ("inf", "nan") or moved["mean"] > 0.1, "and one that does not is heard by a mean"
 
 
+@pytest.mark.slow
 def test_a_lying_owner_is_not_bounded_but_for_its_part() -> None:
     """What the docstring says: a robust rule is of no use against who reduces."""
     nodes = crowd("moshpit", 4, 1_500_000, aggregator="trimmed_mean", f=1, compressor="none")

@@ -76,6 +76,7 @@ def spread_of(models: Models) -> float:
     return float((stacked_nd - stacked_nd.mean(0)).norm())
 
 
+@pytest.mark.slow
 @every_codec
 @every_strategy
 def test_rounds_without_training_reach_consensus(name: str, codec: str) -> None:
@@ -257,6 +258,7 @@ def test_forgotten_and_unknown_peers_are_passed_over(name: str) -> None:
         node.apply("peer2", *nodes["peer2"].encode(genesis(), round=0))
 
 
+@pytest.mark.slow
 @every_codec
 @every_strategy
 def test_state_returns_with_every_buffer_and_counter(name: str, codec: str) -> None:
@@ -302,6 +304,7 @@ def test_another_models_state_is_refused(name: str) -> None:
             make(name).load_state_dict(state)
 
 
+@pytest.mark.slow
 @every_codec
 @every_strategy
 def test_a_late_joiner_takes_the_neighbours_model(name: str, codec: str) -> None:

@@ -100,6 +100,7 @@ def test_the_model_follows_torchs_generator(task):
     assert not torch.equal(parameters(1), parameters(2))
 
 
+@pytest.mark.slow
 def test_the_loss_is_a_finite_scalar_and_falls(task):
     config = TrainConfig(rounds=3, inner_steps=STEPS // 3, warmup_steps=3, device="cpu", eval_examples=64)
     trainer = Trainer(task, config, Shard(index=0, count=2))

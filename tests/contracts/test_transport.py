@@ -70,7 +70,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.01)
 
 
-@pytest.fixture(params=list(TRANSPORT_NETWORKS))
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name.startswith("libp2p ") else ()) for name in TRANSPORT_NETWORKS
+    ]
+)
 def attach(request) -> Attach:
     return TRANSPORT_NETWORKS[request.param]()
 

@@ -30,6 +30,7 @@ async def test_a_liar_with_forged_announcements_is_banned(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_replays_are_counted_and_honest_nodes_that_pass_them_on_are_not_charged(autojump_clock):
     async with swarm() as it, trio.open_nursery() as nursery:
         nodes = await it.start_all(3)

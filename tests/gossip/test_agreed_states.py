@@ -86,6 +86,7 @@ async def newcomer_to(it: Swarm, members: list[FakeRuntime]) -> FakeRuntime:
     return one
 
 
+@pytest.mark.slow
 async def test_a_newcomer_leaves_who_offers_another_state_than_it_has_told_everybody(autojump_clock):
     async with swarm() as it:
         members = await trained_swarm(it, 4, chunks=2, large=4)
@@ -124,6 +125,7 @@ async def test_a_snapshot_that_its_author_owes_to_nobody_is_taken_at_its_word(au
         assert snapshots_in(one) == [2 * MARK_EVERY - 1] * 3
 
 
+@pytest.mark.slow
 async def test_witnesses_that_are_gone_hold_nobody_up_for_long(autojump_clock):
     async with swarm() as it:
         members = await trained_swarm(it, 4, chunks=1, large=0)

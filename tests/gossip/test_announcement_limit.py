@@ -105,6 +105,7 @@ def test_hellos_beyond_their_rate_are_charged(it):
     assert points(it, B) == 10 * POINTS[Reason.FLOODED]
 
 
+@pytest.mark.slow
 async def test_a_node_of_very_short_rounds_keeps_to_the_rate_and_its_last_word_is_heard(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(3, degree=2, reannounce_s=600.0, heartbeat_s=600.0, silence_s=3000.0)
@@ -127,6 +128,7 @@ async def test_a_node_of_very_short_rounds_keeps_to_the_rate_and_its_last_word_i
         assert trio.current_time() - began < 2.0 + 2.0, "the newest link is told when its turn comes"
 
 
+@pytest.mark.slow
 async def test_a_member_that_floods_is_refused_in_the_end_and_quarter_second_rounds_go_on(autojump_clock):
     key = identity(66)
     async with swarm() as it, trio.open_nursery() as nursery:

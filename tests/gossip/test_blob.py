@@ -3,6 +3,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from gossip.blobs.blob import Assembler, BlobManifest, BlobStore, blob_manifest_of, parse_blob_manifest
 from gossip.core.digests import digest_of
@@ -22,7 +23,8 @@ def reason_of(call, *args) -> Reason:
     return caught.value.reason
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.sampled_from([0, 1, 7, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5]),
     st.binary(max_size=9),

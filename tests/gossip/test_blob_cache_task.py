@@ -135,6 +135,7 @@ def test_a_cut_download_waits_for_its_neighbour_and_no_longer():
     assert begun(blob_cache, BOB, newer).download.bytes_missing == len(newer)
 
 
+@pytest.mark.slow
 def test_of_peers_that_come_in_turn_few_downloads_are_held_and_that_which_has_most_of_it_stays():
     blob_cache, degree, honest = BlobCache(most=1 << 30, count=8), 8, blob(1)
     kept = begun(blob_cache, BOB, honest)

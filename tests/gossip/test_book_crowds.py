@@ -61,6 +61,7 @@ def test_keys_of_one_host_that_answer_push_nobody_out_and_have_a_quarter(it):
     assert MAX_OF_NETWORK <= left["sybil"] <= MAX_OF_NETWORK + 1, "but nobody else's room"
 
 
+@pytest.mark.slow
 def test_nor_do_keys_of_many_networks_push_out_who_was_verified_before_them(it):
     for number in range(3 * MAX_RECORDS):
         verified(it, f"sybil {number}", f"net {number % 50}")

@@ -183,6 +183,7 @@ async def members(it: Swarm, post: Post, count: int) -> list[FakeRuntime]:
     return nodes
 
 
+@pytest.mark.slow
 async def test_members_that_know_only_the_bootstrap_node_find_each_other_and_go_on_without_it(autojump_clock):
     async with swarm() as it, trio.open_nursery() as nursery:
         post = Post(it, 900)

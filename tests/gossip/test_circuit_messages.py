@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from libp2p.peer.envelope import unmarshal_envelope
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from multiaddr import Multiaddr
+from sizes import examples
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.protobuf import ProtobufFields, data_field, number_field, read_varint, varint
@@ -115,7 +116,7 @@ def test_what_is_wrong_is_answered_with_its_status(raw, status):
     assert status_for(caught.value) is status
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_a_refusal(raw):
     for parse in (parse_hop, parse_stop):
@@ -276,7 +277,7 @@ async def test_who_says_nothing_or_trickles_is_given_up(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_message_none_or_a_refusal(raw):
     async def hear() -> None:

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from gossip_swarm import CONFIG, FakeRuntime, swarm, until
 
 from gossip.blobs.blob_cache_task import CUT_DOWNLOADS, BlobCache
@@ -17,6 +18,7 @@ def shelf_of(node: FakeRuntime) -> BlobCache:
     return node.service._server.blob_cache
 
 
+@pytest.mark.slow
 async def test_forty_identities_in_turn_hold_no_more_downloads_than_a_node_has_places(autojump_clock, monkeypatch):
     monkeypatch.setattr("gossip.updates.mesh.DEPARTED_S", 0.0)
     async with swarm() as it:

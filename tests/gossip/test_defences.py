@@ -203,6 +203,7 @@ async def test_a_full_node_still_dials_the_peers_of_its_operator(autojump_clock)
 # -- work for the runtime
 
 
+@pytest.mark.slow
 async def test_a_neighbour_that_begins_anew_all_the_time_is_taken_slowly(autojump_clock) -> None:
     key, epochs = identity(66), iter(range(1, 1_000_000))
     links: list[bytes] = []
@@ -227,6 +228,7 @@ async def test_a_neighbour_that_begins_anew_all_the_time_is_taken_slowly(autojum
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_honest_rounds_are_not_slowed_by_that(autojump_clock) -> None:
     async with swarm() as it:
         nodes = await it.start_all(3)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import trio
 from gossip_swarm import FakeRuntime, Swarm, swarm, until
+from sizes import thorough_but
 
 from gossip.allreduce.allreduce import Group, ReducedPart
 from gossip.allreduce.allreduce_task import BLOBS_EACH, KEPT
@@ -87,7 +88,7 @@ async def stopped(net: Swarm, node: FakeRuntime) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", thorough_but({3}, [2, 3, 5]))
 async def test_all_come_to_the_exact_sum(count, autojump_clock):
     async with swarm() as net:
         nodes = await net.start_all(count)
@@ -118,6 +119,7 @@ class SlowHasher(Hasher):
         return await super().payload(data)
 
 
+@pytest.mark.slow
 async def test_who_hashes_its_own_part_last_still_gives_it_to_all(autojump_clock):
     async with swarm() as net:
         nodes = await net.start_all(3)
@@ -128,6 +130,7 @@ async def test_who_hashes_its_own_part_last_still_gives_it_to_all(autojump_clock
             assert np.array_equal(whole(parts), expected([0, 1, 2]))
 
 
+@pytest.mark.slow
 async def test_a_dead_owner_costs_its_part_and_its_vector(autojump_clock):
     async with swarm() as net:
         nodes = await net.start_all(4)
@@ -140,6 +143,7 @@ async def test_a_dead_owner_costs_its_part_and_its_vector(autojump_clock):
         check_others(results, group, {0: alive, 1: alive, 3: alive, BAD: []})
 
 
+@pytest.mark.slow
 async def test_one_that_dies_midway_costs_its_part(autojump_clock):
     async with swarm() as net:
         nodes = await net.start_all(4)
@@ -165,6 +169,7 @@ async def test_one_that_dies_midway_costs_its_part(autojump_clock):
                 assert any(np.array_equal(np.frombuffer(part.data, np.uint8), each) for each in sums)
 
 
+@pytest.mark.slow
 async def test_nobody_waits_for_one_that_is_gone_with_its_part_given(autojump_clock):
     async with swarm() as net:
         nodes = await net.start_all(3)
@@ -197,6 +202,7 @@ async def test_nobody_waits_for_one_that_is_gone_with_its_part_given(autojump_cl
             assert np.array_equal(whole(parts), expected([0, 1, 2]))
 
 
+@pytest.mark.slow
 async def test_one_that_begins_too_late_is_left_out_and_still_served(autojump_clock):
     async with swarm() as net:
         nodes = await net.start_all(4)
@@ -234,6 +240,7 @@ def serves_other_bytes(node: FakeRuntime, group: Group) -> None:
     blobs.chunk = chunk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "reason"), [(lies_about_size, Reason.WRONG_SHAPE), (serves_other_bytes, Reason.DIGEST_MISMATCH)]
 )

@@ -60,7 +60,9 @@ def _learnt_by(node: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> list[tuple
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [24, pytest.param(64, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(24, marks=pytest.mark.thorough), pytest.param(64, marks=pytest.mark.soak)]
+)
 async def test_a_member_that_is_in_no_neighbours_hello_is_found_by_its_id(autojump_clock, monkeypatch, count):
     """Books hold eight: what a book of 256 is in a swarm of a thousand."""
     monkeypatch.setattr(peerstore, "MAX_RECORDS", 8)
@@ -92,6 +94,7 @@ async def test_what_is_known_is_not_looked_up(autojump_clock):
         assert asked == []
 
 
+@pytest.mark.slow
 async def test_full_meshes_look_nobody_up(autojump_clock):
     async with swarm() as it:
         looked_up: list[object] = []
@@ -257,6 +260,7 @@ async def test_a_lie_in_an_answer_is_charged_and_nobody_is_dialled_for_it(autoju
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_whom_a_liar_names_at_a_victims_address_is_dialled_by_the_rules_of_hearsay(autojump_clock):
     """Sixteen keys at one host, in one answer after another: one dial at a time of a host, and ever more rarely."""
     keys = [identity(number) for number in range(2000, 2000 + BUCKET)]
@@ -288,6 +292,7 @@ async def test_it_hangs_up_on_whom_it_dialled_for_a_question_alone(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_one_of_the_operators_that_has_moved_is_looked_up_by_its_id(autojump_clock):
     async with swarm(SMALL) as it:
         first = await it.start(1)

@@ -175,6 +175,7 @@ async def test_a_node_cut_from_all_is_back_within_two_back_off_periods(autojump_
         await until(lambda: len(cut.service.neighbours()) == 3, timeout_s=2 * PERIOD_S)
 
 
+@pytest.mark.slow
 async def test_so_it_is_when_its_bootstrap_peer_is_gone_and_it_alone_dials(autojump_clock):
     """It knows the others from the book alone, and they have dropped it: nobody but it can mend this."""
     async with swarm() as it:
@@ -247,6 +248,7 @@ async def test_after_an_outage_many_dead_addresses_do_not_stand_before_a_live_on
         assert 1 <= most[0] <= MAX_DIALS
 
 
+@pytest.mark.slow
 async def test_a_record_that_never_answers_while_others_do_is_dropped(autojump_clock):
     async with swarm() as it:
         first, other = await it.start_all(2)
@@ -334,6 +336,7 @@ async def test_a_crowd_is_not_sent_to_an_address_that_nobody_answers_at(autojump
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_who_changes_its_address_all_the_time_has_few_of_them_probed(autojump_clock):
     async with swarm() as it, trio.open_nursery() as nursery:
         nodes = await it.start_all(2)

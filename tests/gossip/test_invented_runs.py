@@ -81,6 +81,7 @@ def test_eleven_keys_of_one_host_in_eight_invented_runs_push_out_no_run_with_ten
     assert it.runs == MAX_RUNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 20])
 def test_nor_one_whose_members_are_all_in_one_lab(it, rounds):
     """One network vouches for each. The lab's was there first."""
@@ -146,6 +147,7 @@ def test_a_network_counts_in_two_runs_alone(it):
     assert sorted(it._weights().values()) == [0] * (MAX_RUNS - RUNS_OF_NETWORK) + [1] * RUNS_OF_NETWORK
 
 
+@pytest.mark.slow
 def test_one_network_has_an_eighth_of_all_records_and_a_whole_run_of_others_is_whole(it):
     real = members(30)
     come(it, real, REAL, of_many)

@@ -92,6 +92,7 @@ async def test_a_refused_blob_was_pulled_all_the_same(autojump_clock):
         assert pulled(other) == 1
 
 
+@pytest.mark.slow
 async def test_a_stalled_runtime_shows_as_updates_that_wait(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(4)

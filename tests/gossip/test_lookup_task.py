@@ -11,6 +11,7 @@ from gossip_samples import ALICE, BOB, SCOPE, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kademlia_swarm import VirtualSwarm, grown, member, place
+from sizes import examples
 
 from gossip.core.envelope import Scope
 from gossip.core.errors import Reason, RemoteError
@@ -41,7 +42,7 @@ def ground(count: int, address: str = "/memory/{}") -> list[PeerRecord]:
 # -- it ends
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_it_ends_whatever_it_is_told_and_asks_nobody_twice(data):
     crowd = [member(number) for number in range(90)] + [member("target"), PeerRecord(**{**vars(member(1)), "peer": ME})]

@@ -131,6 +131,7 @@ async def test_a_liar_that_never_answers_costs_itself_only(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_updates_that_the_runtime_refuses_ban_after_a_few(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(4)

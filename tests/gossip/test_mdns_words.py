@@ -129,6 +129,7 @@ async def test_a_hint_becomes_a_neighbour_when_there_is_one(autojump_clock):
         await until(lambda: other.peer in one.service.neighbours(), timeout_s=5)
 
 
+@pytest.mark.slow
 async def test_hints_that_lead_nowhere_are_dropped_and_one_host_is_not_dialled_by_all(autojump_clock):
     async with swarm() as it:
         node: FakeRuntime = await it.start(1)

@@ -6,6 +6,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from gossip.blobs.blob import BlobManifest, blob_manifest_of
 from gossip.blobs.download import AHEAD, GIVE_UP, LACKS_S, LATE_S, PLAN_S, TWICE, AuthorLiedError, Download
@@ -186,7 +187,7 @@ def test_what_a_slow_source_is_at_for_too_long_is_asked_twice_but_not_more():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), chunks=st.integers(1, 40), helpers=st.integers(0, 3))
 def test_whatever_sources_do_the_rest_completes_it_within_the_bounds(seed, chunks, helpers):
     rng, now = random.Random(seed), 0.0

@@ -106,6 +106,7 @@ async def test_under_another_manifest_an_unknown_admin_is_nobodys_fault(autojump
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_liar_cannot_undo_a_revocation(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it, trio.open_nursery() as nursery:
         nodes = await it.enter_all(1, 2, 3)
@@ -189,6 +190,7 @@ async def test_what_is_pulled_from_a_liar_is_held_against_it(autojump_clock, tmp
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_silent_member_beyond_the_gate_s_memory_is_cut_off_when_its_time_ends(
     autojump_clock, tmp_path, monkeypatch
 ):

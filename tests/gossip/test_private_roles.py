@@ -49,6 +49,7 @@ async def test_a_listener_follows_everybody_and_is_followed_by_nobody(autojump_c
             await watcher.publish(1)
 
 
+@pytest.mark.slow
 async def test_so_many_listen_to_one_member_and_no_more(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
         trainer = await it.enter(1)

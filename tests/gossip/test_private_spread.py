@@ -30,6 +30,7 @@ from gossip.membership.membership_sync_task import LOOK_S
 from gossip.transport.memory.link_quality import LinkQuality
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_a_revocation_is_everywhere_in_two_seconds_and_cuts_connections(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
@@ -64,6 +65,7 @@ async def test_the_rest_trains_on(autojump_clock, tmp_path):
         assert all(gone.peer not in view.staleness for row in views for view in row)
 
 
+@pytest.mark.slow
 async def test_it_stays_out_when_all_nodes_restart(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
         nodes = await it.enter_all(1, 2, 3, 4)
@@ -80,6 +82,7 @@ async def test_it_stays_out_when_all_nodes_restart(autojump_clock, tmp_path):
         assert all(node.transport.drops["refused_revoked"] for node in (first, *others))
 
 
+@pytest.mark.slow
 async def test_who_was_revoked_behind_a_partition_is_cut_when_it_heals(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
         nodes = await it.enter_all(1, 2, 3, 4)
@@ -136,6 +139,7 @@ async def test_a_new_version_of_the_manifest_reaches_all_and_is_handed_to_the_ru
         assert it.private(5).admission.chain.newest.version == 2
 
 
+@pytest.mark.slow
 async def test_of_a_fork_each_keeps_what_it_saw_first_and_nobody_is_charged(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
         nodes = await it.enter_all(1, 2, 3)
@@ -165,6 +169,7 @@ async def test_a_manifest_that_no_admin_signed_is_not_taken(autojump_clock, tmp_
         assert not it.applied[nodes[0].peer]
 
 
+@pytest.mark.slow
 async def test_a_rotated_key_is_let_in_the_old_one_is_not_and_points_go_along(autojump_clock, tmp_path):
     async with private_swarm(tmp_path) as it:
         nodes = await it.enter_all(1, 2, 3)

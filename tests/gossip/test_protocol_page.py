@@ -190,6 +190,7 @@ def bounds_of(folder: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", OWN_FOLDERS)
 def test_no_bound_of_the_protocol_is_missing_from_the_page(folder):
     bounds = {name for name in bounds_of(folder) if name.partition(".")[0] not in ELSEWHERE}

@@ -85,6 +85,7 @@ async def test_one_at_a_port_that_says_no_hello_of_the_run_proves_nothing(unaske
         assert ours.service.reachability() == "unknown"
 
 
+@pytest.mark.thorough
 async def test_the_proof_lasts_as_long_as_the_connection_and_an_hour_beyond_it(unasked, autojump_clock):
     async with swarm() as it:
         dialled = await it.start(1)
@@ -98,7 +99,8 @@ async def test_the_proof_lasts_as_long_as_the_connection_and_an_hour_beyond_it(u
         assert dialled.service.reachability() == "unknown"
 
 
-@pytest.mark.parametrize("again", ["dialled", "dials"])
+@pytest.mark.slow
+@pytest.mark.parametrize("again", ["dialled", pytest.param("dials", marks=pytest.mark.thorough)])
 async def test_who_comes_back_by_our_dial_does_not_renew_it(unasked, autojump_clock, again):
     """As behind a router that was given another address: we still get out, and nobody gets in."""
     async with swarm() as it:

@@ -111,6 +111,7 @@ async def test_a_reservation_is_renewed_before_it_ends(autojump_clock, monkeypat
         assert 0 <= grants.asked[1] - grants.asked[0] - RENEW_SHARE * RESERVATION_S <= 10
 
 
+@pytest.mark.slow
 async def test_a_relay_that_does_not_renew_is_asked_again_and_left_at_the_end(autojump_clock, monkeypatch):
     grants = Grants(lasts_s=600.0)
     async with swarm() as it:

@@ -75,6 +75,7 @@ def test_whom_the_rings_want_gets_in_and_who_came_last_beside_no_ring_goes():
     assert set(it.table) == {*wanted, *strangers[: DEGREE - len(wanted)]}, "the free places stay with the first"
 
 
+@pytest.mark.slow
 def test_a_crowd_that_ground_its_ids_gets_the_rings_places_and_never_the_free_ones():
     """The price of a ring place is some thousand hashes. The free places and the operator's cannot be bought so."""
     it, _ = table()
@@ -106,6 +107,7 @@ def test_a_crowd_in_which_each_is_nearer_than_the_one_before_takes_no_free_place
     assert set(strangers[:2]) <= set(it.table)
 
 
+@pytest.mark.slow
 def test_if_all_places_were_the_rings_and_nobody_settled_such_a_crowd_would_have_them_all(monkeypatch):
     monkeypatch.setattr("gossip.updates.mesh.SETTLED_S", float("inf"))
     monkeypatch.setattr("gossip.discovery.topology.ring_count", lambda degree: degree // 2)

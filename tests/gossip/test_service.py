@@ -98,6 +98,7 @@ async def test_payloads_of_many_chunks_cross_a_slow_link(autojump_clock):
         assert nodes[0].service.stats.payload_bytes_sent == len(payload)
 
 
+@pytest.mark.slow
 async def test_two_hundred_rounds_grow_nothing(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(3)
@@ -137,6 +138,7 @@ async def test_two_hundred_rounds_grow_nothing(autojump_clock):
         assert len(nodes[0].service._engine._seen) <= 4096
 
 
+@pytest.mark.slow
 async def test_more_nodes_than_the_degree_still_all_get_in(autojump_clock):
     async with swarm() as it:
         first = await it.start(1, degree=3)

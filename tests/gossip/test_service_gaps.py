@@ -1,5 +1,6 @@
 """What a node missed, it gets: by links, by a snapshot, after a restart, a partition, a pause of its runtime."""
 
+import pytest
 import trio
 import trio.lowlevel
 from gossip_swarm import CONFIG, all_follow, play, seqs, swarm, until
@@ -9,6 +10,7 @@ from gossip.transport.memory.network import LinkQuality
 DEAF = LinkQuality(loss=1.0)
 
 
+@pytest.mark.slow
 async def test_half_of_all_announcements_lost_and_still_all_delivered(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(4)

@@ -5,6 +5,7 @@ import trio
 from gossip_swarm import identity
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.limits import MAX_RESPONSE_BYTES, MIN_RATE
@@ -137,7 +138,7 @@ async def test_a_reset_is_the_networks_fault(autojump_clock):
         await FrameStream(ours, 5.0).receive(100)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.binary(max_size=64))
 def test_random_bytes_from_a_client_end_in_a_remote_error(data):
     async def main() -> None:

@@ -44,6 +44,7 @@ def received(nodes: list[FakeRuntime]) -> int:
     return sum(node.service.stats.payload_bytes_received for node in nodes)
 
 
+@pytest.mark.thorough
 async def test_a_slow_uplink_sends_its_payload_about_once(autojump_clock):
     payload = payload_of(16)
     async with swarm() as it:
@@ -71,6 +72,7 @@ async def test_who_leaves_does_not_wait_for_what_its_neighbours_had_of_others(au
         assert trio.current_time() < began + 5.0
 
 
+@pytest.mark.thorough
 async def test_where_nobody_is_slow_nobody_else_is_asked(autojump_clock):
     payload = payload_of(5)
     async with swarm() as it:

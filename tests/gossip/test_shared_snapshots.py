@@ -23,6 +23,7 @@ async def joined(newcomers: int, *, chunks: int, large: int) -> tuple[float, flo
     return seconds, most / (chunks * MIB)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_newcomers_of_one_time_give_each_other_what_they_have(autojump_clock):
     newcomers, chunks = 8, 8

@@ -131,7 +131,14 @@ def link(key: Identity, round_: int, story: bytes) -> bytes:
     ).raw
 
 
-@pytest.mark.parametrize("visit", [behave, misbehave], ids=["members", "strangers that misbehave"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "visit",
+    [
+        pytest.param(behave, id="members", marks=pytest.mark.thorough),
+        pytest.param(misbehave, id="strangers that misbehave"),
+    ],
+)
 async def test_no_store_grows_with_the_peers_that_come_in_turn(autojump_clock, visit):
     async with swarm() as it:
         node = await it.start(1)
@@ -141,6 +148,7 @@ async def test_no_store_grows_with_the_peers_that_come_in_turn(autojump_clock, v
         assert too_long(node) == {}
 
 
+@pytest.mark.slow
 async def test_no_store_grows_with_rounds(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(3)

@@ -23,7 +23,8 @@ async def stands(honest: int, networks: list[str | None], after_s: float) -> Hel
     return seen[-1]
 
 
-@pytest.mark.parametrize("after_s", [pytest.param(0.0, marks=pytest.mark.thorough), SETTLED_FOR_S])
+@pytest.mark.thorough
+@pytest.mark.parametrize("after_s", [0.0, SETTLED_FOR_S])
 async def test_a_crowd_of_one_network_has_its_share_and_takes_nobody_s_place(
     after_s: float, autojump_clock: MockClock
 ) -> None:

@@ -102,6 +102,7 @@ def test_swarms_and_rings() -> None:
         assert f"{place_of_id(OURS, case['peer_id']):064x}" == place.hex() == case["place"]
 
 
+@pytest.mark.slow
 def test_digests_and_manifests() -> None:
     for case in map(meant, of("blobs")["digests"]):
         assert digest_of(case["data"]) == plain.digest(case["data"]) == case["digest"]

@@ -82,6 +82,7 @@ async def test_many_members_find_their_places_and_heal(autojump_clock, count):
         assert gap_of(graph_of(nodes)) > 0.8 * random_regular_gap(6)
 
 
+@pytest.mark.thorough
 async def test_members_know_the_graph_from_what_both_ends_of_an_edge_sign(autojump_clock):
     async with swarm(CONFIG) as it:
         nodes = await gather(it, 16)

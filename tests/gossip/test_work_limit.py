@@ -50,6 +50,7 @@ def test_twenty_updates_a_second_by_the_slowest_codec_take_a_small_share():
     assert SLOWEST_S * 20 > 1.0, "more than a core, if it were taken as it comes"
 
 
+@pytest.mark.slow
 def test_eight_of_them_share_a_tenth_of_a_core_beyond_what_rounds_grant():
     here = peers(8)
     work = take_all(WorkLimit(here.keys()), dict.fromkeys(here, SLOWEST_S))
@@ -117,6 +118,7 @@ def test_who_was_away_catches_up_at_once():
         budget.spend(peer, OURS_S / 2, 0.0)
 
 
+@pytest.mark.slow
 def test_a_node_that_does_not_train_reads_with_half_of_a_core():
     here = peers(8)
     budget = WorkLimit(here.keys())

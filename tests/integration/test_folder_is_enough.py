@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from processes_harness import DIGITS, PACED, Program, gone, node, ran, up
+from sizes import thorough_but
 
 pytestmark = pytest.mark.paired
 
@@ -88,7 +89,7 @@ class Mine(Digits):
 """
 
 
-@pytest.mark.parametrize("verb", ["node", "up"])
+@pytest.mark.parametrize("verb", thorough_but({"node"}, ["node", "up"]))
 def test_a_task_whose_code_makes_another_model_by_now_changes_nothing(tmp_path: Path, verb: str) -> None:
     code = tmp_path / "mine.py"
     code.write_text(f"LAYERS = 1\n{TASK}")

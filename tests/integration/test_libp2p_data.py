@@ -11,6 +11,7 @@ import trio.testing
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from gossip.core.ids import PeerId
 from gossip.transport.base import TransportError
@@ -70,7 +71,7 @@ async def test_records_are_as_the_page_has_them() -> None:
         assert await receiver._socket.receive_some(99) == sealed((2, b"data"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.integers(1, 3 * MAX_RECORD_BYTES) | st.integers(1, 50), max_size=5), st.integers(1, 1 << 21))
 def test_bytes_come_back_whatever_the_pieces(sizes: list[int], most: int) -> None:
     async def exchange() -> None:
@@ -126,7 +127,7 @@ async def test_every_flipped_bit_is_found(bit: int) -> None:
         await fed(bytes(wire))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=80))
 def test_no_bytes_break_it(wire: bytes) -> None:
     async def feed() -> None:

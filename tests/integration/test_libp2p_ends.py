@@ -59,7 +59,7 @@ def child() -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGKILL, marks=pytest.mark.thorough), signal.SIGSTOP])
 async def test_a_peer_that_dies_or_falls_silent_is_noticed(how: signal.Signals) -> None:
     a = Node(heartbeat_s=0.3, missed_beats=5)
     with child() as (process, address):

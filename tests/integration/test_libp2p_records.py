@@ -14,6 +14,7 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.security.noise.io import NoiseTransportReadWriter
 from noise.connection import Keypair, NoiseConnection
+from sizes import examples
 
 from gossip.transport.libp2p.noise_records import Records
 from gossip.transport.libp2p.outbox import RECORD_BYTES
@@ -77,7 +78,7 @@ async def reading(wire: bytes, noise: NoiseConnection) -> Records:
     return over(await ending(wire), noise)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(SIZES, min_size=1, max_size=6), st.lists(st.integers(1, 3 * RECORD_BYTES), min_size=1, max_size=9))
 def test_bytes_come_in_order_whatever_the_records_and_the_reads(sizes: list[int], reads: list[int]) -> None:
     async def exchange() -> None:

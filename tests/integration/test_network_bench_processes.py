@@ -55,7 +55,11 @@ def test_a_blob_goes_from_one_process_to_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("codec", "mib", "payload_mib", "way"),
-    [("none", 1, 1.0, "mesh"), ("none", 3, 3.0, "parts"), ("q2", 1, 0.064, "mesh")],
+    [
+        pytest.param("none", 1, 1.0, "mesh", marks=pytest.mark.thorough),
+        pytest.param("none", 3, 3.0, "parts", marks=pytest.mark.thorough),
+        ("q2", 1, 0.064, "mesh"),
+    ],
 )
 def test_three_peers_come_to_the_exact_mean(tmp_path: Path, codec: str, mib: int, payload_mib: float, way: str) -> None:
     words = ("--peers", 3, "--codec", codec, "--mib", mib, "--repetitions", 2, "--json")
@@ -79,7 +83,7 @@ def test_a_rival_that_does_not_run_is_told_of_and_the_rest_goes_on(tmp_path: Pat
     assert "hivemind has died: exit code 1; no module named hivemind" in str(row["hivemind_absent"])
 
 
-@pytest.mark.parametrize("words", [("blob",), ("average", "--peers", 2)])
+@pytest.mark.parametrize("words", [pytest.param(("blob",), marks=pytest.mark.thorough), ("average", "--peers", 2)])
 def test_ctrl_c_leaves_no_process(tmp_path: Path, words: tuple[object, ...]) -> None:
     with Program(tmp_path, "bench", *words, *LONG) as program:
         first_line(program)
@@ -99,6 +103,7 @@ def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
         assert none_left(started)
 
 
+@pytest.mark.thorough
 def test_a_child_that_dies_is_named_and_ends_it(tmp_path: Path) -> None:
     with Program(tmp_path, "bench", "average", "--peers", 2, *LONG) as program:
         first_line(program)

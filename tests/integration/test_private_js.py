@@ -61,6 +61,7 @@ async def dials(tmp_path: Path, key: PresharedKey | None, node: Node) -> dict[st
         return (await lines(process, {"echoed", "failed"}))[-1]
 
 
+@pytest.mark.thorough
 async def test_the_same_key_connects_either_way_and_another_does_not(tmp_path: Path) -> None:
     ours, another = PresharedKey.generate(), PresharedKey.generate()
     node, other, public = Node(psk=ours), Node(psk=another, dial_timeout_s=2.0), Node(dial_timeout_s=2.0)

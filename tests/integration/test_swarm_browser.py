@@ -107,6 +107,7 @@ async def test_a_thousand_members_are_shown(tmp_path: Path) -> None:
     await beside(SwarmServer(SwarmFeed([run]), Listening()).run, look)
 
 
+@pytest.mark.thorough
 async def test_a_chart_of_ten_thousand_rounds_answers_mouse_and_keys(tmp_path: Path) -> None:
     progress = NodeProgress("node-0", run_dir="/runs/x/node-0", join_command="p2ptrain node --peer x")
     feed = Feed(

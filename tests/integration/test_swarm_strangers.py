@@ -263,6 +263,7 @@ def test_stock_js_libp2p(
     swarm.among_themselves()
 
 
+@pytest.mark.thorough
 def test_rounds_take_as_long_in_a_storm_of_strangers(live: LiveSwarm) -> None:
     before = live.round_s(6)
 

@@ -163,6 +163,7 @@ def test_the_end_is_near_the_last_round(told: Told) -> None:
     assert psutil.pid_exists(told.program.pid) is False
 
 
+@pytest.mark.thorough
 @pytest.mark.paired
 def test_two_swarms_on_one_machine_do_not_meet(tmp_path: Path) -> None:
     quick = ("--nodes", 2, "--rounds", 6, *PACED)

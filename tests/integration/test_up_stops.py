@@ -28,24 +28,24 @@ def stopped(program: Program, number: signal.Signals) -> tuple[int, float]:
 
 
 def test_ctrl_c_keeps_what_was_learned_and_the_same_folder_goes_on(tmp_path: Path) -> None:
-    with up(tmp_path, "--nodes", 3, *LONG) as program:
+    with up(tmp_path, "--nodes", 2, *LONG) as program:
         program.hear_round(4)
         code, seconds = stopped(program, signal.SIGINT)
         assert code == 130
         assert seconds < STOP_S
         assert living(program.pids()) == []
-        assert len(program.heard("interrupted")) == 3
+        assert len(program.heard("interrupted")) == 2
         assert not program.heard("died")
         assert program.stderr == ""
     reached = {}
-    for index in range(3):
+    for index in range(2):
         folder = tmp_path / "run" / f"node-{index}"
         assert read_log(folder)[-1]["event"] == "interrupted"
         assert json.loads((folder / "summary.json").read_text())["rounds"] == checkpoint(folder)
         assert (folder / "stderr.log").read_text() == ""
         reached[f"node-{index}"] = checkpoint(folder)
     more = max(reached.values()) + 4
-    with up(tmp_path, "--nodes", 3, *PACED, "--rounds", more) as program:
+    with up(tmp_path, "--nodes", 2, *PACED, "--rounds", more) as program:
         assert program.end() == 0
         for name, round_ in reached.items():
             assert [event["round"] for event in program.heard("resumed", node=name)] == [round_]
@@ -72,7 +72,9 @@ def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
         assert program.end() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("event", "number"), [("", signal.SIGINT), ("started", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("event", "number"), [("", signal.SIGINT), pytest.param("started", signal.SIGTERM, marks=pytest.mark.thorough)]
+)
 def test_it_may_be_stopped_at_any_time(tmp_path: Path, event: str, number: signal.Signals) -> None:
     """While the nodes import their libraries, and while they look for each other."""
     with up(tmp_path, "--nodes", 2, *LONG, real=True) as program:

@@ -6,6 +6,7 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 from swarms import (
     ADMIN,
     ADMINS,
@@ -225,6 +226,7 @@ def test_what_mails_make_of_a_line_is_the_line(text):
     assert encode_invite_code(parse_invite_code(text)) == LINE
 
 
+@pytest.mark.slow
 def test_a_line_cannot_blow_up():
     packer = zlib.compressobj(9, zdict=lines._WORDS)
     bomb = packer.compress(bytes(60 * 2**20)) + packer.flush()
@@ -257,6 +259,7 @@ def test_parts_must_belong_together():
             encode_invite_code(wrong)
 
 
+@pytest.mark.slow
 def test_a_manifest_that_is_too_large_is_named():
     noise = {str(at): "".join(peer(at * 100 + each).peer_id for each in range(60)) for at in range(5)}
     peers = frozenset(peer(each).peer_id for each in range(1024))
@@ -273,7 +276,7 @@ def test_a_manifest_that_is_too_large_is_named():
 
 
 @given(st.text(max_size=300))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_text_is_refused(text):
     with pytest.raises(LocalError):
         parse_invite_code(text)

@@ -4,6 +4,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 from swarms import ADMIN, ADMINS, CHAIN, HOME, PSK, TYPICAL, after, bootstrap, chain_of, founding, peer, terms
 
 from gossip.core import membership_limits as bounds
@@ -68,8 +69,9 @@ def refused(chain: ManifestChain, manifest) -> Reason:
     return caught.value.reason
 
 
+@pytest.mark.slow
 @given(TERMS, st.binary(min_size=16, max_size=16), st.integers(0, MAX_COUNTER))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_manifests_come_back(said, nonce, applies_at):
     first = create_manifest(said, nonce).signed_by(*ADMINS)
     assert parse_manifest(first.raw) == first

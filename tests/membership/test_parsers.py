@@ -25,6 +25,7 @@ def test_what_is_valid_is_taken(format_: Format) -> None:
     assert not any(refused(format_.parse, each) for each in format_.valid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", EXACT, ids=lambda each: each.name)
 def test_every_single_bit_counts(format_: Format) -> None:
     for valid in format_.lean:
@@ -58,6 +59,7 @@ def run(count: int, seed: int) -> dict[str, float]:
     return slowest
 
 
+@pytest.mark.slow
 def test_thousands_of_hurt_inputs() -> None:
     slowest = run(9_000, seed=1)
     assert max(slowest.values()) < MOST_S, slowest

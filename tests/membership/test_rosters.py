@@ -6,6 +6,7 @@ from functools import reduce
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 from swarms import (
     ADMIN,
     ADMINS,
@@ -80,8 +81,9 @@ def bytes_of(roster: Roster) -> bytes:
     return dump_roster(roster)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(ITEMS), max_size=30), min_size=1, max_size=5), st.randoms())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_order_and_grouping_of_merges_gives_the_same_bytes(groups, rng):
     whole = bytes_of(roster_of(item for group in groups for item in group))
     shuffled = [item for group in groups for item in group]
@@ -105,7 +107,7 @@ def test_any_order_and_grouping_of_merges_gives_the_same_bytes(groups, rng):
 
 
 @given(st.permutations(ITEMS))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_large_enough_roster_is_the_same_too(items):
     assert bytes_of(roster_of(items, 4096, 4096)) == bytes_of(roster_of(ITEMS, 4096, 4096))
 
@@ -198,7 +200,7 @@ def test_a_roster_with_a_true_digest_is_parsed_as_strictly(body):
 
 
 @given(st.lists(st.sampled_from(ITEMS)), st.lists(st.sampled_from(ITEMS)))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_two_rosters_become_one_by_exchanging_what_differs(mine, theirs):
     one, other = roster_of(mine, 4096, 4096), roster_of(theirs, 4096, 4096)
     parts = differing(buckets(one), buckets(other))

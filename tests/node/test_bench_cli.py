@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from bench_words import TINY, rows, run
+from sizes import thorough_but
 
 from node.bench import plot, strategies
 from node.bench.aggregators import scratch_bytes
@@ -68,6 +69,7 @@ def test_codecs_as_json(capsys):
     assert q2["bits"] == pytest.approx(8 * len(compress.get("q2").encode(torch.ones(5000))) / 5000, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_aggregators_as_a_table_and_as_json(capsys):
     words = ("aggregators", *SMALL, "--aggregator", "mean,trimmed_mean", "--vectors", "3,6", "--f", "1-2")
     code, out, _ = run(capsys, *words)
@@ -82,6 +84,7 @@ def test_aggregators_as_a_table_and_as_json(capsys):
     assert all(row["means"] > 0 and row["gb_s"] > 0 and row["scratch_mib"] >= 0 for row in rows(out))
 
 
+@pytest.mark.thorough
 def test_every_aggregator_can_be_measured(capsys):
     words = ("--numel", "300", "--vectors", "9", "--f", "1", "--quick")
     code, out, _ = run(capsys, "aggregators", *words, "--json")
@@ -93,6 +96,7 @@ def test_every_aggregator_can_be_measured(capsys):
     assert all(f"left out: {name}" in out for name in missing)
 
 
+@pytest.mark.slow
 def test_scratch_is_what_a_rule_needs_beside_its_result():
     size = 16 << 20
     x_d = torch.zeros(size)
@@ -137,6 +141,7 @@ def test_strategies_as_json(capsys):
         assert row["curve"][-1][0] == row["steps"] == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_robust_as_a_table(capsys):
     words = ("robust", *TINY, "--degree", "2", "--aggregator", "mean,trimmed_mean", "--attack", "none,sign_flip")
@@ -152,7 +157,7 @@ def test_robust_as_a_table(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["codecs", "aggregators", "strategies", "robust"])
+@pytest.mark.parametrize("name", thorough_but({"robust"}, ["codecs", "aggregators", "strategies", "robust"]))
 def test_pictures_are_whole(capsys, tmp_path, name):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "picture.png"
@@ -167,6 +172,7 @@ def test_pictures_are_whole(capsys, tmp_path, name):
     assert is_png(picture)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -42,6 +42,7 @@ def test_what_cannot_be_is_said_in_a_line(capsys):
         MetricsCost(peers=0, repetitions=1)
 
 
+@pytest.mark.slow
 def test_a_picture(tmp_path: Path):
     pytest.importorskip("matplotlib")
     found = [{"repetition": 1, "scrape_ms": 5.0, "page_ms": 3.0, "step_ms": 60.0}]

@@ -101,6 +101,7 @@ def test_a_failure_is_told_in_the_childs_words(workers: Workers):
         workers.hear(child, "anything")
 
 
+@pytest.mark.slow
 def test_silence_has_an_end_and_says_what_was_noted():
     with Workers(1.0) as workers:
         child = hired(workers, NOTES)
@@ -234,6 +235,7 @@ def test_tables_end_with_medians():
     assert "of_hivemind" in [column.key for column in summary.columns]
 
 
+@pytest.mark.slow
 def test_pictures(tmp_path: Path):
     pytest.importorskip("matplotlib")
     for benchmark, rows in (

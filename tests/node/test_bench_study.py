@@ -45,6 +45,7 @@ def test_several_inner_steps_at_equal_tokens():
     assert {each.config.train.total_steps for each in baselines} == {120}
 
 
+@pytest.mark.slow
 def test_aggregators_are_built_for_as_many_liars_as_there_are():
     found = recipes("robust", aggregator="trimmed_mean", attack="none,alie", byzantine="1,2", partition="iid")
     told = [(each.config.attack.name, each.shape.byzantine, each.config.sync.f) for each in found]
@@ -143,6 +144,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path, content):
     assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_made_again(capsys, tmp_path, monkeypatch):
     out = ("--out", str(tmp_path / "results.jsonl"))
     _, first, _ = run(capsys, *WORDS, *out)
@@ -190,6 +192,7 @@ def test_processes_find_what_one_finds(capsys):
     assert told(together) == told(alone)
 
 
+@pytest.mark.thorough
 def test_a_process_that_dies_is_one_line(capsys, tmp_path, monkeypatch):
     (tmp_path / "deadly_task.py").write_text("import os\n\ndef create():\n    os._exit(9)\n")
     monkeypatch.chdir(tmp_path)
@@ -213,6 +216,7 @@ def test_who_meets_knows_everybody_and_hears_one_and_the_same():
             asked("strategies", {**given, **more, "strategy": "moshpit"}, quick=False).recipes({})
 
 
+@pytest.mark.slow
 def test_no_run_leaves_its_models_behind() -> None:
     """Its nodes refer to each other: they would wait for a collection, which comes by count and not by size."""
     twice = recipes(strategy="tracked_gossip", compressor="q2", seeds="0-1", nodes=3, degree=2)

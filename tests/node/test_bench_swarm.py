@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from sizes import thorough_but
 
 from node.bench.robust import verdict
 from node.bench.swarm import baselines, byzantine_nodes
@@ -32,6 +33,7 @@ def recipe(*sets: str, **given: object) -> RunSpec:
     return found
 
 
+@pytest.mark.slow
 def test_a_round_over_everybody_is_the_exact_mean(digits):
     swarm = Swarm(recipe(), digits)
     alone = [Trainer(digits, swarm.recipe.config.train, Shard(index=index, count=4)) for index in range(4)]
@@ -91,7 +93,7 @@ def test_a_ring_sends_less_than_two_vectors():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SYNC_STRATEGIES.names())
+@pytest.mark.parametrize("name", thorough_but({"tracked_gossip", "moshpit", "gradient"}, SYNC_STRATEGIES.names()))
 def test_every_strategy_learns(name):
     quick = {"compressor": "own", "aggregator": "own", "rounds": 8, "inner_steps": 5}
     row = measure(recipe("train.epsilon=1e-8", strategy=name, **quick))
@@ -137,6 +139,7 @@ def test_what_cannot_be_a_model_is_refused_once_by_everybody():
     assert not row["diverged"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", byzantine_nodes.simulated())
 def test_every_attack_can_be_simulated(name):
     row = measure(recipe(attack=name, byzantine="1", aggregator="trimmed_mean"))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from disk_crashes import failing_disk
+from sizes import thorough_but
 
 from node.training.checkpoint import Checkpoint, CheckpointStore
 
@@ -76,7 +77,8 @@ BEFORE = {
 }
 
 
-@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", thorough_but({1}, [1, 3]))
 @pytest.mark.parametrize(("how", "power"), [("error", True), ("kill", True), ("kill", False)])
 @pytest.mark.parametrize("before", BEFORE, ids=list(BEFORE))
 def test_wherever_a_save_ends_there_is_a_whole_checkpoint(

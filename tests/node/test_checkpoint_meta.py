@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
+from sizes import examples
 
 from gossip.core.limits import MAX_COUNTER
 from node.system.errors import RunError
@@ -244,13 +245,15 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@pytest.mark.slow
+@settings(max_examples=examples(500))
 @given(field=st.sampled_from([*FIELDS, "format", "round", "digest", "meta_digest", "more"]), value=JSON)
 def test_any_value_of_any_field_is_within_bounds_or_an_error(field: str, value: Any) -> None:
     taken(json.dumps({**json.loads(older()), field: value}).encode())
 
 
-@settings(max_examples=500)
+@pytest.mark.slow
+@settings(max_examples=examples(500))
 @given(data=st.data())
 def test_any_mutation_of_a_true_one_is_within_bounds_or_an_error(data: st.DataObject) -> None:
     whole = data.draw(st.sampled_from([TRUE, older()]))
@@ -337,7 +340,8 @@ def test_a_header_that_lies_is_a_checkpoint_error(state: bytes, tmp_path: Path) 
         read(with_state(tmp_path / "round-00000040", state))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_are_tensors_or_an_error(data: st.DataObject, tmp_path: Path) -> None:
     true = save({"trainer.parameters": torch.arange(8.0), "sync.anchor": torch.ones(2, 2)})

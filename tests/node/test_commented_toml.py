@@ -26,6 +26,7 @@ def test_it_is_read_back_to_the_same_configuration(tmp_path, sets: list[str]) ->
     assert tomllib.loads(path.read_text()) == tomllib.loads(config.to_toml())
 
 
+@pytest.mark.slow
 def test_every_key_stands_there_with_its_meaning(capsys) -> None:
     assert main(["config", "show"]) == 0
     lines = capsys.readouterr().out.splitlines()

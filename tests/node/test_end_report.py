@@ -122,6 +122,7 @@ def test_evaluate_takes_a_run_or_a_node(trained, capsys):
     assert "nats per digit (model, round 3)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_export_is_the_model_of_the_summary(trained, tmp_path, capsys):
     plan, outcome = trained
     told = make_report(plan, outcome).summary.swarm.eval_loss_mean_model

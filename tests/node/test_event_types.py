@@ -77,6 +77,7 @@ def test_fields_of_other_releases_are_passed_over_and_missing_ones_have_defaults
     assert (event.closed_by, event.clipped, event.energy_j, event.tokens) == ("", [], {}, 0)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from(sorted({f.name for kind in kinds() for f in fields(kind)})), st.from_type(object))
 )

@@ -56,6 +56,7 @@ def test_a_full_disk_warns_once_and_is_tried_again():
     assert warnings == [said]
 
 
+@pytest.mark.slow
 def test_one_that_is_stuck_holds_nobody_up_and_its_queue_has_an_end():
     admission, warnings = threading.Event(), []
     exporter = Recorder(admission=admission)

@@ -16,7 +16,7 @@ from typed_events import typed
 from node.exporters.base import numbers
 from node.exporters.otel import parts_of
 
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 
 
 def exported(name, folder, events):
@@ -72,6 +72,7 @@ def records(data):
             whole = b""
 
 
+@pytest.mark.thorough
 def test_wandb_keeps_each_round_and_sends_nothing(tmp_path, monkeypatch):
     """With the mode and the address that would call home in its surroundings, and nobody but us there to be called."""
     with listening() as (url, asked):
@@ -95,7 +96,7 @@ def test_wandb_keeps_each_round_and_sends_nothing(tmp_path, monkeypatch):
     assert (run.display_name, run.run_group, run.project) == ("node-0", tmp_path.name, "p2ptrain")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_wandb_writes_down_neither_the_command_line_nor_the_surroundings(tmp_path):
     built("wandb", tmp_path / "see").close()
     (tmp_path / "it" / "node-0").mkdir(parents=True)

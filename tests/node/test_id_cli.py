@@ -37,6 +37,7 @@ def test_new_show_and_export(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert "there is no identity" in mistake(capsys, "id", command, tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_under_a_passphrase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key, right, wrong = tmp_path / "key", passphrase(tmp_path), passphrase(tmp_path, "horse", "wrong")
     made = said(capsys, "id", "new", key)[1].strip()

@@ -85,6 +85,7 @@ def test_the_table_of_events_has_every_event_and_field_and_no_other():
     assert told == vocabulary()
 
 
+@pytest.mark.slow
 def test_every_type_of_event_is_told_somewhere_or_is_one_of_the_networks():
     names = set()
     for path in set((ROOT / "node").rglob("*.py")) - set((ROOT / "node" / "bench").rglob("*.py")):

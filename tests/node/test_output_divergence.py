@@ -35,6 +35,7 @@ def reference(trainer: Trainer, own_d: torch.Tensor, others: list[torch.Tensor])
     return total / len(own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", "byte-lm"])
 def test_it_is_the_kl_of_the_mean(name, tmp_path):
     (tmp_path / "text").write_text("to be or not to be, that is the question\n" * 400)

@@ -95,6 +95,7 @@ def long_state(page: Served, number: int) -> None:
     page.tell(round_event(ROUNDS_TOLD + 1 + number, ts=2000.0))
 
 
+@pytest.mark.slow
 async def test_a_reader_that_does_not_read_is_let_go_of_and_the_others_go_on(monkeypatch):
     monkeypatch.setattr(http1, "STALL_S", 0.3)
     async with served() as page:
@@ -116,6 +117,7 @@ async def test_a_reader_that_does_not_read_is_let_go_of_and_the_others_go_on(mon
         await stream.aclose()
 
 
+@pytest.mark.slow
 async def test_a_reader_that_does_not_read_does_not_hold_the_node_up():
     async with served() as page:
         stream = await frozen(page)

@@ -16,6 +16,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_harness import PATIENCE_S, Listener, Served, ask, listening, served
+from sizes import examples
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -287,7 +288,8 @@ WORDS = [b"GET ", b"/", b" HTTP/1.1", b" HTTP/2.0", b"\r\n", b"Host: localhost\r
 WORDS += [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"5\r\nabcde\r\n"]
 
 
-@settings(max_examples=200)
+@pytest.mark.slow
+@settings(max_examples=examples(200))
 @given(pieces=st.lists(st.sampled_from(WORDS) | st.binary(max_size=20), max_size=12))
 def test_whatever_is_said_ends_in_time_and_is_no_fault_of_ours(pieces: list[bytes]) -> None:
     async def short(scope: Scope, receive: Receive, send: Send) -> None:
@@ -425,6 +427,7 @@ async def scrape(page: Served) -> httpx.Response:
         return await ask(f"{page.url}/metrics", headers={"authorization": f"Bearer {TOKEN}"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", CROWDS.values(), ids=list(CROWDS))
 async def test_a_crowd_without_a_token_keeps_nobody_out(words: bytes) -> None:
     async with served(token=TOKEN) as page, crowd(page, words):
@@ -451,6 +454,7 @@ async def test_a_crowd_of_http_2_is_gone_at_once() -> None:
         assert answered
 
 
+@pytest.mark.slow
 async def test_an_open_page_outlasts_a_crowd() -> None:
     headers = [("Host", "localhost"), ("Authorization", f"Bearer {TOKEN}")]
     async with served(token=TOKEN) as page, await trio.open_tcp_stream("127.0.0.1", page.port) as stream:

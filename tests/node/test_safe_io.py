@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 
+import pytest
 from streams_harness import gone
 from swarm_story import round_event
 from typed_events import typed
@@ -53,6 +54,7 @@ def test_views_and_sinks_fall_silent():
         sink(typed(round_event(2, ts=1.0)))
 
 
+@pytest.mark.slow
 def test_a_process_whose_reader_is_gone_ends_as_it_meant_to():
     for how in ("say", "console"):
         with subprocess.Popen(

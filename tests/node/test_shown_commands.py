@@ -63,6 +63,7 @@ def known(key: str) -> bool:
     return section in sections and ((names := sections[section]) is None or name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_shown_commands_have_arguments_that_there_are(page: Path) -> None:
     found = {command: wrong(command) for command in shown(page.read_text(encoding="utf-8"))}

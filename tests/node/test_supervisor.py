@@ -189,6 +189,7 @@ def test_exit_codes_in_words(code, said):
     assert describe_code(code) == said
 
 
+@pytest.mark.slow
 def test_a_node_stops_when_its_supervisor_is_gone():
     """The child sleeps as a node works: for longer than the test, unless it is interrupted."""
     script = (

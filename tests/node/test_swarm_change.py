@@ -124,6 +124,7 @@ def test_a_round_must_be_named_where_no_node_says_one(tmp_path: Path, capsys: py
     assert "--at-round N" in mistake(capsys, "swarm", "rotate", lab, "--set", "train.clip_norm=2")
 
 
+@pytest.mark.slow
 def test_k_of_n_sign_one_after_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = [
         json.loads(said(capsys, "swarm", "key", tmp_path / name, "--no-passphrase", "--json")[1])["key"]
@@ -167,6 +168,7 @@ def test_a_proposal_is_shown_and_asked_about_before_it_is_signed(
         assert (code == 0, proposal.read_bytes() != before) == (signed, signed)
 
 
+@pytest.mark.slow
 def test_who_can_be_named_to_be_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = founded(tmp_path / "lab")
     lab, folder = made.folder.path, SwarmFolder(tmp_path / "lab")
@@ -248,6 +250,7 @@ def test_a_bare_key_that_others_may_read_signs_nothing(tmp_path: Path, capsys: p
     assert "can be opened by others" in mistake(capsys, "swarm", "revoke", lab.path, "a" * 64)
 
 
+@pytest.mark.slow
 def test_an_invite_in_a_file_and_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lab = founded(tmp_path / "lab").folder.path
     file = tmp_path / "for-carol.txt"

@@ -166,6 +166,7 @@ def test_what_a_log_names_is_bounded():
     assert len(member.exchanges) == logs.MAX_EXCHANGES
 
 
+@pytest.mark.slow
 async def test_it_is_served_as_a_node_s_page_is(tmp_path):
     feed = SwarmFeed([make_run(tmp_path / "run", 2)])
     async with trio.open_nursery() as nursery:

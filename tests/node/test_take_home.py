@@ -18,6 +18,7 @@ import trio.testing
 from safetensors import safe_open
 from safetensors.torch import load_file
 from sim_swarm import swarm
+from sizes import thorough_but
 
 import p2ptrain
 from node.cli import main
@@ -120,7 +121,7 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", thorough_but({"digits", "adapter"}, KINDS))
 def test_the_export_is_the_averaged_model_s_evaluation_to_the_last_bit(
     kind: str, runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,7 +180,7 @@ assert not any(name.split(".")[0] in ("p2ptrain", "node", "gossip") for name in 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["byte-lm", "digits", "my_task", "tied"])
+@pytest.mark.parametrize("kind", thorough_but({"byte-lm"}, ["byte-lm", "digits", "my_task", "tied"]))
 def test_it_loads_in_plain_torch_in_a_fresh_process(
     kind: str, runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +192,7 @@ def test_it_loads_in_plain_torch_in_a_fresh_process(
     assert "All keys matched" in result.stdout
 
 
+@pytest.mark.slow
 def test_the_header_says_what_it_is(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +221,7 @@ def test_tied_and_untrained_ones_are_there_under_all_their_names(runs: Callable[
     assert "cache" not in state
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_names_need_neither_the_task_s_module_nor_its_data(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -250,6 +253,7 @@ def older(run: Path) -> None:
         (checkpoint / "meta.json").write_text(json.dumps(kept))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte-lm", "digits", "my_task"])
 def test_an_older_checkpoint_is_exported_by_building_the_task(
     kind: str, runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -286,6 +290,7 @@ async def test_what_is_not_trained_comes_back_with_a_restart(
     assert p2ptrain.load(tmp_path / "n0")["seen"] == 5 * 3 * 16
 
 
+@pytest.mark.slow
 def test_a_large_frozen_base_is_not_in_every_checkpoint(runs: Callable[[str], Path]) -> None:
     folder = runs("adapter") / "node-0" / "checkpoint" / "round-00000004"
     assert (folder / "state.safetensors").stat().st_size < 100_000
@@ -430,6 +435,7 @@ def test_a_model_that_diverged_is_not_exported(tmp_path: Path, capsys: pytest.Ca
     assert not list(tmp_path.glob("*.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_what_was_there(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples, thorough_but
 
 from p2ptrain import aggregate
 from p2ptrain.aggregate import Rows, columns
@@ -24,6 +25,7 @@ def perform(program: Program, values: tuple[int, ...]) -> list[int]:
     return held[program.n : program.n + program.left]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", range(3, 12))
 def test_networks_leave_the_middle(n: int) -> None:
     """Zeros and ones suffice: minima and maxima commute with every threshold."""
@@ -34,6 +36,7 @@ def test_networks_leave_the_middle(n: int) -> None:
             assert sorted(perform(program, values)) == sorted(values)[f : n - f]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", range(3, 12))
 def test_networks_order_the_ends_and_the_centre(n: int) -> None:
     for f in range(1, (n - 1) // 2 + 1):
@@ -46,7 +49,8 @@ def test_networks_order_the_ends_and_the_centre(n: int) -> None:
             assert [got[rank] for rank in exact] == [sorted(values)[rank] for rank in exact]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@pytest.mark.slow
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(n=st.integers(12, 64), share=st.floats(0.0, 1.0), data=st.data())
 def test_large_networks(n: int, share: float, data: st.DataObject) -> None:
     f = 1 + int(share * ((n - 1) // 2 - 1))
@@ -54,8 +58,12 @@ def test_large_networks(n: int, share: float, data: st.DataObject) -> None:
     assert sorted(perform(middle(n, f), values)) == sorted(values)[f : n - f]
 
 
+NUMBERS = [*range(3, 34), 40, 47, 48, 49, 56, 63, 64]
+"""All that are small, and then those beside powers of two and their sums."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [*range(3, 34), 40, 47, 48, 49, 56, 63, 64])  # all, then beside powers of two and sums
+@pytest.mark.parametrize("n", thorough_but({3, 4, 5, 7, 8, 9, 16, 17, 33, 48}, NUMBERS))
 def test_networks_are_as_small_as_they_should_be(n: int) -> None:
     """Never more than sorting, and for small f about log f comparators a value, where sorting takes log^2 n."""
     sorting = len(ordered(n, (n - 1) // 2, 2 - n % 2).steps)
@@ -206,6 +214,7 @@ def test_gossip_follows_nobody_who_is_lost_even_at_f_0(name: str) -> None:
     torch.testing.assert_close(aggregate.get(name, f=0)(x_nd), expected_d)
 
 
+@pytest.mark.slow
 def test_after_an_error_no_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "threads_for", lambda rows: 2)
     raised, done = threading.Event(), []
@@ -248,7 +257,7 @@ def test_algebraic_connectivity_of_known_graphs() -> None:
     assert honest_connectivity(dumbbell(8), [0]) == pytest.approx(0, abs=1e-9)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 @given(n=st.integers(3, 12), density=st.floats(0.2, 1.0), seed=st.integers(0, 1000), gone=st.integers(0, 2))
 def test_a_vertex_takes_one_from_mu_2_at_most(n: int, density: float, seed: int, gone: int) -> None:
     upper_nn = (torch.rand(n, n, generator=torch.Generator().manual_seed(seed)) < density).double().triu(1)

@@ -7,6 +7,7 @@ import torch
 from aggregator_reference import Array
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples, thorough_but
 
 from p2ptrain import aggregate
 from p2ptrain.aggregate import Aggregator, Weighted
@@ -57,16 +58,18 @@ def whole_numbers(draw: st.DrawFn, name: str) -> tuple[torch.Tensor, int]:
     return x_nd * torch.tensor(scale, dtype=torch.float32), f
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNIQUE)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(data=st.data())
 def test_whole_numbers_of_all_scales(name: str, data: st.DataObject) -> None:
     x_nd, f = data.draw(whole_numbers(name))
     agree(aggregate.get(name, f=f)(x_nd), SLOW[name](as_numpy(x_nd), f), x_nd, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SLOW))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(data=st.data())
 def test_gaussians_of_all_scales(name: str, data: st.DataObject) -> None:
     """Around a mean that is up to a thousand times their spread."""
@@ -90,15 +93,12 @@ def test_liars_rows(name: str, f: int, lie: float) -> None:
     agree(aggregate.get(name, f=f)(x_nd), SLOW[name](as_numpy(x_nd), f), x_nd[:-f])
 
 
-SOME_NUMBERS = {*range(1, 13), 16, 17, 32, 33, 63, 64}
 """All small ones, and those beside a power of two, where the shape of a sorting network changes."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_COLUMN)
-@pytest.mark.parametrize(
-    "n", [n if n in SOME_NUMBERS else pytest.param(n, marks=pytest.mark.thorough) for n in range(1, 65)]
-)
+@pytest.mark.parametrize("n", thorough_but({*range(1, 13), 16, 17, 32, 33, 63, 64}, range(1, 65)))
 def test_every_number_of_vectors_by_column(name: str, n: int) -> None:
     generator = torch.Generator().manual_seed(n)
     for f in sorted({0, 1, 2, n // 5, n // 3, (n - 1) // 2}):
@@ -109,8 +109,9 @@ def test_every_number_of_vectors_by_column(name: str, n: int) -> None:
             agree(aggregate.get(name, f=f)(x_nd), SLOW[name](as_numpy(x_nd), f), x_nd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in sorted(SLOW) if name not in BY_COLUMN])
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 17, 33, 64])
+@pytest.mark.parametrize("n", thorough_but({1, 2, 5, 9, 33}, [1, 2, 3, 4, 5, 9, 17, 33, 64]))
 def test_numbers_of_vectors(name: str, n: int) -> None:
     x_nd = torch.randn(n, 30, generator=torch.Generator().manual_seed(n))
     for f in (0, (n - 3) // 2, (n - 1) // 3, (n - 1) // 2):
@@ -119,13 +120,15 @@ def test_numbers_of_vectors(name: str, n: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(SLOW) - {"caf"}))  # its reference makes a d x d matrix
+@pytest.mark.parametrize(
+    "name", thorough_but({"trimmed_mean", "clipped_gossip"}, sorted(SLOW.keys() - {"caf"}))
+)  # the reference of caf makes a d x d matrix
 def test_several_chunks(name: str) -> None:
     x_nd = torch.randn(9, 40_001, generator=torch.Generator().manual_seed(1)) + 50
     agree(aggregate.get(name, f=2)(x_nd), SLOW[name](as_numpy(x_nd), 2), x_nd, 1e-6)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(n=st.integers(1, 9), seed=st.integers(0, 2**20), whole=st.booleans(), data=st.data())
 def test_mda_finds_a_subset_of_least_diameter(n: int, seed: int, whole: bool, data: st.DataObject) -> None:
     f = data.draw(st.integers(0, (n - 1) // 2))
@@ -163,7 +166,7 @@ def test_mda_at_its_largest() -> None:
     agree(aggregate.get("mda", f=16)(x_nd), as_numpy(x_nd[honest]).mean(axis=0), x_nd)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(n=st.integers(1, 12), d=st.integers(1, 4), seed=st.integers(0, 2**20), size=st.sampled_from([1, 2, 9]))
 def test_geometric_median_has_the_least_sum_of_distances(n: int, d: int, seed: int, size: int) -> None:
     """With ties, on lines, and where the median is an input; there it may not be unique."""
@@ -175,7 +178,7 @@ def test_geometric_median_has_the_least_sum_of_distances(n: int, d: int, seed: i
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(data=st.data())
 def test_weights(name: str, data: st.DataObject) -> None:
     f = data.draw(st.integers(0, 2))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from p2ptrain import attacks
 from p2ptrain.compress import PayloadError
@@ -71,7 +72,7 @@ LAGS = st.lists(st.integers(-2, 5), min_size=ROUNDS, max_size=ROUNDS)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.tuples(LAGS, LAGS, LAGS))
 def test_each_is_measured_from_the_anchor_of_its_models_round(lags: tuple[list[int], ...]) -> None:
     """Update k comes `lag` half rounds after its round was spoken in: before or after some round was closed."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from p2ptrain import aggregate, attacks
 from p2ptrain.attacks import EdgeAttack, HonestGraph, ModelAttack
@@ -41,7 +42,7 @@ def normal(n: int, d: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["sign_flip", "scaled", "ipm", "alie"])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(honest_nd=honest_vectors(), f=st.integers(1, 8))
 def test_equals_its_slow_twin(name: str, honest_nd: torch.Tensor, f: int) -> None:
     expected = getattr(slow, name)(honest_nd.tolist(), f)
@@ -62,7 +63,7 @@ def test_options_are_the_factors() -> None:
     assert attacks.get("scaled", times=2.0)(honest_nd, 1).tolist() == [[-8.0, -16.0]]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(honest_nd=honest_vectors(largest_n=20), f=st.integers(1, 8))
 def test_scaled_liars_undo_the_honest_in_a_mean(honest_nd: torch.Tensor, f: int) -> None:
     with_lies_d = torch.cat([honest_nd, attacks.get("scaled")(honest_nd, f)]).double().sum(dim=0)
@@ -96,6 +97,7 @@ LINES: dict[str, tuple[str, Callable[[slow.Rows, float], slow.Vector]]] = {
 on_each_line = pytest.mark.parametrize("searched", LINES)
 
 
+@pytest.mark.slow
 @on_each_line
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("n", "f", "seed"), [(7, 2, 0), (9, 3, 1), (5, 1, 2)])
@@ -114,7 +116,7 @@ def test_the_line_search_moves_the_defence_further_than_the_fixed_factor(
 
 
 @on_each_line
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(honest_nd=honest_vectors(largest_n=9, largest_d=3), f=st.integers(1, 3))
 def test_the_line_search_is_never_worse_and_stays_on_its_line(searched: str, honest_nd: torch.Tensor, f: int) -> None:
     assume(honest_nd.shape[0] > f)
@@ -144,6 +146,7 @@ def aggregators(f: int) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @on_each_line
 @pytest.mark.parametrize("name", aggregators(f=2))
 def test_no_aggregator_is_moved_less_than_by_the_fixed_factor(searched: str, name: str) -> None:
@@ -198,7 +201,7 @@ def test_a_defence_that_gives_nan_counts_as_unmoved() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(honest_nd=honest_vectors(), f=st.integers(1, 3))
 def test_mimic_copies_one_who_stands_furthest_out(honest_nd: torch.Tensor, f: int) -> None:
     lie_fd = attacks.get("mimic", target="furthest")(honest_nd, f)
@@ -284,7 +287,7 @@ def graphs(draw: st.DrawFn) -> tuple[torch.Tensor, HonestGraph]:
     return x_hd, HonestGraph(weight_hh=weight_hh + weight_hh.T, liar_weight_h=liars_h.clamp_min(0.05) * (liars_h > 0))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(graphs(), st.sampled_from([0.5, 1.5]))
 def test_dissensus_equals_its_slow_twin(drawn: tuple[torch.Tensor, HonestGraph], eps: float) -> None:
     x_hd, graph = drawn
@@ -293,7 +296,7 @@ def test_dissensus_equals_its_slow_twin(drawn: tuple[torch.Tensor, HonestGraph],
     assert torch.allclose(told_hd.double(), torch.tensor(expected, dtype=torch.float64), atol=1e-3 * size(x_hd))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(graphs(), st.sampled_from([0.5, 1.5]))
 def test_spectral_equals_its_slow_twin(drawn: tuple[torch.Tensor, HonestGraph], eps: float) -> None:
     x_hd, graph = drawn

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from p2ptrain.compress.topk_select import largest_places
 
@@ -29,7 +30,7 @@ def gaussian(rows: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     rows=st.integers(1, 5),
     width=st.sampled_from(WIDTHS),
@@ -46,6 +47,7 @@ def test_random_rows(rows: int, width: int, share: float, levels: int | None, ze
     assert_largest(x_rw, max(1, round(share * width)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [33, 64, 300, 410])
 @pytest.mark.parametrize("factor", [100.0, 0.01, 0.0])
 @pytest.mark.parametrize("part", ["sample", "beginning", "one row"])

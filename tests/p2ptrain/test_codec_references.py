@@ -11,6 +11,7 @@ import torch
 from codec_inputs import finite_vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from p2ptrain import compress
 from p2ptrain.compress import Compressor, PayloadError
@@ -37,8 +38,9 @@ def sent(codec: Compressor, x_d: torch.Tensor) -> list[float]:
 # Decoding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(x_d=finite_vectors())
 def test_decode_gives_the_slow_readers_bits(variant: str, x_d: torch.Tensor) -> None:
     name, options = VARIANTS[variant]
@@ -47,7 +49,7 @@ def test_decode_gives_the_slow_readers_bits(variant: str, x_d: torch.Tensor) -> 
 
 
 @pytest.mark.parametrize("name", ["int8", "int4", "q2", "sign1", "topk"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data(), numel=st.sampled_from([1, 7, 300, 1500]))
 def test_decode_of_overwritten_bytes_gives_the_slow_readers_bits(name: str, data: st.DataObject, numel: int) -> None:
     """Also of codes that no encoder makes."""
@@ -74,14 +76,14 @@ def assert_close(got: Sequence[float], want: Sequence[float]) -> None:
         assert math.isclose(mine, reference, rel_tol=1e-5, abs_tol=2 * DENORMAL)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(x_d=finite_vectors())
 def test_none_is_exact(x_d: torch.Tensor) -> None:
     assert sent(compress.get("none"), x_d) == x_d.tolist()
 
 
 @pytest.mark.parametrize(("name", "writer"), [("fp16", slow.write_fp16), ("bf16", slow.write_bf16)])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(x_d=finite_vectors())
 def test_halves_round_to_nearest(
     name: str, writer: Callable[[Sequence[float]], list[float]], x_d: torch.Tensor
@@ -89,14 +91,14 @@ def test_halves_round_to_nearest(
     assert sent(compress.get(name), x_d) == writer(x_d.tolist())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(x_d=finite_vectors())
 def test_int8_is_as_near_as_the_reference(x_d: torch.Tensor) -> None:
     assert_as_near(sent(compress.get("int8"), x_d), slow.write_int8(x_d.tolist()), x_d)
 
 
 @pytest.mark.parametrize(("number", "format"), [(0, "nf4"), (1, "uniform"), (2, "e3m0")])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(x_d=finite_vectors())
 def test_int4_is_as_near_as_the_reference(number: int, format: str, x_d: torch.Tensor) -> None:
     codec = compress.get("int4", format=format)
@@ -104,13 +106,13 @@ def test_int4_is_as_near_as_the_reference(number: int, format: str, x_d: torch.T
     assert_as_near(sent(codec, x_d), slow.write_int4(x_d.tolist(), slow.INT4_LEVELS[number]), x_d)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(x_d=finite_vectors())
 def test_sign1_is_the_reference(x_d: torch.Tensor) -> None:
     assert_close(sent(compress.get("sign1"), x_d), slow.write_sign1(x_d.tolist()))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(x_d=finite_vectors())
 def test_q2_is_the_reference(x_d: torch.Tensor) -> None:
     got, want = sent(compress.get("q2"), x_d), slow.write_q2(x_d.tolist())
@@ -120,7 +122,7 @@ def test_q2_is_the_reference(x_d: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1 / 64, 0.6])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(x_d=finite_vectors())
 def test_topk_keeps_what_the_reference_keeps(ratio: float, x_d: torch.Tensor) -> None:
     got, want = sent(compress.get("topk", ratio=ratio), x_d), slow.write_topk(x_d.tolist(), round(ratio * 4096))

@@ -13,6 +13,8 @@ from p2ptrain.compress import PayloadError
 from p2ptrain.compress.blocks import BLOCK, SCALE_BYTES
 from p2ptrain.compress.q2 import THRESHOLD
 
+pytestmark = pytest.mark.slow  # compiling takes a while
+
 pytest.importorskip("numba", reason="the extra 'fast' is not installed")
 Q2 = compress.get("q2")
 SIZES = [1, 3, 4, 1023, BLOCK, BLOCK + 1, 5 * BLOCK + 6]

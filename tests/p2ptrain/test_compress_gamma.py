@@ -40,11 +40,11 @@ def distance(
     ("name", "options", "rounds"),
     [
         ("q2", {}, 40),
-        ("sign1", {}, 50),
+        pytest.param("sign1", {}, 50, marks=pytest.mark.thorough),
         ("topk", {}, 80),
-        ("topk", {"ratio": 1 / 32}, 120),
-        ("topk", {"ratio": 1 / 128}, 150),
-        ("powersgd", {"rank": 8}, 60),
+        pytest.param("topk", {"ratio": 1 / 32}, 120, marks=pytest.mark.thorough),
+        pytest.param("topk", {"ratio": 1 / 128}, 150, marks=pytest.mark.thorough),
+        pytest.param("powersgd", {"rank": 8}, 60, marks=pytest.mark.thorough),
     ],
 )
 def test_neither_half_nor_twice_the_step_is_much_better(name: str, options: dict[str, float], rounds: int) -> None:
@@ -54,6 +54,7 @@ def test_neither_half_nor_twice_the_step_is_much_better(name: str, options: dict
     assert at < 1.1 * min(half, twice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "rounds"),
     [("q2", {}, 40), ("sign1", {}, 60), ("topk", {}, 80), ("topk", {"ratio": 1 / 32}, 120)],
@@ -66,6 +67,7 @@ def test_what_all_learn_alike_does_not_drive_them_apart(name: str, options: dict
     assert at < 1.5 * half
 
 
+@pytest.mark.slow
 def test_random_k_may_step_once_over_its_groups() -> None:
     """Not by the contraction: an estimate stands still for `every` rounds, and so many steps must not overshoot."""
     at, four_times = (

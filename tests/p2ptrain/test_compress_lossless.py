@@ -9,6 +9,7 @@ import torch
 from compress_readers import read_int8, read_lossless
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 from vectors import vector
 
 from p2ptrain import compress
@@ -38,7 +39,7 @@ def deflated(plain: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("inner", INNER)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(numel=st.integers(1, 10_000), scale=st.sampled_from([0.0, 1e-40, 1.0, 1e37]))
 def test_nothing_is_lost(inner: str, numel: int, scale: float) -> None:
     x_d = vector(numel) * scale
@@ -58,7 +59,7 @@ def test_it_pays_where_it_says(inner: str, ratio: float) -> None:
     assert len(compress.get(f"lossless+{inner}").encode(x_d)) <= ratio * len(compress.get(inner).encode(x_d))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(numel=st.integers(1, 9000), ratio=st.sampled_from([1 / 4096, 1 / 300, 0.03, 0.5, 1.0]), zeros=st.booleans())
 def test_decoding_agrees_with_the_slow_reader(numel: int, ratio: float, zeros: bool) -> None:
     x_d = vector(numel)
@@ -71,7 +72,7 @@ def test_decoding_agrees_with_the_slow_reader(numel: int, ratio: float, zeros: b
         torch.testing.assert_close(codec.decode(payload, numel).double(), slow_d, atol=1e-12, rtol=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     numel=st.integers(1, 10_000),
     ratio=st.floats(1e-4, 1),
@@ -93,6 +94,7 @@ def test_slow_reader_sees_forms_zero_and_one_alike() -> None:
         assert read_lossless(payload, 3000, read_int8) == read_int8(inner, 3000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [1, 2])
 def test_a_bomb_is_never_inflated(form: int) -> None:
     bomb = bytes([form]) + deflated(bytes(200_000_000))
@@ -143,7 +145,7 @@ def test_gaps_are_topks_alone() -> None:
     assert refused.value.reason == "malformed"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(plain=st.binary(max_size=200), numel=st.integers(1, 200), form=st.integers(1, 2))
 def test_any_deflated_bytes_decode_or_are_refused(plain: bytes, numel: int, form: int) -> None:
     assert refusal(bytes([form]) + deflated(plain), numel) in {"", "wrong_shape", "malformed", "nonfinite"}

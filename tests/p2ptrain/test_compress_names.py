@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 from vectors import vector
 
 from p2ptrain import compress
@@ -22,6 +23,7 @@ PAIRS = [f"{stage}+{base}" for stage in STAGES for base in BASES]
 TRIPLES = [f"{a}+{b}+{base}" for a, b in itertools.permutations(STAGES, 2) for base in ("int8", "topk")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PAIRS, *TRIPLES])
 def test_every_composition_reads_itself_by_name_alone(name: str) -> None:
     codec = compress.get(name)
@@ -48,13 +50,13 @@ def test_every_composition_reads_itself_by_name_alone(name: str) -> None:
     assert refused.value.reason == "nonfinite"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(name=st.sampled_from([*PAIRS, *TRIPLES]), junk=st.binary(max_size=400), numel=st.integers(1, 300))
 def test_compositions_read_or_refuse_any_bytes(name: str, junk: bytes, numel: int) -> None:
     assert_reads_or_refuses(compress.get(name), junk, numel)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(name=st.sampled_from([*PAIRS, *TRIPLES]), numel=st.integers(1, 2000), data=st.data())
 def test_compositions_read_or_refuse_spoiled_payloads(name: str, numel: int, data: st.DataObject) -> None:
     codec = compress.get(name)
@@ -147,7 +149,8 @@ def test_check_knows_what_get_knows() -> None:
         compress.check(name)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(300), deadline=None)
 @given(name=st.lists(st.sampled_from([*STAGES, *BASES, "", "x"]), min_size=1, max_size=6).map("+".join))
 def test_any_name_builds_or_is_unknown(name: str) -> None:
     try:

@@ -9,6 +9,7 @@ from codec_inputs import lost
 from compress_readers import read_powersgd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 from vectors import vector
 
 from p2ptrain import compress
@@ -22,7 +23,7 @@ def low_rank(rows: int, columns: int, rank: int) -> torch.Tensor:
     return (vector(rows * rank).view(rows, rank) @ vector(rank * columns, seed=1).view(rank, columns)).reshape(-1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     numel=st.integers(1, 900),
     rank=st.integers(1, 8),
@@ -38,7 +39,7 @@ def test_decoding_agrees_with_the_slow_reader(numel: int, rank: int, columns: in
     torch.testing.assert_close(decoded_d.double(), slow_d, atol=3e-6 * magnitude, rtol=1e-6)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=60),
     rank=st.sampled_from([1, 2, 4, 32]),

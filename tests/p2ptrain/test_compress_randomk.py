@@ -8,6 +8,7 @@ from compress_readers import read_int8, read_randomk, splitmix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_codecs import read_none
+from sizes import examples
 from vectors import vector
 
 from p2ptrain import compress
@@ -48,7 +49,8 @@ def test_bounded_draws_and_signs_come_from_the_high_bits(seed: int, bound: int) 
     assert signs(seed, 20).tolist() == [-1.0 if draw >> 63 else 1.0 for draw in splitmix(seed, 20)]
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=examples(60), deadline=None)
 @given(
     numel=st.integers(1, 400),
     every=st.sampled_from([1, 2, 3, 16, 100, 65535]),
@@ -82,6 +84,7 @@ def test_in_every_turns_each_parameter_travels_once(numel: int, every: int) -> N
         assert (times_d[whole:] >= 1).all()
 
 
+@pytest.mark.slow
 def test_places_are_uniform_and_change_with_the_seed() -> None:
     firsts = []
     for seed in range(300):

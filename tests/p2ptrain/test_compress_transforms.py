@@ -13,6 +13,7 @@ from compress_readers import cut, read_demo, read_int8, read_rotated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_codecs import read_none
+from sizes import examples
 from vectors import vector
 
 from p2ptrain import compress
@@ -26,7 +27,7 @@ both = pytest.mark.parametrize("stage", READERS)
 
 @pytest.mark.slow
 @both
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     numel=st.integers(1, 1500), seed=st.integers(0, 2**31), magnitude=st.sampled_from([1e-30, 1e-3, 1.0, 1e30, 3e38])
 )
@@ -47,7 +48,7 @@ def test_turning_there_and_back_is_as_exact_as_fp32(stage: str, numel: int) -> N
 
 
 @both
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=64),
     inner=st.sampled_from(["int8", "q2", "sign1", "topk", "none"]),
@@ -100,7 +101,7 @@ def test_what_the_rotation_mends() -> None:
         assert lost(compress.get(inner), x_d) > times * lost(compress.get(f"rotated+{inner}"), x_d)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(spikes=st.lists(st.floats(-8, 8).filter(lambda v: abs(v) > 0.01), min_size=1, max_size=6))
 def test_rotated_signs_lose_at_most_half_on_average_over_seeds(spikes: list[float]) -> None:
     x_d = torch.zeros(1024)

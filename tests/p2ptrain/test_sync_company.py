@@ -48,6 +48,7 @@ def test_the_seed_is_the_models_own() -> None:
     assert draws[0] != draws[1]
 
 
+@pytest.mark.slow
 def test_a_member_that_only_some_know_disturbs_few() -> None:
     """Of twelve, those who know the thirteenth and those who do not choose alike, but for three of them on average;
     the neighbours in a shuffled list, taken two by two, would all be others behind the place of the thirteenth."""

@@ -233,14 +233,15 @@ def disagreement(rounds: int, **options: Any) -> float:
     return float((stacked - stacked.mean(0)).square().mean().sqrt())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "together"),
     [
-        ({"compressor": "int4"}, True),
-        ({"compressor": "int4", "format": "e3m0"}, True),
+        pytest.param({"compressor": "int4"}, True, marks=pytest.mark.thorough),
+        pytest.param({"compressor": "int4", "format": "e3m0"}, True, marks=pytest.mark.thorough),
         ({"compressor": "q2", "alpha": 0.5}, True),
         ({"compressor": "q2", "alpha": 0.9}, False),
-        ({"compressor": "sign1", "alpha": 0.9}, False),
+        pytest.param({"compressor": "sign1", "alpha": 0.9}, False, marks=pytest.mark.thorough),
     ],
 )
 def test_what_momentum_makes_of_what_a_codec_loses(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples
 
 from gossip.core.limits import CHUNK_BYTES
 from p2ptrain import compress
@@ -24,8 +25,9 @@ def test_a_part_is_counted_in_the_chunks_of_the_network() -> None:
     assert PART_BYTES == CHUNK_BYTES
 
 
+@pytest.mark.slow
 @every_packer
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(chunks=st.floats(0, 4), cut=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 def test_a_run_of_chunks_says_what_the_whole_says_there(name: str, chunks: float, cut: tuple[float, float]) -> None:
     numel = max(1, round(chunks * PART_BYTES / LARGEST[name]))

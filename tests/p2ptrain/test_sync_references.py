@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples, thorough_but
 from sync_reference import ReferenceOuter, ReferenceSparse, ReferenceSwarm, Vector, fragment, grid_groups, matching
 
 from p2ptrain import compress
@@ -82,8 +83,8 @@ OUTERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", sorted(OUTERS))
-@pytest.mark.parametrize("codec", ["none", "int4"])
-@settings(max_examples=4, deadline=None)
+@pytest.mark.parametrize("codec", thorough_but({"int4"}, ["none", "int4"]))
+@settings(max_examples=examples(4), deadline=None)
 @given(members=st.integers(1, 7), numel=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_whole_models(strategy: str, codec: str, members: int, numel: int, seed: int) -> None:
     codec = "int8" if codec == "int4" and SYNC_STRATEGIES.get(strategy).averager == ALLREDUCE else codec
@@ -103,8 +104,9 @@ def test_whole_models(strategy: str, codec: str, members: int, numel: int, seed:
         swarm.compare(reference.theta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "q2"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(members=st.integers(1, 5), numel=st.integers(4, 60), count=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
 def test_streaming(codec: str, members: int, numel: int, count: int, seed: int) -> None:
     options = {"fragments": count, "mixing": 0.5, "compressor": codec}
@@ -130,7 +132,7 @@ def test_streaming(codec: str, members: int, numel: int, count: int, seed: int) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "topk", "q2"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(members=st.integers(2, 7), numel=st.integers(1, 60), decay=st.floats(0, 1), seed=st.integers(0, 2**32 - 1))
 def test_sparse_loco(codec: str, members: int, numel: int, decay: float, seed: int) -> None:
     swarm = Swarm(members, numel, seed, strategy="sparse_loco", compressor=codec, decay=decay)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import examples, thorough_but
 
 from p2ptrain import drift
 
@@ -66,7 +67,7 @@ def same_paths(swarm, path):
         np.testing.assert_allclose(swarm.round(), expected, rtol=1e-8, atol=1e-8)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(sizes, st.integers(1, 7), st.floats(0.001, 0.1), st.floats(0, 2))
 def test_fedprox_is_fedprox(size, steps, rate, mu):
     nodes, seed = size
@@ -75,7 +76,7 @@ def test_fedprox_is_fedprox(size, steps, rate, mu):
     same_paths(Swarm("fedprox", grads, mean_of_all(nodes), rate=rate, steps=steps, strength=mu), path)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(sizes, st.integers(1, 7), st.floats(0.001, 0.05))
 def test_scaffold_is_scaffold_with_a_server(size, steps, rate):
     nodes, seed = size
@@ -84,7 +85,7 @@ def test_scaffold_is_scaffold_with_a_server(size, steps, rate):
     same_paths(Swarm("scaffold", grads, mean_of_all(nodes), rate=rate, steps=steps, strength=1.0), path)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.tuples(st.integers(3, 8), st.integers(0, 50)), st.floats(0.001, 0.05))
 def test_scaffold_of_one_step_a_round_on_a_graph_is_d_squared(size, rate):
     nodes, seed = size
@@ -94,7 +95,7 @@ def test_scaffold_of_one_step_a_round_on_a_graph_is_d_squared(size, rate):
     same_paths(Swarm("scaffold", grads, w, rate=rate, steps=1, strength=1.0), path)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.tuples(st.integers(3, 6), st.integers(0, 50)), st.integers(1, 5), st.floats(0.001, 0.02), st.floats(0, 0.9))
 def test_qgm_is_qgm(size, steps, rate, beta):
     nodes, seed = size
@@ -115,7 +116,7 @@ class Heavy:
         return self.u.copy()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(sizes, st.floats(0.001, 0.03), st.floats(0, 0.95))
 def test_momentum_tracking_is_the_papers_where_averaging_is_exact(size, rate, beta):
     nodes, seed = size
@@ -126,7 +127,7 @@ def test_momentum_tracking_is_the_papers_where_averaging_is_exact(size, rate, be
     same_paths(Swarm("momentum_tracking", heavy, w, rate=rate, steps=1, strength=1.0), path)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.tuples(st.integers(3, 8), st.integers(0, 50)), st.floats(0.001, 0.02), st.floats(0, 0.95))
 def test_momentum_tracking_on_a_graph_is_d_squared_of_momentum(size, rate, beta):
     nodes, seed = size
@@ -137,9 +138,13 @@ def test_momentum_tracking_on_a_graph_is_d_squared_of_momentum(size, rate, beta)
     same_paths(Swarm("momentum_tracking", heavy, w, rate=rate, steps=1, strength=1.0), path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "steps", "late", "strength"),  # exact averaging at every step has no drift
-    [(0.5, 1, 0, 1.0), (0.5, 10, 0, 0.5), (0.5, 10, 10, 0.5), (None, 10, 0, 0.5), (None, 10, 10, 0.5)],
+    thorough_but(
+        {(0.5, 1, 0, 1.0), (0.5, 10, 10, 0.5)},
+        [(0.5, 1, 0, 1.0), (0.5, 10, 0, 0.5), (0.5, 10, 10, 0.5), (None, 10, 0, 0.5), (None, 10, 10, 0.5)],
+    ),
 )
 def test_momentum_stops_short_on_unlike_data_and_tracked_it_does_not(own, steps, late, strength):
     grads, optimum = references.quadratics(5, D, seed=3)
@@ -166,6 +171,7 @@ def distance_after(name, rounds, *, strength=None, late=0, nodes=5, own=None):
     return float(np.linalg.norm(anchors.mean(axis=0) - optimum))
 
 
+@pytest.mark.slow
 def test_local_steps_on_unlike_data_stop_short_and_scaffold_does_not():
     plain = distance_after("none", 300)
     assert plain > 0.05
@@ -175,7 +181,8 @@ def test_local_steps_on_unlike_data_stop_short_and_scaffold_does_not():
     assert distance_after("scaffold", 600, own=0.5) < 1e-6  # on a ring, too
 
 
-@pytest.mark.parametrize("late", [1, 5, 10])
+@pytest.mark.slow
+@pytest.mark.parametrize("late", thorough_but({5}, [1, 5, 10]))
 def test_scaffold_with_its_default_stands_rounds_that_close_late(late):
     assert distance_after("scaffold", 600, late=late) < 1e-6
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inner_problem import Problem
+from sizes import examples
 from torch import nn
 
 from p2ptrain import inner
@@ -60,7 +61,7 @@ def test_schedule_free(shapes, rates, betas, decay, seed):
     follow(problem, inner.get("schedule_free", **options), rates, expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 4), st.booleans(), st.floats(0, 0.95), seeds)
 def test_muon_moves_matrices_by_their_orthogonalized_momentum(rows, columns, steps, nesterov, momentum, seed):
     """torch iterates in bf16, of 8 bits: a few percent of the move's length, 7.5 in a case that was drawn once."""

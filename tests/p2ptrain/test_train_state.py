@@ -41,6 +41,7 @@ def live(node, rounds=1, late=2, seed=0):
     return [*losses, node.step()]
 
 
+@pytest.mark.slow
 @every_inner
 @every_drift
 def test_a_resumed_run_is_the_uninterrupted_one(optimizer, correction):
@@ -66,6 +67,7 @@ def test_a_state_is_a_copy(optimizer):
     assert all(torch.equal(state[name], kept[name]) for name in state)
 
 
+@pytest.mark.slow
 @every_inner
 @every_drift
 def test_training_learns_through_closed_rounds(optimizer, correction):

@@ -281,6 +281,7 @@ def test_bf16_on_request_keeps_fp32_weights():
     assert node.flat.data_d.dtype == torch.float32
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_initial_models_are_the_same_on_every_type_of_cpu(tmp_path):
     """Members refuse who begins elsewhere, and torch's fp32 draws depend on the instructions that a CPU has."""

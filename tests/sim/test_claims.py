@@ -64,6 +64,7 @@ async def running(members: Swarm, count: int, settings: dict[str, Any]) -> list[
     return nodes
 
 
+@pytest.mark.thorough
 async def test_a_newcomer_whose_first_neighbour_lies_joins_the_honest(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 from sim_swarm import swarm
@@ -11,6 +12,7 @@ from gossip.core.errors import Reason
 NODES, ROUNDS, ROUND_S = 5, 16, 0.25
 
 
+@pytest.mark.thorough
 async def test_a_signed_flood_is_charged_banned_and_holds_up_no_round(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

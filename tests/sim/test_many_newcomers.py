@@ -56,6 +56,7 @@ async def test_of_many_newcomers_those_beside_several_members_join_and_the_rest_
                 it.stop.set()
 
 
+@pytest.mark.thorough
 async def test_two_that_were_away_together_do_not_wait_for_each_other(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

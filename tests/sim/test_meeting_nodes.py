@@ -48,7 +48,11 @@ def check_quiet(members: Swarm) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "sizes", "each"),
-    [("moshpit", [4, 2], (2 * 3 / 4 + 1) / 2), ("noloco", [2, 2], 1.0), ("tracked_gossip", [8, 8], 7.0)],
+    [
+        ("moshpit", [4, 2], (2 * 3 / 4 + 1) / 2),
+        pytest.param("noloco", [2, 2], 1.0, marks=pytest.mark.thorough),
+        pytest.param("tracked_gossip", [8, 8], 7.0, marks=pytest.mark.thorough),
+    ],
 )
 async def test_eight_nodes_learn_and_send_their_groups_bytes_only(
     strategy: str, sizes: list[int], each: float, tmp_path: Path, autojump_clock: trio.testing.MockClock
@@ -109,6 +113,7 @@ async def test_a_dead_member_costs_its_groups_a_few_rounds(
         assert spread(nodes[:4]) < 0.4
 
 
+@pytest.mark.thorough
 async def test_a_late_joiner_takes_model_and_round_and_meets(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -130,7 +135,10 @@ async def test_a_late_joiner_takes_model_and_round_and_meets(
         assert not late.node.strategy.state_dict().keys() - {"anchor"}
 
 
-@pytest.mark.parametrize(("away", "rejoins"), [(8, True), pytest.param(0, False, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("away", "rejoins"),
+    [pytest.param(8, True, marks=pytest.mark.thorough), pytest.param(0, False, marks=pytest.mark.soak)],
+)
 async def test_a_killed_node_comes_back(
     away: int, rejoins: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -114,6 +114,7 @@ async def test_where_members_meet_it_takes_their_whole_models(
     assert watcher.eval_loss < watcher.node.journal.first["eval_loss"]
 
 
+@pytest.mark.thorough
 async def test_it_stops_goes_on_and_is_cut_when_it_is_revoked(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from sim_swarm import Member, Swarm, swarm
@@ -63,6 +64,7 @@ async def test_one_that_is_revoked_is_told_by_whom_and_stops(
     )
 
 
+@pytest.mark.thorough
 async def test_one_that_was_away_is_told_when_it_comes_back(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -84,6 +86,7 @@ async def test_one_that_was_away_is_told_when_it_comes_back(
     assert "was revoked by admin" in str(back.error)
 
 
+@pytest.mark.thorough
 async def test_a_newcomer_by_a_used_up_invite_stops_and_says_so(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

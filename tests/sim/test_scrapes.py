@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 from scraped import Scraped, parsed, reachability_in
@@ -55,6 +56,7 @@ async def test_who_was_dialled_is_reachable_and_every_pull_is_timed(
             assert depths(member) == {}
 
 
+@pytest.mark.thorough
 async def test_a_stalled_consumer_shows_as_updates_that_wait(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

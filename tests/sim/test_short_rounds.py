@@ -88,6 +88,7 @@ def spread(nodes: list[Member]) -> float:
     return float((models - models.mean(0)).square().sum(1).mean().sqrt())
 
 
+@pytest.mark.thorough
 def test_six_nodes_hear_each_other_though_an_exchange_outlasts_a_phase() -> None:
     rounds = 25
     nodes = play(6, rounds=rounds)
@@ -153,6 +154,7 @@ def test_neighbours_that_die_cost_a_few_deadlines() -> None:
         assert column(node, "round")[-1] == 40
 
 
+@pytest.mark.thorough
 def test_one_of_two_that_is_stopped_does_not_stop_the_other() -> None:
     back_at: list[float] = []
 

@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 from sim_swarm import Member, Swarm, swarm
@@ -76,6 +77,7 @@ async def test_a_slow_link_gets_coarser_updates_and_finer_ones_when_it_recovers(
         _hold_each_other(nodes)
 
 
+@pytest.mark.thorough
 async def test_one_slow_neighbour_makes_nobodys_updates_coarser_but_its_own(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

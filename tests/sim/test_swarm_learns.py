@@ -37,6 +37,7 @@ async def test_four_nodes_learn_one_model(tmp_path: Path, autojump_clock: trio.t
         assert spread(members) < 0.2, "without averaging it is 0.8"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_models(tmp_path: Path) -> None:
     def run(folder: Path) -> list[torch.Tensor]:
         async def main() -> list[torch.Tensor]:
@@ -108,6 +109,7 @@ async def test_a_killed_node_resumes_and_catches_up(tmp_path: Path, autojump_clo
         assert not any(member.told("equivocation") for member in members.members.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_a_short_absence_needs_no_new_model(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
@@ -147,6 +149,7 @@ async def test_a_stopped_node_holds_nobody_up_and_catches_up(
         assert stopped.eval_loss < 1.05 * members.members["n0"].eval_loss
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_the_slow_do_less_a_round_and_keep_up(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
@@ -179,6 +182,7 @@ async def test_a_checkpoint_cut_in_half_is_passed_over(tmp_path: Path, autojump_
         assert again.told("round")[-1]["round"] == 8
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [0.5])
 async def test_lost_announcements_cost_time_not_members(
@@ -212,6 +216,7 @@ async def test_an_interrupted_node_writes_a_checkpoint_and_goes_on_from_it(
         assert [fields["round"] for fields in again.told("round")] == list(range(6, 13))
 
 
+@pytest.mark.slow
 async def test_nodes_that_know_nothing_of_each_other_draw_different_data(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -223,6 +228,7 @@ async def test_nodes_that_know_nothing_of_each_other_draw_different_data(
         await members.finished()
 
 
+@pytest.mark.slow
 async def test_a_swarm_too_small_for_f_says_so(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         for number in range(2):
@@ -235,6 +241,7 @@ async def test_a_swarm_too_small_for_f_says_so(tmp_path: Path, autojump_clock: t
             assert member.told("round")[-1]["robust_margin"] == -1
 
 
+@pytest.mark.slow
 async def test_a_healthy_start_has_no_warning_of_too_few_members(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -249,6 +256,7 @@ async def test_a_healthy_start_has_no_warning_of_too_few_members(
             assert not [it for it in member.told("warning") if "f = 1" in it["message"]]
 
 
+@pytest.mark.slow
 async def test_a_lost_neighbours_estimate_is_freed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         for number in range(3):
@@ -259,6 +267,7 @@ async def test_a_lost_neighbours_estimate_is_freed(tmp_path: Path, autojump_cloc
         assert len(members.members["n0"].node.strategy.estimates) <= 1
 
 
+@pytest.mark.slow
 async def test_a_plain_mean_promises_nothing_and_says_so(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -271,6 +280,7 @@ async def test_a_plain_mean_promises_nothing_and_says_so(
             assert {fields["robust_margin"] for fields in member.told("round")} == {-1}
 
 
+@pytest.mark.thorough
 async def test_a_joiner_whose_only_donor_dies_trains_on_its_own(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -321,6 +331,7 @@ async def test_no_more_is_pulled_than_the_model_can_need(
         await members.finished()
 
 
+@pytest.mark.slow
 async def test_who_waits_for_others_says_so_at_once_and_goes_on_saying_it(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -92,6 +92,7 @@ def test_auto_takes_as_few_steps_as_the_link_hides_and_learns_more_from_as_many(
     assert min(told(auto, "utilization")) > min(told(fixed, "utilization")) - 0.01
 
 
+@pytest.mark.thorough
 def test_auto_keeps_machines_of_unlike_speed_together() -> None:
     auto = play("auto", (0.05, 0.05, 0.05, 0.2), rounds=24, inner_steps=8)
     for fast in auto[:-1]:
