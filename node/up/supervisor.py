@@ -22,13 +22,20 @@ from node.events.event_types import Died, Event, Finished, Started, WarningEvent
 from node.events.liveness import HEARTBEAT_S, judge, look, words
 from node.events.log import event_in
 from node.events.progress import NodeProgress
+from node.system import text
 from node.system.errors import EXIT_INTERRUPTED, RunError, describe_code
 from node.system.run_dir import CONFIG, STDERR, TARGETS, make_dir, write_atomic
 from node.top.prometheus_sd import entry, to_text
 from node.up.plan import NodePlan, Plan
 
 STOP_GRACE_S = 4.5
-"""From SIGINT to SIGKILL: the promise is that Ctrl-C ends everything within five seconds."""
+"""The least from SIGINT to SIGKILL: Ctrl-C ends everything within five seconds, where no checkpoint takes longer."""
+CHECKPOINT_BYTES_PER_PARAMETER = 20
+"""As training/checkpoint_room.py has measured it; importing that would import torch."""
+SLOW_DISK_BYTES_PER_S = 50e6
+"""What all nodes together write at least: a hard disk that does other things too. Chosen."""
+GOODBYE_S = 1.0
+"""For goodbyes and closing connections, beside the checkpoint."""
 LEAVE_GRACE_S = 30.0
 """A node that said it is finished, and its linger time is over, is killed when it still has not left after this."""
 MAX_LINE_BYTES = 1 << 20
@@ -60,6 +67,17 @@ class NodeProcess:
     def running(self) -> bool:
         """Return whether there is a process to be signalled."""
         return self.process is not None and self.process.returncode is None
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Return how large its checkpoint is; 0 while it has not said how large its model is."""
+        return CHECKPOINT_BYTES_PER_PARAMETER * self.progress.parameters
+
+    @property
+    def step_s(self) -> float:
+        """Return the seconds of one step, which a node ends before it stops; 0 before its first round."""
+        told = self.progress
+        return told.tokens / told.steps / told.tokens_per_s if told.steps and told.tokens_per_s else 0.0
 
 
 @dataclass(kw_only=True)
@@ -95,7 +113,9 @@ class Supervisor:
         self._interrupted = False
 
     async def run(self, *, stop_grace_s: float = STOP_GRACE_S) -> Outcome:
-        """Start all, and return when the last one has ended. SIGINT and SIGTERM end them early."""
+        """Start all, and return when the last one has ended. SIGINT and SIGTERM end them early: each ends its step,
+        writes its checkpoint and says goodbye, and is killed when it has not done so in `stop_grace_s` seconds, or in
+        as many as the checkpoints take."""
         began = trio.current_time()
         write_peers(self._plan.peers_file, [])
         self._write_settings()
@@ -211,9 +231,25 @@ class Supervisor:
         await anext(signals)
         self._interrupted = True
         self._signal_all(signal.SIGINT)
-        with trio.move_on_after(grace_s):
+        needed_s = self._needed_to_stop_s()
+        if needed_s > grace_s:
+            self._tell_of_patience(needed_s)
+        with trio.move_on_after(max(grace_s, needed_s)):
             await anext(signals)  # asked twice: no more patience
         self._signal_all(signal.SIGKILL)
+
+    def _needed_to_stop_s(self) -> float:
+        """How long the nodes may take, which write to one disk at the same time."""
+        running = [node for node in self.nodes if node.running]
+        written = sum(node.checkpoint_bytes for node in running)
+        return GOODBYE_S + max((node.step_s for node in running), default=0.0) + written / SLOW_DISK_BYTES_PER_S
+
+    def _tell_of_patience(self, seconds: float) -> None:
+        for node in self.nodes:
+            if node.running:
+                size = text.size(node.checkpoint_bytes)
+                message = f"it has up to {seconds:.0f} s for its checkpoint of {size}; Ctrl-C again ends it without one"
+                self._listener(node.plan.name, WarningEvent(ts=time.time(), message=message))
 
     def _signal_all(self, number: signal.Signals) -> None:
         for node in self.nodes:

@@ -29,7 +29,8 @@ def main(behaviour: str, name: str, peers_file: str) -> int:
     ignoring = behaviour == "ignores_sigint"
     signal.signal(signal.SIGINT, signal.SIG_IGN if ignoring else lambda *_: stopped.append(True))
     addresses, page = [f"/ip4/127.0.0.1/tcp/1/p2p/{name}"], f"http://127.0.0.1:940{name[-1]}"
-    tell("started", peer_id=name, addresses=addresses, pid=os.getpid(), metrics_url=page)
+    large = {"parameters": 124_000_000} if behaviour in ("saves_long", "hangs_large") else {}
+    tell("started", peer_id=name, addresses=addresses, pid=os.getpid(), metrics_url=page, **large)
     if behaviour == "meets":  # until the peers file names everyone
         wait(lambda: len(Path(peers_file).read_text().splitlines()) == 2)
         tell("finished", summary={"met": Path(peers_file).read_text().split()})
@@ -48,7 +49,11 @@ def main(behaviour: str, name: str, peers_file: str) -> int:
         os.close(1)
         wait(lambda: stopped)
         return 0
-    wait(lambda: stopped)  # "runs", "ignores_sigint"
+    wait(lambda: stopped)  # "runs", "ignores_sigint", "saves_long", "hangs_large"
+    if behaviour == "saves_long":
+        time.sleep(1.0)  # of a real disk
+    if behaviour == "hangs_large":
+        wait(lambda: False)
     tell("interrupted", summary={})
     return 130
 

@@ -100,6 +100,28 @@ async def test_who_does_not_listen_to_ctrl_c_is_killed(tmp_path):
     assert outcome.seconds < 10
 
 
+async def test_who_writes_a_large_checkpoint_has_the_time_for_it_and_says_so(tmp_path):
+    swarm = Swarm(tmp_path, "saves_long", "runs")
+    outcome = await swarm.run(interrupt=True, grace_s=0.3)
+    assert [node.code for node in outcome.nodes] == [130, 130]
+    told = swarm.events("warning")["node-0"].message
+    assert told == "it has up to 51 s for its checkpoint of 2.5 GB; Ctrl-C again ends it without one"
+
+
+async def test_asked_twice_it_is_not_waited_for(tmp_path):
+    swarm = Swarm(tmp_path, "hangs_large")
+
+    def again(name: str, event: Event) -> None:
+        swarm.hear(name, event)
+        if event.name == "warning":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    swarm.supervisor._listener = again
+    outcome = await swarm.run(interrupt=True, grace_s=0.3)
+    assert outcome.nodes[0].code == -9
+    assert outcome.seconds < 10
+
+
 async def test_a_stopped_process_is_ended_too(tmp_path):
     swarm = Swarm(tmp_path, "runs")
 
