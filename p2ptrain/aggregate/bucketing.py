@@ -1,5 +1,7 @@
 """Bucketing: average small groups of vectors, drawn at random, and aggregate the averages."""
 
+from typing import Annotated
+
 import torch
 
 from p2ptrain.aggregate.geometry import Geometry
@@ -21,7 +23,14 @@ class Bucketing(MixingStage):
     name = "bucketing"
     looks = False
 
-    def __init__(self, *, f: int = 1, size: int = 2, seed: int = 0, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        f: int = 1,
+        size: Annotated[int, "Vectors whose mean is one bucket."] = 2,
+        seed: Annotated[int, "Of the random choice."] = 0,
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__(f=f)
         if size < 1:
             raise ValueError(f"{self.name}: size must be 1 or more, not {size}")

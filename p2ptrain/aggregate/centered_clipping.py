@@ -33,7 +33,7 @@ class CenteredClipping(WeightedGeometricRule):
         *,
         f: int = 1,
         tau: Annotated[float | None, "How far a vector is followed; None: an adaptive choice."] = None,
-        steps: int = 10,
+        steps: Annotated[int, "How often the centre is sought anew."] = 10,
     ) -> None:
         super().__init__(f=f)
         check_tau(self.name, tau)

@@ -17,6 +17,7 @@ still has nothing left along it; so a column that sees less of M than a random o
 
 import math
 import struct
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,12 @@ class PowerSGD:
 
     name = "powersgd"
 
-    def __init__(self, *, rank: int = 4, columns: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        rank: Annotated[int, "Of the factors that travel: more is finer."] = 4,
+        columns: Annotated[int, "Of the matrix that the vector is written in; 0: as many as it has rows."] = 0,
+    ) -> None:
         if not 1 <= rank <= MAX_RANK:
             raise ValueError(f"powersgd: rank must be in [1, {MAX_RANK}], not {rank}")
         if not 0 <= columns < 1 << 32:

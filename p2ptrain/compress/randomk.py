@@ -13,6 +13,7 @@ parameter travels exactly once. Then the sender draws a new seed. The count of e
 """
 
 import struct
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,13 @@ class RandomK(Stage):
 
     stage = "randomk"
 
-    def __init__(self, inner: Compressor | None = None, *, every: int = 16, seed: int = 0) -> None:
+    def __init__(
+        self,
+        inner: Compressor | None = None,
+        *,
+        every: Annotated[int, "Rounds in which each parameter travels once."] = 16,
+        seed: Annotated[int, "Of the random choice."] = 0,
+    ) -> None:
         super().__init__(inner or Int8())
         if not 1 <= every <= MAX_EVERY:
             raise ValueError(f"randomk: every must be in [1, {MAX_EVERY}], not {every}")

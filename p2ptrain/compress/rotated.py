@@ -15,6 +15,7 @@ matrix and then, as Sylvester's matrices are Kronecker products, along its rows.
 import math
 import struct
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 
@@ -42,7 +43,13 @@ class Rotated(BlockTransform):
     stage = "rotated"
     header_bytes = HEADER.size
 
-    def __init__(self, inner: Compressor | None = None, *, block: int = 1024, seed: int = 0) -> None:
+    def __init__(
+        self,
+        inner: Compressor | None = None,
+        *,
+        block: Annotated[int, "Parameters that are rotated together: a power of two."] = 1024,
+        seed: Annotated[int, "Of the random choice."] = 0,
+    ) -> None:
         super().__init__(inner or LloydMax2Bit())
         if block.bit_count() != 1 or block >> MAX_LOG_BLOCK > 1 or block < 1:
             raise ValueError(f"rotated: block must be a power of two up to {1 << MAX_LOG_BLOCK}, not {block}")

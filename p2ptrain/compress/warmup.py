@@ -6,7 +6,7 @@
 The kind travels, so that a receiver need not count, and one that comes late reads what it gets.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import torch
 
@@ -31,7 +31,13 @@ class Warmup(Stage):
 
     stage = "warmup"
 
-    def __init__(self, inner: Compressor | None = None, *, encodes: int = 10, whole: str = "fp16") -> None:
+    def __init__(
+        self,
+        inner: Compressor | None = None,
+        *,
+        encodes: Annotated[int, "Rounds in which the whole vector travels."] = 10,
+        whole: Annotated[str, "What the whole vector travels as: fp16 or none, which is fp32."] = "fp16",
+    ) -> None:
         super().__init__(inner or ScaledSign())
         if encodes < 0:
             raise ValueError(f"warmup: encodes must not be negative, not {encodes}")

@@ -7,7 +7,7 @@ aggregator or the outer optimizer, whichever declares it (p2ptrain/options.py), 
 import difflib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -229,11 +229,14 @@ OWN_KEYS: Final = tuple(each.name for each in fields(SyncConfig) if each.name !=
 
 
 def all_options() -> dict[str, tuple[tuple[str, ...], Option]]:
-    """By option, the members that declare it, plug-ins included, and how one that says what it means does."""
+    """By option, the members that declare it, plug-ins included, and it, with what all of them say that it means."""
     found: dict[str, tuple[tuple[str, ...], Option]] = {}
     for _, part, option in _every_option():
         names, first = found.get(option.name, ((), option))
-        found[option.name] = ((*names, part) if part not in names else names, first if first.about else option)
+        if option.about and option.about not in first.about:
+            about = f"{first.about} Of {part}: {option.about}" if first.about else option.about
+            first = replace(first, about=about)
+        found[option.name] = ((*names, part) if part not in names else names, first)
     return found
 
 

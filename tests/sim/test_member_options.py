@@ -24,6 +24,7 @@ from node.system.errors import UsageError
 from p2ptrain.aggregate import AGGREGATORS
 from p2ptrain.compress import COMPRESSORS
 from p2ptrain.sync import ModelAveraging, SyncConfig, build
+from p2ptrain.sync.sync_config import all_options
 
 PACKAGE = Path(__file__).parents[1] / "plug_ins"
 PLUG_INS = {"compressor": "rounded", "aggregator": "damped"}
@@ -147,3 +148,11 @@ async def test_a_swarm_trains_with_them(tmp_path: Path, autojump_clock: trio.tes
             assert not member.told("rejected")
             assert member.eval_loss < member.node.journal.first["eval_loss"]
             assert member.node.strategy.config.options == {"rounded.step": 1e-4, "share": 0.5}
+
+
+def test_every_option_of_a_built_in_member_says_what_it_is() -> None:
+    known = all_options()
+    assert {name: names for name, (names, option) in known.items() if not option.about} == {}
+    assert known["every"][1].about == (
+        "Rounds in which each parameter travels once. Of delayed_nesterov: Rounds between momentum steps."
+    )
