@@ -1,7 +1,7 @@
 """What the swarm commands print: for programs a JSON object, for people lines. No secret but an invite's own line."""
 
 import json as jsonlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,6 +42,13 @@ def founded(made: "CreatedSwarm") -> Said:
     from node.swarm.folder import AUTHORITY, INVITE
 
     path, terms = made.folder.path, made.chain.newest.terms
+    task = terms.settings.get("task")
+    external = isinstance(task, Mapping) and task.get("name") == "external"  # as p2ptrain/tasks has it, without torch
+    joins = (
+        [f'p2ptrain.join(model, optimizer, swarm="{path}"), in your own program', "p2ptrain.join(..., swarm=FILE)"]
+        if external
+        else [f"{text.program()} node --swarm {path}", f"{text.program()} node --invite FILE --run-dir FOLDER"]
+    )
     facts = {
         "swarm": made.chain.swarm.hex(),
         "name": terms.name,
@@ -56,11 +63,11 @@ def founded(made: "CreatedSwarm") -> Said:
         f"Members find this node at {terms.bootstrap[0]}" if terms.bootstrap else "",
         "",
         "Start its first node:",
-        f"  {text.program()} node --swarm {path}",
+        f"  {joins[0]}",
         f"Others join with this line, which is a password (it is in {path / INVITE}, too):",
         f"  {made.line}",
-        "by putting it in a file and running:",
-        f"  {text.program()} node --invite FILE --run-dir FOLDER",
+        f"by putting it in a file{'' if external else ' and running'}:",
+        f"  {joins[1]}",
         f"More invites: {text.program()} swarm invite {path}",
     ]
     return facts, lines

@@ -35,6 +35,7 @@ from node.roles.assembly import UserLearner
 from node.roles.trainer import run
 from node.system import run_dir as folders
 from node.system.errors import P2PTrainError, RunError, UsageError, translate
+from node.system.forks import ForkGuard
 from node.training.checkpoint import Checkpoint
 from node.training.executors.caller import CallerExecutor
 from node.training.joining import LOOK_AGAIN_S
@@ -114,6 +115,7 @@ class JoinedNode:
         """Start the node, and return once training may begin: where neighbours are awaited, when they are there.
         Raises P2PTrainError."""
         with ExitStack() as stack:
+            stack.callback(ForkGuard(self.settings.node_dir).end)
             stack.enter_context(folders.locked(self.settings.node_dir))
             self.settings.settle()
             log = stack.enter_context(EventLog(self.settings.node_dir / folders.EVENTS))

@@ -1,0 +1,82 @@
+"""What a forked child must not hold: sockets and files of the node that runs in its parent.
+
+DataLoader's workers are forked from the process that trains (Linux, CPython before 3.14). A child that keeps a
+listening socket keeps its port taken after the parent's death, one that keeps a connection keeps it open towards the
+peer, and one that keeps the folder's lock keeps the folder in use.
+"""
+
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+
+class ForkGuard:
+    """From its making until `end`: every forked child gets /dev/null in place of the TCP sockets that were opened
+    since, and of files below `folder`. Where there is no /proc, nothing is forked by default, and nothing is done."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._before = set(_open_descriptors())
+        _GUARDS.append(self)
+
+    def end(self) -> None:
+        """Guard no more."""
+        if self in _GUARDS:
+            _GUARDS.remove(self)
+
+    def release(self) -> None:
+        """In a child: let go of everything. The descriptors' numbers stay taken, for objects in the child's memory may
+        still close them."""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for descriptor in _open_descriptors():
+            if descriptor not in self._before and self._is_ours(descriptor):
+                with suppress(OSError):
+                    os.dup2(null, descriptor, inheritable=False)
+        os.close(null)
+
+    def _is_ours(self, descriptor: int) -> bool:
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                return _is_tcp(descriptor)
+            return self._folder in (_DESCRIPTORS / str(descriptor)).readlink().parents
+        except OSError:
+            return False
+
+
+_GUARDS: list[ForkGuard] = []
+
+
+def _release_all() -> None:
+    for guard in _GUARDS:
+        guard.release()
+    _GUARDS.clear()
+
+
+def _open_descriptors() -> list[int]:
+    try:
+        found = sorted(int(each.name) for each in _DESCRIPTORS.iterdir())
+    except OSError:
+        return []
+    return [each for each in found if _is_open(each)]  # not the one that the listing itself had
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _is_tcp(descriptor: int) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as found:
+        return found.family in (socket.AF_INET, socket.AF_INET6)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_all)
