@@ -16,7 +16,9 @@ Sets = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds to train.")]
 InnerSteps = Annotated[int | None, typer.Option(help="Local steps in a round.")]
-TaskName = Annotated[str | None, typer.Option("--task", help="byte-lm, digits, or your own module:factory.")]
+TaskName = Annotated[
+    str | None, typer.Option("--task", help="byte-lm, digits, hf-lm, hf-vision, or your own module:factory.")
+]
 Data = Annotated[
     Path | None, typer.Option(metavar="PATH", help="A file or folder to learn from, for tasks that read one.")
 ]
