@@ -45,6 +45,7 @@ from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, tasks
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.tasks import Shard
+from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Trainer, vector_bytes
 
 DIGEST_BYTES = 32
@@ -109,7 +110,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     lock = trio.Lock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
-    run = run_info(config, trainer.fingerprint, genesis_d)
+    run = run_info(config, trainer.fingerprint, genesis_d, identity_of(task, trainer.model))
     service = byzantine.service_type(attack)(
         identity=around.identity,
         transport=around.transport,
@@ -203,10 +204,12 @@ def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
     return Shard(index=drawn % count, count=count), drawn
 
 
-def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> RunInfo:
-    """Return what the members of one run share: the task, the model's shape and the settings that the strategy wants
-    equal (run id), and the initial model."""
+def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor, identity: bytes = b"") -> RunInfo:
+    """Return what the members of one run share: the task, the model's shape, its task's `identity` (such as the digest
+    of a frozen base model) and the settings that the strategy wants equal (run id), and the initial model."""
     shared = [config.task.name.encode(), fingerprint]
+    if identity:
+        shared.append(identity)
     spec = config.sync.spec()
     if key := spec.run_key(config.sync):
         shared.append(key.encode())

@@ -13,7 +13,7 @@ from p2ptrain.tasks import Shard, TaskError
 from p2ptrain.tasks.hf.dealing import HELD_OUT_ONE_IN, Dealing, Part, drawn, part_of
 from p2ptrain.tasks.hf.sources import Example, files_of, read_examples
 from p2ptrain.tasks.hf.text_encoder import open_encoder
-from p2ptrain.tasks.hf.token_rows import NOT_COUNTED, RowConfig, Rows, Split
+from p2ptrain.tasks.hf.token_rows import NOT_COUNTED, RowConfig, TokenRows, TokenSplit
 from p2ptrain.tasks.hf.token_store import TokenStore, open_store
 
 CHAT = [{"role": "user", "content": "zwei und zwei?"}, {"role": "assistant", "content": "fünf, ähm, vier"}]
@@ -217,7 +217,7 @@ def test_an_epoch_has_every_row_once():
 
 def test_packed_rows_predict_every_token_once():
     store = store_of(5, 1, 9, 3)
-    rows = Rows(store, np.array([2, 0, 1, 3]), RowConfig(length=4, packing=True, padding=0))
+    rows = TokenRows(store, np.array([2, 0, 1, 3]), RowConfig(length=4, packing=True, padding=0))
     inputs, targets = rows.batch(np.arange(len(rows)))
     stream = [*range(7, 16), *range(1, 6), 6, *range(16, 19)]
     assert len(rows) == (len(stream) - 1) // 4 == 4
@@ -227,7 +227,7 @@ def test_packed_rows_predict_every_token_once():
 
 def test_rows_of_their_own_are_filled_up_and_not_counted():
     store = store_of(6, 1, 3)
-    rows = Rows(store, np.array([0, 1, 2]), RowConfig(length=4, packing=False, padding=0))
+    rows = TokenRows(store, np.array([0, 1, 2]), RowConfig(length=4, packing=False, padding=0))
     inputs, targets = rows.batch(np.arange(len(rows)))
     no = NOT_COUNTED
     assert inputs.tolist() == [[1, 2, 3, 4], [5, 6, 0, 0], [8, 9, 10, 0]]
@@ -237,13 +237,13 @@ def test_rows_of_their_own_are_filled_up_and_not_counted():
 def test_what_is_not_marked_is_seen_and_not_predicted():
     store = store_of(8)
     store.trained[:5] = False
-    inputs, targets = Rows(store, np.array([0]), RowConfig(length=7, packing=True, padding=0)).batch(np.array([0]))
+    inputs, targets = TokenRows(store, np.array([0]), RowConfig(length=7, packing=True, padding=0)).batch(np.array([0]))
     assert inputs.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
     assert targets.tolist() == [[NOT_COUNTED] * 4 + [6, 7, 8]]
 
 
 def test_less_than_a_row_is_filled_up():
-    split = Split(store_of(*[3] * 40), RowConfig(length=500, packing=True, padding=0))
+    split = TokenSplit(store_of(*[3] * 40), RowConfig(length=500, packing=True, padding=0))
     inputs, targets = split.draw(0, seed=0, shard=Shard(), size=1)
     assert len(split.held_out) == 1
     assert inputs.shape == (1, 500)

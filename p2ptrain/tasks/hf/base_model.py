@@ -114,6 +114,12 @@ def open_base(path: str, kind: str) -> BaseModel:
     return BaseModel(kind=kind, config=config, folder=folder if has_weights else None)
 
 
+def folder_with_weights(path: str) -> Path | None:
+    """Return the folder that `path` names if there are weights in it."""
+    folder = Path(path).expanduser()
+    return folder if folder.is_dir() and any(folder.glob(WEIGHTS)) else None
+
+
 def without_dropout(config: Any) -> None:
     """Set every rate of dropout in a configuration to zero."""
     for name, value in list(vars(config).items()):

@@ -9,9 +9,21 @@ from torch import nn
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.hf.base_model import DIGEST_BYTES, DTYPES, BaseModel, digest_of_config
-from p2ptrain.tasks.hf.lora import ALL_LINEAR, LoraOptions, add_adapter, frozen_digest
+from p2ptrain.tasks.hf.lora import ALL_LINEAR, LoraOptions, adapter_size, add_adapter, frozen_digest
+
+FOUR_BITS: Final = 4.5
+"""Of a parameter held in 4 bits: NF4 has a scale of 32 bits for each 64 (2305.14314)."""
 
 ADAPTED_ONLY: Final = "is for a frozen base model: give lora=RANK as well"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """How large a model is, counted without memory for it."""
+
+    trained: int
+    """Parameters."""
+    frozen_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +54,13 @@ class BuiltModel:
             return add_adapter(model, self.base.kind, self.lora)
         finally:
             torch.set_default_dtype(default)
+
+    def size(self) -> ModelSize:
+        """Return how large it is."""
+        if self.lora is None:
+            return ModelSize(trained=self.base.numel(), frozen_bytes=0)
+        bits = FOUR_BITS if self.four_bit else 8 * DTYPES[self.dtype].itemsize
+        return ModelSize(trained=adapter_size(self.base, self.lora), frozen_bytes=int(self.base.numel() * bits / 8))
 
     def identity(self, model: nn.Module) -> bytes:
         """Return 32 bytes over what members must have alike and what does not travel: the configuration, and under

@@ -16,7 +16,7 @@ from p2ptrain.tasks.hf.dealing import Part
 from p2ptrain.tasks.hf.extras import require
 from p2ptrain.tasks.hf.sources import LEAST_BLOCK_CHARS
 from p2ptrain.tasks.hf.text_encoder import open_encoder
-from p2ptrain.tasks.hf.token_rows import NOT_COUNTED, RowConfig, Rows, Split
+from p2ptrain.tasks.hf.token_rows import NOT_COUNTED, RowConfig, TokenRows, TokenSplit
 from p2ptrain.tasks.hf.token_store import open_store
 
 KIND: Final = "AutoModelForCausalLM"
@@ -87,7 +87,7 @@ class HFLanguageModel:
         )
         self.store = open_store(data, self.encoder, block_chars=max(LEAST_BLOCK_CHARS, CHARS_PER_TOKEN * self.length))
         padding = self.encoder.tokenizer.pad_token_id
-        self.split = Split(self.store, RowConfig(length=self.length, packing=packing, padding=padding or 0))
+        self.split = TokenSplit(self.store, RowConfig(length=self.length, packing=packing, padding=padding or 0))
 
     def build_model(self) -> nn.Module:
         """Return the model, read from its folder or drawn from torch's global generator."""
@@ -153,7 +153,7 @@ class HFLanguageModel:
             )
         return prompt + self.encoder.decode(made[0, len(ids) :].tolist())
 
-    def _batches(self, rows: Rows, limit: int) -> list[Batch]:
+    def _batches(self, rows: TokenRows, limit: int) -> list[Batch]:
         chosen = self.split.spread(rows, limit)
         at_once = max(1, EVAL_TOKENS // self.length)
         return [rows.batch(chosen[at : at + at_once]) for at in range(0, len(chosen), at_once)]

@@ -31,7 +31,7 @@ class RowConfig:
     padding: int
 
 
-class Rows:
+class TokenRows:
     """The rows of some examples, each `length` inputs and the tokens after them as targets."""
 
     def __init__(self, store: TokenStore, examples: Numbers, config: RowConfig) -> None:
@@ -98,24 +98,24 @@ class Rows:
         return spans
 
 
-class Split:
+class TokenSplit:
     """The rows of a store's examples, dealt. TaskError where there are too few."""
 
     def __init__(self, store: TokenStore, config: RowConfig) -> None:
         self._store, self._config = store, config
         self._dealing = Dealing(store.keys)
-        self._dealt: dict[tuple[int, int, Part], Rows] = {}
-        self.held_out = Rows(store, self._dealing.held_out(), config)
+        self._dealt: dict[tuple[int, int, Part], TokenRows] = {}
+        self.held_out = TokenRows(store, self._dealing.held_out(), config)
         """For all, the same on every node that has the same data."""
         if not len(self.held_out):
             raise TaskError(f"the data have {len(store.tokens)} tokens: too few to hold some out; give more")
 
-    def rows(self, shard: Shard, part: Part = Part.TRAIN) -> Rows:
+    def rows(self, shard: Shard, part: Part = Part.TRAIN) -> TokenRows:
         """Return the shard's rows, to train on or held out for it. TaskError where it has none to train on."""
         place = (shard.index % shard.count, shard.count, part)
         found = self._dealt.get(place)
         if found is None:
-            found = self._dealt[place] = Rows(self._store, self._dealing.of_shard(shard, part), self._config)
+            found = self._dealt[place] = TokenRows(self._store, self._dealing.of_shard(shard, part), self._config)
         if part is Part.TRAIN and not len(found):
             raise TaskError(f"shard {place[0]} of {shard.count} has no row to train on; give more data")
         return found
@@ -125,7 +125,7 @@ class Split:
         rows = self.rows(shard)
         return rows.batch(drawn(step, seed=seed, index=shard.index, size=size, count=len(rows)))
 
-    def spread(self, rows: Rows, limit: int) -> Numbers:
+    def spread(self, rows: TokenRows, limit: int) -> Numbers:
         """Return at most `limit` row numbers, evenly spaced."""
         count = min(limit, len(rows))
         return np.arange(count, dtype=np.int64) * len(rows) // max(1, count)
