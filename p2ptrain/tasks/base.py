@@ -6,6 +6,7 @@ resumes at step s sees what it would have seen, with no iterator state in the ch
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -117,6 +118,18 @@ OPTIONAL = ("keeps_dtypes", "derived_metrics", "shard_eval_batches", "identity")
 def identity_of(task: Task, model: nn.Module) -> bytes:
     """Return what members must have alike beside the model's shapes; empty for most tasks."""
     return task.identity(model) if isinstance(task, Identified) else b""
+
+
+@runtime_checkable
+class Pretrained(Protocol):
+    """A task whose models are those of transformers. `p2ptrain export --to hf` asks for it."""
+
+    def save(self, model: nn.Module, folder: Path, *, merged: bool) -> None:
+        """Write what `from_pretrained` opens; `merged`: adapters added to the base model, whose weights change in
+        place. TaskError where that cannot be."""
+
+    def without_adapters(self, model: nn.Module) -> nn.Module:
+        """Return the same function as one plain model, the adapters added to the base model in place."""
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ An example's key is a hash of its name in the folder: reading every image at the
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -64,6 +65,20 @@ class ImageSet:
     def own_held_out(self, shard: Shard) -> Numbers:
         """Return the images that the shard holds out for itself."""
         return self._dealing.of_shard(shard, Part.OWN_HELD_OUT)
+
+    def save_processor(self, folder: Path) -> None:
+        """Write how an image becomes numbers, as `AutoImageProcessor.from_pretrained` reads it."""
+        said = {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": self.size, "width": self.size},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": [0.5] * self.channels,
+            "image_std": [0.5] * self.channels,
+        }
+        (folder / "preprocessor_config.json").write_text(json.dumps(said, indent=2))
 
     def batch(self, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images fp32 (n, channels, size, size) and labels int64 (n,). TaskError for one that cannot be

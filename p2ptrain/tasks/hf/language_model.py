@@ -14,6 +14,7 @@ from p2ptrain.tasks.hf.base_model import BaseModel, open_base
 from p2ptrain.tasks.hf.built_model import built_model
 from p2ptrain.tasks.hf.dealing import Part
 from p2ptrain.tasks.hf.extras import require
+from p2ptrain.tasks.hf.saving import merged_model, save_pretrained
 from p2ptrain.tasks.hf.sources import LEAST_BLOCK_CHARS
 from p2ptrain.tasks.hf.text_encoder import open_encoder
 from p2ptrain.tasks.hf.token_rows import NOT_COUNTED, RowConfig, TokenRows, TokenSplit
@@ -152,6 +153,15 @@ class HFLanguageModel:
                 input_ids=inputs, attention_mask=torch.ones_like(inputs), generation_config=options
             )
         return prompt + self.encoder.decode(made[0, len(ids) :].tolist())
+
+    def save(self, model: nn.Module, folder: Path, *, merged: bool) -> None:
+        """Write configuration, weights and tokenizer; of adapters without `merged` these alone."""
+        save_pretrained(model, self.built, folder, merged=merged)
+        self.encoder.save(folder)
+
+    def without_adapters(self, model: nn.Module) -> nn.Module:
+        """Return the model with the adapters' products added to its weights."""
+        return merged_model(model, self.built)
 
     def _batches(self, rows: TokenRows, limit: int) -> list[Batch]:
         chosen = self.split.spread(rows, limit)

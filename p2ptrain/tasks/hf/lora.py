@@ -106,6 +106,10 @@ class ProductGap:
         """Of the mean update, what averaging the factors apart loses."""
         return self.gap / self.size if self.size else 0.0
 
+    def words(self) -> str:
+        """Return it for people."""
+        return f"{100 * self.share:.2g}% of the mean update, ||mean(BA) - mean(B) mean(A)|| = {self.gap:.2g}"
+
 
 def product_gap(models: Sequence[Mapping[str, torch.Tensor]]) -> ProductGap | None:
     """Return the gap between models' adapters, by the names of their parameters. None for fewer than two models, and

@@ -4,6 +4,7 @@
 and encoding is a copy: the library's own takes a microsecond a byte.
 """
 
+import copy
 import hashlib
 import json
 import re
@@ -45,10 +46,12 @@ _GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """An example as tokens: ids uint32 (n,), and which of them are to be predicted, bool (n,)."""
+    """An example as tokens: ids uint32 (n,), which of them are to be predicted, bool (n,), and how many bytes of UTF-8
+    they stand for."""
 
     ids: Ids
     trained: Marks
+    text_bytes: int
 
 
 class TextEncoder:
@@ -99,10 +102,22 @@ class TextEncoder:
             return bytes(each - BYTE_OFFSET for each in ids if BYTE_OFFSET <= each < count).decode(errors="replace")
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer with its chat template, as `AutoTokenizer.from_pretrained` opens it."""
+        tokenizer = copy.copy(self.tokenizer)
+        tokenizer.chat_template = self.chat_template
+        tokenizer.save_pretrained(folder)
+
     def _documents(self, texts: list[str]) -> list[Encoded]:
         end = np.array([] if self.end is None else [self.end], np.uint32)
-        found = [np.concatenate([ids, end]) for ids in self._ids(texts)]
-        return [Encoded(ids=ids, trained=np.ones(len(ids), np.bool_)) for ids in found]
+        return [
+            Encoded(
+                ids=np.concatenate([ids, end]),
+                trained=np.ones(len(ids) + len(end), np.bool_),
+                text_bytes=len(_bytes_of(text)),
+            )
+            for text, ids in zip(texts, self._ids(texts), strict=True)
+        ]
 
     def _ids(self, texts: list[str]) -> list[Ids]:
         if self.is_bytes:
@@ -114,6 +129,7 @@ class TextEncoder:
 
     def _chat(self, messages: Sequence[Message]) -> Encoded:
         text, spans = self._rendered(messages)
+        size = len(_bytes_of(text))
         if self.is_bytes:
             ids = self._ids([text])[0]
             # Where each byte's character stands in the text.
@@ -124,11 +140,11 @@ class TextEncoder:
             ids = np.array(found["input_ids"], np.uint32)
             places, ends = np.array(found["offset_mapping"], np.int64).reshape(-1, 2).T
         if not self.marks_assistant:
-            return Encoded(ids=ids, trained=np.ones(len(ids), np.bool_))
+            return Encoded(ids=ids, trained=np.ones(len(ids), np.bool_), text_bytes=size)
         trained = np.zeros(len(ids), np.bool_)
         for begin, end in spans:
             trained |= (places < end) & (ends > begin)
-        return Encoded(ids=ids, trained=trained)
+        return Encoded(ids=ids, trained=trained, text_bytes=size)
 
     def _rendered(self, messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
         """The text of a conversation, and where in it the assistant speaks."""

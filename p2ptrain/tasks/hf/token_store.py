@@ -48,7 +48,7 @@ class TokenStore:
     keys: npt.NDArray[np.uint64]
     """(m,): the hash of each example's content."""
     text_bytes: int
-    """Bytes of UTF-8 of all documents; of conversations, of what their messages say."""
+    """Bytes of UTF-8 of all documents and, as the chat template writes them, conversations."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -85,19 +85,13 @@ def _key(files: Sequence[Source], encoder: TextEncoder, block_chars: int) -> str
 class _Piece:
     encoded: Encoded
     key: int
-    text_bytes: int
 
 
 def _pieces(examples: Iterable[Example], encoder: TextEncoder) -> Iterator[_Piece]:
     several = iter(examples)
     while some := list(islice(several, AT_ONCE)):
         for example, encoded in zip(some, encoder.encode(some), strict=True):
-            yield _Piece(encoded=encoded, key=example.key, text_bytes=_text_bytes(example))
-
-
-def _text_bytes(example: Example) -> int:
-    said = [str(message.get("content", "")) for message in example.messages] or [example.text]
-    return sum(len(each.encode("utf-8", "surrogatepass")) for each in said)
+            yield _Piece(encoded=encoded, key=example.key)
 
 
 def _make(folder: Path, examples: Iterable[Example], encoder: TextEncoder) -> None:
@@ -111,7 +105,7 @@ def _make(folder: Path, examples: Iterable[Example], encoder: TextEncoder) -> No
                 trained.write(piece.encoded.trained.tobytes())
                 lengths.append(len(piece.encoded.ids))
                 keys.append(piece.key)
-                text_bytes += piece.text_bytes
+                text_bytes += piece.encoded.text_bytes
         if len(lengths) > 1:
             np.save(beside / "starts.npy", np.cumsum(lengths, dtype=np.int64))
             np.save(beside / "keys.npy", np.array(keys, np.uint64))
@@ -149,7 +143,7 @@ def _in_memory(examples: Iterable[Example], encoder: TextEncoder) -> TokenStore:
         trained=np.concatenate([each.encoded.trained for each in pieces]),
         starts=np.cumsum([0, *(len(each.encoded.ids) for each in pieces)], dtype=np.int64),
         keys=np.array([each.key for each in pieces], np.uint64),
-        text_bytes=sum(each.text_bytes for each in pieces),
+        text_bytes=sum(each.encoded.text_bytes for each in pieces),
     )
 
 

@@ -13,6 +13,7 @@ from p2ptrain.tasks.hf.base_model import BaseModel, open_base
 from p2ptrain.tasks.hf.built_model import built_model
 from p2ptrain.tasks.hf.extras import require
 from p2ptrain.tasks.hf.images import ImageSet, open_images
+from p2ptrain.tasks.hf.saving import merged_model, save_pretrained
 
 KIND: Final = "AutoModelForImageClassification"
 
@@ -106,6 +107,15 @@ class HFVision:
     def tokens(self, batch: Batch) -> int:
         """Images classified."""
         return int(batch[1].numel())
+
+    def save(self, model: nn.Module, folder: Path, *, merged: bool) -> None:
+        """Write configuration, classes' names, weights, and how an image becomes numbers."""
+        save_pretrained(model, self.built, folder, merged=merged)
+        self.images.save_processor(folder)
+
+    def without_adapters(self, model: nn.Module) -> nn.Module:
+        """Return the model with the adapters' products added to its weights."""
+        return merged_model(model, self.built)
 
     def _batches(self, chosen: list[int]) -> list[Batch]:
         spans = [chosen[at : at + EVAL_BATCH] for at in range(0, len(chosen), EVAL_BATCH)]
