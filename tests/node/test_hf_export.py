@@ -9,6 +9,7 @@ import pytest
 import torch
 import trio
 import trio.testing
+from run_folders import digits, node_folder
 from sim_swarm import swarm
 from swarm_harness import founded, joined, mistake, said
 
@@ -185,8 +186,6 @@ def test_the_product_gap_is_told_where_there_are_several_models(
 
 
 def test_a_task_of_another_kind_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from run_folders import digits, node_folder
-
     node_folder(tmp_path / "run" / "node-0", digits("train.device=cpu"))
     wrong = mistake(capsys, "export", tmp_path / "run", "--to", "hf", "--out", tmp_path / "model")
     assert "the model of digits is none of transformers'" in wrong
@@ -196,27 +195,48 @@ def test_a_task_of_another_kind_is_refused_in_a_line(tmp_path: Path, capsys: pyt
     assert "--merged is for --to hf" in mistake(capsys, "export", tmp_path / "run", "--merged")
 
 
+def digits_run(tmp_path: Path, runs: Callable[..., Run]) -> Path:
+    node_folder(tmp_path / "node-0", digits("train.device=cpu"))
+    return tmp_path
+
+
+def bytes_run(tmp_path: Path, runs: Callable[..., Run]) -> Path:
+    (tmp_path / "text.txt").write_text("the quick brown fox\n" * 1000)
+    options = ["task.name=byte-lm", "task.size=pico", f"task.data={tmp_path / 'text.txt'}", "train.device=cpu"]
+    node_folder(tmp_path / "node-0", load([], options))
+    return tmp_path
+
+
+def vision_run(tmp_path: Path, runs: Callable[..., Run]) -> Path:
+    node_folder(tmp_path / "node-0", load([], ["task.name=hf-vision", "train.device=cpu"]))
+    return tmp_path
+
+
+def adapter_run(tmp_path: Path, runs: Callable[..., Run]) -> Path:
+    return runs(lora=2).folder
+
+
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    "made",
+    [
+        adapter_run,
+        digits_run,
+        pytest.param(bytes_run, marks=pytest.mark.soak),
+        pytest.param(vision_run, marks=pytest.mark.soak),
+    ],
+)
 def test_onnxruntime_opens_every_kind_of_model(
-    runs: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Callable[..., Path], runs: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import onnxruntime
-    from run_folders import digits, node_folder
 
-    (tmp_path / "text.txt").write_text("the quick brown fox\n" * 1000)
-    byte_lm = load(
-        [], ["task.name=byte-lm", "task.size=pico", f"task.data={tmp_path / 'text.txt'}", "train.device=cpu"]
-    )
-    node_folder(tmp_path / "digits" / "node-0", digits("train.device=cpu"))
-    node_folder(tmp_path / "bytes" / "node-0", byte_lm)
-    node_folder(tmp_path / "vision" / "node-0", load([], ["task.name=hf-vision", "train.device=cpu"]))
-    for run in (runs(lora=2).folder, tmp_path / "digits", tmp_path / "bytes", tmp_path / "vision"):
-        out = tmp_path / f"{run.name}.onnx"
-        code, told, err = said(capsys, "export", run, "--to", "onnx", "--out", out, "--json")
-        assert code == 0, err
-        # The command has run the graph on fewer and shorter rows than it was made from.
-        assert json.loads(told)["difference"] < 1e-4
-        assert onnxruntime.InferenceSession(out).get_outputs()[0].name == "logits"
+    run, out = made(tmp_path, runs), tmp_path / "model.onnx"
+    code, told, err = said(capsys, "export", run, "--to", "onnx", "--out", out, "--json")
+    assert code == 0, err
+    # The command has run the graph on fewer and shorter rows than it was made from.
+    assert json.loads(told)["difference"] < 1e-4
+    assert onnxruntime.InferenceSession(out).get_outputs()[0].name == "logits"
 
 
 def test_members_with_another_base_model_do_not_get_in(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Models of Hugging Face as a swarm begins with them: drawn alike, read alike, and under adapters frozen and shared."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -277,3 +278,21 @@ def test_weights_in_pickles_are_refused(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(TaskError, match="save them as safetensors"):
         open_base(str(tmp_path), "AutoModelForCausalLM")
+
+
+@pytest.mark.slow
+def test_the_page_s_arithmetic_for_a_large_model_is_the_codes(tmp_path):
+    """The shape of Llama 3.1 8B, counted on the meta device: without memory for it."""
+    config = {"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336}
+    heads = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config | heads))
+    base = open_base(str(tmp_path), "AutoModelForCausalLM")
+    page = (Path(__file__).parents[2] / "docs/how-to/hugging-face-models.md").read_text()
+    assert f"{base.numel():,} parameters" in page
+    rows = re.findall(r"^\| (\d+) \| (\S+) \| (yes|no) \| ([\d,]+) \| ([\d.]+) MB \|$", page, re.MULTILINE)
+    assert len(rows) == 5
+    for rank, layers, freeze, parameters, megabytes in rows:
+        targets = "all-linear" if layers == "all" else layers.strip("`")
+        options = LoraOptions(rank=int(rank), targets=targets, freeze_a=freeze == "yes")
+        assert f"{adapter_size(base, options):,}" == parameters
+        assert float(megabytes) == pytest.approx(int(parameters.replace(",", "")) * 2 / 8 / 1e6, rel=0.01)
