@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from node.system.errors import RunError, UsageError
 from node.training.evaluation import LoadedModel, mean_model
-from p2ptrain.tasks import Task
 from p2ptrain.tasks.base import Pretrained
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.training.onnx_file import write_onnx
@@ -24,9 +24,9 @@ TRACED_EXAMPLES: Final = 3
 class Exported:
     """What was written."""
 
-    task: Task
     tensors: int
     parameters: int
+    """Those that were trained."""
     difference: float | None = None
     """Between onnxruntime's outputs and the model's own, the largest."""
 
@@ -40,7 +40,6 @@ def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Expo
             f"the model of {task.name} is none of transformers', and has no config.json",
             "export it --to safetensors or --to onnx",
         )
-    size = Exported(task=task, tensors=len(model.state_dict()), parameters=models[0].trainer.numel)
     try:
         beside = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     except OSError as error:
@@ -56,7 +55,7 @@ def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Expo
         ) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return size
+    return Exported(tensors=_tensors_in(out), parameters=models[0].trainer.numel)
 
 
 def export_graph(models: list[LoadedModel], out: Path) -> Exported:
@@ -77,9 +76,15 @@ def export_graph(models: list[LoadedModel], out: Path) -> Exported:
         ) from error
     finally:
         beside.unlink(missing_ok=True)
-    return Exported(
-        task=task, tensors=len(model.state_dict()), parameters=models[0].trainer.numel, difference=difference
-    )
+    return Exported(tensors=len(model.state_dict()), parameters=models[0].trainer.numel, difference=difference)
+
+
+def _tensors_in(folder: Path) -> int:
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            count += len(file.keys())
+    return count
 
 
 def _model_of(models: list[LoadedModel]) -> nn.Module:

@@ -114,7 +114,7 @@ def test_from_pretrained_gives_the_swarms_model_to_the_last_bit(
     run, out = runs(), tmp_path / "model"
     code, told, err = said(capsys, "export", run.folder, "--to", "hf", "--out", out)
     assert code == 0, err
-    assert "the mean of node-0, node-1, node-2" in told
+    assert "the mean of node-0, node-1, node-2; 20 tensors" in told
     assert f"transformers.LlamaForCausalLM.from_pretrained('{out}')" in told
     opened = AutoModelForCausalLM.from_pretrained(out)
     assert torch.equal(logits_of(opened, run), logits_of(swarms_model(run), run))

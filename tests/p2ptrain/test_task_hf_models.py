@@ -13,6 +13,7 @@ from p2ptrain.attacks import LabelFlip
 from p2ptrain.tasks import Shard, TaskError, get
 from p2ptrain.tasks.base import identity_of
 from p2ptrain.tasks.hf import LoraOptions, adapter_size, extras, open_base, product_gap
+from p2ptrain.tasks.hf.base_model import digest_of_config
 from p2ptrain.training import TrainConfig, Trainer
 from p2ptrain.training.flat import fingerprint
 from p2ptrain.training.model import build_model
@@ -244,7 +245,7 @@ def test_the_product_gap_is_that_of_whole_products():
         ({"load_in_4bit": True, "lora": 2}, "a base model with weights"),
         ({"lora": 2, "lora_targets": "nothing"}, "lora_targets='nothing'"),
         ({"length": 10_000}, "256 positions"),
-        ({"model": "org/name"}, "hf download org/name"),
+        ({"model": "org/name"}, "there is no model org/name: .* hf download NAME"),
         ({"model": __file__}, "describes no model"),
         ({"tokenizer": "nowhere"}, "there is no tokenizer nowhere"),
     ],
@@ -280,7 +281,7 @@ def test_weights_in_pickles_are_refused(tmp_path):
         open_base(str(tmp_path), "AutoModelForCausalLM")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_page_s_arithmetic_for_a_large_model_is_the_codes(tmp_path):
     """The shape of Llama 3.1 8B, counted on the meta device: without memory for it."""
     config = {"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336}
@@ -296,3 +297,16 @@ def test_the_page_s_arithmetic_for_a_large_model_is_the_codes(tmp_path):
         options = LoraOptions(rank=int(rank), targets=targets, freeze_a=freeze == "yes")
         assert f"{adapter_size(base, options):,}" == parameters
         assert float(megabytes) == pytest.approx(int(parameters.replace(",", "")) * 2 / 8 / 1e6, rel=0.01)
+
+
+def test_a_configurations_digest_is_of_what_was_chosen(tmp_path):
+    said = json.loads(TINY.read_text())
+
+    def digest(**fields):
+        (tmp_path / "config.json").write_text(json.dumps({**said, **fields}))
+        return digest_of_config(open_base(str(tmp_path), "AutoModelForCausalLM").config)
+
+    plain = digest()
+    assert plain == digest(transformers_version="5.99", torch_dtype="bfloat16", architectures=None)
+    assert plain == digest(hidden_act="silu")  # what it is by default
+    assert len({plain, digest(hidden_act="gelu"), digest(rms_norm_eps=1e-3)}) == 3

@@ -104,7 +104,7 @@ def open_base(path: str, kind: str) -> BaseModel:
     folder, file = (where, where / CONFIG) if where.is_dir() else (None, where)
     if not file.is_file():
         hint = f"give a folder with {CONFIG} and weights, or a {CONFIG} to begin from"
-        raise TaskError(f"there is no model {path}: {hint} (of the hub: hf download {path} --local-dir FOLDER)")
+        raise TaskError(f"there is no model {path}: {hint} (of the hub: hf download NAME --local-dir FOLDER)")
     with _one_line(f"{file} describes no model"):
         config = require("transformers").AutoConfig.from_pretrained(file, local_files_only=True)
     without_dropout(config)
@@ -128,11 +128,12 @@ def without_dropout(config: Any) -> None:
 
 
 def digest_of_config(config: Any) -> bytes:
-    """Return 32 bytes over a configuration, but for the release that wrote it and the place where it lies."""
+    """Return 32 bytes over what a configuration has that is not its kind's default: a later release of transformers has
+    further fields. Which release wrote it, where it lies and which type its weights are stored in is left out."""
     fields = {
         key: value
-        for key, value in config.to_dict().items()
-        if key not in ("transformers_version", "_name_or_path", "dtype", "torch_dtype")
+        for key, value in config.to_diff_dict().items()
+        if key not in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures")
     }
     text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
