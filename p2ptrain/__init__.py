@@ -10,6 +10,11 @@
     >>> aggregate.get("trimmed_mean", f=2)(seen_nd).shape
     torch.Size([1000])
 
+`join` trains a model of your own together with others, from a loop of your own:
+
+    with p2ptrain.join(model, optimizer, swarm="invite.txt") as swarm:
+        ...
+
 `load` reads the model of a run's folder, with the names of the task's own model:
 
     state = p2ptrain.load("runs/first")
@@ -22,14 +27,15 @@ The parts are loaded when they are first asked for, so that a command that needs
 
 import importlib
 from os import PathLike
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
+    from p2ptrain.integrations.swarm import join as join
+
 _PARTS = ("aggregate", "attacks", "compress", "outer", "sync")
-__all__ = ["aggregate", "attacks", "compress", "load", "outer", "sync"]
+__all__ = ["aggregate", "attacks", "compress", "join", "load", "outer", "sync"]
 
 
 def load(run: str | PathLike[str], node: str | None = None) -> "dict[str, torch.Tensor]":
@@ -53,8 +59,10 @@ def load(run: str | PathLike[str], node: str | None = None) -> "dict[str, torch.
     return state_dict(models_of(Path(run), node).models)
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Import a public part of the package on first use. AttributeError for any other name."""
     if name in _PARTS:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "join":
+        return importlib.import_module(f"{__name__}.integrations.swarm").join
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

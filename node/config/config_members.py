@@ -13,7 +13,7 @@ from p2ptrain.inner import INNER
 from p2ptrain.outer import OUTER
 from p2ptrain.registry import Registry
 from p2ptrain.sync import SYNC_STRATEGIES
-from p2ptrain.tasks import TASKS
+from p2ptrain.tasks import EXTERNAL, TASKS
 
 MEMBERS: dict[tuple[str, str], Registry[Any]] = {
     ("sync", "strategy"): SYNC_STRATEGIES,
@@ -33,7 +33,7 @@ def check_members(raw: Raw) -> None:
     for (section, key), registry in MEMBERS.items():
         keys = raw.get(section)
         name = keys.get(key) if isinstance(keys, dict) else None
-        is_factory = section == "task" and isinstance(name, str) and ":" in name
+        is_factory = section == "task" and isinstance(name, str) and (":" in name or name == EXTERNAL)
         if isinstance(name, str) and not is_factory:
             _check(f"{section}.{key}", name, registry)
 

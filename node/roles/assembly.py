@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 import trio
@@ -43,10 +44,11 @@ from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, tasks
+from p2ptrain.attacks import Attack
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.base import identity_of
-from p2ptrain.training import Trainer, vector_bytes
+from p2ptrain.training import Learner, Trainer, vector_bytes
 
 DIGEST_BYTES = 32
 RUN_ID_BYTES = 16
@@ -55,6 +57,8 @@ PAYLOAD_SLACK_BYTES = 1 << 16
 """Bytes for scales and headers: a codec that does not compress at all may need some bytes more than fp32."""
 GENESIS_DIGITS = 16
 """Hex digits of the initial model's digest that are reported, for programs to compare: 64 bits. Chosen."""
+GIVEN = "the state that was given"
+"""In place of a folder of checkpoints, where a user's own loop keeps the state."""
 MAX_REFUSALS = 8
 """How many of the newest reasons for refusals between peers and this node are kept, for the message when no peer is
 left."""
@@ -84,6 +88,19 @@ class NodeContext:
     """Returns the energy meter of training on a device."""
     private: PrivateMembership | None = None
     """Its membership of a private swarm; None in an open swarm."""
+    user: "UserLearner | None" = None
+    """The model of a user's own loop; None: the task's, which the node trains itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserLearner:
+    """What a user's own loop brings to its node."""
+
+    learner: Learner
+    genesis_d: torch.Tensor
+    """The model with which the run began, fp32 (d,)."""
+    start: "Checkpoint | Literal['newest', 'genesis']" = "newest"
+    """Where to go on from: this checkpoint, the folder's newest where there is one, or from the beginning."""
 
 
 def check_runnable(config: Config) -> None:
@@ -100,17 +117,14 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     """Build the node, resumed from its newest checkpoint where there is one. Raises TaskError, ValueError or
     RunError."""
     attack = byzantine.attack_of(config.attack)
-    task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
-    shard, data_seed = own_data(config, around.identity.peer_id)
-    trainer = Trainer(task, config.train, shard, data_seed=data_seed)
-    genesis_d = trainer.vector()
+    trainer, genesis_d = _learner(config, around, attack)
     honest = build(config.sync, genesis_d, around.identity.peer_id, judge=trainer.judge)
     strategy = byzantine.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
     lock = trio.Lock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
-    run = run_info(config, trainer.fingerprint, genesis_d, identity_of(task, trainer.model))
+    run = run_info(config, trainer.fingerprint, genesis_d, _identity(trainer))
     service = byzantine.service_type(attack)(
         identity=around.identity,
         transport=around.transport,
@@ -164,7 +178,28 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         genesis=run.genesis.hex()[:GENESIS_DIGITS],
         meter=around.meter_of(trainer.device),
     )
-    return node, resume(node)
+    return node, _started(node, around.user)
+
+
+def _learner(config: Config, around: NodeContext, attack: Attack | None) -> tuple[Learner, torch.Tensor]:
+    """Return what trains, and the initial model (d,)."""
+    if around.user is not None:
+        return around.user.learner, around.user.genesis_d
+    task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
+    shard, data_seed = own_data(config, around.identity.peer_id)
+    trainer = Trainer(task, config.train, shard, data_seed=data_seed)
+    return trainer, trainer.vector()
+
+
+def _identity(learner: Learner) -> bytes:
+    return identity_of(learner.task, learner.model) if isinstance(learner, Trainer) else b""
+
+
+def _started(node: Node, user: UserLearner | None) -> Checkpoint | None:
+    """Load the checkpoint from which the node goes on, and return it; None where it begins anew."""
+    if user is None or user.start == "newest":
+        return resume(node)
+    return None if user.start == "genesis" else resume(node, user.start)
 
 
 def _outside(config: Config, admission: MembershipAdmission, journal: Journal) -> Outside:
@@ -218,15 +253,16 @@ def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor, identi
     return RunInfo(run_id=RunId(run.digest()), genesis=Digest(genesis.digest()))
 
 
-def resume(node: Node) -> Checkpoint | None:
-    """Load the newest whole checkpoint, if any, into the node. Raises RunError when it is of another model."""
+def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
+    """Load the checkpoint `given`, else the newest whole one, if any, into the node. Raises RunError when it is of
+    another model."""
     damaged: list[Path] = []
 
     def skipped(path: Path, why: str) -> None:
         node.journal.emit(CheckpointSkipped(path=str(path), why=why))
         damaged.append(path)
 
-    checkpoint = node.checkpoints.newest(skipped)
+    checkpoint = node.checkpoints.newest(skipped) if given is None else given
     for path in damaged:
         node.checkpoints.set_aside(path)
     if checkpoint is None:
@@ -246,7 +282,8 @@ def resume(node: Node) -> Checkpoint | None:
     if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
         node.service.outvotes_liars()
     _take_up_totals(node, checkpoint.totals)
-    node.journal.emit(Resumed(round=checkpoint.round, checkpoint=str(node.checkpoints.folder)))
+    came_from = str(node.checkpoints.folder) if given is None else GIVEN
+    node.journal.emit(Resumed(round=checkpoint.round, checkpoint=came_from))
     return checkpoint
 
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -37,7 +38,7 @@ from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
 from node.page.names import Names
 from node.page.status_server import server_of
-from node.roles.assembly import NodeContext, make_node
+from node.roles.assembly import NodeContext, UserLearner, make_node
 from node.roles.observer import observe, observes
 from node.roles.port_forwarding import mapper_for
 from node.roles.task_check import check_task
@@ -51,14 +52,15 @@ from node.system.signals import until_signal
 from node.training import round_report
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.divergence import diverged, unusable
-from node.training.executors import EXECUTORS
+from node.training.executors import EXECUTORS, Executor
 from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 from node.training.outcome import check_room, check_saved, check_taken
 from node.training.sync_loop import follow, synchronize, train
-from p2ptrain.tasks.metrics import metric_units
+from p2ptrain.tasks import EXTERNAL
+from p2ptrain.training import Trainer
 
 LOOK_AROUND_S = 0.1
 """Seconds between two checks of a finished node that its neighbours are finished, too."""
@@ -89,20 +91,46 @@ def main(
     """
     sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
     with exporting(config.monitoring.exporters, emit, node_dir) as ending:
-        code = trio.run(_run, config, node_dir, emit, fits, passphrase, tried)
+        code = trio.run(
+            partial(run, config, node_dir=node_dir, emit=emit, fits=fits, passphrase=passphrase, tried=tried)
+        )
         if code == 0:
             ending.finished()
     return code
 
 
-async def _run(
+class UserLoop(Protocol):
+    """A training loop of the user's own, in another thread, for which a node runs (node/roles/joined.py)."""
+
+    @property
+    def executor(self) -> Executor:
+        """Where the steps are."""
+
+    def learner(self, config: Config, peer_id: str) -> UserLearner:
+        """Return the user's model."""
+
+    def built(self, node: Node) -> None:
+        """The node is built. Nothing runs yet."""
+
+    def listens(self, addresses: list[str], page: str | None) -> None:
+        """The node can be reached at these addresses, and its page at `page`."""
+
+    async def until_stopped(self, *, task_status: trio.TaskStatus[trio.Event]) -> None:
+        """Pass on an event, and set it when the node is to stop as on Ctrl-C."""
+
+
+async def run(
     config: Config,
+    *,
     node_dir: Path,
     emit: EventLog,
-    fits: Callable[[], None],
-    passphrase: bytes | None,
+    fits: Callable[[], None] = lambda: None,
+    passphrase: bytes | None = None,
     tried: bool = False,
+    user_loop: UserLoop | None = None,
 ) -> int:
+    """Run a node to its end, as `main`, in the running trio loop. `user_loop`: takes the steps, and stops the node;
+    None: the node trains its task itself, until it is done or a signal comes."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
@@ -133,16 +161,19 @@ async def _run(
     around = NodeContext(
         identity=held.identity,
         transport=transport,
-        executor=EXECUTORS.get(config.node.lane),
+        executor=EXECUTORS.get(config.node.lane) if user_loop is None else user_loop.executor,
         emit=emit,
         rng=random.Random(),
         checkpoints=CheckpointStore(node_dir / CHECKPOINTS, keep=config.node.checkpoint_keep),
         epoch_file=node_dir / EPOCH,
         meter_of=partial(meter_for, watts=config.monitoring.watts_per_core),
         private=held.private,
+        user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
     node, checkpoint = make_node(config, around)
-    if not tried and not observes(config):
+    if user_loop is not None:
+        user_loop.built(node)
+    elif not tried and not observes(config):
         _try_task(node)
     check_room(node)
     fits()
@@ -155,9 +186,10 @@ async def _run(
     if told is not None and not node.state.private:
         _announce_over(node, told)
         return 0
-    gc_tuning.running()
+    if user_loop is None:  # else the process is the user's
+        gc_tuning.running()
     async with trio.open_nursery() as nursery:
-        interrupted = await nursery.start(until_signal)
+        interrupted = await nursery.start(until_signal if user_loop is None else user_loop.until_stopped)
         nursery.start_soon(metrics.watch_loop)
         nursery.start_soon(beat, node_dir)
         server = server_of(config.node, metrics, feed)
@@ -167,6 +199,8 @@ async def _run(
         router = _Router(node)
 
         async def started() -> None:
+            if user_loop is not None:
+                user_loop.listens(list(transport.addresses), url)
             _announce_start(node, list(transport.addresses), node_dir, url)
             mapper = mapper_for(
                 config.network,
@@ -220,6 +254,7 @@ def _announce_over(node: Node, summary: NodeSummary, event: type[Ended] = Finish
 def _try_task(node: Node) -> None:
     """Try the task before this node announces itself. Raises TaskFaultError for a task that cannot be trained."""
     trainer = node.inner.trainer
+    assert isinstance(trainer, Trainer), "a user's own loop has no task"
     for doubt in check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed):
         node.journal.emit(WarningEvent(message=doubt))
 
@@ -254,8 +289,8 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
             parameters=node.inner.trainer.numel,
             task=config.task.name,
             genesis=node.genesis,
-            metric=node.inner.trainer.task.metric,
-            units=metric_units(node.inner.trainer.task),
+            metric=node.inner.trainer.metric,
+            units=dict(node.inner.trainer.units),
             aggregator=config.sync.aggregator,
             compressor=config.sync.compressor,
             f=config.sync.f,
@@ -263,7 +298,8 @@ def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str |
             role=config.node.role,
         )
     )
-    if addresses and not node.state.private and not observes(config):  # a private swarm is joined by an invite
+    joined_by_line = not node.state.private and not observes(config) and config.task.name != EXTERNAL
+    if addresses and joined_by_line:  # a private swarm is joined by an invite, a user's own program by p2ptrain.join
         address = addresses[0] if config.network.announce else best_address(addresses)
         node.journal.emit(JoinCommand(command=join_command(config, address)))
 
@@ -362,7 +398,9 @@ async def _leave(node: Node) -> None:
 
 
 async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
-    if not resumed or node.state.finished:  # finished, but killed before it could report it
+    if node.inner.trainer.evaluates and (
+        not resumed or node.state.finished
+    ):  # finished, but killed before it could report it
         await round_report.evaluate(node, rounds=node.state.round)
     if not node.state.finished:
         await enter(node, resumed=resumed)
@@ -374,20 +412,30 @@ async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(train, node, phases, name="train")
             nursery.start_soon(synchronize, node, closing, name="synchronize")
-        node.inner.settle()
+        await node.executor.drive(node.inner.settling())
         node.journal.training_ended()
+        if not node.state.finished:
+            await _save_ended(node)
+
+
+async def _save_ended(node: Node) -> None:
+    """Measure and save the model where the user's loop has ended between two rounds, and no round was the last."""
+    node.state.end_after(node.state.round)
+    if node.inner.trainer.evaluates and node.journal.eval_round != node.state.round:
+        await round_report.evaluate(node, rounds=node.state.round)
+    if node.state.saved_round != node.state.round:
+        await save_interrupted(node)
 
 
 async def save_interrupted(node: Node) -> None:
     """Save the moving model as it is: training has stopped between two steps."""
     node.journal.training_ended()
-    node.inner.settle()
-    trainer, over = node.inner.trainer, node.state.round >= node.config.train.rounds and node.state.unsaved is None
-    theta_d = trainer.vector()
+    over = node.state.round >= node.config.train.rounds and node.state.unsaved is None
+    theta_d, state = await node.executor.drive(node.inner.state())
     why = await unusable(node, theta_d)
     if why is not None:
         raise diverged(node, why)
-    await round_report.save(node, theta_d, trainer.state_dict(), next_round=node.state.round, last=True, waits_s=())
+    await round_report.save(node, theta_d, state, next_round=node.state.round, last=True, waits_s=())
     if over:  # the last round's checkpoint was written before
         node.state.unsaved = None
 

@@ -95,8 +95,9 @@ def check_recipe(raw: Raw, wish: CreateRequest) -> None:
 
     config = from_raw(raw)
     check_runnable(config)
-    task = tasks.get(config.task.name, **config.task.options)
-    check_task(config, task, Shard())
+    if config.task.name != tasks.EXTERNAL:  # else only the members' own programs can build the model
+        task = tasks.get(config.task.name, **config.task.options)
+        check_task(config, task, Shard())
     _check_data(config, wish)
 
 

@@ -40,6 +40,10 @@ class P2PTrainError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        """Message and hint: what a program that calls p2ptrain shows of it."""
+        return self.line()
+
     def line(self) -> str:
         """Return message and hint on one line, whatever line breaks they came with."""
         parts = [" ".join(part.split()).rstrip(".") for part in (self.message, self.hint) if part.strip()]

@@ -45,6 +45,8 @@ async def unusable(node: Node, theta_d: torch.Tensor) -> str | None:
     if not bool(theta_d.isfinite().all()):
         return "the model's parameters are not finite"
     trainer = node.inner.trainer
+    if not trainer.evaluates:
+        return None
     if math.isfinite(await node.executor.offload(lambda: trainer.judge(theta_d, node.state.round))):
         return None
     return why_unusable(await node.executor.offload(lambda: trainer.evaluate(theta_d)))

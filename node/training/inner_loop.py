@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from p2ptrain.training import Trainer
+from p2ptrain.training.base import Learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,12 @@ class InnerLoop:
     """Drives a trainer step by step. `phase` runs in the training thread, everything else on the event loop. A step of
     a big model must not delay that loop: hence the queue, and no call into the trainer while it trains."""
 
-    def __init__(self, trainer: Trainer, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, trainer: Learner, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.trainer = trainer
         self.compute_seconds = 0.0
         self.steps = 0
+        self.phase_steps = 0
+        """Steps of the phase that is being trained."""
         self.late_steps = 0
         """How many steps after its snapshot the last correction was applied."""
         self._clock = clock
@@ -68,8 +70,9 @@ class InnerLoop:
         keep_state: Callable[[], bool],
         schedule_step: Callable[[int], int] | None = None,
         rate_factor: Callable[[int], float] = lambda steps: 1.0,
-    ) -> Generator[None, None, Phase]:
-        """Step until `enough(steps so far)`; yields during every step's time and returns the phase.
+    ) -> Generator[None, None, Phase | None]:
+        """Step until `enough(steps so far)`; yields during every step's time and returns the phase: a shorter one where
+        the learner takes no more steps, None where it has taken none.
 
         `schedule_step(steps so far)` is the place in the learning rate's schedule; None: the trainer's own count.
         `rate_factor(steps so far)` multiplies the rate there.
@@ -79,18 +82,23 @@ class InnerLoop:
         self.trainer.begin_round()  # the snapshot before this phase is the one whose correction comes next
         while steps == 0 or not enough(steps):
             self.settle()
+            self.phase_steps = steps
             began = self._clock()
             place = schedule_step(steps) if schedule_step else None
-            loss = self.trainer.step(place, rate_factor=rate_factor(steps))
+            loss = yield from self.trainer.take_step(place, rate_factor=rate_factor(steps))
+            if loss is None:
+                break
             if math.isfinite(loss):  # the step was skipped otherwise
                 losses, finite = losses + loss, finite + 1
             steps += 1
             self.steps += 1
-            yield  # before the clock is read: an inline executor gives the step its virtual time here
             elapsed = self._clock() - began
             seconds += elapsed
             self.compute_seconds += elapsed
         self.settle()
+        self.phase_steps = 0
+        if steps == 0:
+            return None
         return Phase(
             theta_d=self.trainer.vector(),
             loss=losses / finite if finite else math.nan,
@@ -121,6 +129,17 @@ class InnerLoop:
         self._door.append(apply)
 
     def settle(self) -> None:
-        """Apply the queued changes. Called also after training is over, where a caller still needs them applied."""
+        """Apply the queued changes."""
         while self._door:
             self._door.popleft()()
+
+    def settling(self) -> Generator[None, None, None]:
+        """Apply the queued changes, as work for an executor: in the thread that trains, after training is over."""
+        self.settle()
+        yield from ()
+
+    def state(self) -> Generator[None, None, tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+        """Apply the queued changes, as `settling`, and return parameters (d,) and the trainer's state."""
+        self.settle()
+        yield from ()
+        return self.trainer.vector(), self.trainer.state_dict()

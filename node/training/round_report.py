@@ -1,5 +1,6 @@
 """What a node records of its rounds: the round's event, evaluations, checkpoints, and the summary at the end."""
 
+import math
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -41,20 +42,23 @@ MAX_COMPARED = 4
 
 async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundResult, *, close_seconds: float) -> None:
     """Emit the event of a closed round; evaluate the outer parameters and write a checkpoint where due."""
-    node.journal.measured(train_loss=phase.loss, consensus_distance=result.consensus_distance)
+    node.journal.measured(consensus_distance=result.consensus_distance)
+    if node.inner.trainer.evaluates or not math.isnan(phase.loss):  # a user's own loop need not tell its loss
+        node.journal.measured(train_loss=phase.loss)
     node.state.neighbours = view.neighbours
     if not node.state.last_round:  # at the end neighbours leave, as they should
         node.watch.check_margin(result.members)
     node.watch.check_skipped(node.inner.trainer.skipped_steps)
     node.watch.check_refused()
     node.journal.emit(_round(node, phase, view, result, close_seconds))
-    if node.state.evaluation_due() or phase.state is not None:
+    evaluates = node.state.evaluation_due() and node.inner.trainer.evaluates
+    if evaluates or phase.state is not None:
         phi_d = await node.executor.offload(lambda: phase.theta_d + result.correction_d)
-        if node.state.evaluation_due():
+        if evaluates:
             await evaluate(node, phi_d, rounds=node.state.round + 1)
         if phase.state is None:
             return
-        if not node.state.evaluation_due() and (why := await unusable(node, phi_d)) is not None:
+        if not evaluates and (why := await unusable(node, phi_d)) is not None:
             raise diverged(node, why)
         await save(node, phi_d, phase.state, next_round=node.state.round + 1, last=node.state.last_round)
 
@@ -133,6 +137,7 @@ def _could_not_save(node: Node, checkpoint: Checkpoint, why: str, *, again: str)
 
 def _saved(node: Node, path: Path, next_round: int) -> None:
     node.state.unsaved = None
+    node.state.saved_round = next_round
     node.journal.emit(CheckpointWritten(round=next_round, path=str(path)))
     if node.state.owes_checkpoint:
         node.state.owes_checkpoint = False

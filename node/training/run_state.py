@@ -1,7 +1,7 @@
 """A node's place in its run: what rounds change, and what follows from it. The parts that stay are in `Node`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from node.config.schema import Config
@@ -48,6 +48,8 @@ class RunState:
     """Whether the newest checkpoint that was due could not be written: it is tried again after every round."""
     unsaved: str | None = None
     """Why the model of the last round, or at an interruption, could not be written; None where it could."""
+    saved_round: int | None = None
+    """The round of the newest checkpoint that this process has written."""
     put_out: RunError | None = None
     """Why this node stops, where it is a former member of its private swarm."""
     closing: bool = False
@@ -59,6 +61,10 @@ class RunState:
     def finished(self) -> bool:
         """Return whether no phase is left to train: the last round is trained, or being closed."""
         return self.round + self.closing >= self.config.train.rounds
+
+    def end_after(self, rounds: int) -> None:
+        """Let the run end once `rounds` rounds are closed: the loop that trains takes no more steps."""
+        self.config = self.config.model_copy(update={"train": replace(self.config.train, rounds=max(1, rounds))})
 
     @property
     def private(self) -> bool:

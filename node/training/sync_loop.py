@@ -40,6 +40,8 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
                     rate_factor=node.state.rate_factor,
                 )
             )
+            if phase is None:  # the loop that takes the steps has ended
+                return
             node.watch.check_arrivals(phase)
             node.state.begin_closing(waits_for_group=node.averager.waits_for_group)
             plan_phase(node, phase.step_seconds)

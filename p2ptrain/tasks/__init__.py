@@ -26,6 +26,9 @@ TASKS.register("digits")(Digits)
 TASKS.register("hf-lm")(HFLanguageModel)
 TASKS.register("hf-vision")(HFVision)
 
+EXTERNAL = "external"
+"""In place of a task: model, data and loop are in the members' own programs, which call `p2ptrain.join`."""
+
 TASK_MEMBERS = ("name", "metric", "build_model", "train_batch", "eval_batches", "loss", "tokens")
 """What `Task` asks for, to be named in the message when an object of the user's lacks some."""
 
@@ -37,6 +40,11 @@ def get(name: str, **options: object) -> Task:
     no Task, and, as a TaskFaultError with file and line, what the user's own code raises) or UnknownMemberError, which
     lists the known names.
     """
+    if name == EXTERNAL:
+        raise TaskError(
+            "the model of this run is in its members' own programs: train it with p2ptrain.join, "
+            "take it home with swarm.export"
+        )
     try:
         if ":" not in name:
             return TASKS.get(name, **options)

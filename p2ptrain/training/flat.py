@@ -13,7 +13,7 @@ from torch import nn
 
 from p2ptrain.inner.base import Place
 from p2ptrain.tasks.base import TaskError
-from p2ptrain.training.parameter_names import canonical_name
+from p2ptrain.training.names import canonical
 
 DECAY_MIN_DIMENSIONS = 2
 """Tensors of fewer dimensions (norms, biases) are not decayed: pulling a scale to zero is no regularizer."""
@@ -103,11 +103,11 @@ def places(model: nn.Module) -> list[Place]:
 
 
 def fingerprint(model: nn.Module) -> bytes:
-    """32 bytes (BLAKE2b) over the canonical names and the shapes of the trainable parameters: equal where vectors may
-    be averaged."""
+    """32 bytes (BLAKE2b) over the names and shapes of the trainable parameters: equal where vectors may be
+    averaged, however the model is wrapped."""
     digest = hashlib.blake2b(digest_size=32)
     for name, parameter in trainable(model):
-        digest.update(f"{canonical_name(name)}:{'x'.join(map(str, parameter.shape))}\n".encode())
+        digest.update(f"{canonical(name)}:{'x'.join(map(str, parameter.shape))}\n".encode())
     return digest.digest()
 
 

@@ -13,7 +13,7 @@ A step whose loss or gradient is not finite is not taken: it is counted in `skip
 import copy
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -21,7 +21,8 @@ from torch import nn
 from p2ptrain import drift, inner
 from p2ptrain.tasks.base import Batch, Shard, Task, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
-from p2ptrain.tasks.metrics import Measures
+from p2ptrain.tasks.metrics import Measures, metric_units
+from p2ptrain.training.base import Learner
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
@@ -37,7 +38,7 @@ JUDGED = 0x1D
 """Turned in the data's seed for what models are judged by: another order of the same shard."""
 
 
-class Trainer:
+class Trainer(Learner):
     """Builds the task's model from the seed and trains it on one shard. TaskError when model or device do not fit,
     ValueError when the optimizer cannot train such a model.
 
@@ -83,6 +84,29 @@ class Trainer:
     def precision(self) -> str:
         """`bf16` or `fp32`."""
         return self.machine.precision
+
+    @property
+    def metric(self) -> str:
+        """What the held-out loss is measured in, for people."""
+        return self.task.metric
+
+    @property
+    def units(self) -> Mapping[str, str]:
+        """Units of the task's own metrics, by name."""
+        return metric_units(self.task)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it can tell a held-out loss: every task can."""
+        return True
+
+    def take_step(
+        self, schedule_step: int | None = None, *, rate_factor: float = 1.0
+    ) -> Generator[None, None, float | None]:
+        """Take one step, then yield once, in its time. Return what `step` returns."""
+        loss = self.step(schedule_step, rate_factor=rate_factor)
+        yield  # after the step: an inline executor gives it its virtual time here
+        return loss
 
     def step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float:
         """Return one optimizer step over `grad_accumulation` batches; the mean loss (nan or inf when it was skipped).

@@ -1,0 +1,336 @@
+"""A node for a training loop that is not ours: `p2ptrain.join` (p2ptrain/integrations/swarm.py).
+
+The node runs in a thread of its own: the same trio loop, network, rounds and checkpoints as `p2ptrain node`. The steps
+are the user's, in the user's thread. After each of them, and nowhere else, that thread runs the node's inner loop on,
+which counts the step, adds what corrections there are, and at a round's end copies the parameters:
+
+    the user's thread                          the node's thread (trio)
+    optimizer.step()
+      post-step hook -> executor.advance()     synchronize(): publish, wait for a quorum, aggregate
+        correction added, between two steps <- inner.correct()
+        round over: copy of the parameters  -> the next round to close
+
+No lock is needed around the user's own code, and nothing of the user's is touched from another thread.
+"""
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, Protocol, TypeVar
+
+import torch
+import trio
+
+from gossip.core.atomic_file import write_atomic
+from node.config.schema import Config
+from node.events.event_types import Event, Failed, RoundTrained, WarningEvent
+from node.events.lines import LastingConsole, LineSink
+from node.events.log import EventLog
+from node.roles.assembly import UserLearner
+from node.roles.trainer import run
+from node.system import run_dir as folders
+from node.system.errors import P2PTrainError, RunError, UsageError, translate
+from node.training.checkpoint import Checkpoint
+from node.training.executors.caller import CallerExecutor
+from node.training.joining import LOOK_AGAIN_S
+from node.training.node import Node
+from node.training.round_report import checkpoint_of
+from p2ptrain.training.base import Learner
+from p2ptrain.training.flat import vector_bytes
+
+GENESIS: Final = "genesis.f32"
+"""The model with which the run began, in the node's folder: fp32 little-endian. Newcomers are tracked from it, and it
+cannot be drawn again from a seed as a task's can."""
+
+ENDLESS: Final = 1_000_000
+"""Rounds of a run that ends when the user's loop does."""
+
+LOOK_CLOSED_S: Final = 0.005
+"""Seconds between two checks of a round that a loop waits for: far below what the fastest exchange takes."""
+
+LOG: Final = "node.log"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinSettings:
+    """How a user's loop takes part."""
+
+    config: Config
+    node_dir: Path
+    settle: Callable[[], None] = lambda: None
+    """Makes the folder a member's, once it is locked; nothing in an open swarm."""
+    secrets: tuple[bytes | None, ...] = ()
+    """What no log may show."""
+    passphrase: bytes | None = None
+    quiet: bool = False
+    """Whether nothing is printed on stderr."""
+
+
+class LoopLearner(Learner, Protocol):
+    """A learner whose steps somebody else's loop takes."""
+
+    ended: bool
+    """Whether that loop takes no more steps."""
+
+    def doubts(self) -> list[str]:
+        """Return what the user should know of it, a line each."""
+
+    def counters(self) -> torch.Tensor:
+        """Return the counters of its state, int64 (3,)."""
+
+
+@dataclass
+class JoinedNode:
+    """The node of one user's loop. `start`, `step` and `stop` belong to the thread that trains."""
+
+    learner_of: Callable[[Config, str], LoopLearner]
+    """Builds the learner, for the node with this peer id."""
+    settings: JoinSettings
+    go_on: "Checkpoint | Literal['newest', 'genesis']" = "newest"
+    """Where to go on from: this checkpoint, the folder's newest where there is one, or from the beginning."""
+    executor: CallerExecutor = field(default_factory=CallerExecutor)
+    node: Node | None = None
+    """Once it is built."""
+    model: LoopLearner | None = None
+    addresses: list[str] = field(default_factory=list)
+    """Where other nodes reach this one."""
+    page: str | None = None
+    """The address of the node's page."""
+    _locks: ExitStack = field(default_factory=ExitStack)
+    _thread: threading.Thread | None = None
+    _token: trio.lowlevel.TrioToken | None = None
+    _stop: trio.Event | None = None
+    _error: P2PTrainError | None = None
+    _ending: bool = False
+
+    def start(self) -> None:
+        """Start the node, and return once training may begin: where neighbours are awaited, when they are there.
+        Raises P2PTrainError."""
+        with ExitStack() as stack:
+            stack.enter_context(folders.locked(self.settings.node_dir))
+            self.settings.settle()
+            log = stack.enter_context(EventLog(self.settings.node_dir / folders.EVENTS))
+            self._locks = stack.pop_all()
+        log.redact.learn(self.settings.passphrase, *self.settings.secrets)
+        if not self.settings.quiet:
+            log.add_sink(_Spoken(LineSink(LastingConsole(file=sys.stderr))))
+        self._thread = threading.Thread(target=self._run, args=(log,), name="p2ptrain", daemon=True)
+        self._thread.start()
+        try:
+            going = self.executor.begin()
+        except BaseException:  # Ctrl-C, while neighbours were awaited
+            self.stop(cut_short=True)
+            raise
+        if not going:
+            self._join()
+            self._check()
+            raise RunError("the run is over: all its rounds are done", "give another run_dir, or more rounds")
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a step was counted in this process."""
+        return self.node is not None and (self.node.inner.phase_steps > 0 or self.node.state.closed_round is not None)
+
+    def step(self) -> None:
+        """Count a step that was taken. Raises P2PTrainError where the node has failed; after the run's last round, do
+        nothing."""
+        if self._thread is None or self.executor.advance() or self._ending:
+            return
+        self._ending = True
+        self._join()
+        self._check()
+
+    def wait_closed(self) -> None:
+        """Wait until the newest round is closed, and apply its correction: for a loop that cannot go on without it."""
+        node, token = self._running()
+        trio.from_thread.run(_closed, node, trio_token=token)
+        node.inner.settle()
+
+    def stop(self, *, cut_short: bool) -> None:
+        """End the node: the steps since the last round are one more, unless `cut_short`; the model is saved, and the
+        neighbours are told. Raises P2PTrainError where it had failed."""
+        if self._thread is None:
+            return
+        if not self._ending:
+            self._ending = True
+            self._ask_to_end(cut_short)
+            self.executor.serve()
+        self._join()
+        if not cut_short:
+            self._check()
+
+    def ask(self, function: Callable[[Node], T]) -> T:
+        """Return what `function` makes of the node, on its own loop. Raises RunError where it does not run."""
+        node, token = self._running()
+        return trio.from_thread.run_sync(function, node, trio_token=token)
+
+    def snapshot(self) -> Checkpoint:
+        """Return the state with which another process can go on: all but the parameters and the optimizer, which are
+        the caller's. Call it between two steps, or once the node has ended."""
+        assert self.model is not None
+        assert self.node is not None
+        if self._thread is not None and not self._thread.is_alive():
+            return _state_of(self.node, self.model.counters())
+        node, token = self._running()
+        return trio.from_thread.run(_snapshot, node, self.model.counters(), trio_token=token)
+
+    def learner(self, config: Config, peer_id: str) -> UserLearner:
+        """Return the user's model (UserLoop)."""
+        self.model = self.learner_of(config, peer_id)
+        return UserLearner(learner=self.model, genesis_d=self._genesis(self.model), start=self.go_on)
+
+    def built(self, node: Node) -> None:
+        """Note the node (UserLoop)."""
+        self.node = node
+        for doubt in self.model.doubts() if self.model is not None else ():
+            node.journal.emit(WarningEvent(message=doubt))
+
+    def listens(self, addresses: list[str], page: str | None) -> None:
+        """Note where the node is reached (UserLoop)."""
+        self.addresses, self.page = addresses, page
+
+    async def until_stopped(self, *, task_status: trio.TaskStatus[trio.Event]) -> None:
+        """Pass on the event that stops the node (UserLoop)."""
+        self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
+        task_status.started(self._stop)
+        await trio.sleep_forever()
+
+    def _running(self) -> tuple[Node, trio.lowlevel.TrioToken]:
+        if self.node is None or self._token is None or self._thread is None or not self._thread.is_alive():
+            raise RunError("the swarm was left", "ask inside the with block")
+        return self.node, self._token
+
+    def _run(self, log: EventLog) -> None:
+        """Thread: the node, from its start to its end."""
+        settings = self.settings
+        try:
+            trio.run(
+                partial(
+                    run,
+                    settings.config,
+                    node_dir=settings.node_dir,
+                    emit=log,
+                    fits=self._keep,
+                    passphrase=settings.passphrase,
+                    tried=True,
+                    user_loop=self,
+                )
+            )
+        except BaseException as error:
+            self._error = translate(error)
+            _note(settings.node_dir / LOG, log, error)
+            log(Failed(error=self._error.message, hint=self._error.hint))
+        finally:
+            self.executor.close()
+            self._locks.close()
+
+    def _keep(self) -> None:
+        """Write the settings of this start, for the next one and for who looks."""
+        folders.write_atomic(self.settings.node_dir / folders.CONFIG, self.settings.config.to_toml().encode())
+
+    def _genesis(self, model: LoopLearner) -> torch.Tensor:
+        """The model with which the run began: the folder's, or the user's as it is now, which is then kept."""
+        file = self.settings.node_dir / GENESIS
+        if file.is_file():
+            kept_d = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.float32)
+            if kept_d.shape != (model.numel,):
+                raise RunError(
+                    f"the run in {self.settings.node_dir} is of a model of {kept_d.numel()} parameters, "
+                    f"and this one has {model.numel}",
+                    "give another run_dir",
+                )
+            return kept_d
+        if isinstance(self.go_on, Checkpoint):
+            raise RunError(
+                f"there is no {GENESIS} in {self.settings.node_dir}, with which the run began",
+                "go on with the run_dir that the checkpoint was made with",
+            )
+        genesis_d = model.vector()
+        write_atomic(file, vector_bytes(genesis_d))
+        return genesis_d
+
+    def _ask_to_end(self, cut_short: bool) -> None:
+        """Have the node end: at once, or after one more round of the steps since the last."""
+        try:
+            if cut_short:
+                self._tell(self._set_stop)
+            else:
+                trio.from_thread.run(self._wind_down, trio_token=self._running()[1])
+        except (RunError, trio.RunFinishedError, trio.Cancelled):  # it has ended meanwhile
+            pass
+        if self.model is not None:
+            self.model.ended = True
+
+    def _tell(self, function: Callable[[], None]) -> None:
+        """Call `function` on the node's loop, as soon as there is one."""
+        assert self._thread is not None
+        while self._thread.is_alive():
+            if self._token is not None:
+                self._token.run_sync_soon(function)
+                return
+            self._thread.join(LOOK_AGAIN_S)
+
+    def _set_stop(self) -> None:
+        if self._stop is not None:
+            self._stop.set()
+
+    async def _wind_down(self) -> None:
+        """Wait for the round that is being closed, whose correction belongs into the last one; then let the run end
+        with the steps since."""
+        assert self.node is not None
+        state = self.node.state
+        await _closed(self.node)
+        if self.node.inner.phase_steps:
+            state.end_after(state.round + 1)
+
+    def _check(self) -> None:
+        """Raise what the node has failed with: one line, with what to do, in place of the node's own traceback."""
+        if self._error is not None:
+            kind = UsageError if isinstance(self._error, UsageError) else RunError
+            raise kind(self._error.line()) from None
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+
+async def _closed(node: Node) -> None:
+    while node.state.closing:  # noqa: ASYNC110  # bounded by the round's deadline
+        await trio.sleep(LOOK_CLOSED_S)
+
+
+async def _snapshot(node: Node, counters: torch.Tensor) -> Checkpoint:
+    async with node.strategy_lock:
+        return _state_of(node, counters)
+
+
+def _state_of(node: Node, counters: torch.Tensor) -> Checkpoint:
+    sync = {name: value.clone() for name, value in node.strategy.state_dict().items()}
+    checkpoint = checkpoint_of(node, torch.empty(0), {"counters": counters}, sync, None, node.state.round)
+    tensors = {name: value for name, value in checkpoint.tensors.items() if name != "trainer.parameters"}
+    return Checkpoint(round=checkpoint.round, meta=checkpoint.meta, tensors=tensors)
+
+
+def _note(path: Path, log: EventLog, error: BaseException) -> None:
+    """Append the traceback to the node's log. Not by `logging`, which is the user's in this process."""
+    with suppress(OSError), path.open("a", encoding="utf-8") as file:
+        file.write(log.redact.text("".join(traceback.format_exception(error))))
+
+
+class _Spoken:
+    """Prints what a person wants to see beside a loop's own output: not every round."""
+
+    def __init__(self, sink: LineSink) -> None:
+        self._sink = sink
+
+    def __call__(self, event: Event) -> None:
+        """Print the event, if it is no round."""
+        if not isinstance(event, RoundTrained):
+            self._sink(event)

@@ -1,0 +1,119 @@
+"""`CallerExecutor`: the inner loop runs in a thread that is not ours, a step's worth at a time, whenever it calls.
+
+It is for a training loop of the user's own, which takes the steps itself (node/roles/joined.py): after each of them it
+calls `advance`. Codecs, aggregations and evaluations run in a worker thread, as with `thread`.
+"""
+
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import trio
+
+from node.training.executors.thread import ThreadExecutor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A generator that the caller is to run, and where its outcome goes."""
+
+    steps: Generator[None, None, Any]
+    ended: Callable[[Any, BaseException | None], None]
+    """Takes result and error. Called in the caller's thread."""
+
+
+class CallerExecutor(ThreadExecutor):
+    """Executor whose inner thread is the one that calls `advance`, `begin` and `serve`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._change = threading.Condition()
+        self._running = threading.Lock()
+        """Held while a part of the work runs."""
+        self._work: _Work | None = None
+        self._closed = False
+
+    async def drive(self, work: Generator[None, None, T]) -> T:
+        """Have the caller run `work` to its end, and return what it returns. A cancellation takes effect between two
+        steps."""
+        token, done = trio.lowlevel.current_trio_token(), trio.Event()
+        outcome: list[tuple[Any, BaseException | None]] = []
+
+        def ended(result: Any, error: BaseException | None) -> None:
+            outcome.append((result, error))
+            token.run_sync_soon(done.set)
+
+        self._put(_Work(work, ended))
+        try:
+            await done.wait()
+        finally:
+            if not outcome:
+                with trio.CancelScope(shield=True):  # a part that is running ends first: in a step's time at most
+                    await trio.to_thread.run_sync(self._withdraw)
+        result, error = outcome[0]
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]  # what the generator returns, by way of another thread
+
+    def begin(self) -> bool:
+        """Wait for work and run it up to its first step. Return False where there is no more."""
+        return self._next() and self._run_until_step()
+
+    def advance(self) -> bool:
+        """A step was taken: run the work on to its next one. Where this work ends, wait for the next. Return False
+        where there is no more."""
+        return self._work is not None and self._run_until_step()
+
+    def serve(self) -> None:
+        """Run all work until `close`: the caller takes no more steps, and work that waits for one finds that out."""
+        while self._next():
+            self._run_part()
+
+    def close(self) -> None:
+        """Let go of the caller: there is no more work. Any thread may call it."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+
+    def _run_until_step(self) -> bool:
+        while not self._run_part():
+            if not self._next():
+                return False
+        return True
+
+    def _run_part(self) -> bool:
+        """Run the work on. Return False where it has ended, or was withdrawn."""
+        with self._running:
+            work = self._work
+            if work is None:
+                return False
+            try:
+                next(work.steps)
+            except StopIteration as end:
+                self._work = None
+                work.ended(end.value, None)
+                return False
+            except BaseException as error:  # the node's to handle: it ends with it
+                self._work = None
+                work.ended(None, error)
+                return False
+            return True
+
+    def _next(self) -> bool:
+        with self._change:
+            while self._work is None and not self._closed:
+                self._change.wait()
+            return self._work is not None
+
+    def _put(self, work: _Work) -> None:
+        with self._change:
+            assert self._work is None, "one piece of work at a time"
+            self._work = work
+            self._change.notify_all()
+
+    def _withdraw(self) -> None:
+        with self._running:
+            self._work = None

@@ -1,0 +1,97 @@
+"""What trains a node's model, as the rest of the node sees it.
+
+There are two: `Trainer` builds the model of a task and takes every step itself; `UserModel` is a model and an optimizer
+of the user's own, whose steps the user's loop takes. A node corrects either between two steps, by one flat vector.
+"""
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Protocol
+
+import torch
+
+from p2ptrain.tasks.base import Shard
+from p2ptrain.tasks.metrics import Measures
+from p2ptrain.training.layout import StateLayout
+from p2ptrain.training.train_config import TrainConfig
+
+
+class Learner(Protocol):
+    """A model that learns. Vectors are fp32 (d,) on the CPU; d is `numel`.
+
+    Steps, corrections and states belong to the thread that trains. What says "Safe beside steps" may be called from
+    another one.
+    """
+
+    config: TrainConfig
+    shard: Shard
+    data_seed: int
+    global_step: int
+    """The next step's number. Settable: a late joiner begins elsewhere."""
+    tokens: int
+    """Predictions trained on."""
+    skipped_steps: int
+    """Steps not taken because loss or gradient was not finite."""
+    learning_rate: float | None
+    """Of the newest step; None: not known."""
+    fingerprint: bytes
+    """32 bytes over parameter names and shapes: equal on every node that can join in."""
+
+    @property
+    def numel(self) -> int:
+        """How many parameters are trained."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+
+    @property
+    def metric(self) -> str:
+        """What the held-out loss is measured in, for people."""
+
+    @property
+    def units(self) -> Mapping[str, str]:
+        """Units of its own metrics, by name."""
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it can tell a held-out loss. Where not, `measure`, `evaluate` and `judge` must not be called."""
+
+    def take_step(
+        self, schedule_step: int | None = None, *, rate_factor: float = 1.0
+    ) -> Generator[None, None, float | None]:
+        """Take one step, yielding once in its time. Return its mean loss (not finite where it was skipped, nan where it
+        is not known), or None where there are no more steps to take."""
+
+    def vector(self) -> torch.Tensor:
+        """Return a copy of the live parameters."""
+
+    def begin_round(self) -> None:
+        """Note that the model as it is now is a snapshot, from which the next correction is worked out."""
+
+    def correct(self, correction_d: torch.Tensor) -> None:
+        """Add `correction_d` to the live parameters. ValueError on another shape."""
+
+    def load_vector(self, x_d: torch.Tensor) -> None:
+        """Set the live parameters. ValueError on another shape."""
+
+    def evaluate(self, x_d: torch.Tensor | None = None) -> float:
+        """Return the held-out loss of the model `x_d`, or of the live one. Safe beside steps."""
+
+    def measure(self, x_d: torch.Tensor | None = None) -> Measures:
+        """Return the same, and metrics of its own. Safe beside steps."""
+
+    def judge(self, x_d: torch.Tensor, round: int) -> float:
+        """Return the loss of the model `x_d` on data of its own, the same in a round. Safe beside steps."""
+
+    def divergence(self, own_d: torch.Tensor, others: Iterable[torch.Tensor]) -> float | None:
+        """Return how far the predictions of `own_d` are from the mean of the others', in nats; None where that cannot
+        be told. Safe beside steps."""
+
+    def layout(self) -> StateLayout | None:
+        """Return names, shapes and types of the model's own `state_dict`; None where they are not enough."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return everything that a checkpoint needs, as copies on the CPU."""
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Take up `state_dict`. ValueError, with nothing changed, where it is of another model."""

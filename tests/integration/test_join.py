@@ -1,0 +1,270 @@
+"""`p2ptrain.join`: loops of their own, in threads of this process, over real libp2p on loopback."""
+
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import p2ptrain
+from node.config.schema import load
+from node.system.errors import RunError, UsageError
+from p2ptrain import tasks
+from p2ptrain.integrations.swarm import Swarm
+
+pytestmark = [pytest.mark.paired, pytest.mark.slow]
+
+ALONE: dict[str, object] = {
+    "network.listen": ["/ip4/127.0.0.1/tcp/0"],
+    "network.upnp": False,
+    "node.metrics_port": -1,
+    "node.linger_s": 1.0,
+}
+WEIGHTS = torch.linspace(-1, 1, 8)
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
+def loss_of(model: nn.Module, seed: int) -> torch.Tensor:
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(seed))
+    return (model(x).squeeze(-1) - x @ WEIGHTS).square().mean()
+
+
+def evaluate(model: nn.Module) -> float:
+    return loss_of(model, 10_000).item()
+
+
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, *, of: int = 0, wait_s: float = 0.0
+) -> None:
+    for step in steps:
+        loss_of(model, 100 * of + step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(wait_s)
+
+
+def told(swarm: Swarm, event: str) -> list[dict[str, Any]]:
+    lines = (swarm.run_dir / "events.jsonl").read_text().splitlines()
+    return [fields for fields in map(json.loads, lines) if fields["event"] == event]
+
+
+def test_three_loops_train_one_model(tmp_path: Path) -> None:
+    swarms: dict[int, Swarm] = {}
+    models = {index: model_of() for index in range(3)}
+    errors: list[BaseException] = []
+    seen: dict[int, tuple[int, int]] = {}
+
+    def loop(index: int, peers: list[str]) -> None:
+        try:
+            optimizer = torch.optim.AdamW(models[index].parameters(), lr=1e-2)
+            swarm = p2ptrain.join(
+                models[index],
+                optimizer,
+                peers=peers,
+                run_dir=tmp_path / str(index),
+                inner_steps=5,
+                wait_for=2,
+                evaluate=evaluate,
+                settings=ALONE,
+                quiet=True,
+            )
+            swarms[index] = swarm
+            with swarm:
+                train(models[index], optimizer, range(150), of=index + 1, wait_s=0.03)
+                seen[index] = swarm.round, len(swarm.peers)
+        except BaseException as error:
+            errors.append(error)
+
+    first = threading.Thread(target=loop, args=(0, []))
+    first.start()
+    until(lambda: 0 in swarms and bool(swarms[0].is_joined and swarms[0].addresses))
+    others = [threading.Thread(target=loop, args=(index, swarms[0].addresses)) for index in (1, 2)]
+    for thread in others:
+        thread.start()
+    for thread in (first, *others):
+        thread.join(60)
+    assert errors == []
+    assert all(round_ >= 3 for round_, _ in seen.values())
+    rounds = told(swarms[0], "round")
+    assert max(fields["members"] for fields in rounds) == 3
+    assert sum(fields["accepted"] for fields in rounds[-1:]) >= 4
+    vectors = [nn.utils.parameters_to_vector(each.parameters()).detach() for each in models.values()]
+    apart = float((vectors[0] - vectors[1]).norm() / vectors[0].norm())
+    assert apart < 0.15, "they have trained on other data, and still have one model"
+    assert all(evaluate(each) < 0.5 * evaluate(model_of()) for each in models.values())
+    summary = json.loads((swarms[1].run_dir / "summary.json").read_text())
+    assert summary["steps"] == 150
+
+
+def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
+    ends = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < ends, "it never came"
+        time.sleep(0.02)
+
+
+def joined(model: nn.Module, optimizer: object, run_dir: Path, **more: Any) -> Swarm:
+    return p2ptrain.join(
+        model, optimizer, **{"run_dir": run_dir, "inner_steps": 4, "settings": ALONE, "quiet": True, **more}
+    )
+
+
+def test_alone_it_changes_nothing_and_the_folder_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    plain = model_of()
+    train(plain, torch.optim.AdamW(plain.parameters(), lr=1e-2), range(23))
+
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with joined(model, optimizer, tmp_path):
+        train(model, optimizer, range(10))
+    again = model_of(seed=7)  # what it begins with does not matter: the folder's is loaded
+    optimizer = torch.optim.AdamW(again.parameters(), lr=1e-2)
+    with joined(again, optimizer, tmp_path) as swarm:
+        assert swarm.global_step == 10
+        train(again, optimizer, range(10, 23))
+    assert all(torch.equal(one, other) for one, other in zip(plain.parameters(), again.parameters(), strict=True))
+    assert sum(fields["steps"] for fields in told(swarm, "round")) == 23, "those since the last round, too"
+
+
+def test_a_state_goes_on_in_a_process_that_loads_the_rest_itself(tmp_path: Path) -> None:
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    with joined(model, optimizer, tmp_path, settings={**ALONE, "node.checkpoint_every": 0}) as swarm:
+        train(model, optimizer, range(9))
+        state = swarm.state_dict()
+        saved = {name: value.clone() for name, value in model.state_dict().items()}
+        momentum = copy.deepcopy(optimizer.state_dict())
+        train(model, optimizer, range(9, 20))
+    expected = nn.utils.parameters_to_vector(model.parameters()).detach()
+
+    other = model_of(seed=5)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.05, momentum=0.9)
+    with joined(other, optimizer, tmp_path) as swarm:  # what the folder has is loaded, and then replaced
+        other.load_state_dict(saved)  # model, optimizer and then others: as `accelerator.load_state` does
+        optimizer.load_state_dict(momentum)
+        swarm.load_state_dict(state)
+        assert swarm.global_step == 9
+        train(other, optimizer, range(9, 20))
+        with pytest.raises(UsageError, match="once steps were taken"):
+            swarm.load_state_dict(state)
+    assert torch.equal(nn.utils.parameters_to_vector(other.parameters()).detach(), expected)
+
+
+def test_an_exception_in_the_loop_saves_the_model_and_is_the_loops_own(tmp_path: Path) -> None:
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def cut() -> None:
+        with joined(model, optimizer, tmp_path):
+            train(model, optimizer, range(6))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cut()
+    kept = p2ptrain.load(tmp_path)
+    assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["accumulated", "scaled", "foreach", "fused"])
+def test_what_counts_is_the_optimizers_own_step(tmp_path: Path, kind: str) -> None:
+    model = model_of()
+    options = {kind: True} if kind in ("foreach", "fused") else {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, **options)
+    scaler = torch.amp.GradScaler("cpu", enabled=kind == "scaled", init_scale=2.0)
+    with joined(model, optimizer, tmp_path) as swarm:
+        for step in range(12):
+            loss = loss_of(model, step)
+            if kind == "scaled" and step == 5:
+                loss = loss * torch.inf
+            scaler.scale(loss).backward()
+            if kind != "accumulated" or step % 3 == 2:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        expected = {"accumulated": 4, "scaled": 11}.get(kind, 12)
+        assert swarm.global_step == expected
+
+
+def test_without_an_optimizer_the_loop_counts(tmp_path: Path) -> None:
+    model = model_of()
+    first = torch.optim.SGD(model[0].parameters(), lr=0.1)  # type: ignore[index]
+    second = torch.optim.SGD(model[2].parameters(), lr=0.1)  # type: ignore[index]
+    with joined(model, None, tmp_path) as swarm:
+        for step in range(8):
+            loss = loss_of(model, step)
+            loss.backward()
+            first.step()
+            second.step()
+            swarm.step(loss=loss.item())
+        assert swarm.global_step == 8
+    assert 0.1 < told(swarm, "round")[0]["train_loss"] < 10
+
+
+def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters())
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    swarm = joined(model, optimizer, tmp_path / "a")
+    with pytest.raises(UsageError, match="inside `with"):
+        _ = swarm.round
+    with swarm:
+        loss_of(model, 0).backward()
+        with pytest.raises(UsageError, match=r"second optimizer \(SGD\)"):
+            other.step()
+        with pytest.raises(UsageError, match=r"leave swarm\.step\(\) out"):
+            swarm.step()
+        with pytest.raises(UsageError, match="no evaluate"):
+            swarm.evaluate()
+        with pytest.raises(RunError, match="in use by process"), joined(model_of(), None, tmp_path / "a"):
+            pass
+    other.step()  # out of the block it is nobody's business
+    with (
+        pytest.raises(RunError, match="is of a model of 161 parameters"),
+        joined(nn.Linear(2, 2), None, tmp_path / "a"),
+    ):
+        pass
+    with pytest.raises(UsageError, match="is no setting"):
+        joined(model, None, tmp_path, settings={"listen": 3})
+    with pytest.raises(UsageError, match="list of addresses"):
+        joined(model, None, tmp_path, peers="/ip4/127.0.0.1/tcp/1")
+    with pytest.raises(UsageError, match="neither a line"):
+        joined(model, None, tmp_path, swarm="nonsense")
+    with pytest.raises(UsageError, match="is no swarm's folder"):
+        p2ptrain.join(model, swarm=tmp_path)
+    with pytest.raises(tasks.TaskError, match=r"p2ptrain\.join"):
+        tasks.get(load(sets=["task.name=external"]).task.name)
+
+
+def test_a_model_goes_home(tmp_path: Path) -> None:
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with joined(model, optimizer, tmp_path / "run", evaluate=evaluate) as swarm:
+        train(model, optimizer, range(5))
+        assert (swarm.shard.index, swarm.shard.count) == (0, 1)
+        assert swarm.evaluate() == pytest.approx(evaluate(model))
+        folder = swarm.export(tmp_path / "home")
+        with pytest.raises(UsageError, match="not empty"):
+            swarm.export(tmp_path / "home")
+    from safetensors.torch import load_file
+
+    assert torch.equal(load_file(folder / "model.safetensors")["0.weight"], model.state_dict()["0.weight"])
+
+
+def test_a_run_with_an_end_lets_the_loop_go_on_alone(tmp_path: Path) -> None:
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with joined(model, optimizer, tmp_path, rounds=2) as swarm:
+        train(model, optimizer, range(30))
+    assert json.loads((swarm.run_dir / "summary.json").read_text())["rounds"] == 2
+    with pytest.raises(RunError, match="all its rounds are done"), joined(model, optimizer, tmp_path, rounds=2):
+        pass

@@ -1,0 +1,202 @@
+"""A user's own model as a learner: names, vectors, states, with nothing of the user's replaced."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from p2ptrain.tasks import Shard, TaskError
+from p2ptrain.training import TrainConfig, UserModel
+from p2ptrain.training.flat import fingerprint
+from p2ptrain.training.names import canonical
+from p2ptrain.training.parameter_vector import ParameterVector
+from p2ptrain.training.user_model import measures_of, torch_optimizer, unwrapped
+
+
+def small(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).to(dtype)
+
+
+def learner(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> UserModel:
+    return UserModel(model, optimizer, TrainConfig(), Shard(), data_seed=3)
+
+
+def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
+    for step in range(steps):
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step))
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "bare"),
+    [
+        ("module.blocks.0.weight", "blocks.0.weight"),
+        ("_orig_mod.module.weight", "weight"),
+        ("layers.1._checkpoint_wrapped_module._fsdp_wrapped_module.bias", "layers.1.bias"),
+        ("base_model.model.q.lora_A.mine.weight", "q.lora_A.weight"),
+        ("q.lora_embedding_A.default", "q.lora_embedding_A"),
+        ("head.modules_to_save.other.weight", "head.modules_to_save.weight"),
+        ("modules.weight", "modules.weight"),
+    ],
+)
+def test_names_are_those_of_the_bare_model(wrapped: str, bare: str) -> None:
+    assert canonical(wrapped) == bare
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own import
+def test_wrapped_compiled_and_bare_members_agree(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(small())
+        compiled = torch.compile(small())
+        within = small()
+        within[0] = torch.compile(within[0])  # type: ignore[assignment]  # a part of a model, too
+        assert len({fingerprint(each) for each in (small(), parallel, compiled, within)}) == 1
+        assert unwrapped(torch.compile(parallel)) is parallel.module
+    finally:
+        torch.distributed.destroy_process_group()
+    other = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert fingerprint(other) != fingerprint(small())
+
+
+def test_a_vector_is_read_and_added_with_every_tensor_left_where_it_is() -> None:
+    model = small()
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    values = ParameterVector(model)
+    x_d = values.vector()
+    assert torch.equal(x_d, nn.utils.parameters_to_vector(model.parameters()).detach())
+    values.add_(torch.arange(values.numel, dtype=torch.float32))
+    assert torch.equal(values.vector(), x_d + torch.arange(values.numel))
+    values.load_(x_d)
+    assert torch.equal(values.vector(), x_d)
+    assert [parameter.data_ptr() for parameter in model.parameters()] == places
+    with pytest.raises(ValueError, match="does not fit a model of 43 parameters"):
+        values.add_(torch.zeros(3))
+
+
+def test_small_corrections_of_bf16_weights_are_not_lost() -> None:
+    """Alone each is far below a weight's last bit: without the rests a thousand of them change nothing."""
+    model = small(dtype=torch.bfloat16)
+    values = ParameterVector(model)
+    before_d = values.vector()
+    for _ in range(1_000):
+        values.add_(torch.full((values.numel,), 1e-5))
+    moved_d = values.vector() - before_d
+    assert float((moved_d - 0.01).abs().max()) < 0.0005
+    plain = torch.full((1,), 0.5, dtype=torch.bfloat16)
+    for _ in range(1_000):
+        plain += 1e-5
+    assert float(plain) == 0.5, "or the test would show nothing"
+
+
+def test_only_what_learns_travels() -> None:
+    model = small()
+    model[0].requires_grad_(False)
+    values = ParameterVector(model)
+    assert values.names == ["2.weight", "2.bias"]
+    with pytest.raises(TaskError, match="no trainable parameter"):
+        ParameterVector(model.requires_grad_(False))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_sharded_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        sharded = fully_shard(small())
+        with pytest.raises(TaskError, match="is sharded"):
+            ParameterVector(sharded)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_state_brings_back_model_optimizer_and_counters_bit_for_bit() -> None:
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    ours = learner(model, optimizer)
+    stepped(model, optimizer, 3)
+    ours.global_step = 3
+    state = {name: value.clone() for name, value in ours.state_dict().items()}
+    stepped(model, optimizer, 2)
+    expected_d = ours.vector()
+
+    other = small(seed=9)
+    theirs = learner(other, torch.optim.AdamW(other.parameters(), lr=1e-2))
+    theirs.load_state_dict(state)
+    assert theirs.global_step == 3
+    assert theirs.optimizer is not None
+    stepped(other, theirs.optimizer, 2)
+    assert torch.equal(theirs.vector(), expected_d)
+
+
+def test_a_state_of_another_model_changes_nothing() -> None:
+    model, other = small(), nn.Linear(2, 2)
+    ours = learner(model)
+    before_d = ours.vector()
+    with pytest.raises(ValueError, match="6 trained parameters"):
+        ours.load_state_dict(learner(other).state_dict())
+    assert torch.equal(ours.vector(), before_d)
+    with pytest.raises(ValueError, match="counters"):
+        ours.load_state_dict({})
+
+
+def test_a_state_without_parameters_leaves_those_that_are_there() -> None:
+    model = small()
+    ours = learner(model)
+    before_d = ours.vector()
+    ours.load_state_dict({"counters": torch.tensor([5, 0, 0])})
+    assert (ours.global_step, torch.equal(ours.vector(), before_d)) == (5, True)
+
+
+def test_evaluations_see_a_copy() -> None:
+    model = small()
+    seen: list[nn.Module] = []
+
+    def evaluate(given: nn.Module) -> dict[str, float]:
+        seen.append(given)
+        return {"loss": float(sum(parameter.sum() for parameter in given.parameters())), "accuracy": 0.5}
+
+    ours = UserModel(model, None, TrainConfig(), Shard(), data_seed=0, evaluate=evaluate)
+    found = ours.measure(torch.ones(ours.numel))
+    assert found.loss == pytest.approx(43)
+    assert found.own == {"accuracy": 0.5}
+    assert seen[0] is not model
+    assert not seen[0].training
+    assert model.training
+    assert ours.evaluate() == pytest.approx(sum(each.sum().item() for each in model.parameters()))
+
+
+def test_doubts_are_told() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    doubts = " ".join(learner(model, optimizer).doubts())
+    assert "BatchNorm" in doubts
+    assert "bf16" in doubts
+    assert "2 of 4 trainable tensors are not in the optimizer" in doubts
+    assert learner(small()).doubts() == []
+
+
+def test_the_torch_optimizer_is_found_inside_wrappers() -> None:
+    inner = torch.optim.SGD(small().parameters(), lr=0.1)
+
+    class Wrapper:
+        optimizer = inner
+
+    assert torch_optimizer(Wrapper()) is inner
+    assert torch_optimizer(inner) is inner
+    with pytest.raises(TaskError, match=r"call swarm\.step\(\)"):
+        torch_optimizer(object())
+
+
+def test_what_evaluate_returns_is_a_number_or_a_dict_with_a_loss() -> None:
+    assert measures_of(2.5).loss == 2.5
+    assert measures_of(torch.tensor(2.5)).loss == 2.5
+    with pytest.raises(TaskError, match="without 'loss': accuracy"):
+        measures_of({"accuracy": 1.0})
