@@ -29,6 +29,8 @@ def doctor(
     peer: options.Peers = None,
     task: options.TaskName = None,
     data: options.Data = None,
+    model: options.Model = None,
+    lora: options.Lora = None,
     run_dir: options.RunDir = None,
     listen: Annotated[
         list[str] | None, typer.Option(metavar="MULTIADDR", help="Where the node would listen. Can be repeated.")
@@ -47,7 +49,16 @@ def doctor(
     from node.config.sections import merged
     from node.doctor.examine import examine
 
-    given = options.flags(task=task, data=data, peers=peer or (), listen=listen or (), name=name, role=role)
+    given = options.flags(
+        task=task,
+        data=data,
+        model=model,
+        lora=lora,
+        peers=peer or (),
+        listen=listen or (),
+        name=name,
+        role=role,
+    )
     run_dir = run_dir_of(run_dir, swarm, invite)
     raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
     subject = _subject(raw, run_dir)

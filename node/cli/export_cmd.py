@@ -1,6 +1,7 @@
-"""`p2ptrain export`: the model of a run as a safetensors file that plain torch loads."""
+"""`p2ptrain export`: the model of a run for other programs: plain torch, transformers, onnxruntime."""
 
 import json as jsonlib
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,42 +18,95 @@ if TYPE_CHECKING:
 SUFFIX = ".safetensors"
 
 
+class Format(StrEnum):
+    """What to write."""
+
+    SAFETENSORS = "safetensors"
+    HF = "hf"
+    ONNX = "onnx"
+
+
+_SUFFIXES = {Format.SAFETENSORS: SUFFIX, Format.HF: "", Format.ONNX: ".onnx"}
+
+
 def export(
     run: RunPath,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path(
-        f"model{SUFFIX}"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="PATH", help="The file to write, or with --to hf the folder. (default: model...)"
+        ),
+    ] = None,
+    to: Annotated[
+        Format,
+        typer.Option(
+            "--to",
+            help="safetensors: for plain torch; hf: a folder for from_pretrained; onnx: a graph for onnxruntime.",
+        ),
+    ] = Format.SAFETENSORS,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="With --to hf: LoRA adapters added to their base model, not alone.")
+    ] = False,
     node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="The newest model of this node.")] = None,
     average: Annotated[
         bool, typer.Option("--average", help="The mean of the honest nodes' models: what a run's folder gives anyway.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    data: options.Data = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Write a run's model with the names of its own state_dict, for load_state_dict in plain torch."""
+    """Write a run's model: for load_state_dict in plain torch, for transformers, or for onnxruntime.
+
+    For hf and onnx the run's task is built again: its data must be there, or others with --data.
+    """
     _check_question(run, node, average=average)
-    _check_file(out, force=force)
+    if merged and to is not Format.HF:
+        raise UsageError("--merged is for --to hf", "an ONNX graph is always merged, safetensors have the run's names")
+    place = out or Path(f"model{_SUFFIXES[to]}")
+    _check_place(place, to, force=force)
 
     from node.training.evaluation import find_models
-    from node.training.model_file import metadata_of, state_of, write
+    from node.training.model_file import metadata_of
 
     found = find_models(run, node)
-    state = state_of(found)
     metadata = metadata_of(found)
-    _check_file(out, force=force)  # somebody may have written it meanwhile
-    write(out, state, metadata)
-    sizes: dict[str, Any] = {
-        "tensors": len(state),
-        "parameters": found.models[0].vector_d.numel(),
-        "bytes": out.stat().st_size,
-    }
-    if json:
-        typer.echo(jsonlib.dumps({"file": str(out), **metadata, **sizes, "left_out": list(found.left_out)}))
+    if to is Format.SAFETENSORS:
+        sizes = _write_state(place, found, metadata, force=force)
     else:
-        _tell(out, found, sizes)
+        sizes = _write_model(run, node, data, place, to, merged=merged)
+    if json:
+        typer.echo(jsonlib.dumps({"file": str(place), **metadata, **sizes, "left_out": list(found.left_out)}))
+    else:
+        _tell(place, to, found, sizes)
 
 
-def _tell(out: Path, found: "RunModels", sizes: dict[str, Any]) -> None:
+def _write_state(out: Path, found: "RunModels", metadata: dict[str, str], *, force: bool) -> dict[str, Any]:
+    from node.training.model_file import state_of, write
+
+    state = state_of(found)
+    _check_place(out, Format.SAFETENSORS, force=force)  # somebody may have written it meanwhile
+    write(out, state, metadata)
+    return {"tensors": len(state), "parameters": found.models[0].vector_d.numel(), "bytes": out.stat().st_size}
+
+
+def _write_model(
+    run: Path, node: str | None, data: Path | None, out: Path, to: Format, *, merged: bool
+) -> dict[str, Any]:
+    from node.training.evaluation import load_models
+    from node.training.model_export import export_folder, export_graph
+
+    models = load_models(run, node, overrides={} if data is None else {"data": str(data.expanduser().absolute())})
+    done = export_graph(models, out) if to is Format.ONNX else export_folder(models, out, merged=merged)
+    files = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
+    sizes = {
+        "tensors": done.tensors,
+        "parameters": done.parameters,
+        "bytes": sum(path.stat().st_size for path in files),
+    }
+    return sizes if done.difference is None else {**sizes, "difference": done.difference}
+
+
+def _tell(out: Path, to: Format, found: "RunModels", sizes: dict[str, Any]) -> None:
     nodes = ", ".join(model.node for model in found.models)
     of = f"the mean of {nodes}" if len(found.models) > 1 else nodes
     figures = (
@@ -62,7 +116,20 @@ def _tell(out: Path, found: "RunModels", sizes: dict[str, Any]) -> None:
     typer.echo(f"{out}: {found.models[0].task} after round {found.round}, {of}; {figures}")
     if found.left_out:
         typer.echo(f"left out: {'; '.join(found.left_out)}", err=True)
-    typer.echo(f"In Python: model.load_state_dict(safetensors.torch.load_file({str(out)!r}))")
+    typer.echo(f"In Python: {_how_to_open(out, to)}")
+    if "difference" in sizes:
+        typer.echo(f"onnxruntime's outputs are within {sizes['difference']:.1e} of the model's own")
+
+
+def _how_to_open(out: Path, to: Format) -> str:
+    if to is Format.SAFETENSORS:
+        return f"model.load_state_dict(safetensors.torch.load_file({str(out)!r}))"
+    if to is Format.ONNX:
+        return f"onnxruntime.InferenceSession({str(out)!r})"
+    if (out / "adapter_config.json").is_file():
+        return f"peft.AutoPeftModel.from_pretrained({str(out)!r})"
+    architecture = jsonlib.loads((out / "config.json").read_text())["architectures"][0]
+    return f"transformers.{architecture}.from_pretrained({str(out)!r})"
 
 
 def _check_question(run: Path, node: str | None, *, average: bool) -> None:
@@ -76,12 +143,28 @@ def _check_question(run: Path, node: str | None, *, average: bool) -> None:
         raise UsageError(f"{run} is the folder of one node, with nothing to average", "give the folder above it")
 
 
-def _check_file(out: Path, *, force: bool) -> None:
-    if out.suffix != SUFFIX:
-        raise UsageError(f"{out} would be no {SUFFIX[1:]} file by its name", f"give a name that ends in {SUFFIX}")
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder", f"give a file in it, such as {out / f'model{SUFFIX}'}")
-    if not out.parent.is_dir():
+def _check_place(out: Path, to: Format, *, force: bool) -> None:
+    if not out.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {out.parent}", "make it first, or give another --out")
+    if to is Format.HF:
+        _check_folder(out, force=force)
+    else:
+        _check_file(out, _SUFFIXES[to], force=force)
+
+
+def _check_folder(out: Path, *, force: bool) -> None:
+    if not out.exists():
+        return
+    if not force:
+        raise UsageError(f"{out} is there already", "--force replaces it")
+    if not any((out / name).is_file() for name in ("config.json", "adapter_config.json")):
+        raise UsageError(f"{out} is no folder with a model, and is not replaced", "give another --out")
+
+
+def _check_file(out: Path, suffix: str, *, force: bool) -> None:
+    if out.suffix != suffix:
+        raise UsageError(f"{out} would be no {suffix[1:]} file by its name", f"give a name that ends in {suffix}")
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder", f"give a file in it, such as {out / f'model{suffix}'}")
     if out.exists() and not force:
         raise UsageError(f"{out} is there already", "--force replaces it")

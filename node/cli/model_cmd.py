@@ -42,11 +42,12 @@ def generate(
 
 def evaluate(run: RunPath, data: options.Data = None, device: Device = "cpu", json: options.Json = False) -> None:
     """Measure a run's newest checkpoint on the held-out split."""
-    from node.training.evaluation import mean_model
+    from node.training.evaluation import adapter_gap, mean_model
     from p2ptrain.tasks.metrics import metric_units
 
     models = _load(run, data, device)
     found = models[0].measure(mean_model(models) if len(models) > 1 else None)
+    gap = adapter_gap(models)
     value, units = found.loss, metric_units(models[0].task)
     metric, origin = models[0].task.metric, _origin(models)
     if not math.isfinite(value):
@@ -56,12 +57,15 @@ def evaluate(run: RunPath, data: options.Data = None, device: Device = "cpu", js
         )
     if json:
         own_too = {"own": found.own, "units": units} if found.own else {}
-        typer.echo(jsonlib.dumps({"eval_loss": value, "metric": metric, **own_too, **origin}))
+        gap_too = {} if gap is None else {"product_gap": gap.gap, "product_gap_share": gap.share}
+        typer.echo(jsonlib.dumps({"eval_loss": value, "metric": metric, **own_too, **gap_too, **origin}))
     else:
         what = f"mean of {text.plural(len(models), 'model')}" if len(models) > 1 else "model"
         typer.echo(f"{text.loss(value)} {metric} ({what}, round {origin['round']})")
         for name, own in found.own.items():
             typer.echo(f"{name}: {text.measured(own, units.get(name, ''))}")
+        if gap is not None:
+            typer.echo(f"product gap: {gap.words()}")
 
 
 def _load(run: Path, data: Path | None, device: str) -> list["LoadedModel"]:

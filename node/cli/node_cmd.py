@@ -38,6 +38,8 @@ def node(
     inner_steps: options.InnerSteps = None,
     task: options.TaskName = None,
     data: options.Data = None,
+    model: options.Model = None,
+    lora: options.Lora = None,
     run_dir: options.RunDir = None,
     listen: Annotated[
         list[str] | None,
@@ -68,6 +70,8 @@ def node(
         inner_steps=inner_steps,
         task=task,
         data=data,
+        model=model,
+        lora=lora,
         seed=seed,
         peers=peer or (),
         listen=listen or (),

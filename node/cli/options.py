@@ -16,9 +16,20 @@ Sets = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds to train.")]
 InnerSteps = Annotated[int | None, typer.Option(help="Local steps in a round.")]
-TaskName = Annotated[str | None, typer.Option("--task", help="byte-lm, digits, or your own module:factory.")]
+TaskName = Annotated[
+    str | None, typer.Option("--task", help="byte-lm, digits, hf-lm, hf-vision, or your own module:factory.")
+]
 Data = Annotated[
     Path | None, typer.Option(metavar="PATH", help="A file or folder to learn from, for tasks that read one.")
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        "--model", metavar="PATH", help="A folder with a model of transformers, or its config.json (hf-lm, hf-vision)."
+    ),
+]
+Lora = Annotated[
+    int | None, typer.Option("--lora", metavar="RANK", help="Train LoRA adapters of this rank (hf-lm, hf-vision).")
 ]
 RunDir = Annotated[
     Path | None,
@@ -75,6 +86,8 @@ def flags(
     inner_steps: int | None = None,
     task: str | None = None,
     data: Path | None = None,
+    model: Path | None = None,
+    lora: int | None = None,
     seed: int | None = None,
     attack: str | None = None,
     peers: Sequence[str] = (),
@@ -90,6 +103,8 @@ def flags(
         ("train", "seed"): seed,
         ("task", "name"): task,
         ("task", "data"): None if data is None else str(data.expanduser().absolute()),
+        ("task", "model"): None if model is None else str(model.expanduser().absolute()),
+        ("task", "lora"): lora,
         ("attack", "name"): attack,
         ("network", "peers"): list(peers) or None,
         ("network", "listen"): list(listen) or None,

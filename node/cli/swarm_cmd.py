@@ -52,8 +52,14 @@ def create(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to make; nothing may be there.")],
     task: options.TaskName = None,
     data: options.Data = None,
+    lora: options.Lora = None,
     model: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The model's size, for tasks that have several: task.size.")
+        str | None,
+        typer.Option(
+            metavar="SIZE|PATH",
+            help="The model's size, for tasks that have several: task.size. For hf-lm and hf-vision the model's "
+            "folder, or its config.json: task.model.",
+        ),
     ] = None,
     sync: Annotated[str | None, typer.Option(metavar="STRATEGY", help="How members agree: sync.strategy.")] = None,
     rounds: options.Rounds = None,
@@ -97,11 +103,21 @@ def create(
 
     from node.config.sections import merged
     from node.swarm import create, parsing
+    from node.swarm.agreed_settings import OWN_OF_TASK
     from node.swarm.inviting import Wish
     from node.swarm.passphrases import new_passphrase
 
-    given = options.flags(rounds=rounds, inner_steps=inner_steps, task=task, data=data, seed=seed)
-    for section, key, value in (("task", "size", model), ("sync", "strategy", sync)):
+    from_folder = task in OWN_OF_TASK and model is not None
+    given = options.flags(
+        rounds=rounds,
+        inner_steps=inner_steps,
+        task=task,
+        data=data,
+        model=Path(model) if from_folder and model else None,
+        lora=lora,
+        seed=seed,
+    )
+    for section, key, value in (("task", "size", None if from_folder else model), ("sync", "strategy", sync)):
         if value is not None:
             given.setdefault(section, {})[key] = value
     with _mistakes():

@@ -53,10 +53,14 @@ class Model:
     trial: Preflight | None = None
     """What trying a task of the user's own has shown; None for a built-in one."""
 
+    frozen_bytes: int = 0
+    """Of parameters that are not trained, such as those of the base model under adapters."""
+
     @property
     def kept_bytes(self) -> int:
-        """Return what one batch keeps for its backward pass, in bytes, where that was measured."""
-        return 0 if self.trial is None else self.trial.kept_bytes
+        """Return what stays in memory beside what is trained: frozen parameters, and, where that was measured, what
+        one batch keeps for its backward pass."""
+        return self.frozen_bytes + (0 if self.trial is None else self.trial.kept_bytes)
 
 
 def unless_one_is_fine(findings: Iterable[Finding]) -> list[Finding]:

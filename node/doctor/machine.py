@@ -19,6 +19,7 @@ from node.system import text
 from node.system.run_dir import EPOCH
 from node.training.checkpoint_room import CHECKPOINT_BYTES_PER_PARAMETER
 from p2ptrain import tasks
+from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Trainer
 from p2ptrain.training.preflight import Preflight, is_built_in, preflight
 
@@ -84,9 +85,10 @@ def model_of(subject: Subject) -> Model:
     task = tasks.get(config.task.name, **config.task.options)
     shard, seed = own_data(config, "doctor")
     trainer = Trainer(task, config.train, shard, data_seed=seed)
-    run = run_info(config, trainer.fingerprint, trainer.vector())
+    run = run_info(config, trainer.fingerprint, trainer.vector(), identity_of(task, trainer.model))
     trial = None if is_built_in(task) else preflight(task, config.train, shard, data_seed=seed)
-    return Model(parameters=trainer.numel, device=str(trainer.device), run=run, trial=trial)
+    frozen = sum(each.nbytes for each in trainer.model.parameters() if not each.requires_grad)
+    return Model(parameters=trainer.numel, device=str(trainer.device), run=run, trial=trial, frozen_bytes=frozen)
 
 
 def task_of(trial: Preflight) -> Finding:

@@ -44,7 +44,10 @@ DIAL_BACK_S: Final = 7.0
 
 _REFUSALS: Final = {
     Reason.WRONG_SWARM: ("another swarm", "the same network.swarm as that peer"),
-    Reason.WRONG_RUN: ("another run: task, model or their options differ", "run the line that the other node prints"),
+    Reason.WRONG_RUN: (
+        "another run: task, model, base model or their options differ",
+        "run the line that the other node prints",
+    ),
     Reason.WRONG_MODEL: (
         "another initial model",
         "the same train.seed, the same version of torch, and for byte-lm the same kind of CPU",

@@ -47,6 +47,7 @@ from p2ptrain import aggregate, tasks
 from p2ptrain.attacks import Attack
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.tasks import Shard
+from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Learner, Trainer, vector_bytes
 
 DIGEST_BYTES = 32
@@ -123,7 +124,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     lock = trio.Lock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
-    run = run_info(config, trainer.fingerprint, genesis_d)
+    run = run_info(config, trainer.fingerprint, genesis_d, _identity(trainer))
     service = byzantine.service_type(attack)(
         identity=around.identity,
         transport=around.transport,
@@ -190,6 +191,10 @@ def _learner(config: Config, around: NodeContext, attack: Attack | None) -> tupl
     return trainer, trainer.vector()
 
 
+def _identity(learner: Learner) -> bytes:
+    return identity_of(learner.task, learner.model) if isinstance(learner, Trainer) else b""
+
+
 def _started(node: Node, user: UserLearner | None) -> Checkpoint | None:
     """Load the checkpoint from which the node goes on, and return it; None where it begins anew."""
     if user is None or user.start == "newest":
@@ -234,10 +239,12 @@ def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
     return Shard(index=drawn % count, count=count), drawn
 
 
-def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> RunInfo:
-    """Return what the members of one run share: the task, the model's shape and the settings that the strategy wants
-    equal (run id), and the initial model."""
+def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor, identity: bytes = b"") -> RunInfo:
+    """Return what the members of one run share: the task, the model's shape, its task's `identity` (such as the digest
+    of a frozen base model) and the settings that the strategy wants equal (run id), and the initial model."""
     shared = [config.task.name.encode(), fingerprint]
+    if identity:
+        shared.append(identity)
     spec = config.sync.spec()
     if key := spec.run_key(config.sync):
         shared.append(key.encode())

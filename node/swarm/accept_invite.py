@@ -25,6 +25,7 @@ from gossip.membership.invite_code import is_whole, unwrapped
 from gossip.membership.signed import NONCE_BYTES
 from node.config.toml_source import Raw, merge
 from node.swarm import agreed_settings, parsing
+from node.swarm.base_model import check_base, task_in
 from node.swarm.data import digest_of_data
 from node.swarm.folder import membership_of
 from node.swarm.version import check_version
@@ -132,10 +133,11 @@ def membership(
     else:
         role = Role.TRAINER if certificate is None else certificate.role
     own: Raw = read_own(node_dir)
-    merge(own, agreed_settings.own_part(given))
+    merge(own, agreed_settings.own_part(given, task_in(agreed_settings.raw_of(chain.newest.terms.settings))))
     me = None if certificate is None else certificate.peer
     raw = _all_settings(chain.newest, given, own, role, me)
     _check_data(chain.newest, raw)
+    check_base(chain.newest.terms.settings, raw)
     return Membership(node_dir=node_dir, chain=chain, role=role, own=own, raw=raw, invitation=invitation)
 
 

@@ -20,6 +20,13 @@ Table: TypeAlias = dict[str, dict[str, Setting]]
 OWN: Final = {"task": ("data",), "train": ("device", "threads", "precision"), "sync": ()}
 """Of the sections that are agreed, what stays each machine's own."""
 
+OWN_OF_TASK: Final = {
+    "hf-lm": ("model", "tokenizer", "chat_template", "dtype", "load_in_4bit"),
+    "hf-vision": ("model", "dtype", "load_in_4bit"),
+}
+"""By task, which of its options are each machine's own, too: where files lie, and how a frozen model is held. That the
+models are the same is held by their digests."""
+
 AGREED: Final = {
     "network": (
         "degree",
@@ -52,20 +59,28 @@ the optimizer: that is another run, and so another swarm."""
 DATA: Final = "data"
 """The section with the digest that all data must have; not there where each member has its own."""
 
+BASE: Final = "base"
+"""The section with the digest of the weights that all members begin from, and the memory that a member needs; not there
+where they are drawn from the seed."""
+
 SWARM_NAME: Final = "network.swarm"
 
 
-def settings_of(config: "Config", data_digest: str | None = None) -> Table:
-    """Return what a manifest says of this configuration."""
+def settings_of(config: "Config", data_digest: str | None = None, base: Mapping[str, Setting] | None = None) -> Table:
+    """Return what a manifest says of this configuration. `base` is its section BASE."""
     dumped = config.model_dump(mode="json", exclude_none=True)
     table: Table = {
-        section: {key: value for key, value in dumped[section].items() if key not in own}
-        for section, own in OWN.items()
+        section: {
+            key: value for key, value in dumped[section].items() if is_agreed(section, key, task=config.task.name)
+        }
+        for section in OWN
     }
     for section, keys in AGREED.items():
         table[section] = {key: dumped[section][key] for key in keys}
     if data_digest is not None:
         table[DATA] = {"digest": data_digest}
+    if base is not None:
+        table[BASE] = dict(base)
     return table
 
 
@@ -77,7 +92,11 @@ def digest_of_recipe(settings: Settings) -> str:
 def raw_of(settings: Settings) -> Raw:
     """Return the sections as a configuration's. Unknown ones are left to the configuration, which refuses them by
     name."""
-    return {section: dict(keys) for section, keys in settings.items() if isinstance(keys, Mapping) and section != DATA}
+    return {
+        section: dict(keys)
+        for section, keys in settings.items()
+        if isinstance(keys, Mapping) and section not in (DATA, BASE)
+    }
 
 
 def data_digest_in(settings: Settings) -> str | None:
@@ -87,8 +106,16 @@ def data_digest_in(settings: Settings) -> str | None:
     return digest if isinstance(digest, str) else None
 
 
-def is_agreed(section: str, key: str) -> bool:
-    """Return whether the swarm decides this setting."""
+def base_in(settings: Settings) -> Mapping[str, Setting]:
+    """Return what the section BASE says; empty where there is none."""
+    section = settings.get(BASE)
+    return section if isinstance(section, Mapping) else {}
+
+
+def is_agreed(section: str, key: str, *, task: object) -> bool:
+    """Return whether the swarm, whose task it is, decides this setting."""
+    if section == "task" and key in OWN_OF_TASK.get(str(task), ()):
+        return False
     if section in OWN:
         return key not in OWN[section]
     return key in AGREED.get(section, ()) or f"{section}.{key}" == SWARM_NAME
@@ -98,9 +125,10 @@ def under(settings: Settings, swarm: str, given: Raw) -> Raw:
     """The swarm's settings, and of those given what is this machine's own. UsageError where one contradicts, and where
     the swarm would set what is a machine's own: where it listens, what it writes and whom it tells is no admin's."""
     ours = raw_of(settings)
+    task = ours.get("task", {}).get("name")
     for section, keys in ours.items():
         for key in keys:
-            if not is_agreed(section, key):
+            if not is_agreed(section, key, task=task):
                 hint = "do not join: its admin's program is another, or its admin wants more than training"
                 raise UsageError(f"the swarm's manifest sets {section}.{key}, which is each machine's own", hint)
     ours.setdefault("network", {})["swarm"] = swarm
@@ -110,7 +138,7 @@ def under(settings: Settings, swarm: str, given: Raw) -> Raw:
             merged[section] = keys  # a mistake, which the configuration names
             continue
         for key, value in keys.items():
-            if is_agreed(section, key):
+            if is_agreed(section, key, task=task):
                 _check_same(section, key, value, ours.get(section, {}).get(key))
             else:
                 merged.setdefault(section, {})[key] = value
@@ -133,14 +161,15 @@ def check_code(settings: Settings, own: Raw) -> None:
         raise UsageError(f"this swarm trains by running {wanted} on your machine, with options of its admins'", hint)
 
 
-def own_part(given: Raw) -> Raw:
-    """Return, of the settings given, this machine's own, and the code that its owner agrees to run."""
+def own_part(given: Raw, task: object) -> Raw:
+    """Return, of the settings given, this machine's own, and the code that its owner agrees to run. `task` is the
+    swarm's."""
     code = code_of(given)
     kept = {
         section: {
             key: value
             for key, value in keys.items()
-            if not is_agreed(section, key) or (section, key, value) == ("task", "name", code)
+            if not is_agreed(section, key, task=task) or (section, key, value) == ("task", "name", code)
         }
         for section, keys in given.items()
         if isinstance(keys, dict)

@@ -16,11 +16,13 @@ from gossip.core.limits import PROTOCOL_VERSION
 from gossip.core.membership_limits import MAX_NAME_CHARS
 from gossip.membership import ManifestBody, ManifestChain, Policy, Role, create_manifest, next_version, psk_fingerprint
 from gossip.membership.manifest import PSK_BYTES
+from gossip.membership.settings import Setting
 from gossip.membership.signed import NONCE_BYTES, Signer
 from node.config.schema import Config, from_raw
 from node.config.toml_source import Raw
 from node.swarm import agreed_settings, parsing
 from node.swarm.accept_invite import keep_own
+from node.swarm.base_model import DIGEST, MEMORY, digest_of_base
 from node.swarm.data import digest_of_data
 from node.swarm.folder import INVITE, SwarmFolder, settle_node, write_line
 from node.swarm.inviting import Wish, give
@@ -67,7 +69,7 @@ def create(out: Path, raw: Raw, wish: CreateRequest, passphrase: bytes | None) -
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         beside.mkdir(mode=_MODE)
-        made = _fill(SwarmFolder(beside), config, agreed_settings.own_part(raw), wish, passphrase)
+        made = _fill(SwarmFolder(beside), config, agreed_settings.own_part(raw, config.task.name), wish, passphrase)
         rename_durably(beside, out)
     except OSError as error:
         raise RunError(f"cannot make {out}: {error.strerror}", "give another folder with --out") from error
@@ -131,7 +133,7 @@ def _terms(
         min_app=own_version(),
         max_payload_bytes=config.network.max_payload_bytes,
         max_members=wish.max_members,
-        settings=agreed_settings.settings_of(config, _data_digest(config, wish)),
+        settings=agreed_settings.settings_of(config, _data_digest(config, wish), _base_section(config)),
         psk_fingerprint=None if psk is None else psk_fingerprint(psk),
     )
 
@@ -156,6 +158,33 @@ def _check_data(config: Config, wish: CreateRequest) -> None:
 
 def _data_digest(config: Config, wish: CreateRequest) -> str | None:
     return digest_of_data(Path(config.task.options["data"])) if wish.data_must_match else None
+
+
+def _base_section(config: Config) -> dict[str, Setting] | None:
+    """Return what the manifest says of the base model; None where the initial model is drawn from the seed. Reads all
+    weights once. Raises TaskError where they cannot be read."""
+    model = config.task.options.get("model")
+    if config.task.name not in agreed_settings.OWN_OF_TASK or not isinstance(model, str):
+        return None
+    from p2ptrain.tasks.hf.base_model import folder_with_weights
+
+    folder = folder_with_weights(model)
+    if folder is None:
+        return None
+    return {DIGEST: digest_of_base(folder), MEMORY: _least_memory(config)}
+
+
+def _least_memory(config: Config) -> int:
+    """Of a node on a CPU with one neighbour, without what a batch takes: the least that it can do with."""
+    from node.roles.task_check import memory_needed
+    from p2ptrain import tasks
+    from p2ptrain.tasks.hf.built_model import BuiltModel
+
+    task = tasks.get(config.task.name, **config.task.options)
+    built = getattr(task, "built", None)
+    assert isinstance(built, BuiltModel), "of the tasks that OWN_OF_TASK names"
+    size = built.size()
+    return memory_needed(size.trained, "cpu", config.network, kept=size.frozen_bytes, neighbours=1)
 
 
 def _reached_at(own: Raw, place: tuple[str, int] | None) -> Raw:

@@ -71,6 +71,7 @@ def swarm_view(chain: ManifestChain) -> dict[str, Any]:
         "min_app": terms.min_app,
         "psk": terms.psk_fingerprint is not None,
         "same_data": agreed_settings.data_digest_in(terms.settings),
+        "base": dict(agreed_settings.base_in(terms.settings)) or None,
         "recipe": agreed_settings.digest_of_recipe(terms.settings),
         "settings": {name: dict(keys) for name, keys in terms.settings.items() if isinstance(keys, Mapping)},
         "conflicts": sorted(chain.conflicts),

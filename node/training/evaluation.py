@@ -23,6 +23,7 @@ from p2ptrain.saved.models import (
     models_of,
 )
 from p2ptrain.tasks import Generative, Shard, Task
+from p2ptrain.tasks.hf import ProductGap, product_gap
 from p2ptrain.tasks.metrics import Measures
 from p2ptrain.training import Trainer
 
@@ -122,6 +123,17 @@ def find_models(run: Path, node: str | None = None) -> RunModels:
         raise RunError(str(error), hint) from error
     except SavedModelError as error:
         raise UsageError(str(error)) from error
+
+
+def adapter_gap(models: list[LoadedModel]) -> ProductGap | None:
+    """Return what averaging the factors of LoRA adapters apart, and not their products, makes of these models. None for
+    fewer than two models, and for models without adapters."""
+    return product_gap(
+        [
+            {place.name: model.vector_d[place.span].view(place.shape) for place in model.trainer.flat.places}
+            for model in models
+        ]
+    )
 
 
 def consensus_distance(models: list[LoadedModel]) -> float:

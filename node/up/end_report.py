@@ -22,11 +22,12 @@ from node.events.summary import (
 from node.system import text
 from node.system.errors import describe_code
 from node.system.run_dir import STDERR, SUMMARY
-from node.training.evaluation import LoadedModel, consensus_distance, load_run, mean_model
+from node.training.evaluation import LoadedModel, adapter_gap, consensus_distance, load_run, mean_model
 from node.training.in_time import LENGTHENED, LOW
 from node.up.plan import Plan
 from node.up.supervisor import NodeProcess, Outcome
 from p2ptrain.tasks import Generative
+from p2ptrain.tasks.hf import ProductGap
 from p2ptrain.tasks.metrics import metric_units
 
 SAMPLE_BYTES = 200
@@ -45,6 +46,8 @@ class Report:
     """Of the task's own metrics."""
     own_before: dict[str, float]
     """These, of the initial model."""
+    gap: ProductGap | None
+    """Of LoRA adapters; None where there are none, or one node only."""
     before: str | None
     """Text from the initial model; None when the task has none to give."""
     after: str | None
@@ -79,6 +82,7 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
         metric=first.task.metric,
         units=metric_units(first.task),
         own_before=dict(first.measure(first.genesis_d).own) if measures.own else {},
+        gap=adapter_gap(models),
         before=_sample(first, seed, x_d=first.genesis_d),
         after=_sample(first, seed, x_d=mean_d),
     )
@@ -108,6 +112,8 @@ def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Te
     if len(nodes) > 1:
         rows.append(("", Text(f"of the averaged model; the nodes' own: {text.loss(totals.eval_loss_last)} on average")))
     rows += [(name, Text(_own_line(report, name, value))) for name, value in totals.own.items()]
+    if report.gap is not None:
+        rows.append(("product gap", Text(report.gap.words())))
     if sum(node.payload_bytes_sent for node in nodes):
         rows.append(("sent", Text(_sent_line(nodes))))
     shares = sorted(node.utilization for node in nodes)

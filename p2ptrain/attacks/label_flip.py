@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from p2ptrain.tasks.base import Batch, Shard, Task, TaskError, optimizer_options
+from p2ptrain.tasks.base import OPTIONAL, Batch, Shard, Task, TaskError, optimizer_options
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.metrics import metric_units, own_metrics
 
@@ -60,6 +60,9 @@ class Mislabelled:
         self.optimizer_options = optimizer_options(task)
         self.metrics, self.units = own_metrics(task), metric_units(task)
         self._task, self._classes = task, classes
+        for optional in OPTIONAL:
+            if hasattr(task, optional):
+                setattr(self, optional, getattr(task, optional))
 
     def build_model(self) -> nn.Module:
         """As the true task."""

@@ -16,12 +16,15 @@ from p2ptrain.tasks.base import Batch, Generative, Shard, Task, TaskError
 from p2ptrain.tasks.byte_lm import ByteLM
 from p2ptrain.tasks.calling import TaskFaultError, calling
 from p2ptrain.tasks.digits import Digits
+from p2ptrain.tasks.hf import HFLanguageModel, HFVision
 
 __all__ = ["TASKS", "Batch", "Generative", "Shard", "Task", "TaskError", "TaskFaultError", "UnknownMemberError", "get"]
 
 TASKS: Registry[Task] = Registry("tasks")
 TASKS.register("byte-lm")(ByteLM)
 TASKS.register("digits")(Digits)
+TASKS.register("hf-lm")(HFLanguageModel)
+TASKS.register("hf-vision")(HFVision)
 
 EXTERNAL = "external"
 """In place of a task: model, data and loop are in the members' own programs, which call `p2ptrain.join`."""

@@ -6,6 +6,7 @@ resumes at step s sees what it would have seen, with no iterator state in the ch
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -65,6 +66,12 @@ def optimizer_options(task: Task) -> Mapping[str, Mapping[str, object]]:
     return task.optimizer_options if isinstance(task, Suited) else {}
 
 
+def keeps_dtypes(task: Task) -> bool:
+    """Return whether the task says so (`keeps_dtypes = True`): its model is then not made fp32. It draws in fp64 and
+    rounds by itself, and what is frozen has the type that it wants; what is trained is fp32."""
+    return getattr(task, "keeps_dtypes", False) is True
+
+
 @runtime_checkable
 class Measured(Protocol):
     """A task with metrics of its own, evaluated with the loss and shown wherever that is (p2ptrain/tasks/metrics.py).
@@ -72,6 +79,57 @@ class Measured(Protocol):
 
     def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, float]:
         """Of a held-out batch: each a mean over its predictions. At most 16, with names of 40 characters at most."""
+
+
+@runtime_checkable
+class Derived(Protocol):
+    """A task with metrics that follow from its held-out loss, so that nothing is computed twice for them."""
+
+    def derived_metrics(self, loss: float) -> Mapping[str, float]:
+        """Return, by name, what a mean held-out loss comes to."""
+
+
+OWN_SHARD = "own shard"
+"""The metric of the loss on what a shard holds out for itself."""
+
+
+@runtime_checkable
+class HoldsOutOwn(Protocol):
+    """A task whose shards hold something out for themselves, beside what is held out for all. The loss on it is shown
+    as the metric OWN_SHARD."""
+
+    def shard_eval_batches(self, shard: Shard, limit: int) -> list[Batch]:
+        """Batches that this shard does not train on, at most `limit` examples in all; none where it has too few."""
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """A task with more that members must have alike than the shapes of what is trained: frozen weights, a vocabulary.
+    A member with another identity is in another run, and is refused."""
+
+    def identity(self, model: nn.Module) -> bytes:
+        """Return a digest of it. `model` is what `build_model` returned."""
+
+
+OPTIONAL = ("keeps_dtypes", "derived_metrics", "shard_eval_batches", "identity")
+"""What a task need not have, beside what is asked for by name: one that is made of another passes it on."""
+
+
+def identity_of(task: Task, model: nn.Module) -> bytes:
+    """Return what members must have alike beside the model's shapes; empty for most tasks."""
+    return task.identity(model) if isinstance(task, Identified) else b""
+
+
+@runtime_checkable
+class Pretrained(Protocol):
+    """A task whose models are those of transformers. `p2ptrain export --to hf` asks for it."""
+
+    def save(self, model: nn.Module, folder: Path, *, merged: bool) -> None:
+        """Write what `from_pretrained` opens; `merged`: adapters added to the base model, whose weights change in
+        place. TaskError where that cannot be."""
+
+    def without_adapters(self, model: nn.Module) -> nn.Module:
+        """Return the same function as one plain model, the adapters added to the base model in place."""
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from p2ptrain.tasks.base import Batch, Task
+from p2ptrain.tasks.base import OWN_SHARD, Batch, Derived, HoldsOutOwn, Shard, Task
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss
 from p2ptrain.tasks.metrics import Means, Measures, Metrics, checked_metrics, own_metrics
@@ -22,11 +22,16 @@ evaluation has hundreds of examples, and 100 MB where there are 50,000 classes."
 class Evaluator:
     """Thread-safe: one evaluation at a time. Model and batches are made at the first one and kept."""
 
-    def __init__(self, task: Task, machine: Machine, copy_model: Callable[[], nn.Module], *, examples: int) -> None:
+    def __init__(
+        self, task: Task, machine: Machine, copy_model: Callable[[], nn.Module], *, examples: int, shard: Shard
+    ) -> None:
         self._task, self._machine, self._copy_model, self._examples = task, machine, copy_model, examples
+        self._shard = shard
         self._lock = threading.Lock()
         self._model: nn.Module | None = None
         self._batches: list[Batch] | None = None
+        self._own_batches: list[Batch] | None = None
+        """Of the shard's own held-out examples."""
         self._probe: Batch | None = None
 
     def loss(self, x_d: torch.Tensor, batches: list[Batch] | None = None) -> float:
@@ -43,14 +48,15 @@ class Evaluator:
         shape."""
         loss = self.loss(x_d)
         metrics = own_metrics(self._task)
-        if metrics is None:
-            return Measures(loss=loss)
+        derived = dict(self._task.derived_metrics(loss)) if isinstance(self._task, Derived) else {}
         with self._lock, torch.no_grad():
             assert self._model is not None, "it was evaluated above"
+            model = bind_parameters(x_d, self._model)
+            derived |= self._of_shard(model)
             try:
-                return Measures(loss=loss, own=self._own(metrics, bind_parameters(x_d, self._model)))
+                return Measures(loss=loss, own={**derived, **(self._own(metrics, model) if metrics else {})})
             except TaskFaultError as fault:
-                return Measures(loss=loss, fault=str(fault))
+                return Measures(loss=loss, own=derived, fault=str(fault))
 
     def log_probabilities(self, x_d: torch.Tensor) -> torch.Tensor:
         """Return what the model `x_d` (d,) says of the first PROBED held-out examples: log probabilities fp64 (n,
@@ -67,7 +73,8 @@ class Evaluator:
                 raise ValueError(f"the batches of {self._task.name} are no inputs with targets")
             inputs, targets = pair
             with self._machine.autocast():
-                logits = bind_parameters(x_d, self._model)(inputs)
+                outputs = bind_parameters(x_d, self._model)(inputs)
+            logits = getattr(outputs, "logits", outputs)  # transformers' models return a record
             if not _are_logits(logits, targets):
                 raise ValueError(f"the outputs of {self._task.name} are no logits of its targets")
             return logits.flatten(0, -2)[:PREDICTIONS].double().log_softmax(-1).cpu()  # type: ignore[no-any-return]
@@ -89,6 +96,15 @@ class Evaluator:
                 tokens = int(self._task.tokens(batch))
             total, count = total + loss * tokens, count + tokens
         return total / max(1, count)
+
+    def _of_shard(self, model: nn.Module) -> dict[str, float]:
+        """The loss on what the shard holds out for itself, where it does."""
+        if not isinstance(self._task, HoldsOutOwn):
+            return {}
+        if self._own_batches is None:
+            self._own_batches = self._task.shard_eval_batches(self._shard, self._examples)
+        loss = self._mean(model, self._own_batches) if self._own_batches else math.nan
+        return {OWN_SHARD: loss} if math.isfinite(loss) else {}
 
     def _own(self, metrics: Metrics, model: nn.Module) -> dict[str, float]:
         means = Means()

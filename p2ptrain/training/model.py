@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from p2ptrain.tasks.base import Task, TaskError
+from p2ptrain.tasks.base import Task, TaskError, keeps_dtypes
 from p2ptrain.tasks.calling import calling
 from p2ptrain.training.flat import trainable
 
@@ -14,7 +14,8 @@ def build_model(task: Task, seed: int) -> nn.Module:
     averaged.
 
     Drawn in fp64 and rounded: torch's fp32 draws differ in the last bits between CPU types, and then machines would
-    begin from different models and refuse each other. The caller's random numbers are left alone.
+    begin from different models and refuse each other. The caller's random numbers are left alone. What a task that
+    `keeps_dtypes` returns is as it should be.
     """
     default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):  # the model is built on the CPU, so only its generator is used
@@ -22,7 +23,8 @@ def build_model(task: Task, seed: int) -> nn.Module:
         torch.set_default_dtype(torch.float64)
         try:
             with calling(task, "build_model"):
-                model = _checked(task.build_model()).to(torch.float32)
+                model = _checked(task.build_model())
+                model = model if keeps_dtypes(task) else model.to(torch.float32)
         finally:
             torch.set_default_dtype(default)
     if any(isinstance(module, _BatchNorm) and module.track_running_stats for module in model.modules()):

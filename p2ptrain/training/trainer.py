@@ -68,7 +68,7 @@ class Trainer(Learner):
         self.drift.attach(self.flat.data_d)
         self._live = threading.Lock()
         self._told_of_rounds = False
-        self._evaluator = Evaluator(task, self.machine, self._copy_model, examples=config.eval_examples)
+        self._evaluator = Evaluator(task, self.machine, self._copy_model, examples=config.eval_examples, shard=shard)
 
     @property
     def numel(self) -> int:
@@ -309,5 +309,7 @@ class Trainer(Learner):
         return True
 
     def _copy_model(self) -> nn.Module:
+        # What is frozen is shared: the base model under an adapter may be a thousand times what is trained.
+        shared = {id(each): each for each in self.model.parameters() if not each.requires_grad}
         with self._live:
-            return copy.deepcopy(self.model).eval()
+            return copy.deepcopy(self.model, shared).eval()

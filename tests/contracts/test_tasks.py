@@ -10,12 +10,16 @@ from p2ptrain.tasks import TASKS, Generative, Shard, Task, get
 from p2ptrain.training import TrainConfig, Trainer
 
 REPOSITORY = Path(__file__).parents[2]
+TINY_LLAMA = str(REPOSITORY / "tests/data/tiny-llama.json")
 EXAMPLE = "examples.my_task:create"
 VARIANTS = [
     ("byte-lm", {"context": 32}),
     ("digits", {}),
     ("digits", {"partition": "dirichlet", "alpha": 0.3}),
     ("digits", {"partition": "label"}),
+    ("hf-lm", {"length": 32, "model": TINY_LLAMA}),
+    ("hf-lm", {"length": 32, "model": TINY_LLAMA, "lora": 4, "lora_alpha": 16}),
+    ("hf-vision", {}),
     (EXAMPLE, {}),
 ]
 STEPS = 30
@@ -30,11 +34,14 @@ def corpus(tmp_path_factory):
     return path
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda variant: "-".join([variant[0], *map(str, variant[1].values())]))
+@pytest.fixture(
+    params=VARIANTS,
+    ids=lambda variant: "-".join([variant[0], *(Path(str(value)).stem for value in variant[1].values())]),
+)
 def task(request, corpus, monkeypatch):
     name, options = request.param
     monkeypatch.chdir(REPOSITORY)
-    return get(name, **options, **({"data": corpus} if name == "byte-lm" else {}))
+    return get(name, **options, **({"data": corpus} if name in ("byte-lm", "hf-lm") else {}))
 
 
 def examples(batches):

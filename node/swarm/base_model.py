@@ -1,0 +1,50 @@
+"""The model that a private swarm begins from: its manifest names the digest of the weights and the least memory, and a
+newcomer's own copy and machine are checked against both before anything else is done."""
+
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from gossip.membership.settings import Settings
+from node.config.toml_source import Raw
+from node.swarm import agreed_settings
+from node.system import text
+from node.system.errors import UsageError
+
+DIGEST: Final = "digest"
+MEMORY: Final = "memory_bytes"
+
+
+def task_in(raw: Raw) -> object:
+    """Return the name of the task; None where there is none."""
+    section = raw.get("task")
+    return section.get("name") if isinstance(section, dict) else None
+
+
+def check_base(settings: Settings, raw: Raw) -> None:
+    """Check this machine's memory and its copy of the base model against what the manifest says. UsageError."""
+    section = agreed_settings.base_in(settings)
+    wanted, memory = section.get(DIGEST), section.get(MEMORY)
+    if not isinstance(wanted, str) or raw.get("node", {}).get("role") == "bootstrap":
+        return
+    if type(memory) is int and memory > psutil.virtual_memory().total:
+        need, have = text.size(memory), text.size(psutil.virtual_memory().total)
+        raise UsageError(f"a member of this swarm needs {need} of memory, and this machine has {have}", "")
+    model = raw.get("task", {}).get("model")
+    if not isinstance(model, str):
+        message = f"this swarm trains on a base model with the digest {wanted[:16]}..., which each member brings"
+        raise UsageError(message, "say where it is: --model FOLDER")
+    from p2ptrain.tasks.hf.base_model import folder_with_weights
+
+    folder = folder_with_weights(model)
+    if folder is None or digest_of_base(folder) != wanted:
+        hint = f"the swarm's has the digest {wanted[:16]}...: take it from where its founder did"
+        raise UsageError(f"the model in {model} is not the swarm's base model", hint)
+
+
+def digest_of_base(folder: Path) -> str:
+    """Return the digest of the weights in a folder, in hex digits. Reads all of them once. Raises TaskError."""
+    from p2ptrain.tasks.hf.base_model import digest_of_weights
+
+    return digest_of_weights(folder).hex()

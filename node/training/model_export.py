@@ -1,0 +1,93 @@
+"""A run's model in other programs' formats: a folder of transformers', or an ONNX graph; whole, or not at all."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from node.system.errors import RunError, UsageError
+from node.training.evaluation import LoadedModel, mean_model
+from p2ptrain.tasks.base import Pretrained
+from p2ptrain.tasks.batches import pair_of
+from p2ptrain.training.onnx_file import write_onnx
+
+TRACED_EXAMPLES: Final = 3
+"""From which a graph is made: more than one, so that their number is not taken for a constant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written."""
+
+    tensors: int
+    parameters: int
+    """Those that were trained."""
+    difference: float | None = None
+    """Between onnxruntime's outputs and the model's own, the largest."""
+
+
+def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Exported:
+    """Write the models' mean as a folder of transformers', replacing one that is there. Raises UsageError for a task
+    whose models are no transformers' ones, TaskError or RunError."""
+    task, model = models[0].task, _model_of(models)
+    if not isinstance(task, Pretrained):
+        raise UsageError(
+            f"the model of {task.name} is none of transformers', and has no config.json",
+            "export it --to safetensors or --to onnx",
+        )
+    try:
+        beside = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+    except OSError as error:
+        raise RunError(f"cannot write beside {out}: {error.strerror}", "give another --out") from error
+    try:
+        beside.chmod(0o755)
+        task.save(model, beside, merged=merged)
+        shutil.rmtree(out, ignore_errors=True)
+        beside.rename(out)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return Exported(tensors=_tensors_in(out), parameters=models[0].trainer.numel)
+
+
+def export_graph(models: list[LoadedModel], out: Path) -> Exported:
+    """Write the models' mean as an ONNX graph, replacing a file that is there. Raises TaskError or RunError."""
+    task, model = models[0].task, _model_of(models)
+    if isinstance(task, Pretrained):
+        model = task.without_adapters(model)
+    pair = pair_of(task.eval_batches(TRACED_EXAMPLES)[0])
+    if pair is None:
+        raise UsageError(f"the batches of {task.name} are no inputs with targets", "export it --to safetensors")
+    beside = out.with_name(f".{out.name}.new")
+    try:
+        difference = write_onnx(model, pair[0], beside)
+        beside.replace(out)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return Exported(tensors=len(model.state_dict()), parameters=models[0].trainer.numel, difference=difference)
+
+
+def _tensors_in(folder: Path) -> int:
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            count += len(file.keys())
+    return count
+
+
+def _model_of(models: list[LoadedModel]) -> nn.Module:
+    first = models[0]
+    x_d: torch.Tensor = mean_model(models) if len(models) > 1 else first.vector_d
+    return first.trainer.model_with(x_d)

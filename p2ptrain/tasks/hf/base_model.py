@@ -1,0 +1,206 @@
+"""A model of transformers, as every member of a swarm must begin with it: read from a folder, or drawn from the seed.
+
+What is drawn is drawn in fp64 and rounded, as `p2ptrain/training/model.py` does it for all tasks. Buffers that no file
+holds (rotary frequencies) are those that transformers computes in fp32, so that what is exported and read back is the
+same model to the last bit. Dropout is set to zero: a step stays a function of its arguments.
+"""
+
+import copy
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from p2ptrain.tasks.base import TaskError
+from p2ptrain.tasks.hf.extras import require
+
+CONFIG: Final = "config.json"
+WEIGHTS: Final = "*.safetensors"
+DIGEST_BYTES: Final = 32
+
+DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Of a frozen base model. What is trained is always fp32."""
+
+MAX_REASON_CHARS: Final = 300
+"""Of a library's message in ours: three lines of a terminal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseModel:
+    """Where a model comes from: its configuration, and the folder with its weights."""
+
+    kind: str
+    """The class of transformers that makes it, such as AutoModelForCausalLM."""
+    config: Any
+    folder: Path | None
+    """None: there are no weights, they are drawn."""
+
+    def build(self, dtype: torch.dtype = torch.float32, *, four_bit: bool = False) -> nn.Module:
+        """Return the model in `dtype` on the CPU, drawn from torch's global generator where it has no weights.
+        TaskError when it cannot be made."""
+        with _one_line(f"the model {self.folder or self.config.model_type} cannot be built"):
+            if self.folder is not None:
+                return self._loaded(dtype, four_bit=four_bit)
+            if four_bit:
+                raise TaskError("load_in_4bit is for a base model with weights, and these are drawn")
+            return self._drawn(dtype)
+
+    def digest(self, model: nn.Module) -> bytes:
+        """Return 32 bytes over the weights: those in the folder, whatever type they are loaded as and however they are
+        cut into files; where these were drawn, the frozen parameters of `model`. TaskError when they cannot be
+        read."""
+        if self.folder is not None:
+            return digest_of_weights(self.folder)
+        return digest_of_tensors({name: each for name, each in model.named_parameters() if not each.requires_grad})
+
+    def numel(self) -> int:
+        """How many parameters it has, counted without memory for them."""
+        with torch.device("meta"), _default_dtype(torch.float32):
+            return sum(parameter.numel() for parameter in self._from_config(torch.float32).parameters())
+
+    def _drawn(self, dtype: torch.dtype) -> nn.Module:
+        with _default_dtype(torch.float64):
+            wide = self._from_config(torch.float64)
+        with torch.random.fork_rng(devices=[]), _default_dtype(torch.float32):
+            model = self._from_config(dtype)
+        model.load_state_dict(wide.state_dict())
+        return model
+
+    def _loaded(self, dtype: torch.dtype, *, four_bit: bool) -> nn.Module:
+        options = {"quantization_config": _four_bits()} if four_bit else {}
+        with torch.random.fork_rng(devices=[]), _default_dtype(torch.float32):
+            model: nn.Module = self._class.from_pretrained(
+                self.folder,
+                config=copy.deepcopy(self.config),
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                **options,
+            )
+        return model.train()
+
+    def _from_config(self, dtype: torch.dtype) -> nn.Module:
+        # A copy: it writes the type that it was built with into the configuration.
+        model: nn.Module = self._class.from_config(copy.deepcopy(self.config), dtype=dtype)
+        return model
+
+    @property
+    def _class(self) -> Any:
+        return getattr(require("transformers"), self.kind)
+
+
+def open_base(path: str, kind: str) -> BaseModel:
+    """Return the model in a folder, with its weights or with a config.json only, or of such a file. TaskError when
+    there is none."""
+    where = Path(path).expanduser()
+    folder, file = (where, where / CONFIG) if where.is_dir() else (None, where)
+    if not file.is_file():
+        hint = f"give a folder with {CONFIG} and weights, or a {CONFIG} to begin from"
+        raise TaskError(f"there is no model {path}: {hint} (of the hub: hf download NAME --local-dir FOLDER)")
+    with _one_line(f"{file} describes no model"):
+        config = require("transformers").AutoConfig.from_pretrained(file, local_files_only=True)
+    without_dropout(config)
+    has_weights = folder is not None and any(folder.glob(WEIGHTS))
+    if folder is not None and not has_weights and any(folder.glob("*.bin")):
+        raise TaskError(f"the weights in {folder} are pickles: save them as safetensors")
+    return BaseModel(kind=kind, config=config, folder=folder if has_weights else None)
+
+
+def folder_with_weights(path: str) -> Path | None:
+    """Return the folder that `path` names if there are weights in it."""
+    folder = Path(path).expanduser()
+    return folder if folder.is_dir() and any(folder.glob(WEIGHTS)) else None
+
+
+def without_dropout(config: Any) -> None:
+    """Set every rate of dropout in a configuration to zero."""
+    for name, value in list(vars(config).items()):
+        if isinstance(value, float) and ("drop" in name or name.endswith("pdrop")):
+            setattr(config, name, 0.0)
+
+
+def digest_of_config(config: Any) -> bytes:
+    """Return 32 bytes over what a configuration has that is not its kind's default: a later release of transformers has
+    further fields. Which release wrote it, where it lies and which type its weights are stored in is left out."""
+    fields = {
+        key: value
+        for key, value in config.to_diff_dict().items()
+        if key not in ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures")
+    }
+    text = json.dumps(fields, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def digest_of_weights(folder: Path) -> bytes:
+    """Return 32 bytes over the tensors of the safetensors files in `folder`, in the order of their names. TaskError
+    when one cannot be read."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    with _one_line(f"the weights in {folder} cannot be read"):
+        files = {name: path for path in sorted(folder.glob(WEIGHTS)) for name in _names_in(path)}
+        for name in sorted(files):
+            with safe_open(files[name], framework="pt") as file:
+                _update(digest, name, file.get_tensor(name))
+    return digest.digest()
+
+
+def digest_of_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Return 32 bytes over tensors, in the order of their names."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for name in sorted(tensors):
+        _update(digest, name, tensors[name])
+    return digest.digest()
+
+
+def _update(digest: "hashlib.blake2b", name: str, value: torch.Tensor) -> None:
+    plain = value.detach().to("cpu").contiguous()
+    digest.update(f"{name}:{plain.dtype}:{'x'.join(map(str, plain.shape))}\n".encode())
+    digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _names_in(path: Path) -> list[str]:
+    with safe_open(path, framework="pt") as file:
+        return list(file.keys())
+
+
+def _four_bits() -> Any:
+    require("bitsandbytes", install="bitsandbytes")
+    return require("transformers").BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+    )
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _one_line(what: str) -> Iterator[None]:
+    """What transformers raises for a file of the user's becomes a TaskError of one line."""
+    try:
+        yield
+    except TaskError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        raise TaskError(f"{what}: {' '.join(str(error).split())[:MAX_REASON_CHARS]}") from error
+
+
+@contextmanager
+def peft_quiet() -> Iterator[None]:
+    """Around calls of peft: it asks transformers for a property by its old name, and would be warned of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
+        yield

@@ -1,0 +1,91 @@
+"""What both tasks share: a base model, whole or frozen under adapters, and what members must agree on."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import nn
+
+from p2ptrain.tasks.base import TaskError
+from p2ptrain.tasks.hf.base_model import DIGEST_BYTES, DTYPES, BaseModel, digest_of_config
+from p2ptrain.tasks.hf.lora import ALL_LINEAR, LoraOptions, adapter_size, add_adapter, frozen_digest
+
+FOUR_BITS: Final = 4.5
+"""Of a parameter held in 4 bits: NF4 has a scale of 32 bits for each 64 (2305.14314)."""
+
+ADAPTED_ONLY: Final = "is for a frozen base model: give lora=RANK as well"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSize:
+    """How large a model is, counted without memory for it."""
+
+    trained: int
+    """Parameters."""
+    frozen_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltModel:
+    """A base model and what is done with it. TaskError for options that contradict each other."""
+
+    base: BaseModel
+    lora: LoraOptions | None
+    dtype: str = "fp32"
+    four_bit: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise TaskError(f"dtype must be {' or '.join(DTYPES)}, not {self.dtype!r}")
+        if self.lora is None and self.dtype != "fp32":
+            raise TaskError(f"dtype={self.dtype} {ADAPTED_ONLY}")
+        if self.lora is None and self.four_bit:
+            raise TaskError(f"load_in_4bit {ADAPTED_ONLY}")
+
+    def build(self) -> nn.Module:
+        """Return the model on the CPU; what is trained is fp32, from torch's global generator where it is drawn."""
+        model = self.base.build(DTYPES[self.dtype], four_bit=self.four_bit)
+        if self.lora is None:
+            return model
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)  # what peft makes for itself, before A is drawn
+        try:
+            return add_adapter(model, self.base.kind, self.lora)
+        finally:
+            torch.set_default_dtype(default)
+
+    def size(self) -> ModelSize:
+        """Return how large it is."""
+        if self.lora is None:
+            return ModelSize(trained=self.base.numel(), frozen_bytes=0)
+        bits = FOUR_BITS if self.four_bit else 8 * DTYPES[self.dtype].itemsize
+        return ModelSize(trained=adapter_size(self.base, self.lora), frozen_bytes=int(self.base.numel() * bits / 8))
+
+    def identity(self, model: nn.Module) -> bytes:
+        """Return 32 bytes over what members must have alike and what does not travel: the configuration, and under
+        adapters the weights of the base model."""
+        digest = hashlib.blake2b(digest_of_config(self.base.config), digest_size=DIGEST_BYTES)
+        if self.lora is not None:
+            alpha = self.lora.alpha
+            digest.update(f"lora:{alpha}:{self.lora.freeze_a}".encode() + frozen_digest(self.base, model))
+        return digest.digest()
+
+
+def built_model(
+    base: BaseModel,
+    *,
+    lora: int | None,
+    lora_alpha: float | None,
+    lora_targets: str | None,
+    freeze_a: bool,
+    dtype: str,
+    load_in_4bit: bool,
+) -> BuiltModel:
+    """Return the model that a task's options describe. TaskError for those that do not fit together."""
+    adapter = None
+    if lora:
+        adapter = LoraOptions(rank=lora, alpha=lora_alpha, targets=lora_targets or ALL_LINEAR, freeze_a=freeze_a)
+    elif lora_alpha is not None or lora_targets is not None or freeze_a:
+        raise TaskError("lora_alpha, lora_targets and freeze_a are for adapters: give lora=RANK as well")
+    return BuiltModel(base=base, lora=adapter, dtype=dtype, four_bit=load_in_4bit)
