@@ -144,7 +144,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
             promises=rule.f >= config.sync.f,
         ),
         executor=around.executor,
-        inner=InnerLoop(trainer, clock=around.clock),
+        inner=InnerLoop(trainer, clock=around.clock, keep=around.checkpoints.keep_apart),
         strategy=strategy,
         averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
         strategy_lock=lock,
@@ -207,8 +207,7 @@ def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor) -> Run
     """Return what the members of one run share: the task, the model's shape and the settings that the strategy wants
     equal (run id), and the initial model."""
     shared = [config.task.name.encode(), fingerprint]
-    spec = config.sync.spec()
-    if key := spec.run_key(config.sync):
+    if key := config.sync.run_key():
         shared.append(key.encode())
     run = hashlib.blake2b(b"|".join(shared), digest_size=RUN_ID_BYTES)
     genesis = hashlib.blake2b(vector_bytes(genesis_d), digest_size=DIGEST_BYTES)
@@ -244,7 +243,7 @@ def resume(node: Node) -> Checkpoint | None:
         node.service.outvotes_liars()
     _take_up_totals(node, checkpoint.totals)
     node.journal.emit(Resumed(round=checkpoint.round, checkpoint=str(node.checkpoints.folder)))
-    return checkpoint
+    return checkpoint.without_tensors()
 
 
 def _take_up_totals(node: Node, totals: Totals) -> None:

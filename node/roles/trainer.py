@@ -383,11 +383,12 @@ async def save_interrupted(node: Node) -> None:
     node.journal.training_ended()
     node.inner.settle()
     trainer, over = node.inner.trainer, node.state.round >= node.config.train.rounds and node.state.unsaved is None
-    theta_d = trainer.vector()
+    state = trainer.state_view()
+    theta_d = state["parameters"]
     why = await unusable(node, theta_d)
     if why is not None:
         raise diverged(node, why)
-    await round_report.save(node, theta_d, trainer.state_dict(), next_round=node.state.round, last=True, waits_s=())
+    await round_report.save(node, theta_d, state, next_round=node.state.round, last=True, waits_s=())
     if over:  # the last round's checkpoint was written before
         node.state.unsaved = None
 

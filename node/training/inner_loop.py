@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.training import Trainer
 
 
@@ -31,8 +32,9 @@ class Phase:
     """Time inside steps."""
     end_step: int
     """The trainer's step count at its end."""
-    state: dict[str, torch.Tensor] | None
-    """The trainer's state at its end, where the caller asked for it."""
+    state: dict[str, Storable] | None
+    """The trainer's state at its end, where the caller asked for it; the parameters may be missing: `theta_d` are
+    those."""
     skipped: int = 0
     """How many of its steps were not taken, as their loss or gradient was not finite."""
 
@@ -42,12 +44,27 @@ class Phase:
         return self.compute_seconds / max(self.steps, 1)
 
 
+Keep = Callable[[dict[str, torch.Tensor]], dict[str, Storable]]
+
+
+def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, Storable]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
 class InnerLoop:
     """Drives a trainer step by step. `phase` runs in the training thread, everything else on the event loop. A step of
     a big model must not delay that loop: hence the queue, and no call into the trainer while it trains."""
 
-    def __init__(self, trainer: Trainer, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        keep: Keep | None = None,
+    ) -> None:
+        """`keep` returns tensors that training is about to change as they are now; by default copies."""
         self.trainer = trainer
+        self._keep = _copies if keep is None else keep
         self.compute_seconds = 0.0
         self.steps = 0
         self.late_steps = 0
@@ -98,7 +115,7 @@ class InnerLoop:
             tokens=self.trainer.tokens - tokens_before,
             compute_seconds=seconds,
             end_step=self.trainer.global_step,
-            state=self.trainer.state_dict() if keep_state() else None,
+            state=self._state() if keep_state() else None,
             skipped=self.trainer.skipped_steps - skipped_before,
         )
 
@@ -119,6 +136,11 @@ class InnerLoop:
             self.trainer.global_step = at_step
 
         self._door.append(apply)
+
+    def _state(self) -> dict[str, Storable]:
+        state = self.trainer.state_view()
+        del state["parameters"]
+        return self._keep(state)
 
     def settle(self) -> None:
         """Apply the queued changes. Called also after training is over, where a caller still needs them applied."""

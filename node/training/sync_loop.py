@@ -44,6 +44,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             node.state.begin_closing(waits_for_group=node.averager.waits_for_group)
             plan_phase(node, phase.step_seconds)
             await phases.send(phase)
+            del phase  # its parameters are a whole model
 
 
 async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> None:
@@ -62,6 +63,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             node.inner.correct(result.correction_d, taken_at=phase.end_step)
             node.state.closed_round = node.state.round
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
+            del phase, result  # before the next phase ends
             node.state.enter_round(node.state.round + 1)
 
 
