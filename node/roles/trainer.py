@@ -58,6 +58,7 @@ from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 from node.training.outcome import check_room, check_saved, check_taken
 from node.training.sync_loop import follow, synchronize, train
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.metrics import metric_units
 
 LOOK_AROUND_S = 0.1
@@ -140,6 +141,7 @@ async def _run(
         epoch_file=node_dir / EPOCH,
         meter_of=partial(meter_for, watts=config.monitoring.watts_per_core),
         private=held.private,
+        new_file=partial(NamelessFile, node_dir),
     )
     node, checkpoint = make_node(config, around)
     if not tried and not observes(config):

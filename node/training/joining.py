@@ -60,7 +60,7 @@ async def enter(node: Node, *, resumed: bool) -> None:
     await find_neighbours(node, resumed=resumed)
     vote = await _locate(node, resumed=resumed)
     if vote is None or not await rejoin(node, vote, entering=True):
-        snapshot = await node.executor.offload(node.strategy.snapshot) if resumed else None
+        snapshot = await node.executor.offload(node.snapshots.cut) if resumed else None
         await node.service.begin_epoch(epoch=node.next_epoch(), round=node.state.round, snapshot=snapshot)
 
 
@@ -218,7 +218,7 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
     entered = min(at + 1, node.state.rounds_at(at + 1) - 1)
     async with node.strategy_lock:
         theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors))
-        snapshot = await node.executor.offload(node.strategy.snapshot)
+        snapshot = await node.executor.offload(node.snapshots.cut)
         await node.service.begin_epoch(epoch=node.next_epoch(), round=at, snapshot=snapshot)
     node.inner.replace(theta_d, at_step=entered * node.config.train.inner_steps)
     node.state.enter_round(entered)

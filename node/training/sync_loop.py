@@ -76,6 +76,7 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
     ones."""
     async for update in node.service.updates:
         strategy, peer, payload = node.strategy, str(update.peer), update.payload
+        base = payload if update.filed is None else update.filed
         try:
             async with node.strategy_lock:
                 if not node.estimates.wants(peer):  # it has left meanwhile, and nobody waits for an answer
@@ -88,7 +89,7 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
                         assert payload is not None, "a delta always has a payload"
                         await node.compute(lambda: strategy.apply(peer, update.codec, payload), spent)  # noqa: B023
                     else:
-                        await node.compute(lambda: strategy.track(peer, payload), spent)  # noqa: B023
+                        await node.compute(lambda: strategy.track(peer, base), spent)  # noqa: B023
         except PayloadError as offence:
             node.counts.note_refused(peer)
             node.service.rejected(update, *_charge(offence))

@@ -46,7 +46,7 @@ class GossipAverager:
                 payload=message.payload,
                 steps=phase.steps,
                 tokens=phase.tokens,
-                state=lambda: node.compute(self._strategy.snapshot),
+                state=lambda: node.compute(node.snapshots.view),
             )
         node.counts.note_published(len(message.payload))
         node.pace.took(node.peer_id, phase.steps)
