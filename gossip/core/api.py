@@ -63,8 +63,8 @@ class Update:
     """One step of a neighbour's public estimate, verified up to its payload's content.
 
     `genesis`: the estimate is the seeded initial model (payload None). `snapshot`: it is exactly these bytes, from a
-    base link or to repair a gap; large ones lie in a file (payload None, `filed`). `delta`: decode with `codec` and add.
-    `steps` and `tokens`: how much the peer says that it trained for this update.
+    base link or to repair a gap; large ones lie in a file (payload None, `filed`). `delta`: decode with `codec` and
+    add. `steps` and `tokens`: how much the peer says that it trained for this update.
     """
 
     peer: PeerId

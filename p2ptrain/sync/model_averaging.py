@@ -105,7 +105,7 @@ class ModelAveraging:
 
         The consensus distance is that of the public estimates, own included: what all of them can be seen to hold.
         """
-        self._lent = True  # whoever holds the old anchor goes on holding it
+        self._lent = True  # the caller may hold the old anchor, as it was returned
         return self.aggregate_(theta_d.clone(), staleness, round=round)
 
     def aggregate_(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
