@@ -43,7 +43,7 @@ from node.roles.port_forwarding import mapper_for
 from node.roles.task_check import check_task
 from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
-from node.system import gc_tuning
+from node.system import free_memory, gc_tuning
 from node.system.addresses import best_address
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
@@ -158,6 +158,7 @@ async def _run(
         _announce_over(node, told)
         return 0
     gc_tuning.running()
+    free_memory.trim()
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal)
         nursery.start_soon(metrics.watch_loop)

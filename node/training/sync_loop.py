@@ -15,6 +15,7 @@ import trio
 from gossip.core.api import Update
 from gossip.core.errors import Reason
 from gossip.core.limits import MAX_DETAIL_CHARS
+from node.system import free_memory
 from node.training.bandwidth import plan_phase
 from node.training.divergence import check_phase
 from node.training.inner_loop import Phase
@@ -26,6 +27,11 @@ from p2ptrain.compress.base import PayloadError
 FINAL_ROUND_PATIENCE = 2.0
 """Phases' time that a node waits at most for slower ones after its last step, when it has nothing to train meanwhile
 (nodes drift apart by at most `catch_up_rounds`, 2)."""
+
+
+LARGE_MODEL = 1 << 22
+"""Parameters from which freed memory is given back after every round. What the C library keeps of a smaller model's
+chunks and payloads is small beside the program. Chosen."""
 
 
 async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
@@ -64,6 +70,8 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             node.state.closed_round = node.state.round
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             del phase, result  # before the next phase ends
+            if node.inner.trainer.numel >= LARGE_MODEL:
+                await node.executor.offload(free_memory.trim)
             node.state.enter_round(node.state.round + 1)
 
 
