@@ -1,14 +1,14 @@
 """Measure the memory of a real node with a large model, in a swarm whose other members hold no model.
 
-    python scripts/node_memory.py --out FOLDER [--size base] [--context 64] [--neighbours 3] [--rounds 12] [--set K=V ...]
+    python scripts/node_memory.py --out FOLDER [--size base] [--context 64] [--neighbours 3] [--set sync.estimates=bf16]
 
 One process trains as `p2ptrain node` does. The other members are light: one process speaks for all of them, over
-libp2p as well. Each publishes a payload of q2's exact size in every round (all steps of it are tiny), and takes what the
-node sends without decoding it. The node is sampled twenty times a second, by the stage that its event log tells. Three
-runs of it: a first one, which begins with the swarm; one that is killed (-9) and resumes, which takes the others' models where
-they are far ahead; and one that joins late with a new folder.
+libp2p as well. Each publishes a payload of q2's exact size in every round (all steps of it are tiny), and takes what
+the node sends without decoding it. The node's resident memory is read twenty times a second. It runs three times: first
+from the swarm's beginning until it is killed (-9); then on from its checkpoint; then in a new folder, joining others
+that are a thousand rounds ahead. It evaluates in every third round, and writes a checkpoint in every fourth.
 
-Prints a JSON line for each: the highest resident bytes a parameter, less those of the program (docs/operations.md).
+Prints a JSON line for each: the most resident bytes a parameter, less those of the program (docs/operations.md).
 """
 
 import argparse
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,8 @@ from p2ptrain.training.model import build_model
 
 PROGRAM_BYTES = 450_000_000
 SAMPLE_S = 0.05
+Samples = list[tuple[float, int]]
+"""Seconds and resident bytes."""
 STEP = 1e-9
 """The size of a light member's steps: the trimmed mean of them moves no model."""
 
@@ -61,6 +64,7 @@ class LightMember:
         )
 
     async def live(self, begins_at: int, *, task_status: trio.TaskStatus[None]) -> None:
+        """Take part from this round on."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.service.run)
             nursery.start_soon(self._consume)
@@ -99,7 +103,7 @@ async def speak(config: Config, count: int, begins_at: int, genesis: Path) -> No
     """Be `count` light members until killed; print their addresses, a line each."""
     name, genesis_d = initial_model(config)
     run, numel = run_info(config, name, genesis_d), genesis_d.numel()
-    if not genesis.exists():
+    if not genesis.exists():  # noqa: ASYNC240  # nothing else runs yet
         genesis_d.numpy().astype("<f4", copy=False).tofile(genesis)
     step_d = torch.from_numpy(np.random.default_rng(0).standard_normal(numel, dtype=np.float32)).mul_(STEP)
     payload = compress.get("q2").encode(step_d)
@@ -120,6 +124,7 @@ class Sampler(threading.Thread):
         self._statm = Path(f"/proc/{pid}/status")
 
     def run(self) -> None:
+        """Read until the process has ended."""
         while True:
             try:
                 fields = dict(line.split(":", 1) for line in self._statm.read_text().splitlines())
@@ -131,6 +136,7 @@ class Sampler(threading.Thread):
 
 
 def settings_of(given: argparse.Namespace) -> list[str]:
+    """Return the settings of all members, as words of a command line."""
     own = [
         f"task.size={given.size}",
         f"task.context={given.context}",
@@ -146,9 +152,7 @@ def settings_of(given: argparse.Namespace) -> list[str]:
     return [word for setting in own for word in ("--set", setting)]
 
 
-def node_run(
-    given: argparse.Namespace, folder: Path, rounds: int, addresses: list[str], kill_at: int = 0
-) -> list[tuple[float, int]]:
+def node_run(given: argparse.Namespace, folder: Path, rounds: int, addresses: list[str], kill_at: int = 0) -> Samples:
     """One process of the node, to its end or until it has closed `kill_at` rounds; its samples."""
     words = [
         "node",
@@ -189,10 +193,10 @@ def node_run(
     return sampler.samples
 
 
-def report(what: str, samples: list[tuple[float, int]], numel: int, given: argparse.Namespace) -> None:
+def report(what: str, samples: Samples, numel: int, given: argparse.Namespace) -> None:
     """The peak of a run; and of each half of it, which shows growth."""
 
-    def rest(part: list[tuple[float, int]]) -> float:
+    def rest(part: Samples) -> float:
         return round((max(rss for _, rss in part) - PROGRAM_BYTES) / numel, 2)
 
     half = len(samples) // 2
@@ -226,6 +230,7 @@ def members(given: argparse.Namespace, begins_at: int) -> tuple[subprocess.Popen
 
 
 def config_of(given: argparse.Namespace) -> Config:
+    """Return the same as a configuration."""
     raw: dict[str, dict[str, object]] = {"task": {"name": "byte-lm"}}
     for setting in settings_of(given)[1::2]:
         key, _, value = setting.partition("=")
@@ -242,10 +247,9 @@ def _value(text: str) -> object:
 
 
 def main() -> None:
+    """Measure what the command line asks for, or be the light members of such a measurement."""
     if "--speak" in sys.argv:
         count, begins_at, out = sys.argv[2:]
-        import tomllib
-
         config = from_raw(tomllib.loads((Path(out) / "members.toml").read_text()))
         trio.run(speak, config, int(count), int(begins_at), Path(out) / "genesis.f32")
         return
@@ -264,12 +268,14 @@ def main() -> None:
 
 
 def meta_model(given: argparse.Namespace) -> torch.nn.Module:
+    """Return the model without its memory."""
     config = config_of(given)
     with torch.device("meta"):
         return tasks.get(config.task.name, **config.task.options).build_model()
 
 
-def runs(given: argparse.Namespace) -> Iterator[tuple[str, list[tuple[float, int]]]]:
+def runs(given: argparse.Namespace) -> Iterator[tuple[str, Samples]]:
+    """Yield the name and the samples of each run."""
     if "first" in given.only or "resumed" in given.only:
         process, addresses = members(given, 0)
         try:

@@ -89,6 +89,7 @@ def main(
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
     sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
+    free_memory.keep_little()
     with exporting(config.monitoring.exporters, emit, node_dir) as ending:
         code = trio.run(_run, config, node_dir, emit, fits, passphrase, tried)
         if code == 0:

@@ -1,4 +1,4 @@
-"""Files of tensors written a piece at a time: safetensors reads them, whatever the tensors are and wherever they lie."""
+"""Tensors written to a file a piece at a time: safetensors reads them, whatever they are and wherever they lie."""
 
 from pathlib import Path
 
