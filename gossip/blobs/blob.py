@@ -58,7 +58,7 @@ def blob_manifest_of(data: bytes | memoryview | BlobFile) -> BlobManifest:
 def filed(data: bytes | memoryview, file: BlobFile) -> BlobFile:
     """Write `data` to an empty `file`, and return that. Raises OSError."""
     for at in range(0, len(data), CHUNK_BYTES):
-        file.append(memoryview(data)[at : at + CHUNK_BYTES])
+        file.write_at(at, memoryview(data)[at : at + CHUNK_BYTES])
     return file
 
 
@@ -84,8 +84,8 @@ class Assembler:
     """Assembles a blob, or the chunks of a `span` of it, in whatever order they come.
 
     The bytes grow in place: joining a list at the end would copy them all at once, and hold them twice. A BytesIO does
-    that, and returns its buffer as `bytes` without a copy; a chunk that came early waits separately. With a `file` they
-    grow there. Any thread may call the methods.
+    that, and returns its buffer as `bytes` without a copy; a chunk that came early waits separately. With a `file` each
+    chunk goes to its place in it at once. Any thread may call the methods.
     """
 
     def __init__(self, manifest: BlobManifest, span: range | None = None, *, file: BlobFile | None = None) -> None:
@@ -93,6 +93,8 @@ class Assembler:
         self.span = manifest.span if span is None else span
         self._data = BytesIO()
         self._file = file
+        self._filed: set[int] = set()
+        """Chunks in the file."""
         self._taken = 0
         self._kept = 0
         self._early: dict[int, bytes | memoryview] = {}
@@ -102,13 +104,13 @@ class Assembler:
     def wanted(self) -> int | None:
         """The first chunk that is not here; None when all are."""
         places = range(self._taken, len(self.span))
-        return next((index for index in map(self.span.__getitem__, places) if index not in self._early), None)
+        return next((index for index in map(self.span.__getitem__, places) if not self.has(index)), None)
 
     @property
     def bytes_here(self) -> int:
         """How many bytes are kept."""
         with self._lock:
-            there = self._data.tell() if self._file is None else len(self._file)
+            there = self._data.tell() + sum(map(self.manifest.chunk_size, self._filed))
             return there + sum(map(len, self._early.values()))
 
     @property
@@ -118,7 +120,8 @@ class Assembler:
 
     def has(self, index: int) -> bool:
         """Whether this chunk is here."""
-        return index in self.span and (index - self.span.start < self._taken or index in self._early)
+        taken = index - self.span.start < self._taken
+        return index in self.span and (taken or index in self._early or index in self._filed)
 
     def take(self, chunk: bytes | memoryview, index: int | None = None) -> None:
         """Keep chunk `index` (None: the first missing one), unless it is here. Raises RemoteError(DIGEST_MISMATCH), and
@@ -129,7 +132,11 @@ class Assembler:
             raise RemoteError(Reason.DIGEST_MISMATCH, f"chunk {index} is not what was announced")
         with self._lock:
             if not self.has(index):
-                self._early[index] = chunk
+                if self._file is None:
+                    self._early[index] = chunk
+                else:
+                    self._file.write_at((index - self.span.start) * CHUNK_BYTES, memoryview(chunk))
+                    self._filed.add(index)
                 self._kept += 1
         while self._append_next():
             pass
@@ -158,11 +165,7 @@ class Assembler:
         with self._lock:
             if self._taken == len(self.span) or (index := self.span[self._taken]) not in self._early:
                 return False
-            chunk = self._early[index]
-            if self._file is None:
-                self._data.write(chunk)
-            else:
-                self._file.append(memoryview(chunk))
+            self._data.write(self._early[index])
             self._taken += 1
             del self._early[index]  # last: a reader without the lock always finds it
             return True

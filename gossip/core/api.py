@@ -190,8 +190,8 @@ class GossipStats:
 class BlobFile(Protocol):
     """Bytes in a file that the runtime makes, and that is gone when nobody holds this object."""
 
-    def append(self, data: bytes | memoryview) -> None:
-        """Write bytes at the end. Raises OSError."""
+    def write_at(self, start: int, data: bytes | memoryview) -> None:
+        """Write bytes at this place, which may be beyond the end. Raises OSError."""
 
     def __len__(self) -> int:
         """Return how many bytes there are."""

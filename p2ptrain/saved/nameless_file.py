@@ -9,7 +9,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class NamelessFile:
-    """Bytes in a new file of `folder` that no other program sees: appended, and read by slices. Raises OSError."""
+    """Bytes in a new file of `folder` that no other program sees, written and read at any place. Raises OSError."""
 
     def __init__(self, folder: Path) -> None:
         self._descriptor, name = mkstemp(dir=folder)
@@ -19,11 +19,15 @@ class NamelessFile:
 
     def append(self, data: Buffer) -> None:
         """Write bytes behind those that are here. Raises OSError; then the size is as before."""
-        view, at = memoryview(data).cast("B"), self._size
+        self.write_at(self._size, data)
+
+    def write_at(self, start: int, data: Buffer) -> None:
+        """Write bytes at this place, which may be beyond the end. Raises OSError; then the size is as before."""
+        view, at = memoryview(data).cast("B"), start
         while view:
             done = os.pwrite(self._descriptor, view, at)
             view, at = view[done:], at + done
-        self._size = at
+        self._size = max(self._size, at)
 
     def __len__(self) -> int:
         """Return how many bytes there are."""

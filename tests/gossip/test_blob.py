@@ -171,10 +171,11 @@ class Scroll:
     def __init__(self, most=1 << 40):
         self.data, self.most = bytearray(), most
 
-    def append(self, data):
-        if len(self.data) + len(data) > self.most:
+    def write_at(self, start, data):
+        if start + len(data) > self.most:
             raise OSError("full")
-        self.data += data
+        self.data += bytes(max(0, start + len(data) - len(self.data)))
+        self.data[start : start + len(data)] = data
 
     def __len__(self):
         return len(self.data)
@@ -189,7 +190,9 @@ def test_a_blob_is_put_together_in_a_file():
     assembler = Assembler(manifest, file=file)
     for index in (1, 0, 4, 3):
         assembler.take(chunks_of(data)[index], index)
+        assert not assembler._early, "none waits in memory for those before it"
     assert assembler.bytes_here == len(data) - CHUNK_BYTES
+    assert assembler.wanted == 2
     assert [assembler.chunk(index) for index in (0, 2, 3)] == [chunks_of(data)[0], None, chunks_of(data)[3]]
     assembler.take(chunks_of(data)[2], 2)
     assert assembler.finish() is file
