@@ -88,10 +88,10 @@ async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
             if (model_d := strategy.estimate_model(peer)) is not None:
                 yield model_d
 
+    peers = [peer for it in sorted(node.service.neighbours())[:MAX_COMPARED] if (peer := str(it)) in node.estimates]
+    if not peers or not isinstance(strategy, InPlace):
+        return None
     async with node.strategy_lock:  # models are read as they are held, and do not change meanwhile
-        peers = [peer for it in sorted(node.service.neighbours())[:MAX_COMPARED] if (peer := str(it)) in node.estimates]
-        if not peers or not isinstance(strategy, InPlace):
-            return None
         own_d = trainer.vector() if phi_d is None else phi_d
         return await node.executor.offload(lambda: trainer.divergence(own_d, models()))
 
