@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import psutil
 import torch
@@ -82,18 +82,13 @@ async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
     """Return the divergence of our predictions from those of the neighbours' newest models; None where none is held."""
     strategy, trainer = node.strategy, node.inner.trainer
 
-    def models() -> Iterator[torch.Tensor]:
-        assert isinstance(strategy, InPlace)
-        for peer in peers:
-            if (model_d := strategy.estimate_model(peer)) is not None:
-                yield model_d
-
     peers = [peer for it in sorted(node.service.neighbours())[:MAX_COMPARED] if (peer := str(it)) in node.estimates]
     if not peers or not isinstance(strategy, InPlace):
         return None
     async with node.strategy_lock:  # models are read as they are held, and do not change meanwhile
         own_d = trainer.vector() if phi_d is None else phi_d
-        return await node.executor.offload(lambda: trainer.divergence(own_d, models()))
+        held = filter(lambda model_d: model_d is not None, map(strategy.estimate_model, peers))
+        return await node.executor.offload(lambda: trainer.divergence(own_d, cast(Iterator[torch.Tensor], held)))
 
 
 async def save(

@@ -8,6 +8,7 @@ added to the moving parameters. When closing takes longer than the next phase, t
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -68,6 +69,9 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                 node.service.outvotes_liars()
             node.inner.correct(result.correction_d, taken_at=phase.end_step)
             node.state.closed_round = node.state.round
+            if result.snapshot_d is not None:  # the others are whole models too, which nobody reads any more
+                nothing_d = result.snapshot_d.new_empty(0)
+                phase, result = replace(phase, theta_d=nothing_d), replace(result, correction_d=nothing_d)
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             del phase, result  # before the next phase ends
             if node.inner.trainer.numel >= LARGE_MODEL:
