@@ -21,6 +21,7 @@ from gossip.core.ids import PeerId
 from gossip.updates.rounds import swarm_round
 from node.events.event_types import Joined, WaitingFor, WarningEvent
 from node.swarm.effective_manifest import more_rounds_hint
+from node.system import free_memory
 from node.system.errors import RunError
 from node.training.node import Node
 
@@ -216,6 +217,7 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
     at, donors = found
     # They have trained the round that they announced, and train the next one now. (The last is never over.)
     entered = min(at + 1, node.state.rounds_at(at + 1) - 1)
+    await node.executor.offload(free_memory.trim)  # what the downloads left
     async with node.strategy_lock:
         theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors))
         snapshot = await node.executor.offload(node.snapshots.cut)

@@ -98,7 +98,8 @@ class SyncStrategy(Protocol):
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
         """Adopt the robust aggregate of the neighbours' estimates, as a late joiner does, and return it. It becomes
-        own anchor and own public estimate, which is to be announced as a new base. ValueError without neighbours."""
+        own anchor and own public estimate, which is to be announced as a new base. It may be the anchor itself: it is
+        read, and not changed. ValueError without neighbours."""
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """What the link carries in the time that a message may take: `adaptive` compressors keep to it from the next

@@ -158,17 +158,22 @@ class ModelAveraging:
         Trimmed whatever the aggregator is: a newcomer has no model of its own to hold against a lie. Where there are
         fewer than 2 f + 1 donors, but several, the own anchor is one more: the median of two donors and of where we
         stand is never beyond the honest one of them.
+
+        The result is the anchor itself, and not a copy: valid until the next `aggregate_`.
         """
         donors = [self.estimates[peer] for peer in sorted(staleness.keys() & self.estimates.keys())]
         if not donors:
             raise ValueError("no neighbour is tracked: there is no model to adopt")
+        out_d: torch.Tensor | None = self._own_anchor()
         if 1 < len(donors) <= 2 * self.config.f:
             donors.append(self.anchor_d)
+            out_d = None
         rule = aggregate.get("trimmed_mean", f=min(self.config.f, (len(donors) - 1) // 2))
-        rows = Rows(len(donors), self._numel, lambda part: torch.stack([donor_d[part].float() for donor_d in donors]))
-        adopted_d = rule.reduce(rows)
-        self._restart_at(adopted_d)
-        return adopted_d.clone()
+        rows = Rows(
+            len(donors), self._numel, lambda part: torch.stack([donor_d[part].float() for donor_d in donors]), out_d
+        )
+        self._restart_at(rule.reduce(rows))
+        return self.anchor_d
 
     def judge_by(self, judge: Judge) -> None:
         """Score models by `judge` from now on, for an aggregator that tries them."""
