@@ -35,6 +35,7 @@ from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTranspo
 from node.config.schema import Config, from_raw
 from node.roles.assembly import network_for, run_info
 from p2ptrain import compress, tasks
+from p2ptrain.sync.vectors import rounded, view_of
 from p2ptrain.training.flat import fingerprint, trainable
 from p2ptrain.training.model import build_model
 
@@ -104,7 +105,7 @@ async def speak(config: Config, count: int, begins_at: int, genesis: Path) -> No
     name, genesis_d = initial_model(config)
     run, numel = run_info(config, name, genesis_d), genesis_d.numel()
     if not genesis.exists():  # noqa: ASYNC240  # nothing else runs yet
-        genesis_d.numpy().astype("<f4", copy=False).tofile(genesis)
+        genesis.write_bytes(view_of(rounded(genesis_d, config.sync.estimate_dtype)))  # noqa: ASYNC240
     step_d = torch.from_numpy(np.random.default_rng(0).standard_normal(numel, dtype=np.float32)).mul_(STEP)
     payload = compress.get("q2").encode(step_d)
     del genesis_d, step_d
@@ -251,7 +252,7 @@ def main() -> None:
     if "--speak" in sys.argv:
         count, begins_at, out = sys.argv[2:]
         config = from_raw(tomllib.loads((Path(out) / "members.toml").read_text()))
-        trio.run(speak, config, int(count), int(begins_at), Path(out) / "genesis.f32")
+        trio.run(speak, config, int(count), int(begins_at), Path(out) / "genesis")
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
