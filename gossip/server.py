@@ -77,7 +77,9 @@ class Server:
         self._snapshots = snapshots
         self._allreducer = allreducer
         self._membership_sync = membership_sync
-        self.blob_cache = BlobCache(most=context.config.max_payload_bytes, count=context.config.degree)
+        self.blob_cache = BlobCache(
+            most=context.config.max_payload_bytes, count=context.config.degree, file_for=context.hasher.new_file
+        )
         self._streams: Counter[PeerId] = Counter()
         self._budget = RequestLimit()
 
@@ -228,7 +230,7 @@ class Server:
         self._traffic.passed_on(len(others), snapshot=self.blob_cache.is_model(address))
         return others
 
-    def _own_chunk(self, talk: _Conversation, address: Digest, index: int) -> memoryview:
+    def _own_chunk(self, talk: _Conversation, address: Digest, index: int) -> bytes | memoryview:
         blobs = self._publisher.blobs
         chunk = blobs.chunk(address, index)
         self._traffic.sent(address, len(chunk))

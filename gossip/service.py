@@ -23,12 +23,14 @@ from gossip.blobs.state_digest_task import StateDigestPublisher
 from gossip.context import Notifier, ServiceContext
 from gossip.core.api import (
     Arrivals,
+    BlobFile,
     Fetch,
     GossipEvent,
     GossipStats,
     Head,
     LinkSpeed,
     NeighbourStatus,
+    NewFile,
     Observer,
     QueueName,
     Reachability,
@@ -90,9 +92,10 @@ class GossipService(Handlers):
         observer: Observer = _ignore,
         minute_of_day: Callable[[], int] = local_minute,
         private: PrivateMembership | None = None,
+        new_file: NewFile | None = None,
     ) -> None:
         """Raises LocalError when an address in the config is malformed. `private`: the membership that `transport`
-        asks."""
+        asks. `new_file`: makes files for large blobs, which are in memory without it."""
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
@@ -116,7 +119,7 @@ class GossipService(Handlers):
             engine=engine,
             transport=within(transport, up=config.up_bytes_per_s, down=config.down_bytes_per_s),
             config=config,
-            hasher=Hasher(config.hash_in_thread_above),
+            hasher=Hasher(config.hash_in_thread_above, new_file),
             perform=self._perform,
             changed=Notifier(),
             quiet=quiet_by(config.quiet_hours, minute_of_day),
@@ -205,7 +208,7 @@ class GossipService(Handlers):
         """Return our newest link. Raises LocalError before the first epoch."""
         return self._engine.head
 
-    async def begin_epoch(self, *, epoch: int, round: int, snapshot: bytes | None) -> None:
+    async def begin_epoch(self, *, epoch: int, round: int, snapshot: bytes | BlobFile | None) -> None:
         """Start our chain at `round`, from the genesis (None) or from these bytes. Raises LocalError on an old
         epoch."""
         base = self._run_info.genesis if snapshot is None else await self._context.hasher.payload(snapshot)

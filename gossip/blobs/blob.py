@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from threading import Lock
 
+from gossip.core.api import BlobFile
 from gossip.core.digests import chunk_digest_of, digest_of
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import Digest
@@ -44,14 +45,21 @@ class BlobManifest:
         return range(len(self.chunks))
 
 
-def blob_manifest_of(data: bytes) -> BlobManifest:
+def blob_manifest_of(data: bytes | memoryview | BlobFile) -> BlobManifest:
     """Return the manifest of `data`. It hashes all of it (about 4 GB/s), so call it in a worker thread for a large
     blob."""
     if len(data) > MAX_BLOB_BYTES:
         raise LocalError(f"a blob of {len(data)} bytes is larger than any node takes")
-    view = memoryview(data)
+    view = memoryview(data) if isinstance(data, bytes) else data
     starts = range(0, len(data), CHUNK_BYTES)
     return BlobManifest(size=len(data), chunks=tuple(chunk_digest_of(view[at : at + CHUNK_BYTES]) for at in starts))
+
+
+def filed(data: bytes | memoryview, file: BlobFile) -> BlobFile:
+    """Write `data` to an empty `file`, and return that. Raises OSError."""
+    for at in range(0, len(data), CHUNK_BYTES):
+        file.write_at(at, memoryview(data)[at : at + CHUNK_BYTES])
+    return file
 
 
 def parse_blob_manifest(raw: bytes, address: Digest, most: int) -> BlobManifest:
@@ -76,14 +84,17 @@ class Assembler:
     """Assembles a blob, or the chunks of a `span` of it, in whatever order they come.
 
     The bytes grow in place: joining a list at the end would copy them all at once, and hold them twice. A BytesIO does
-    that, and returns its buffer as `bytes` without a copy; a chunk that came early waits separately. Any thread may
-    call the methods.
+    that, and returns its buffer as `bytes` without a copy; a chunk that came early waits separately. With a `file` each
+    chunk goes to its place in it at once. Any thread may call the methods.
     """
 
-    def __init__(self, manifest: BlobManifest, span: range | None = None) -> None:
+    def __init__(self, manifest: BlobManifest, span: range | None = None, *, file: BlobFile | None = None) -> None:
         self.manifest = manifest
         self.span = manifest.span if span is None else span
         self._data = BytesIO()
+        self._file = file
+        self._filed: set[int] = set()
+        """Chunks in the file."""
         self._taken = 0
         self._kept = 0
         self._early: dict[int, bytes | memoryview] = {}
@@ -93,13 +104,14 @@ class Assembler:
     def wanted(self) -> int | None:
         """The first chunk that is not here; None when all are."""
         places = range(self._taken, len(self.span))
-        return next((index for index in map(self.span.__getitem__, places) if index not in self._early), None)
+        return next((index for index in map(self.span.__getitem__, places) if not self.has(index)), None)
 
     @property
     def bytes_here(self) -> int:
         """How many bytes are kept."""
         with self._lock:
-            return self._data.tell() + sum(map(len, self._early.values()))
+            there = self._data.tell() + sum(map(self.manifest.chunk_size, self._filed))
+            return there + sum(map(len, self._early.values()))
 
     @property
     def complete(self) -> bool:
@@ -108,7 +120,8 @@ class Assembler:
 
     def has(self, index: int) -> bool:
         """Whether this chunk is here."""
-        return index in self.span and (index - self.span.start < self._taken or index in self._early)
+        taken = index - self.span.start < self._taken
+        return index in self.span and (taken or index in self._early or index in self._filed)
 
     def take(self, chunk: bytes | memoryview, index: int | None = None) -> None:
         """Keep chunk `index` (None: the first missing one), unless it is here. Raises RemoteError(DIGEST_MISMATCH), and
@@ -119,7 +132,11 @@ class Assembler:
             raise RemoteError(Reason.DIGEST_MISMATCH, f"chunk {index} is not what was announced")
         with self._lock:
             if not self.has(index):
-                self._early[index] = chunk
+                if self._file is None:
+                    self._early[index] = chunk
+                else:
+                    self._file.write_at((index - self.span.start) * CHUNK_BYTES, memoryview(chunk))
+                    self._filed.add(index)
                 self._kept += 1
         while self._append_next():
             pass
@@ -132,15 +149,17 @@ class Assembler:
             if index in self._early:
                 return bytes(self._early[index])
             start = (index - self.span.start) * CHUNK_BYTES
+            if self._file is not None:
+                return self._file[start : start + self.manifest.chunk_size(index)]
             with self._data.getbuffer() as view:
                 return bytes(view[start : start + self.manifest.chunk_size(index)])
 
-    def finish(self) -> bytes:
+    def finish(self) -> bytes | BlobFile:
         """Return all bytes."""
         assert self.complete
         while self._append_next():
             pass
-        return self._data.getvalue()
+        return self._data.getvalue() if self._file is None else self._file
 
     def _append_next(self) -> bool:
         with self._lock:
@@ -155,7 +174,7 @@ class Assembler:
 @dataclass
 class _Held:
     manifest: BlobManifest
-    data: bytes
+    data: bytes | BlobFile
     pins: int
 
 
@@ -174,7 +193,7 @@ class BlobStore:
     def __contains__(self, address: Digest) -> bool:
         return address in self._held
 
-    def put(self, manifest: BlobManifest, data: bytes) -> Digest:
+    def put(self, manifest: BlobManifest, data: bytes | BlobFile) -> Digest:
         """Hold `data`, pinned once more. Raises LocalError when the pinned blobs alone would exceed the bound."""
         address = manifest.address
         held = self._held.get(address)
@@ -202,12 +221,13 @@ class BlobStore:
         """Return a blob's manifest. Raises RemoteError(UNAVAILABLE) for a blob that we do not hold."""
         return self._find(address).manifest
 
-    def chunk(self, address: Digest, index: int) -> memoryview:
-        """Return chunk `index`, without a copy. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
+    def chunk(self, address: Digest, index: int) -> bytes | memoryview:
+        """Return chunk `index`, without a copy where it is in memory. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
         held = self._find(address)
         if index >= len(held.manifest.chunks):
             raise RemoteError(Reason.PROTOCOL, "there is no such chunk")
-        return memoryview(held.data)[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
+        part = slice(index * CHUNK_BYTES, (index + 1) * CHUNK_BYTES)
+        return memoryview(held.data)[part] if isinstance(held.data, bytes) else held.data[part]
 
     def _find(self, address: Digest) -> _Held:
         held = self._held.get(address)

@@ -8,7 +8,7 @@ in turn, and each leave in the middle of a download, hold (degree + CUT_DOWNLOAD
 many they are.
 """
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ import trio
 from gossip.blobs.blob import BlobManifest, BlobStore
 from gossip.blobs.download import Download
 from gossip.context import Notifier
+from gossip.core.api import BlobFile
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
 
@@ -35,6 +36,11 @@ the first byte of an answer (network.request_timeout_s)."""
 HELP_STREAMS: Final = 2
 """Streams on which one neighbour helps us at a time, whatever the number of blobs. Together with the stream for its own
 payload, a hello and some that are about to end, it stays below limits.MAX_STREAMS_PER_PEER."""
+
+
+def in_memory(size: int) -> BlobFile | None:
+    """Default: no files are made."""
+    return None
 
 
 class StreamSlots:
@@ -83,7 +89,9 @@ class PartialBlob:
 class BlobCache:
     """The payloads of neighbours, by address."""
 
-    def __init__(self, *, most: int, count: int) -> None:
+    def __init__(self, *, most: int, count: int, file_for: Callable[[int], BlobFile | None] = in_memory) -> None:
+        """`file_for` returns a file for a snapshot of so many bytes; None: it is kept in memory."""
+        self._file_for = file_for
         self.places = StreamSlots()
         self._count = count
         self._whole = BlobStore(most)
@@ -113,12 +121,13 @@ class BlobCache:
         """Return a download of a blob of `peer`; where one of the same blob was interrupted, with what it had."""
         kept = self._coming.get(peer)
         if kept is None or kept.download.address != address or kept.download.size != size:
-            download = Download(address, size, author=peer, began=now)
+            file = self._file_for(size) if model else None
+            download = Download(address, size, author=peer, began=now, file=file)
             kept = self._coming[peer] = PartialBlob(download, Notifier(), model, now)
         kept.used_at = now
         return kept
 
-    def finish(self, peer: PeerId, kept: PartialBlob, data: bytes) -> None:
+    def finish(self, peer: PeerId, kept: PartialBlob, data: bytes | BlobFile) -> None:
         """Serve a whole payload from now on, instead of this peer's newest of its kind."""
         if self._coming.get(peer) is kept:
             del self._coming[peer]

@@ -57,7 +57,9 @@ async def fetch_blob(
     download = Download(address, size, author=source, began=trio.current_time(), span=span)
     pulling = BlobFetch(download=download, hasher=hasher, meter=meter, me=source)
     await fetch_blob_from(session, source, pulling)
-    return download.finish()
+    data = download.finish()
+    assert isinstance(data, bytes), "it was given no file"
+    return data
 
 
 async def fetch_blob_from(session: Session, source: PeerId, pulling: BlobFetch) -> None:

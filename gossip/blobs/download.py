@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gossip.blobs.blob import Assembler, BlobManifest, parse_blob_manifest
+from gossip.core.api import BlobFile
 from gossip.core.digests import digest_of
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
@@ -91,12 +92,23 @@ class AuthorLiedError(RemoteError):
 class Download:
     """One blob being pulled. Only `keep`, `chunk` and `finish` may be called by other threads."""
 
-    def __init__(self, address: Digest, size: int, *, author: PeerId, began: float, span: range | None = None) -> None:
+    def __init__(
+        self,
+        address: Digest,
+        size: int,
+        *,
+        author: PeerId,
+        began: float,
+        span: range | None = None,
+        file: BlobFile | None = None,
+    ) -> None:
+        """`file`: where the bytes are to go; None: into memory."""
         self.address = address
         self.size = size
         self.author = author
         self.began = began
         self._span = span
+        self._file = file
         self._pullers: Sequence[PeerId] = ()
         self._assembler: Assembler | None = None
         self._here: set[int] = set()
@@ -123,7 +135,7 @@ class Download:
                 raise AuthorLiedError(error.reason, error.detail) from error
             raise
         if self._assembler is None:
-            self._assembler = Assembler(manifest, self._span)
+            self._assembler = Assembler(manifest, self._span, file=self._file)
         return self._assembler.manifest
 
     @property
@@ -141,7 +153,7 @@ class Download:
 
     @property
     def bytes_here(self) -> int:
-        """How many bytes have come and were verified: what is held in memory."""
+        """How many bytes have come and were verified: what is held, in memory or in a file."""
         return 0 if self._assembler is None else self._assembler.bytes_here
 
     def keep(self, index: int, chunk: bytes | memoryview) -> None:
@@ -161,7 +173,7 @@ class Download:
         source = self._sources.get(self.author)
         return source is not None and index in source.under_way
 
-    def finish(self) -> bytes:
+    def finish(self) -> bytes | BlobFile:
         """Return the whole blob, once `done`."""
         return self._known().finish()
 

@@ -79,8 +79,9 @@ class StateDigestVerifier:
             self._neighbour.marked(link.place, None)
             return
         with self._rest.after():
-            data = await tracked.estimate(self._peer)
-            held = None if data is None else (await self._context.hasher.payload(data)).manifest.address
+            async with tracked.reading():
+                data = await tracked.estimate(self._peer)
+                held = None if data is None else (await self._context.hasher.manifest(data)).address
         if held is not None and held != link.body.state:
             raise RemoteError(Reason.CONTRADICTED, f"its link {link.seq} names a state that its updates do not lead to")
         self._neighbour.marked(link.place, held)

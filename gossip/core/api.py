@@ -2,8 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from gossip.core.errors import Reason
 from gossip.core.ids import Digest, PeerId, RunId
@@ -61,9 +62,9 @@ class Head:
 class Update:
     """One step of a neighbour's public estimate, verified up to its payload's content.
 
-    `genesis`: the estimate is the seeded initial model (payload None). `snapshot`: it is exactly these fp32 bytes, from
-    a base link or to repair a gap. `delta`: decode with `codec` and add. `steps` and `tokens`: how much the peer says
-    that it trained for this update.
+    `genesis`: the estimate is the seeded initial model (payload None). `snapshot`: it is exactly these bytes, from a
+    base link or to repair a gap; large ones lie in a file (payload None, `filed`). `delta`: decode with `codec` and
+    add. `steps` and `tokens`: how much the peer says that it trained for this update.
     """
 
     peer: PeerId
@@ -75,6 +76,7 @@ class Update:
     payload: bytes | None
     steps: int
     tokens: int
+    filed: "BlobFile | None" = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,23 +187,40 @@ class GossipStats:
         self.rejected[peer, reason] = self.rejected.get((peer, reason), 0) + 1
 
 
-StateSource = Callable[[], Awaitable[bytes]]
-"""The runtime's callback: returns the exact fp32 bytes of our public estimate after the update that is being
-published."""
+class BlobFile(Protocol):
+    """Bytes in a file that the runtime makes, and that is gone when nobody holds this object."""
+
+    def write_at(self, start: int, data: bytes | memoryview) -> None:
+        """Write bytes at this place, which may be beyond the end. Raises OSError."""
+
+    def __len__(self) -> int:
+        """Return how many bytes there are."""
+
+    def __getitem__(self, part: slice, /) -> bytes:
+        """Return the bytes of a slice with explicit start and stop."""
+
+
+NewFile = Callable[[], BlobFile]
+"""The runtime's callback: returns a new file. Raises OSError."""
+
+StateSource = Callable[[], Awaitable[bytes | memoryview]]
+"""The runtime's callback: returns the exact bytes of our public estimate after the update that is being published. They
+do not change before `publish` has returned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """What the runtime holds of the neighbours. `estimate`: returns the exact fp32 bytes of a neighbour's public
-    estimate, after its newest accepted update; None when it holds none. `liars`: how many may be among the
-    neighbours."""
+    """What the runtime holds of the neighbours. `estimate`: returns the exact bytes of a neighbour's public estimate,
+    after its newest accepted update; None when it holds none. It is called, and they are read, while a `reading` is
+    entered, so that they cannot change. `liars`: how many may be among the neighbours."""
 
-    estimate: Callable[[PeerId], Awaitable[bytes | None]]
+    estimate: Callable[[PeerId], Awaitable[bytes | memoryview | None]]
+    reading: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     liars: int = 1
 
 
-SnapshotSource = Callable[[], Awaitable[tuple[Head, bytes]]]
-"""The runtime's callback: returns the exact fp32 bytes of our public estimate, and the link they belong to."""
+SnapshotSource = Callable[[], Awaitable[tuple[Head, bytes | BlobFile]]]
+"""The runtime's callback: returns the exact bytes of our public estimate, and the link they belong to."""
 
 Observer = Callable[[GossipEvent], None]
 """Called with every event as it happens, synchronously; it must be quick and must not raise."""

@@ -15,6 +15,7 @@ from gossip.blobs.blob_cache_task import BlobCache, PartialBlob
 from gossip.blobs.blob_fetch_task import BlobFetch
 from gossip.blobs.multi_source_task import MultiSourceFetch
 from gossip.context import ServiceContext
+from gossip.core.api import BlobFile
 from gossip.core.errors import RemoteError
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import MAX_ENVELOPE_BYTES, MAX_LINKS
@@ -51,7 +52,7 @@ class Fetcher:
         self._blob_cache = blob_cache
         self._attestation = attestation
 
-    async def fetch(self, work: Work) -> tuple[UpdateHeader | SnapshotOffer, bytes | None] | None:
+    async def fetch(self, work: Work) -> tuple[UpdateHeader | SnapshotOffer, bytes | BlobFile | None] | None:
         """Do this work; return an update, or None where there is none to pass on. Raises RemoteError (also Refused) or
         TransportError."""
         match work:
@@ -89,7 +90,7 @@ class Fetcher:
         self._engine.heard(self._peer, trio.current_time())
         return answer
 
-    async def _pull(self, address: Digest, size: int, *, model: bool) -> bytes:
+    async def _pull(self, address: Digest, size: int, *, model: bool) -> bytes | BlobFile:
         """Pull a blob from its author, or from another peer that has it."""
         self._blob_cache.make_room(self._peer, self._engine.neighbours, trio.current_time())
         kept = self._blob_cache.begin(self._peer, address, size, model=model, now=trio.current_time())

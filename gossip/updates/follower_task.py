@@ -13,7 +13,7 @@ from gossip.blobs.attestation_task import SnapshotAttestation
 from gossip.blobs.blob_cache_task import BlobCache
 from gossip.blobs.state_digest_task import StateDigestVerifier
 from gossip.context import Notifier, ServiceContext
-from gossip.core.api import QueueName, Update
+from gossip.core.api import BlobFile, QueueName, Update
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.messages import Refused
@@ -146,7 +146,7 @@ class Follower:
             self._neighbour.payload_gone()
         self._neighbour.failed(trio.current_time())
 
-    async def _deliver(self, what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> None:
+    async def _deliver(self, what: UpdateHeader | SnapshotOffer, payload: bytes | BlobFile | None) -> None:
         await trio.sleep(self._quota.reserve(self._peer, trio.current_time()))
         flight = _InFlight(update_of(what, payload), what, trio.Event())
         self._in_flight = flight
@@ -178,8 +178,9 @@ class Follower:
             await say_hello(self._context, self._peer)
 
 
-def update_of(what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> Update:
+def update_of(what: UpdateHeader | SnapshotOffer, data: bytes | BlobFile | None) -> Update:
     """Return a link or an offer as the runtime gets it."""
+    payload, filed = (data, None) if data is None or isinstance(data, bytes) else (None, data)
     if isinstance(what, SnapshotOffer):
         return Update(
             peer=what.peer,
@@ -191,6 +192,7 @@ def update_of(what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> Upda
             payload=payload,
             steps=0,
             tokens=0,
+            filed=filed,
         )
     body = what.body
     return Update(
@@ -203,6 +205,7 @@ def update_of(what: UpdateHeader | SnapshotOffer, payload: bytes | None) -> Upda
         payload=payload,
         steps=body.steps,
         tokens=body.tokens,
+        filed=filed,
     )
 
 

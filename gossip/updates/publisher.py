@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gossip.blobs.blob import BlobManifest, BlobStore
-from gossip.core.api import Head
+from gossip.core.api import BlobFile, Head
 from gossip.core.digests import NO_DIGEST
 from gossip.core.envelope import Scope, seal
 from gossip.core.errors import LocalError, Reason, RemoteError
@@ -38,7 +38,7 @@ class Payload:
     """Bytes to publish, hashed beforehand."""
 
     manifest: BlobManifest
-    data: bytes
+    data: bytes | BlobFile
 
 
 class Publisher:

@@ -14,7 +14,8 @@ import psutil
 
 from node.doctor.finding import Finding, Level, Model, Subject
 from node.roles.assembly import own_data, run_info
-from node.roles.task_check import BYTES_PER_PARAMETER_GPU, memory_needed
+from node.roles.memory_forecast import memory_forecast
+from node.roles.task_check import BYTES_PER_PARAMETER_GPU
 from node.system import text
 from node.system.run_dir import EPOCH
 from node.training.checkpoint_room import CHECKPOINT_BYTES_PER_PARAMETER
@@ -122,15 +123,17 @@ def device_and_cores(subject: Subject, model: Model) -> Finding:
 
 def memory(subject: Subject, model: Model) -> Finding:
     """Check the available memory against what docs/operations.md says of a model of this size."""
-    need = memory_needed(model.parameters, model.device, subject.network, kept=model.kept_bytes)
+    assert subject.learning is not None
+    config = subject.learning
+    need = memory_forecast(model.parameters, model.device, config, kept=model.kept_bytes).total
     available = psutil.virtual_memory().available
     seen = f"{text.size(available)} available, about {text.size(need)} needed with "
     seen += text.plural(subject.network.degree, "neighbour")
     if need <= available:
         return Finding(check="memory", level="ok", seen=seen)
     fix = "a smaller model or network.degree, or close other programs"
-    least = memory_needed(model.parameters, model.device, subject.network, kept=model.kept_bytes, neighbours=1)
-    return Finding(check="memory", level="problem" if least > available else "warning", seen=seen, fix=fix)
+    least = memory_forecast(model.parameters, model.device, config, kept=model.kept_bytes, neighbours=1)
+    return Finding(check="memory", level="problem" if least.total > available else "warning", seen=seen, fix=fix)
 
 
 def disk(subject: Subject, model: Model | None) -> Finding:

@@ -5,6 +5,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Literal
 import torch
 import trio
 
-from gossip.core.api import GossipEvent, Head, RunInfo, SnapshotSource, Tracked
+from gossip.core.api import BlobFile, GossipEvent, Head, RunInfo, SnapshotSource, Tracked
 from gossip.core.backoff import peer_in
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId
@@ -42,10 +43,13 @@ from node.training.node import Node
 from node.training.pace import Pace
 from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
+from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, tasks
 from p2ptrain.attacks import Attack
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
+from p2ptrain.sync.base import InPlace
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Learner, Trainer, vector_bytes
@@ -88,6 +92,8 @@ class NodeContext:
     """Returns the energy meter of training on a device."""
     private: PrivateMembership | None = None
     """Its membership of a private swarm; None in an open swarm."""
+    new_file: Callable[[], NamelessFile] | None = None
+    """Makes a file for what is too large for memory; None: everything is held there."""
     user: "UserLearner | None" = None
     """The model of a user's own loop; None: the task's, which the node trains itself."""
 
@@ -125,16 +131,20 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
     run = run_info(config, trainer.fingerprint, genesis_d, _identity(trainer))
+    _file_genesis(strategy, genesis_d, around.new_file)
+    del genesis_d
+    snapshots = SnapshotCutter(strategy, around.new_file)
     service = byzantine.service_type(attack)(
         identity=around.identity,
         transport=around.transport,
         config=network_for(config, trainer.numel),
         run=run,
         rng=around.rng,
-        snapshot_source=_snapshot_source(strategy, around.executor, lock, lambda: service.head),
+        snapshot_source=_snapshot_source(snapshots, around.executor, lock, lambda: service.head),
         tracked=_tracked(strategy, around.executor, lock, config.sync.f),
         observer=_observer(journal, refusals),
         private=around.private,
+        new_file=around.new_file,
     )
     state = RunState(
         config=config,
@@ -159,7 +169,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
             promises=rule.f >= config.sync.f,
         ),
         executor=around.executor,
-        inner=InnerLoop(trainer, clock=around.clock),
+        inner=InnerLoop(trainer, clock=around.clock, keep=around.checkpoints.keep_apart),
         strategy=strategy,
         averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
         strategy_lock=lock,
@@ -177,6 +187,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         outside=None if around.private is None else _outside(config, around.private.admission, journal),
         genesis=run.genesis.hex()[:GENESIS_DIGITS],
         meter=around.meter_of(trainer.device),
+        snapshots=snapshots,
     )
     return node, _started(node, around.user)
 
@@ -245,8 +256,7 @@ def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor, identi
     shared = [config.task.name.encode(), fingerprint]
     if identity:
         shared.append(identity)
-    spec = config.sync.spec()
-    if key := spec.run_key(config.sync):
+    if key := config.sync.run_key():
         shared.append(key.encode())
     run = hashlib.blake2b(b"|".join(shared), digest_size=RUN_ID_BYTES)
     genesis = hashlib.blake2b(vector_bytes(genesis_d), digest_size=DIGEST_BYTES)
@@ -284,7 +294,7 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
     _take_up_totals(node, checkpoint.totals)
     came_from = str(node.checkpoints.folder) if given is None else GIVEN
     node.journal.emit(Resumed(round=checkpoint.round, checkpoint=came_from))
-    return checkpoint
+    return checkpoint.without_tensors()
 
 
 def _take_up_totals(node: Node, totals: Totals) -> None:
@@ -298,22 +308,30 @@ def _take_up_totals(node: Node, totals: Totals) -> None:
     node.journal.lap()
 
 
+def _file_genesis(strategy: SyncStrategy, genesis_d: torch.Tensor, new_file: Callable[[], NamelessFile] | None) -> None:
+    """Move a large initial model, which is seldom needed again, out of memory."""
+    if new_file is not None and isinstance(strategy, InPlace) and genesis_d.nbytes >= LARGE:
+        with suppress(OSError):  # a full disk: then it stays there
+            strategy.keep_genesis_in(new_file())
+
+
 def _snapshot_source(
-    strategy: SyncStrategy, executor: Executor, lock: trio.Lock, head: Callable[[], Head]
+    snapshots: SnapshotCutter, executor: Executor, lock: trio.Lock, head: Callable[[], Head]
 ) -> SnapshotSource:
-    async def source() -> tuple[Head, bytes]:
+    async def source() -> tuple[Head, bytes | BlobFile]:
         async with lock:  # the estimate changes with the head: read both while neither can change
-            return head(), await executor.offload(strategy.snapshot)
+            return head(), await executor.offload(snapshots.cut)
 
     return source
 
 
 def _tracked(strategy: SyncStrategy, executor: Executor, lock: trio.Lock, liars: int) -> Tracked:
-    async def estimate(peer: PeerId) -> bytes | None:
-        async with lock:
-            return await executor.offload(lambda: strategy.estimate(str(peer)))
+    async def estimate(peer: PeerId) -> bytes | memoryview | None:
+        if isinstance(strategy, InPlace):
+            return strategy.estimate_view(str(peer))
+        return await executor.offload(lambda: strategy.estimate(str(peer)))
 
-    return Tracked(estimate=estimate, liars=liars)
+    return Tracked(estimate=estimate, reading=lambda: lock, liars=liars)
 
 
 def _warn(journal: Journal, message: str) -> None:

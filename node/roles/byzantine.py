@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from gossip.core.api import Head, Observer, RunInfo, SnapshotSource, StateSource, Tracked
+from gossip.core.api import Head, NewFile, Observer, RunInfo, SnapshotSource, StateSource, Tracked
 from gossip.core.config import GossipConfig
 from gossip.core.digests import NO_DIGEST, digest_of
 from gossip.core.envelope import Scope, seal
@@ -73,6 +73,7 @@ class ByzantineService(GossipService):
         tracked: Tracked,
         observer: Observer,
         private: PrivateMembership | None = None,
+        new_file: NewFile | None = None,
     ) -> None:
         super().__init__(
             identity=identity,
@@ -84,6 +85,7 @@ class ByzantineService(GossipService):
             tracked=tracked,
             observer=observer,
             private=private,
+            new_file=new_file,
         )
         self._attack = attack
         self._forger = Forger(identity, Scope(swarm=config.named, run=run.run_id), run.genesis)

@@ -245,10 +245,8 @@ class _Observer:
     async def _keep(self, *, last: bool) -> None:
         node = self._node
         if node.journal.has_begun:
-            self._kept, trainer = node.state.round, node.inner.trainer
-            await round_report.save(
-                node, trainer.vector(), trainer.state_dict(), next_round=node.state.round, last=last
-            )
+            self._kept, state = node.state.round, node.inner.trainer.state_view()  # nobody trains
+            await round_report.save(node, state["parameters"], state, next_round=node.state.round, last=last)
 
 
 def _round(node: Node, state: _State) -> RoundClosed:

@@ -9,16 +9,13 @@ import psutil
 import torch
 
 from node.config.schema import Config
-from node.config.sections import NetworkConfig
-from node.roles.assembly import SNAPSHOT_BYTES_PER_PARAMETER
+from node.roles.memory_forecast import memory_forecast
 from node.system import text
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training.preflight import Preflight, is_built_in, preflight
 
-PROGRAM_BYTES: Final = 450_000_000
-BYTES_PER_PARAMETER_CPU: Final = 70
 BYTES_PER_PARAMETER_GPU: Final = 20
-"""As measured in docs/operations.md ("What a node needs") with one neighbour; each further one costs a snapshot."""
+"""Of a GPU's memory, with AdamW: docs/operations.md ("What a node needs")."""
 
 
 def check_task(config: Config, task: Task, shard: Shard, *, data_seed: int | None = None, nodes: int = 1) -> list[str]:
@@ -30,21 +27,10 @@ def check_task(config: Config, task: Task, shard: Shard, *, data_seed: int | Non
     return [*found.doubts(), *_memory(config, found, nodes)]
 
 
-def memory_needed(
-    parameters: int, device: str, network: NetworkConfig, *, kept: int = 0, neighbours: int | None = None
-) -> int:
-    """Return the bytes of the machine's memory that a node takes, `kept` of them for the backward pass of one batch."""
-    at_cuda = device.startswith("cuda")
-    tracked = network.degree if neighbours is None else min(neighbours, network.degree)
-    per_parameter = SNAPSHOT_BYTES_PER_PARAMETER if at_cuda else BYTES_PER_PARAMETER_CPU
-    further = SNAPSHOT_BYTES_PER_PARAMETER * max(0, tracked - 1)
-    return PROGRAM_BYTES + (per_parameter + further) * parameters + (0 if at_cuda else kept)
-
-
 def _memory(config: Config, found: Preflight, nodes: int) -> list[str]:
     neighbours = nodes - 1 if nodes > 1 else None
-    one = memory_needed(found.parameters, found.device, config.network, kept=found.kept_bytes, neighbours=neighbours)
-    doubts = [_too_much(nodes * one, psutil.virtual_memory().available, "memory", nodes)]
+    one = memory_forecast(found.parameters, found.device, config, kept=found.kept_bytes, neighbours=neighbours)
+    doubts = [_too_much(nodes * one.total, psutil.virtual_memory().available, "memory", nodes)]
     if found.device.startswith("cuda"):
         need = nodes * (BYTES_PER_PARAMETER_GPU * found.parameters + found.kept_bytes)
         doubts.append(_too_much(need, torch.cuda.mem_get_info(found.device)[0], f"memory of {found.device}", nodes))

@@ -44,7 +44,7 @@ from node.roles.port_forwarding import mapper_for
 from node.roles.task_check import check_task
 from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
-from node.system import gc_tuning
+from node.system import free_memory, gc_tuning
 from node.system.addresses import best_address
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
@@ -59,6 +59,7 @@ from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 from node.training.outcome import check_room, check_saved, check_taken
 from node.training.sync_loop import follow, synchronize, train
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Trainer
 
@@ -90,6 +91,7 @@ def main(
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
     sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
+    free_memory.keep_little()
     with exporting(config.monitoring.exporters, emit, node_dir) as ending:
         code = trio.run(
             partial(run, config, node_dir=node_dir, emit=emit, fits=fits, passphrase=passphrase, tried=tried)
@@ -168,6 +170,7 @@ async def run(
         epoch_file=node_dir / EPOCH,
         meter_of=partial(meter_for, watts=config.monitoring.watts_per_core),
         private=held.private,
+        new_file=partial(NamelessFile, node_dir),
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
     node, checkpoint = make_node(config, around)
@@ -188,6 +191,7 @@ async def run(
         return 0
     if user_loop is None:  # else the process is the user's
         gc_tuning.running()
+        free_memory.trim()
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal if user_loop is None else user_loop.until_stopped)
         nursery.start_soon(metrics.watch_loop)
@@ -431,7 +435,8 @@ async def save_interrupted(node: Node) -> None:
     """Save the moving model as it is: training has stopped between two steps."""
     node.journal.training_ended()
     over = node.state.round >= node.config.train.rounds and node.state.unsaved is None
-    theta_d, state = await node.executor.drive(node.inner.state())
+    state = await node.executor.drive(node.inner.state())
+    theta_d = state["parameters"]
     why = await unusable(node, theta_d)
     if why is not None:
         raise diverged(node, why)

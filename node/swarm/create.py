@@ -176,7 +176,7 @@ def _base_section(config: Config) -> dict[str, Setting] | None:
 
 def _least_memory(config: Config) -> int:
     """Of a node on a CPU with one neighbour, without what a batch takes: the least that it can do with."""
-    from node.roles.task_check import memory_needed
+    from node.roles.memory_forecast import memory_forecast
     from p2ptrain import tasks
     from p2ptrain.tasks.hf.built_model import BuiltModel
 
@@ -184,7 +184,7 @@ def _least_memory(config: Config) -> int:
     built = getattr(task, "built", None)
     assert isinstance(built, BuiltModel), "of the tasks that OWN_OF_TASK names"
     size = built.size()
-    return memory_needed(size.trained, "cpu", config.network, kept=size.frozen_bytes, neighbours=1)
+    return memory_forecast(size.trained, "cpu", config, kept=size.frozen_bytes, neighbours=1).total
 
 
 def _reached_at(own: Raw, place: tuple[str, int] | None) -> Raw:

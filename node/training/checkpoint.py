@@ -16,18 +16,15 @@ When the disk is full, older checkpoints are removed one by one, but never the n
 
 import errno
 import os
-import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from gossip.core.atomic_file import sync_file, sync_folder, write_atomic
 from node.training.checkpoint_meta import CheckpointError as CheckpointError
@@ -36,12 +33,12 @@ from node.training.checkpoint_room import bytes_of, missing
 from p2ptrain.saved import files
 from p2ptrain.saved.files import META, STATE, place_of
 from p2ptrain.saved.models import UNTRAINED, VECTOR
+from p2ptrain.saved.tensor_file import FiledTensor, Storable, keep_in_file, save_file
+from p2ptrain.training.flat import all_finite
 
 _TEMPORARY: Final = ".writing-"
 _DAMAGED: Final = "damaged-"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_OS_ERROR: Final = re.compile(r"os error ([0-9]{1,4})")
-"""The errno in the text of a safetensors error, which has no errno attribute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +50,17 @@ class Checkpoint:
     meta: Meta
     """JSON: config, counters, peer id (checkpoint_meta.py)."""
     tensors: dict[str, torch.Tensor]
+    filed: dict[str, FiledTensor] = field(default_factory=dict)
+    """Of one that is to be written, the tensors that lie in a file already."""
+
+    @property
+    def storable(self) -> dict[str, Storable]:
+        """Return all tensors, wherever they lie."""
+        return {**self.tensors, **self.filed}
+
+    def without_tensors(self) -> "Checkpoint":
+        """Return the rest of it, which is small."""
+        return replace(self, tensors={}, filed={})
 
     @property
     def totals(self) -> Totals:
@@ -83,7 +91,7 @@ class CheckpointStore:
         """Write a checkpoint durably and prune the oldest. Raises OSError when the disk does not take it; the newest
         whole checkpoint before it is kept."""
         self._make_folder()
-        needed = bytes_of(checkpoint.tensors)
+        needed = bytes_of(checkpoint.storable)
         while missing(self.folder, needed):  # check first: a file cut short by a full disk takes space from others
             if not self._give_up_oldest():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -93,6 +101,15 @@ class CheckpointStore:
             except OSError as error:  # quotas, and files that others wrote meanwhile
                 if error.errno not in _FULL or not self._give_up_oldest():
                     raise
+
+    def keep_apart(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Storable]:
+        """Return these tensors as they are now, for a checkpoint to be saved later: in a file without a name beside the
+        checkpoints, or as copies in memory, where the disk does not take them."""
+        try:
+            self._make_folder()
+            return dict(keep_in_file(tensors, self.folder))
+        except OSError:
+            return {name: tensor.clone() for name, tensor in tensors.items()}
 
     def _save(self, checkpoint: Checkpoint) -> Path:
         saves = [
@@ -195,7 +212,7 @@ def read(folder: Path) -> Checkpoint:
     """Return the checkpoint in `folder`. Raises CheckpointError when it is not whole, or its model is not finite."""
     meta, tensors = files.read(folder, parser=parse)
     vector_d = tensors.get(VECTOR)
-    if vector_d is not None and not bool(vector_d.isfinite().all()):
+    if vector_d is not None and not all_finite(vector_d):
         raise CheckpointError(f"the model in {folder} is not finite: its training had diverged")
     return Checkpoint(round=meta["round"], meta=meta, tensors=tensors)
 
@@ -211,12 +228,7 @@ def _size(folder: Path) -> int:
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir()
     state = folder / STATE
-    try:
-        save_file({key: value.contiguous() for key, value in checkpoint.tensors.items()}, state)
-    except SafetensorError as error:  # how safetensors reports an error of the system: mostly a full disk
-        found = _OS_ERROR.search(str(error))
-        number = int(found[1]) if found else errno.EIO
-        raise OSError(number, os.strerror(number) if found else str(error)) from error
+    save_file(checkpoint.storable, state)
     sync_file(state)
     meta = dump(checkpoint.meta, round=checkpoint.round, state_digest=files.digest_of_file(state))
     write_atomic(folder / META, meta)  # syncs the folder too

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from node.system import text
 from node.system.disk import disk_free
 from node.system.errors import RunError
+from p2ptrain.saved.tensor_file import Storable
 
 CHECKPOINT_BYTES_PER_PARAMETER: Final = 20
 """Measured with AdamW: a checkpoint has 16 bytes a parameter (the model, two moments, the anchor), and 20 with the
@@ -23,9 +22,9 @@ MARGIN_BYTES: Final = 2 << 20
 small files that a node replaces. Chosen."""
 
 
-def bytes_of(tensors: Mapping[str, torch.Tensor]) -> int:
+def bytes_of(tensors: Mapping[str, Storable]) -> int:
     """Return the bytes of a checkpoint of these tensors, with the margin."""
-    return MARGIN_BYTES + sum(each.numel() * each.element_size() for each in tensors.values())
+    return MARGIN_BYTES + sum(each.nbytes for each in tensors.values())
 
 
 def expected_bytes(parameters: int) -> int:

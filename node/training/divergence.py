@@ -17,6 +17,7 @@ from node.system.errors import RunError
 from node.system.next_command import command
 from node.training.inner_loop import Phase
 from node.training.node import Node
+from p2ptrain.training.flat import all_finite
 
 MAX_IDLE_ROUNDS: Final = 3
 """Most rounds in a row without a step taken while the held-out loss is finite: all batches are bad, and nothing is
@@ -42,7 +43,7 @@ async def check_phase(node: Node, phase: Phase) -> None:
 async def unusable(node: Node, theta_d: torch.Tensor) -> str | None:
     """Return why the model `theta_d` fp32 (d,) is unusable; None where it is usable. One batch of own data usually
     shows it. That batch may itself be bad, so the held-out data decide."""
-    if not bool(theta_d.isfinite().all()):
+    if not all_finite(theta_d):
         return "the model's parameters are not finite"
     trainer = node.inner.trainer
     if not trainer.evaluates:

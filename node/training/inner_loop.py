@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.training.base import Learner
 
 
@@ -31,8 +32,9 @@ class Phase:
     """Time inside steps."""
     end_step: int
     """The trainer's step count at its end."""
-    state: dict[str, torch.Tensor] | None
-    """The trainer's state at its end, where the caller asked for it."""
+    state: dict[str, Storable] | None
+    """The trainer's state at its end, where the caller asked for it; the parameters may be missing: `theta_d` are
+    those."""
     skipped: int = 0
     """How many of its steps were not taken, as their loss or gradient was not finite."""
 
@@ -42,12 +44,27 @@ class Phase:
         return self.compute_seconds / max(self.steps, 1)
 
 
+Keep = Callable[[dict[str, torch.Tensor]], dict[str, Storable]]
+
+
+def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, Storable]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
 class InnerLoop:
     """Drives a trainer step by step. `phase` runs in the training thread, everything else on the event loop. A step of
     a big model must not delay that loop: hence the queue, and no call into the trainer while it trains."""
 
-    def __init__(self, trainer: Learner, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        trainer: Learner,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        keep: Keep | None = None,
+    ) -> None:
+        """`keep` returns tensors that training is about to change as they are now; by default copies."""
         self.trainer = trainer
+        self._keep = _copies if keep is None else keep
         self.compute_seconds = 0.0
         self.steps = 0
         self.phase_steps = 0
@@ -106,7 +123,7 @@ class InnerLoop:
             tokens=self.trainer.tokens - tokens_before,
             compute_seconds=seconds,
             end_step=self.trainer.global_step,
-            state=self.trainer.state_dict() if keep_state() else None,
+            state=self._state() if keep_state() else None,
             skipped=self.trainer.skipped_steps - skipped_before,
         )
 
@@ -128,6 +145,11 @@ class InnerLoop:
 
         self._door.append(apply)
 
+    def _state(self) -> dict[str, Storable]:
+        state = self.trainer.state_view()
+        del state["parameters"]
+        return self._keep(state)
+
     def settle(self) -> None:
         """Apply the queued changes."""
         while self._door:
@@ -138,8 +160,8 @@ class InnerLoop:
         self.settle()
         yield from ()
 
-    def state(self) -> Generator[None, None, tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-        """Apply the queued changes, as `settling`, and return parameters (d,) and the trainer's state."""
+    def state(self) -> Generator[None, None, dict[str, torch.Tensor]]:
+        """Apply the queued changes, as `settling`, and return the trainer's state, to be read while nobody trains."""
         self.settle()
         yield from ()
-        return self.trainer.vector(), self.trainer.state_dict()
+        return self.trainer.state_view()

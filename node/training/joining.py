@@ -21,6 +21,7 @@ from gossip.core.ids import PeerId
 from gossip.updates.rounds import swarm_round
 from node.events.event_types import Joined, WaitingFor, WarningEvent
 from node.swarm.effective_manifest import more_rounds_hint
+from node.system import free_memory
 from node.system.errors import RunError
 from node.training.node import Node
 
@@ -60,7 +61,7 @@ async def enter(node: Node, *, resumed: bool) -> None:
     await find_neighbours(node, resumed=resumed)
     vote = await _locate(node, resumed=resumed)
     if vote is None or not await rejoin(node, vote, entering=True):
-        snapshot = await node.executor.offload(node.strategy.snapshot) if resumed else None
+        snapshot = await node.executor.offload(node.snapshots.cut) if resumed else None
         await node.service.begin_epoch(epoch=node.next_epoch(), round=node.state.round, snapshot=snapshot)
 
 
@@ -216,9 +217,10 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
     at, donors = found
     # They have trained the round that they announced, and train the next one now. (The last is never over.)
     entered = min(at + 1, node.state.rounds_at(at + 1) - 1)
+    await node.executor.offload(free_memory.trim)  # what the downloads left
     async with node.strategy_lock:
         theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors))
-        snapshot = await node.executor.offload(node.strategy.snapshot)
+        snapshot = await node.executor.offload(node.snapshots.cut)
         await node.service.begin_epoch(epoch=node.next_epoch(), round=at, snapshot=snapshot)
     node.inner.replace(theta_d, at_step=entered * node.config.train.inner_steps)
     node.state.enter_round(entered)

@@ -24,6 +24,7 @@ from node.training.pace import Pace
 from node.training.part_times import PartTimes
 from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
+from node.training.snapshots import SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from p2ptrain.sync.base import SyncStrategy
 
@@ -68,6 +69,8 @@ class Node:
     """Decides when this node has to stop as a former member of its swarm. None in an open swarm."""
     meter: Meter | None = None
     """Measures the energy of training; None: it is not measured."""
+    snapshots: SnapshotCutter
+    """Cuts the node's public model."""
     closing_times: PartTimes = field(default_factory=PartTimes)
     """Durations of the parts of the newest closing."""
 

@@ -2,9 +2,10 @@
 
 import math
 import os
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import psutil
 import torch
@@ -25,7 +26,8 @@ from node.training.divergence import diverged, untrainable, unusable, why_unusab
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.aggregate.topology import spectral_gap
-from p2ptrain.sync.base import RoundResult
+from p2ptrain.saved.tensor_file import FiledTensor, Storable
+from p2ptrain.sync.base import InPlace, RoundResult
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
 
@@ -37,7 +39,8 @@ LAST_WAITS_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 disk is full can make room, and other nodes of a swarm remove what they do not need. Chosen."""
 
 MAX_COMPARED = 4
-"""Most neighbours whose predictions are compared with ours: copies of so many models are held meanwhile."""
+"""Most neighbours whose predictions are compared with ours: each takes a pass of a small batch, and no update is taken
+meanwhile."""
 
 
 async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundResult, *, close_seconds: float) -> None:
@@ -53,7 +56,9 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
     node.journal.emit(_round(node, phase, view, result, close_seconds))
     evaluates = node.state.evaluation_due() and node.inner.trainer.evaluates
     if evaluates or phase.state is not None:
-        phi_d = await node.executor.offload(lambda: phase.theta_d + result.correction_d)
+        phi_d = result.snapshot_d
+        if phi_d is None:
+            phi_d = await node.executor.offload(lambda: phase.theta_d + result.correction_d)
         if evaluates:
             await evaluate(node, phi_d, rounds=node.state.round + 1)
         if phase.state is None:
@@ -79,33 +84,33 @@ async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int
 
 async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
     """Return the divergence of our predictions from those of the neighbours' newest models; None where none is held."""
-    trainer, models = node.inner.trainer, []
-    for peer in sorted(node.service.neighbours())[:MAX_COMPARED]:
-        async with node.strategy_lock:
-            held = await node.executor.offload(lambda: node.strategy.estimate(str(peer)))  # noqa: B023
-        if held is not None:
-            models.append(torch.frombuffer(bytearray(held), dtype=torch.float32))
-    if not models:
+    strategy, trainer = node.strategy, node.inner.trainer
+
+    peers = [peer for it in sorted(node.service.neighbours())[:MAX_COMPARED] if (peer := str(it)) in node.estimates]
+    if not peers or not isinstance(strategy, InPlace):
         return None
-    return await node.executor.offload(lambda: trainer.divergence(trainer.vector() if phi_d is None else phi_d, models))
+    async with node.strategy_lock:  # models are read as they are held, and do not change meanwhile
+        own_d = trainer.vector() if phi_d is None else phi_d
+        held = filter(lambda model_d: model_d is not None, map(strategy.estimate_model, peers))
+        return await node.executor.offload(lambda: trainer.divergence(own_d, cast(Iterator[torch.Tensor], held)))
 
 
 async def save(
     node: Node,
     theta_d: torch.Tensor,
-    state: dict[str, torch.Tensor],
+    state: Mapping[str, Storable],
     *,
     next_round: int,
     last: bool = False,
     waits_s: tuple[float, ...] = LAST_WAITS_S,
 ) -> None:
-    """Write a checkpoint. When the disk does not take it, this is reported, training goes on, and the checkpoint is
-    owed from then on. The `last` one is tried again after each of `waits_s` seconds. The reason of a failure is left in
-    `node.state.unsaved`."""
+    """Write a checkpoint of the model `theta_d` (d,), with the rest of the trainer's `state`.
+
+    Neither they nor what the strategy keeps of its own may change meanwhile: no round is closed then. When the disk
+    does not take it, this is reported, training goes on, and the checkpoint is owed from then on. The `last` one is
+    tried again after each of `waits_s` seconds. The reason of a failure is left in `node.state.unsaved`."""
     async with node.strategy_lock:
-        sync = await node.executor.offload(
-            lambda: {name: value.clone() for name, value in node.strategy.state_dict().items()}
-        )
+        sync = node.strategy.state_dict()
     layout = await node.executor.offload(node.inner.trainer.layout)
     checkpoint = checkpoint_of(node, theta_d, state, sync, layout, next_round)
     waits_s = waits_s if last else ()
@@ -125,7 +130,7 @@ async def save(
 
 def _could_not_save(node: Node, checkpoint: Checkpoint, why: str, *, again: str) -> None:
     """Emit the failure: for programs each time, for people only where `again` says when it is tried again."""
-    folder, needed = node.checkpoints.folder, bytes_of(checkpoint.tensors)
+    folder, needed = node.checkpoints.folder, bytes_of(checkpoint.storable)
     node.state.owes_checkpoint, node.state.unsaved = True, why + lacking_words(folder, needed)
     node.journal.emit(
         CheckpointFailed(round=checkpoint.round, why=why, needed_bytes=needed, free_bytes=disk_free(folder))
@@ -148,17 +153,19 @@ def _saved(node: Node, path: Path, next_round: int) -> None:
 def checkpoint_of(
     node: Node,
     theta_d: torch.Tensor,
-    state: dict[str, torch.Tensor],
+    state: Mapping[str, Storable],
     sync: dict[str, torch.Tensor],
     layout: StateLayout | None,
     next_round: int,
 ) -> Checkpoint:
     """Return the checkpoint from which `resume` (roles/assembly.py) goes on, and from which the model is exported."""
-    tensors = {
+    storable: dict[str, Storable] = {
         name if name.startswith(UNTRAINED_PREFIX) else f"trainer.{name}": value
-        for name, value in (state | {"parameters": theta_d}).items()
+        for name, value in {**state, "parameters": theta_d}.items()
     }
+    tensors = {name: value for name, value in storable.items() if isinstance(value, torch.Tensor)}
     tensors |= {f"sync.{name}": value for name, value in sync.items()}
+    filed = {name: value for name, value in storable.items() if isinstance(value, FiledTensor)}
     meta = {
         "config": node.config.model_dump(mode="json"),
         "model": None if layout is None else layout.to_meta(),
@@ -169,7 +176,7 @@ def checkpoint_of(
         "wall_s": node.journal.wall_seconds,
         "epoch": node.epochs.used,
     }
-    return Checkpoint(round=next_round, meta=meta, tensors=tensors)
+    return Checkpoint(round=next_round, meta=meta, tensors=tensors, filed=filed)
 
 
 def summarize(node: Node, resumed_from: str | None) -> NodeSummary:

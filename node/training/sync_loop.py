@@ -8,6 +8,7 @@ added to the moving parameters. When closing takes longer than the next phase, t
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -15,6 +16,7 @@ import trio
 from gossip.core.api import Update
 from gossip.core.errors import Reason
 from gossip.core.limits import MAX_DETAIL_CHARS
+from node.system import free_memory
 from node.training.bandwidth import plan_phase
 from node.training.divergence import check_phase
 from node.training.inner_loop import Phase
@@ -26,6 +28,11 @@ from p2ptrain.compress.base import PayloadError
 FINAL_ROUND_PATIENCE = 2.0
 """Phases' time that a node waits at most for slower ones after its last step, when it has nothing to train meanwhile
 (nodes drift apart by at most `catch_up_rounds`, 2)."""
+
+
+LARGE_MODEL = 1 << 22
+"""Parameters from which freed memory is given back after every round. What the C library keeps of a smaller model's
+chunks and payloads is small beside the program. Chosen."""
 
 
 async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
@@ -46,6 +53,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             node.state.begin_closing(waits_for_group=node.averager.waits_for_group)
             plan_phase(node, phase.step_seconds)
             await phases.send(phase)
+            del phase  # its parameters are a whole model
 
 
 async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> None:
@@ -63,7 +71,13 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                 node.service.outvotes_liars()
             node.inner.correct(result.correction_d, taken_at=phase.end_step)
             node.state.closed_round = node.state.round
+            if result.snapshot_d is not None:  # the others are whole models too, which nobody reads any more
+                nothing_d = result.snapshot_d.new_empty(0)
+                phase, result = replace(phase, theta_d=nothing_d), replace(result, correction_d=nothing_d)
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
+            del phase, result  # before the next phase ends
+            if node.inner.trainer.numel >= LARGE_MODEL:
+                await node.executor.offload(free_memory.trim)
             node.state.enter_round(node.state.round + 1)
 
 
@@ -76,6 +90,7 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
     ones."""
     async for update in node.service.updates:
         strategy, peer, payload = node.strategy, str(update.peer), update.payload
+        base = payload if update.filed is None else update.filed
         try:
             async with node.strategy_lock:
                 if not node.estimates.wants(peer):  # it has left meanwhile, and nobody waits for an answer
@@ -88,7 +103,7 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
                         assert payload is not None, "a delta always has a payload"
                         await node.compute(lambda: strategy.apply(peer, update.codec, payload), spent)  # noqa: B023
                     else:
-                        await node.compute(lambda: strategy.track(peer, payload), spent)  # noqa: B023
+                        await node.compute(lambda: strategy.track(peer, base), spent)  # noqa: B023
         except PayloadError as offence:
             node.counts.note_refused(peer)
             node.service.rejected(update, *_charge(offence))

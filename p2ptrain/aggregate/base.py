@@ -24,6 +24,9 @@ class Rows:
     Several threads may read at once. Columns are asked for in chunks of at most 32,704; a reader that computes should
     do so row by row, since torch divides an operation on more than 32,768 values among threads of its own.
     """
+    out: torch.Tensor | None = None
+    """Where the aggregate (d,) may be written, so that no vector has to be made: no row is read from there. Only the
+    coordinate-wise rules do."""
 
     @classmethod
     def of(cls, x_nd: torch.Tensor) -> "Rows":

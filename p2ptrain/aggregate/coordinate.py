@@ -78,7 +78,7 @@ class Network:
 
 def average(rows: Rows, selector: RowSelector) -> torch.Tensor:
     """Return the mean (d,) of what the sieve leaves of every column."""
-    out_d = new_vector(rows)
+    out_d = new_vector(rows) if rows.out is None else rows.out
     width = width_for(rows, selector.scratch, out_d.device)
     cut = parts(0, rows.d, width)
     sum_p = out_d.new_zeros(len(cut))

@@ -65,6 +65,10 @@ class Chunk(NamedTuple):
         start = self.row * stride
         return flat[start : start + self.rows * width].reshape(self.rows, width)
 
+    def part(self, block: int) -> slice:
+        """Return where its parameters lie in the vector, whose whole blocks have `block` of them."""
+        return slice(self.row * block, self.row * block + self.rows * self.width)
+
 
 def chunks(numel: int, block: int) -> list[Chunk]:
     """`numel` parameters in chunks of whole blocks, and the last incomplete block as a chunk of its own."""
@@ -74,6 +78,12 @@ def chunks(numel: int, block: int) -> list[Chunk]:
     return [*cut, Chunk(whole, 1, rest)] if rest else cut
 
 
+ReadPart = Callable[[slice, Floats], None]
+"""Writes the values of a slice of a vector."""
+TakePart = Callable[[slice, Floats], None]
+"""Is given the values of a slice of a vector; they may be overwritten, and are valid until it returns."""
+Decoding = Callable[[TakePart], None]
+"""Hands out all parts of a decoded vector, each once; may be called again."""
 EncodeRows = Callable[[Floats, Bytes], Floats]
 DecodeRows = Callable[[Floats, Bytes, Floats], None]
 
@@ -119,16 +129,29 @@ class BlockCodec(ABC):
     def encode(self, x_d: torch.Tensor) -> bytes:
         """Encode an fp32 vector (d,)."""
         value_d = check_vector(x_d)
-        scale_b = np.empty(self._blocks(value_d.size), dtype=np.float32)
-        payload = np.empty(self.size(value_d.size), dtype=np.uint8)
-        bodies, encode_rows = payload[SCALE_BYTES * scale_b.size :], self.loops(value_d.size).encode
+        return self._encode(value_d.size, lambda chunk: chunk.of(value_d, chunk.width, self.block))
+
+    def encode_from(self, read: ReadPart, numel: int) -> bytes:
+        """`encode` for a vector that is read by parts, from several threads: none of size d is made."""
+
+        def values(chunk: Chunk) -> Floats:
+            x_rw = np.empty((chunk.rows, chunk.width), dtype=np.float32)
+            read(chunk.part(self.block), x_rw.reshape(-1))
+            return x_rw
+
+        return self._encode(numel, values)
+
+    def _encode(self, numel: int, values: Callable[[Chunk], Floats]) -> bytes:
+        scale_b = np.empty(self._blocks(numel), dtype=np.float32)
+        payload = np.empty(self.size(numel), dtype=np.uint8)
+        bodies, encode_rows = payload[SCALE_BYTES * scale_b.size :], self.loops(numel).encode
 
         def encode_chunk(chunk: Chunk) -> None:
-            x_rw = chunk.of(value_d, chunk.width, self.block)
+            x_rw = values(chunk)
             scale_r = encode_rows(x_rw, self._bodies(chunk, bodies))
             scale_b[chunk.row : chunk.row + chunk.rows] = self._bounded(scale_r, x_rw)
 
-        for_each(encode_chunk, chunks(value_d.size, self.block))
+        for_each(encode_chunk, chunks(numel, self.block))
         payload[: SCALE_BYTES * scale_b.size] = scale_b.astype("<f4", copy=False).view(np.uint8)
         return payload.tobytes()
 
@@ -138,6 +161,21 @@ class BlockCodec(ABC):
         out_d = (np.zeros if self.sparse else np.empty)(numel, dtype=np.float32)
         for_each(lambda chunk: read(chunk, chunk.of(out_d, chunk.width, self.block)), chunks(numel, self.block))
         return torch.from_numpy(out_d)
+
+    def decoding(self, payload: bytes | memoryview, numel: int) -> Decoding:
+        """`decode` by parts, which are handed out to several threads: no vector of size d is made. Raises PayloadError,
+        now or when called."""
+        read = self.reader(payload, numel)
+
+        def hand_out(take: TakePart) -> None:
+            def decode_chunk(chunk: Chunk) -> None:
+                out_rw = (np.zeros if self.sparse else np.empty)((chunk.rows, chunk.width), dtype=np.float32)
+                read(chunk, out_rw)
+                take(chunk.part(self.block), out_rw.reshape(-1))
+
+            for_each(decode_chunk, chunks(numel, self.block))
+
+        return hand_out
 
     def reader(self, payload: bytes | memoryview, numel: int) -> Callable[[Chunk, Floats], None]:
         """Return what writes the values of a chunk (rows, width), so that they can be used where they are still in a

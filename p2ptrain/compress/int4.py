@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from p2ptrain.compress.base import PayloadError
-from p2ptrain.compress.blocks import FLOAT_TINY, BlockCodec, Bytes, Floats
+from p2ptrain.compress.blocks import FLOAT_TINY, BlockCodec, Bytes, Decoding, Floats, ReadPart
 from p2ptrain.compress.rows import look_up, scratch
 
 PER_BYTE = 2
@@ -85,14 +85,29 @@ class Int4:
         """Encode an fp32 vector (d,)."""
         return bytes([FORMATS.index(self.format)]) + _Int4Rows(self.format).encode(x_d)
 
+    def encode_from(self, read: ReadPart, numel: int) -> bytes:
+        """`encode` for a vector that is read by parts."""
+        return bytes([FORMATS.index(self.format)]) + _Int4Rows(self.format).encode_from(read, numel)
+
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """Decode to fp32 (numel,). Raises PayloadError."""
-        view = memoryview(payload)
-        if view.nbytes < HEADER_BYTES:
-            raise PayloadError("wrong_shape", "payload without a header")
-        if view[0] >= len(FORMATS):
-            raise PayloadError("malformed", f"format {view[0]} of {len(FORMATS)}")
-        return _Int4Rows(FORMATS[view[0]]).decode(view[HEADER_BYTES:], numel)
+        rows, body = _opened(payload)
+        return rows.decode(body, numel)
+
+    def decoding(self, payload: bytes | memoryview, numel: int) -> Decoding:
+        """`decode` by parts. Raises PayloadError, now or when called."""
+        rows, body = _opened(payload)
+        return rows.decoding(body, numel)
+
+
+def _opened(payload: bytes | memoryview) -> "tuple[_Int4Rows, memoryview]":
+    """Return the rows and their bytes."""
+    view = memoryview(payload)
+    if view.nbytes < HEADER_BYTES:
+        raise PayloadError("wrong_shape", "payload without a header")
+    if view[0] >= len(FORMATS):
+        raise PayloadError("malformed", f"format {view[0]} of {len(FORMATS)}")
+    return _Int4Rows(FORMATS[view[0]]), view[HEADER_BYTES:]
 
 
 class _Int4Rows(BlockCodec):

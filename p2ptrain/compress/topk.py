@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from p2ptrain.compress.base import PayloadError, gamma_for
-from p2ptrain.compress.blocks import FLOAT_MAX, BlockCodec, Bytes, Floats
+from p2ptrain.compress.blocks import FLOAT_MAX, BlockCodec, Bytes, Decoding, Floats, ReadPart
 from p2ptrain.compress.topk_select import Places, largest_places
 from p2ptrain.compress.topk_values import MIN_BITS, WHOLE_BITS, decode_values, encode_values, values_bytes
 
@@ -71,19 +71,36 @@ class TopK:
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """Encode an fp32 vector (d,)."""
-        head = self._rows.k | WHOLE_BITS - self._rows.value_bits << K_BITS
-        return head.to_bytes(HEADER_BYTES, "little") + self._rows.encode(x_d)
+        return self._head() + self._rows.encode(x_d)
+
+    def encode_from(self, read: ReadPart, numel: int) -> bytes:
+        """`encode` for a vector that is read by parts."""
+        return self._head() + self._rows.encode_from(read, numel)
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """Decode to fp32 (numel,). Raises PayloadError."""
-        view = memoryview(payload)
-        if view.nbytes < HEADER_BYTES:
-            raise PayloadError("wrong_shape", "payload without a header")
-        head = int.from_bytes(view[:HEADER_BYTES], "little")
-        k, value_bits = head & (1 << K_BITS) - 1, WHOLE_BITS - (head >> K_BITS)
-        if not 1 <= k <= CHUNK or value_bits < MIN_BITS:
-            raise PayloadError("malformed", f"k = {k} of {CHUNK}, values of {value_bits} bits")
-        return _Rows(k, value_bits).decode(view[HEADER_BYTES:], numel)
+        rows, body = _opened(payload)
+        return rows.decode(body, numel)
+
+    def decoding(self, payload: bytes | memoryview, numel: int) -> Decoding:
+        """`decode` by parts. Raises PayloadError, now or when called."""
+        rows, body = _opened(payload)
+        return rows.decoding(body, numel)
+
+    def _head(self) -> bytes:
+        return (self._rows.k | WHOLE_BITS - self._rows.value_bits << K_BITS).to_bytes(HEADER_BYTES, "little")
+
+
+def _opened(payload: bytes | memoryview) -> "tuple[_Rows, memoryview]":
+    """Return the rows and their bytes."""
+    view = memoryview(payload)
+    if view.nbytes < HEADER_BYTES:
+        raise PayloadError("wrong_shape", "payload without a header")
+    head = int.from_bytes(view[:HEADER_BYTES], "little")
+    k, value_bits = head & (1 << K_BITS) - 1, WHOLE_BITS - (head >> K_BITS)
+    if not 1 <= k <= CHUNK or value_bits < MIN_BITS:
+        raise PayloadError("malformed", f"k = {k} of {CHUNK}, values of {value_bits} bits")
+    return _Rows(k, value_bits), view[HEADER_BYTES:]
 
 
 def kept_of_gaussian(ratio: float) -> float:

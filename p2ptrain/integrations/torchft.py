@@ -146,6 +146,10 @@ class ExchangedModel:
         """Return the vector and its counters."""
         return {"parameters": self.vector(), "counters": self.counters()}
 
+    def state_view(self) -> dict[str, torch.Tensor]:
+        """Return the vector itself, and its counters."""
+        return {"parameters": self.values_d, "counters": self.counters()}
+
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError where it is of another length."""
         if state["parameters"].shape != self.values_d.shape:

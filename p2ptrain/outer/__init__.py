@@ -7,7 +7,7 @@ from p2ptrain.outer.nesterov import Nesterov
 from p2ptrain.outer.noloco_momentum import NoLoCo
 from p2ptrain.registry import Registry
 
-__all__ = ["OUTER", "OuterOptimizer", "get", "names"]
+__all__ = ["OUTER", "Average", "OuterOptimizer", "get", "names"]
 
 OUTER: Registry[OuterOptimizer] = Registry("outer_optimizers")
 for _member in (Average, DelayedNesterov, Nesterov, NoLoCo):

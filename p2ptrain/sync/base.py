@@ -41,6 +41,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from p2ptrain.saved.nameless_file import NamelessFile
+from p2ptrain.sync.vectors import ByteSource
+
 
 class Message(NamedTuple):
     """What travels in a round: `payload`, and the wire name of the codec that reads it (at most 32 characters)."""
@@ -57,6 +60,9 @@ class RoundResult:
     """To be added to the moving parameters: phi_new - theta_snapshot where the whole model was averaged. fp32 (d,)."""
     anchor_d: torch.Tensor
     """phi_new, the outer parameters: what is to be evaluated, and what momentum over rounds compares. Not a copy."""
+    snapshot_d: torch.Tensor | None = None
+    """The snapshot as corrected, where the strategy holds such a vector: the anchor, where the whole model was
+    averaged. Not a copy. None: it is the sum of the snapshot and the correction."""
     consensus_distance: float
     """Root mean square over all named neighbours (own model included) of the L2 distance to their mean."""
     members: int
@@ -81,7 +87,7 @@ class SyncStrategy(Protocol):
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
         """Advance a neighbour's estimate by its payload. Raises PayloadError; the estimate is then unchanged."""
 
-    def track(self, peer: str, base: bytes | None) -> None:
+    def track(self, peer: str, base: ByteSource | None) -> None:
         """Begin a neighbour's estimate: from the genesis model (None) or from a snapshot. Raises PayloadError."""
 
     def forget(self, peer: str) -> None:
@@ -92,7 +98,8 @@ class SyncStrategy(Protocol):
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
         """Adopt the robust aggregate of the neighbours' estimates, as a late joiner does, and return it. It becomes
-        own anchor and own public estimate, which is to be announced as a new base. ValueError without neighbours."""
+        own anchor and own public estimate, which is to be announced as a new base. It may be the anchor itself: it is
+        read, and not changed. ValueError without neighbours."""
 
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """What the link carries in the time that a message may take: `adaptive` compressors keep to it from the next
@@ -123,6 +130,27 @@ class Reduced(NamedTuple):
     owner: str
     part: slice
     data: bytes | None
+
+
+@runtime_checkable
+class InPlace(SyncStrategy, Protocol):
+    """A strategy that can do with no vectors beside its own, for models that fill the memory."""
+
+    def aggregate_(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
+        """`aggregate`, but `theta_d` is given away: it may come back as the correction. The old anchor's vector may
+        become the new one's. When it raises, the anchor is a whole model: the old one or `theta_d`."""
+
+    def snapshot_view(self) -> memoryview:
+        """Return `snapshot` without a copy: valid until the next `encode`, `adopt` or `load_state_dict`."""
+
+    def estimate_view(self, peer: str) -> memoryview | None:
+        """Return `estimate` without a copy: valid until the next `apply` of that peer."""
+
+    def estimate_model(self, peer: str) -> torch.Tensor | None:
+        """Return a neighbour's estimate as a model fp32 (d,), without a copy where it is held so; valid as long."""
+
+    def keep_genesis_in(self, file: NamelessFile) -> None:
+        """Keep the initial model, from which newcomers are tracked, in this open file from now on. Raises OSError."""
 
 
 @runtime_checkable
@@ -161,7 +189,7 @@ class UpdateEncoder(Protocol):
     `strategy.encoder.fork()`, then `draft` of the lie and `commit`, beside the honest `strategy.encode`."""
 
     public_d: torch.Tensor
-    """What the neighbours hold for this node. Replaced, never changed in place."""
+    """What the neighbours hold for this node, fp32 or bf16 (d,). `commit` may change it in place."""
 
     def draft(self, theta_d: torch.Tensor, *, anchor_d: torch.Tensor, round: int) -> Message:
         """Return the message that moves the public estimate towards `theta_d`, reached from `anchor_d`. Moves nothing

@@ -22,9 +22,10 @@ import torch
 
 from p2ptrain.attacks.base import ModelAttack, VectorAttack
 from p2ptrain.compress.base import PayloadError
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync.base import AllReduceStrategy, Message, Reduced, RoundResult, SyncStrategy, UpdateEncoder
 from p2ptrain.sync.group_allreduce import GroupAllReduce
-from p2ptrain.sync.vectors import to_bytes
+from p2ptrain.sync.vectors import ByteSource, to_bytes, view_of
 
 NOTHING_YET = -1
 """The round before the first: whose model is still the initial one."""
@@ -40,7 +41,7 @@ class Observable(SyncStrategy, Protocol):
 
     @property
     def anchor_d(self) -> torch.Tensor:
-        """Where the inner steps of this round began. Replaced, never changed in place."""
+        """Where the inner steps of this round began."""
 
     @property
     def estimates(self) -> Mapping[str, torch.Tensor]:
@@ -73,7 +74,8 @@ class Byzantine:
     def encode(self, theta_d: torch.Tensor, *, round: int) -> Message:
         """Return the message that moves the public estimate to the lie; one that must be refused moves nothing."""
         anchor_d = self._inner.anchor_d
-        self._anchors = {at: old_d for at, old_d in self._anchors.items() if at == round - 1} | {round: anchor_d}
+        self._anchors = {at: old_d for at, old_d in self._anchors.items() if at == round - 1}
+        self._anchors[round] = anchor_d.clone()
         lie_d = self._lie(theta_d, round)
         self._inner.encode(theta_d, round=round)
         message = self._encoder.draft(lie_d, anchor_d=anchor_d, round=round)
@@ -87,7 +89,7 @@ class Byzantine:
         if peer in self._rounds:
             self._rounds[peer] += 1  # everybody publishes once a round
 
-    def track(self, peer: str, base: bytes | None) -> None:
+    def track(self, peer: str, base: ByteSource | None) -> None:
         """As the honest strategy."""
         self._inner.track(peer, base)
         self._rounds.pop(peer, None)
@@ -131,6 +133,25 @@ class Byzantine:
     def estimate(self, peer: str) -> bytes | None:
         """Do as the honest strategy does."""
         return self._inner.estimate(peer)
+
+    def aggregate_(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
+        """Do as the honest strategy does, with vectors of its own."""
+        return self.aggregate(theta_d, staleness, round=round)
+
+    def snapshot_view(self) -> memoryview:
+        """Return the lie sent so far, without a copy."""
+        return view_of(self._encoder.public_d)
+
+    def estimate_view(self, peer: str) -> memoryview | None:
+        """As the honest strategy."""
+        return view_of(self._inner.estimates[peer]) if peer in self._inner.estimates else None
+
+    def estimate_model(self, peer: str) -> torch.Tensor | None:
+        """As the honest strategy."""
+        return self._inner.estimates[peer].float() if peer in self._inner.estimates else None
+
+    def keep_genesis_in(self, file: NamelessFile) -> None:
+        """Leave it in memory: a liar is for tests."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Do as the honest strategy does."""

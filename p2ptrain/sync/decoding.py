@@ -2,13 +2,26 @@
 
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from p2ptrain import compress
 from p2ptrain.compress.base import Compressor, PayloadError
+from p2ptrain.compress.blocks import Floats
+from p2ptrain.compress.by_parts import decoding
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import fragments
 from p2ptrain.sync.fragments import Fragment
-from p2ptrain.sync.vectors import from_bytes, is_sane
+from p2ptrain.sync.vectors import (
+    ByteSource,
+    check_bytes,
+    from_bytes,
+    is_sane_part,
+    rounded,
+    set_values,
+    values_of,
+    view_of,
+)
 
 MAX_CODECS = 64
 """Codecs that are kept once built. A peer chooses the names, and compositions have no end."""
@@ -22,16 +35,37 @@ class Decoder:
         self._codecs: dict[str, Compressor] = {}
 
     def advance(self, estimate_d: torch.Tensor, codec: str, payload: bytes) -> torch.Tensor:
-        """Return the estimate after a message: one decoding, one addition. The argument stays as it was.
+        """Return the estimate after a message, a new vector. Raises as `advance_` does."""
+        advanced_d = estimate_d.clone()
+        self.advance_(advanced_d, codec, payload)
+        return advanced_d
 
-        PayloadError: the codec's reasons, `unknown_codec`, and `nonfinite` for one that leaves all bounds.
+    def advance_(self, estimate_d: torch.Tensor, codec: str, payload: bytes) -> None:
+        """Add a message to an estimate fp32 or bf16 (d,), in place: one decoding, one addition, and one rounding where
+        it is bf16.
+
+        PayloadError, with nothing changed: the codec's reasons, `unknown_codec`, and `nonfinite` for one that leaves
+        all bounds. So a payload is read twice: nothing is written before all of it is known to be good.
         """
         part, name = self._part(codec)
-        step_p = self._codec(name).decode(payload, part.numel)
-        moved_p = torch.add(part.of(estimate_d), step_p, out=step_p)
-        if not is_sane(moved_p):
-            raise PayloadError("nonfinite", "the update would take the estimate out of all bounds")
-        return part.put(estimate_d, moved_p)
+        hand_out = decoding(self._codec(name), payload, part.numel)
+
+        def moved(at: slice, step_p: Floats) -> None:
+            for in_model, in_step in part.within(at):
+                np.add(values_of(estimate_d, in_model), step_p[in_step], out=step_p[in_step])
+
+        def check(at: slice, step_p: Floats) -> None:
+            moved(at, step_p)
+            if not is_sane_part(step_p):
+                raise PayloadError("nonfinite", "the update would take the estimate out of all bounds")
+
+        def move(at: slice, step_p: Floats) -> None:
+            moved(at, step_p)
+            for in_model, in_step in part.within(at):
+                set_values(estimate_d, in_model, step_p[in_step])
+
+        hand_out(check)
+        hand_out(move)
 
     def _part(self, name: str) -> tuple[Fragment, str]:
         try:
@@ -58,26 +92,47 @@ class Decoder:
 
 
 class Estimates:
-    """The neighbours' models, as far as they have sent them. Vectors are replaced, never changed in place: a refused
-    payload leaves no trace, and code that still reads an old vector reads it whole."""
+    """The neighbours' models, as far as they have sent them, fp32 or bf16 (d,). They change in place, but not by a
+    payload that is refused."""
 
-    def __init__(self, genesis_d: torch.Tensor, decoder: Decoder) -> None:
+    def __init__(self, genesis_d: torch.Tensor, decoder: Decoder, dtype: torch.dtype) -> None:
         self.models: dict[str, torch.Tensor] = {}
-        self._genesis_d = genesis_d
+        self._numel = genesis_d.numel()
+        self._dtype = dtype
+        self._genesis_d: torch.Tensor | None = rounded(genesis_d, dtype)
+        """What many may begin at, and nobody changes; None once it lies in a file."""
+        self._file: NamelessFile | None = None
         self._decoder = decoder
+
+    def keep_genesis_in(self, file: NamelessFile) -> None:
+        """Keep the initial model in this file, for those that begin later, and not in memory. Raises OSError."""
+        if self._genesis_d is not None:
+            file.append(view_of(self._genesis_d))
+            self._file, self._genesis_d = file, None
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
         """Advance a neighbour's estimate by its payload. Raises PayloadError; the estimate is then unchanged. Reasons:
-        those of `Decoder.advance`, and `protocol` for a peer with no base."""
+        those of `Decoder.advance_`, and `protocol` for a peer with no base."""
         if peer not in self.models:
             raise PayloadError("protocol", "an update of a peer that is not tracked")
-        self.models[peer] = self._decoder.advance(self.models[peer], codec, payload)
+        if self.models[peer] is self._genesis_d:
+            self.models[peer] = self._genesis_d.clone()
+        self._decoder.advance_(self.models[peer], codec, payload)
 
-    def track(self, peer: str, base: bytes | None) -> None:
+    def track(self, peer: str, base: ByteSource | None) -> None:
         """Begin a neighbour's estimate at the genesis (None) or a snapshot. Raises PayloadError. Reasons:
         `wrong_shape`, `nonfinite`."""
-        self.models[peer] = self._genesis_d if base is None else from_bytes(base, self._genesis_d.numel())
+        if base is not None:
+            check_bytes(base, self._numel, self._dtype)
+        self.models.pop(peer, None)  # first: two of one peer need not be held
+        self.models[peer] = self._genesis() if base is None else from_bytes(base, self._numel, self._dtype)
 
     def forget(self, peer: str) -> None:
         """Drop a neighbour's estimate; no-op where there is none."""
         self.models.pop(peer, None)
+
+    def _genesis(self) -> torch.Tensor:
+        if self._genesis_d is not None:
+            return self._genesis_d
+        assert self._file is not None, "it is in memory or in the file"
+        return from_bytes(self._file, self._numel, self._dtype)

@@ -19,16 +19,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+import numpy as np
 import torch
 
 from p2ptrain import compress
 from p2ptrain.compress.adaptive import adaptive_in
 from p2ptrain.compress.base import Compressor, State, load_state, reset, state_of
+from p2ptrain.compress.blocks import Floats, ReadPart
+from p2ptrain.compress.by_parts import encode_from
 from p2ptrain.compress.compose_codecs import MAX_NAME
 from p2ptrain.sync.base import Message, UpdateEncoder
 from p2ptrain.sync.decoding import Decoder
 from p2ptrain.sync.fragments import Fragment
-from p2ptrain.sync.vectors import check_model
+from p2ptrain.sync.vectors import check_model, rounded, values_of
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,9 @@ class ScheduledEncoder(UpdateEncoder, Protocol):
     def restart(self, public_d: torch.Tensor) -> None:
         """Begin a new chain at `public_d` (d,): nothing sent so far is remembered."""
 
+    def unshare(self) -> None:
+        """Hold the public estimate as a vector of its own, if it is that of the last `restart`."""
+
     def state_dict(self) -> State:
         """Return what it remembers."""
 
@@ -90,11 +96,15 @@ class ScheduledEncoder(UpdateEncoder, Protocol):
 class _BaseEncoder:
     """The common half: encode, and advance as receivers do."""
 
-    def __init__(self, schedule: FragmentSchedule, genesis_d: torch.Tensor) -> None:
+    def __init__(self, schedule: FragmentSchedule, genesis_d: torch.Tensor, dtype: torch.dtype = torch.float32) -> None:
         check_model(genesis_d)
         self.schedule = schedule
         self.decoder = Decoder(genesis_d.numel())
-        self.public_d = genesis_d.clone()
+        self.dtype = dtype
+        """What the public estimate is held in, here and at the neighbours."""
+        self.public_d = rounded(genesis_d, dtype)
+        self._lent = self.public_d is genesis_d
+        """Whether the public estimate is somebody else's vector too: it is copied before it moves."""
         self.rung = ""
         """What an `adaptive` codec made the newest message with; "" for others."""
 
@@ -113,10 +123,16 @@ class _BaseEncoder:
         return copy.deepcopy(self)
 
     def restart(self, public_d: torch.Tensor) -> None:
-        """Begin a new chain at `public_d` (d,): nothing sent so far is remembered."""
-        self.public_d = public_d
+        """Begin a new chain at `public_d` (d,), which is not changed: nothing sent so far is remembered."""
+        self.public_d = rounded(public_d, self.dtype)
+        self._lent = self.public_d is public_d
         for codec in self.schedule.codecs:
             reset(codec)
+
+    def unshare(self) -> None:
+        """Hold the public estimate as a vector of its own."""
+        if self._lent:
+            self.public_d, self._lent = self.public_d.clone(), False
 
     def state_dict(self) -> State:
         """Return what the encoders remember, as `<part>.<name>`."""
@@ -129,15 +145,17 @@ class _BaseEncoder:
             own = {name: value for name, value in state.items() if name.split(".")[0] == str(index)}
             load_state(codec, {name.partition(".")[2]: value for name, value in own.items()})
 
-    def _message(self, wish_p: torch.Tensor, round: int) -> Message:
-        codec = self.schedule.codec(round)
-        message = Message(self.schedule.part(round).prefix + codec.name, codec.encode(wish_p))
+    def _message(self, read: ReadPart, round: int) -> Message:
+        codec, part = self.schedule.codec(round), self.schedule.part(round)
+        message = Message(part.prefix + codec.name, encode_from(codec, read, part.numel))
         adaptive = adaptive_in(codec)
         self.rung = "" if adaptive is None else adaptive.rung
         return message
 
-    def _advanced(self, message: Message) -> torch.Tensor:
-        return self.decoder.advance(self.public_d, message.codec, message.payload)
+    def _advance(self, message: Message) -> None:
+        """Move the public estimate, in place where no one else holds the vector."""
+        self.unshare()
+        self.decoder.advance_(self.public_d, message.codec, message.payload)
 
 
 class TrackedEncoder(_BaseEncoder):
@@ -145,19 +163,31 @@ class TrackedEncoder(_BaseEncoder):
 
     def draft(self, theta_d: torch.Tensor, *, anchor_d: torch.Tensor, round: int) -> Message:
         """Return the message that moves the public estimate towards `theta_d` (d,); nothing moves yet."""
-        part = self.schedule.part(round)
-        return self._message(part.of(theta_d) - part.of(self.public_d), round)
+        part, theta, public_d = self.schedule.part(round), theta_d.numpy(), self.public_d
+
+        def read(at: slice, out: Floats) -> None:
+            for in_model, in_part in part.within(at):
+                np.subtract(theta[in_model], values_of(public_d, in_model), out=out[in_part])
+
+        return self._message(read, round)
 
     def commit(self, message: Message) -> None:
         """Advance by the last draft, as receivers will. PayloadError, with nothing changed, if they would refuse it."""
-        self.public_d = self._advanced(message)
+        self._advance(message)
 
 
 class ErrorFeedbackEncoder(_BaseEncoder):
     """Sends own progress, with an error feedback that decays; the whole model. Memory: `public_d` and the error."""
 
-    def __init__(self, schedule: FragmentSchedule, genesis_d: torch.Tensor, *, decay: float) -> None:
-        super().__init__(schedule, genesis_d)
+    def __init__(
+        self,
+        schedule: FragmentSchedule,
+        genesis_d: torch.Tensor,
+        dtype: torch.dtype = torch.float32,
+        *,
+        decay: float,
+    ) -> None:
+        super().__init__(schedule, genesis_d, dtype)
         self.decay = decay
         self.untold_d = torch.zeros_like(genesis_d)
         """e: the residual, what was to be sent and was not. Replaced, never changed in place."""
@@ -168,14 +198,14 @@ class ErrorFeedbackEncoder(_BaseEncoder):
         wish_d = (anchor_d - self.public_d).mul_(1 - self.decay)
         wish_d.add_(theta_d).sub_(anchor_d).add_(self.untold_d, alpha=self.decay)
         self._wish_d = wish_d
-        return self._message(wish_d, round)
+        return self._message(lambda at, out: np.copyto(out, wish_d.numpy()[at]), round)
 
     def commit(self, message: Message) -> None:
         """Advance by the last draft, as receivers will. PayloadError, with nothing changed, if they would refuse it.
         What counts as sent is what receivers' estimates moved by, the addition's rounding included."""
-        advanced_d = self._advanced(message)
-        self.untold_d = self._wish_d.sub_(advanced_d - self.public_d)
-        self.public_d = advanced_d
+        before_d = self.public_d.float() if self.dtype != torch.float32 else self.public_d.clone()
+        self._advance(message)
+        self.untold_d = self._wish_d.sub_(torch.sub(self.public_d, before_d, out=before_d))
 
     def restart(self, public_d: torch.Tensor) -> None:
         """Begin a new chain at `public_d` (d,): a base sends all, so that no residual is left."""

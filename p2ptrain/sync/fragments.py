@@ -8,8 +8,11 @@ On the wire a fragment is a stage in the codec's name, as `part0of4+int4`: it sa
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 
@@ -49,6 +52,25 @@ class Fragment:
     def numel(self) -> int:
         """How many parameters it has."""
         return sum(run.stop - run.start for run in self.slices)
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Where each run begins in the part."""
+        return list(accumulate((run.stop - run.start for run in self.slices), initial=0))[:-1]
+
+    def within(self, part: slice) -> Iterator[tuple[slice, slice]]:
+        """Yield where a slice of this part's values lies in the model, run by run, and where in the slice itself."""
+        if self.count == 1:
+            yield part, slice(0, part.stop - part.start)
+            return
+        at = part.start
+        for index in range(bisect_right(self._begins, at) - 1, len(self.slices)):
+            if at >= part.stop:
+                return
+            run, begin = self.slices[index], self._begins[index]
+            stop = min(part.stop, begin + run.stop - run.start)
+            yield slice(run.start + at - begin, run.start + stop - begin), slice(at - part.start, stop - part.start)
+            at = stop
 
     def of(self, x_d: torch.Tensor) -> torch.Tensor:
         """This part's values (p,); of the whole, `x_d` itself."""

@@ -47,5 +47,9 @@ def _build(period: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) -
     schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), is_exact=is_global)
     peer_selection = Alternating(RandomMatching(own, shared_seed(genesis_d)), EVERYONE, is_global)
     return ModelAveraging(
-        config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), peer_selection=peer_selection)
+        config,
+        genesis_d,
+        AveragingParts(
+            encoder=TrackedEncoder(schedule, genesis_d, config.estimate_dtype), peer_selection=peer_selection
+        ),
     )

@@ -44,7 +44,11 @@ class GroupAllReduce(ModelAveraging):
     def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, peer_selection: PeerSelection) -> None:
         schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
         super().__init__(
-            config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), peer_selection=peer_selection)
+            config,
+            genesis_d,
+            AveragingParts(
+                encoder=TrackedEncoder(schedule, genesis_d, config.estimate_dtype), peer_selection=peer_selection
+            ),
         )
         self._own = own
         self._peer_selection = peer_selection
@@ -97,6 +101,7 @@ class GroupAllReduce(ModelAveraging):
         members = len(group) if came else self._heard
         correction_d = self._step(theta_d, target_d, Fragment(theta_d.numel()))
         self.encoder.restart(self.anchor_d)
+        self._lent = True
         self._packed = b""
         return RoundResult(
             correction_d=correction_d,

@@ -29,13 +29,17 @@ class LossScorer:
     def __init__(self, numel: int) -> None:
         self.judge: Judge | None = None
         self._part = Fragment(numel)
-        self._model_d = self._base_p = torch.zeros(numel)
+        self._model_d = self._base_p = torch.empty(0)
         self._round = 0
 
     def begin(self, model_d: torch.Tensor, part: Fragment, round: int) -> None:
         """Begin a round that averages `part` of `model_d` (d,)."""
         self._model_d, self._part, self._round = model_d, part, round
         self._base_p = part.of(model_d)
+
+    def end(self) -> None:
+        """End the round: the model is let go."""
+        self._model_d = self._base_p = torch.empty(0)
 
     def start_from(self, base_p: torch.Tensor) -> None:
         """What the aggregator's vectors are added to, where that is not the part of the model itself."""

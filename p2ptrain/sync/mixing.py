@@ -26,7 +26,8 @@ CHUNK_NUMEL = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class MixInputs:
-    """The vectors of a round, or of the part of the model that it averages. None of them may be changed."""
+    """The vectors of a round, or of the part of the model that it averages: fp32, estimates perhaps bf16. None of them
+    may be changed, but for `out_p`."""
 
     theta_p: torch.Tensor
     anchor_p: torch.Tensor
@@ -38,24 +39,26 @@ class MixInputs:
     gamma: float
     loss_scorer: LossScorer
     """Scores models for an aggregator that tries them; begins at theta."""
+    out_p: torch.Tensor | None = None
+    """Where the result may be written, though it is the anchor's own vector."""
 
 
 Blend = Callable[[MixInputs, Aggregator], torch.Tensor]
-"""theta' (p,), a new tensor."""
+"""theta' (p,), a new tensor or `out_p`."""
 
 
 def tracked(table: MixInputs, rule: Aggregator) -> torch.Tensor:
     """Return theta' (p,): theta moved by the robust mean of the weighted differences to the public estimate."""
 
     def read(part: slice) -> torch.Tensor:
-        own_c = table.public_p[part]
+        own_c = table.public_p[part].float()
         difference_nc = own_c.new_zeros(len(table.others) + 1, own_c.numel())
         for row_c, other_p, weight in zip(difference_nc[1:], table.others, table.weights, strict=True):
-            torch.sub(other_p[part], own_c, out=row_c).mul_(weight)
+            torch.sub(other_p[part].float(), own_c, out=row_c).mul_(weight)
         return difference_nc
 
-    move_p = rule.reduce(Rows(len(table.others) + 1, table.public_p.numel(), read))
-    return torch.mul(move_p, table.gamma).add_(table.theta_p)
+    move_p = rule.reduce(Rows(len(table.others) + 1, table.public_p.numel(), read, table.out_p))
+    return move_p.mul_(table.gamma).add_(table.theta_p)
 
 
 def clipped(table: MixInputs, rule: Aggregator) -> torch.Tensor:
@@ -66,13 +69,13 @@ def clipped(table: MixInputs, rule: Aggregator) -> torch.Tensor:
 
     def read(part: slice) -> torch.Tensor:
         anchor_c = table.anchor_p[part]
-        own_c = torch.sub(table.public_p[part], anchor_c).mul_(scales[0])
+        own_c = torch.sub(table.public_p[part].float(), anchor_c).mul_(scales[0])
         moved_nc = anchor_c.new_zeros(len(vectors), anchor_c.numel())
         for row_c, x_p, scale, weight in zip(moved_nc[1:], table.others, scales[1:], table.weights, strict=True):
-            torch.sub(x_p[part], anchor_c, out=row_c).mul_(scale).sub_(own_c).mul_(weight)
+            torch.sub(x_p[part].float(), anchor_c, out=row_c).mul_(scale).sub_(own_c).mul_(weight)
         return moved_nc
 
-    own_p = torch.sub(table.public_p, table.anchor_p).mul_(scales[0]).add_(table.anchor_p)
+    own_p = torch.sub(table.public_p.float(), table.anchor_p).mul_(scales[0]).add_(table.anchor_p)
     table.loss_scorer.start_from(own_p)
     return own_p + rule.reduce(Rows(len(vectors), table.public_p.numel(), read))
 
@@ -81,7 +84,7 @@ def distance(x_d: torch.Tensor, y_d: torch.Tensor) -> float:
     """||x - y||, a chunk at a time."""
     squares = 0.0
     for part in parts(x_d.numel()):
-        squares += float(torch.linalg.vector_norm(x_d[part] - y_d[part])) ** 2
+        squares += float(torch.linalg.vector_norm(x_d[part].float() - y_d[part].float())) ** 2
     return float(squares**0.5)
 
 
@@ -89,8 +92,8 @@ def spread(own_d: torch.Tensor, others: Sequence[torch.Tensor]) -> float:
     """Root mean square distance of own vector and the others to their mean."""
     squares = 0.0
     for part in parts(own_d.numel()):
-        own_c = own_d[part]
-        x_nc = torch.stack([own_c, *(other_d[part] for other_d in others)]).sub_(own_c)
+        own_c = own_d[part].float()
+        x_nc = torch.stack([own_c, *(other_d[part].float() for other_d in others)]).sub_(own_c)
         squares += float(torch.linalg.vector_norm(x_nc - x_nc.mean(dim=0))) ** 2
     return float((squares / (len(others) + 1)) ** 0.5)
 

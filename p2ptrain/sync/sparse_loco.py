@@ -57,5 +57,5 @@ def method(
 
 def _build(decay: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
     schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
-    encoder = ErrorFeedbackEncoder(schedule, genesis_d, decay=decay)
-    return ModelAveraging(config, AveragingParts(encoder=encoder, blend=clipped))
+    encoder = ErrorFeedbackEncoder(schedule, genesis_d, config.estimate_dtype, decay=decay)
+    return ModelAveraging(config, genesis_d, AveragingParts(encoder=encoder, blend=clipped))

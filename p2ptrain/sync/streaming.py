@@ -56,4 +56,8 @@ def method(
 
 def _build(fragments: int, mixing: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
     schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), fragments=fragments)
-    return ModelAveraging(config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d), mixing=mixing))
+    return ModelAveraging(
+        config,
+        genesis_d,
+        AveragingParts(encoder=TrackedEncoder(schedule, genesis_d, config.estimate_dtype), mixing=mixing),
+    )

@@ -18,6 +18,7 @@ from p2ptrain.options import BadOptionError, Option, options_of
 from p2ptrain.outer import OUTER
 from p2ptrain.registry import Registry, UnknownMemberError
 from p2ptrain.sync.strategy_spec import StrategySpec
+from p2ptrain.sync.vectors import DTYPES, Precision
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -81,6 +82,9 @@ class SyncConfig:
     """What is done with the aggregate of a round: average, nesterov, delayed_nesterov, noloco, or a plug-in."""
     staleness_exponent: float = _OWN
     """A neighbour s rounds old weighs (1 + s)^-this. 0.5 as in FedAsync's polynomial rule (1903.03934)."""
+    estimates: Precision = "fp32"
+    """What a node holds its neighbours' models and its own public one in. bf16: half the memory and half the bytes of a
+    snapshot; what rounding loses goes into the next update. The same on all nodes."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The members' options, as `option` or `member.option`: those that were set, and all of the strategy's own."""
 
@@ -106,6 +110,17 @@ class SyncConfig:
     def spec(self) -> StrategySpec:
         """Return how the strategy is put together, with the options that were set for it."""
         return SYNC_STRATEGIES.get(self.strategy, **self._given("strategy"))
+
+    @property
+    def estimate_dtype(self) -> torch.dtype:
+        """What estimates are held in."""
+        return DTYPES[self.estimates]
+
+    def run_key(self) -> str:
+        """Return, as text, what of this all members must have alike to take part in one run; empty where they may
+        differ in all of it."""
+        held = "" if self.estimates == "fp32" else f"estimates {self.estimates}"
+        return " ".join(filter(None, (self.spec().run_key(self), held)))
 
     def outer_options(self) -> dict[str, Any]:
         """Return the options that were set for the outer optimizer."""
@@ -296,6 +311,8 @@ def _check_own(config: SyncConfig) -> None:
     """What can be said of a value without the others. NaN fails every comparison."""
     if config.gamma is not None and not 0 < config.gamma <= 1:
         raise ValueError(f"gamma must be in (0, 1], not {config.gamma}")
+    if config.estimates not in DTYPES:
+        raise ValueError(f"estimates must be {' or '.join(DTYPES)}, not {config.estimates!r}")
     if config.f < 0:
         raise ValueError(f"f must not be negative, not {config.f}")
     if not (math.isfinite(config.staleness_exponent) and config.staleness_exponent >= 0):

@@ -31,4 +31,6 @@ def among_all(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStra
     """Whole models, told as differences to estimates, over all neighbours. What is different under other names is the
     outer optimizer, and the defaults."""
     schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
-    return ModelAveraging(config, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d)))
+    return ModelAveraging(
+        config, genesis_d, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d, config.estimate_dtype))
+    )

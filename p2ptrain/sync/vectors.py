@@ -1,11 +1,20 @@
 """Flat models as exact bytes and back, with the checks that everything from outside must pass."""
 
+from collections.abc import Iterator
+from typing import Final, Literal, Protocol
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from p2ptrain.compress.base import PayloadError
+from p2ptrain.compress.blocks import Floats
+from p2ptrain.compress.by_parts import cut
 
-FP32_BYTES = 4
+Precision = Literal["fp32", "bf16"]
+
+DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""What estimates are held in, by the names of the setting `sync.estimates`."""
 LARGEST = 2.0**40
 """No parameter of any model comes near 1e12; far beyond it sums of squares overflow fp32, and a liar's finite number
 would make distances, and every metric made of them, infinite."""
@@ -25,16 +34,91 @@ def is_sane(x_d: torch.Tensor) -> bool:
     return bool(low >= -LARGEST) and bool(high <= LARGEST)
 
 
+class ByteSource(Protocol):
+    """Bytes that are read by slices: `bytes`, or what lies in a file."""
+
+    def __len__(self) -> int:
+        """Return how many bytes there are."""
+
+    def __getitem__(self, part: slice, /) -> bytes | memoryview:
+        """Return the bytes of a slice with explicit start and stop."""
+
+
+def values_of(x_d: torch.Tensor, part: slice) -> Floats:
+    """Return a part of an estimate (d,) as fp32: a view where it is fp32, a copy where it is bf16.
+
+    In NumPy, which starts no threads within ours, and by whole numbers: the same bits on every machine.
+    """
+    if x_d.dtype == torch.float32:
+        value_p: Floats = x_d.numpy()[part]
+        return value_p
+    return (bits_of(x_d)[part].astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def set_values(x_d: torch.Tensor, part: slice, value_p: Floats) -> None:
+    """Set a part of an estimate (d,) to finite fp32 values: as they are, or rounded to the nearest bf16, ties to even.
+    Authors and followers both do this, so that they hold the same bits. `value_p` may be overwritten."""
+    if x_d.dtype == torch.float32:
+        x_d.numpy()[part] = value_p
+        return
+    bits_p = value_p.view(np.uint32)
+    bits_p += (bits_p >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF)
+    bits_of(x_d)[part] = bits_p >> np.uint32(16)
+
+
+def bits_of(x_d: torch.Tensor) -> npt.NDArray[np.uint16]:
+    """Return the bits of a bf16 vector (d,), a view."""
+    return x_d.view(torch.int16).numpy().view(np.uint16)
+
+
+def rounded(x_d: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return `x_d` fp32 (d,) as an estimate of this type holds it: itself where that is fp32."""
+    if x_d.dtype == dtype:
+        return x_d
+    held_d = torch.empty(x_d.numel(), dtype=dtype)
+    for part in cut(x_d.numel()):
+        set_values(held_d, part, values_of(x_d, part).copy())
+    return held_d
+
+
+def view_of(x_d: torch.Tensor) -> memoryview:
+    """Return the bytes of an fp32 or bf16 vector (d,), little-endian, with no copy where the machine is."""
+    array = x_d.numpy() if x_d.dtype == torch.float32 else bits_of(x_d)
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return little.view(np.uint8).data
+
+
 def to_bytes(x_d: torch.Tensor) -> bytes:
-    """fp32 little-endian."""
-    return x_d.numpy().astype("<f4", copy=False).tobytes()
+    """fp32 or bf16, little-endian."""
+    return bytes(view_of(x_d))
 
 
-def from_bytes(raw: bytes, numel: int) -> torch.Tensor:
-    """fp32 (numel,) from `to_bytes`. PayloadError `wrong_shape` or `nonfinite`."""
-    if len(raw) != FP32_BYTES * numel:
-        raise PayloadError("wrong_shape", f"snapshot of {len(raw)} bytes where the model has {FP32_BYTES * numel}")
-    x_d = torch.from_numpy(np.frombuffer(raw, dtype="<f4").astype(np.float32))
-    if not is_sane(x_d):
-        raise PayloadError("nonfinite", "a snapshot's value is not a sane number")
+def from_bytes(raw: ByteSource, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return the vector (numel,) that `to_bytes` made of one of this type, read by parts. Raises as `check_bytes`."""
+    x_d = torch.empty(numel, dtype=dtype)
+    for at, part_d in _parts_of(raw, numel, dtype):
+        x_d[at] = part_d
     return x_d
+
+
+def check_bytes(raw: ByteSource, numel: int, dtype: torch.dtype) -> None:
+    """PayloadError `wrong_shape` or `nonfinite` for what cannot be such a vector of ours."""
+    for _ in _parts_of(raw, numel, dtype):
+        pass
+
+
+def _parts_of(raw: ByteSource, numel: int, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
+    size = dtype.itemsize
+    if len(raw) != size * numel:
+        raise PayloadError("wrong_shape", f"snapshot of {len(raw)} bytes where the model has {size * numel}")
+    for at in cut(numel):
+        data = np.frombuffer(raw[at.start * size : at.stop * size], dtype=f"<i{size}")
+        part_d = torch.from_numpy(data.astype(f"i{size}")).view(dtype)
+        if not is_sane(part_d):
+            raise PayloadError("nonfinite", "a snapshot's value is not a sane number")
+        yield at, part_d
+
+
+def is_sane_part(value_p: Floats) -> bool:
+    """`is_sane` for a part of a vector."""
+    return bool(value_p.min() >= -LARGEST) and bool(value_p.max() <= LARGEST)

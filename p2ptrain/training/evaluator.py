@@ -2,7 +2,8 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss
 from p2ptrain.tasks.metrics import Means, Measures, Metrics, checked_metrics, own_metrics
 from p2ptrain.training.machine import Machine
-from p2ptrain.training.model import bind_parameters
+from p2ptrain.training.model import bind_parameters, release_parameters
 
 PROBED, PREDICTIONS = 4, 256
 """Examples on which models' predictions are compared, and how many of these: one small batch a model, where an
@@ -20,12 +21,13 @@ evaluation has hundreds of examples, and 100 MB where there are 50,000 classes."
 
 
 class Evaluator:
-    """Thread-safe: one evaluation at a time. Model and batches are made at the first one and kept."""
+    """Thread-safe: one evaluation at a time. Its model, made by `shell` at the first one, is lent the vector's own
+    memory, on a CPU, and only while it computes. That and the batches are kept."""
 
     def __init__(
-        self, task: Task, machine: Machine, copy_model: Callable[[], nn.Module], *, examples: int, shard: Shard
+        self, task: Task, machine: Machine, shell: Callable[[], nn.Module], *, examples: int, shard: Shard
     ) -> None:
-        self._task, self._machine, self._copy_model, self._examples = task, machine, copy_model, examples
+        self._task, self._machine, self._shell, self._examples = task, machine, shell, examples
         self._shard = shard
         self._lock = threading.Lock()
         self._model: nn.Module | None = None
@@ -37,11 +39,8 @@ class Evaluator:
     def loss(self, x_d: torch.Tensor, batches: list[Batch] | None = None) -> float:
         """Mean loss of the model `x_d` (d,) over `batches`, by default the held-out ones, weighed by predictions.
         ValueError on another shape."""
-        with self._lock, torch.no_grad():
-            self._machine.pin_threads()
-            if self._model is None:
-                self._model = self._copy_model()
-            return self._mean(bind_parameters(x_d, self._model), self._held_out() if batches is None else batches)
+        with self._bound(x_d) as model:
+            return self._mean(model, self._held_out() if batches is None else batches)
 
     def measure(self, x_d: torch.Tensor) -> Measures:
         """Return the same, and the task's own metrics: what these raise is told, not raised. ValueError on another
@@ -49,9 +48,7 @@ class Evaluator:
         loss = self.loss(x_d)
         metrics = own_metrics(self._task)
         derived = dict(self._task.derived_metrics(loss)) if isinstance(self._task, Derived) else {}
-        with self._lock, torch.no_grad():
-            assert self._model is not None, "it was evaluated above"
-            model = bind_parameters(x_d, self._model)
+        with self._bound(x_d) as model:
             derived |= self._of_shard(model)
             try:
                 return Measures(loss=loss, own={**derived, **(self._own(metrics, model) if metrics else {})})
@@ -62,10 +59,7 @@ class Evaluator:
         """Return what the model `x_d` (d,) says of the first PROBED held-out examples: log probabilities fp64 (n,
         classes) of PREDICTIONS or fewer. ValueError for a model whose outputs are no logits of its targets; whatever a
         task's own model raises."""
-        with self._lock, torch.no_grad():
-            self._machine.pin_threads()
-            if self._model is None:
-                self._model = self._copy_model()
+        with self._bound(x_d) as model:
             if self._probe is None:
                 self._probe = self._task.eval_batches(PROBED)[0]
             pair = pair_of(self._machine.take(self._probe))
@@ -73,11 +67,23 @@ class Evaluator:
                 raise ValueError(f"the batches of {self._task.name} are no inputs with targets")
             inputs, targets = pair
             with self._machine.autocast():
-                outputs = bind_parameters(x_d, self._model)(inputs)
+                outputs = model(inputs)
             logits = getattr(outputs, "logits", outputs)  # transformers' models return a record
             if not _are_logits(logits, targets):
                 raise ValueError(f"the outputs of {self._task.name} are no logits of its targets")
             return logits.flatten(0, -2)[:PREDICTIONS].double().log_softmax(-1).cpu()  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _bound(self, x_d: torch.Tensor) -> Iterator[nn.Module]:
+        """The model with the parameters `x_d` (d,), until the block ends."""
+        with self._lock, torch.no_grad():
+            self._machine.pin_threads()
+            if self._model is None:
+                self._model = self._shell()
+            try:
+                yield bind_parameters(x_d, self._model)
+            finally:
+                release_parameters(self._model)
 
     def _held_out(self) -> list[Batch]:
         if self._batches is None:

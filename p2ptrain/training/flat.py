@@ -6,6 +6,7 @@ number of tensors. The model computes as before: it does not notice.
 """
 
 import hashlib
+import math
 import sys
 
 import torch
@@ -109,6 +110,14 @@ def fingerprint(model: nn.Module) -> bytes:
     for name, parameter in trainable(model):
         digest.update(f"{canonical(name)}:{'x'.join(map(str, parameter.shape))}\n".encode())
     return digest.digest()
+
+
+def all_finite(x_d: torch.Tensor) -> bool:
+    """Return whether all values are finite, without a temporary of their number."""
+    if not x_d.numel():
+        return True
+    low, high = x_d.aminmax()  # NaN wins either
+    return math.isfinite(low) and math.isfinite(high)
 
 
 def vector_bytes(x_d: torch.Tensor) -> bytes:

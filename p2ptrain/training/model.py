@@ -1,5 +1,7 @@
 """The task's model as every node must begin with it, and models that lend it other parameters."""
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -36,6 +38,26 @@ def _checked(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TaskError(f"build_model() returned a {type(model).__name__}; it must return a torch.nn.Module")
     return model
+
+
+def shell_of(model: nn.Module) -> nn.Module:
+    """Return a copy of `model` in eval mode that has buffers of its own, but no memory for parameters: those that train
+    are to be lent to it (`bind_parameters`), the frozen ones are the model's own."""
+    lent: dict[int, object] = {
+        id(parameter): _hollow(parameter) if parameter.requires_grad else parameter for parameter in model.parameters()
+    }
+    return copy.deepcopy(model, lent).eval()
+
+
+def release_parameters(shell: nn.Module) -> None:
+    """Let go of what `bind_parameters` lent."""
+    for _, parameter in trainable(shell):
+        parameter.data = _hollow(parameter).data
+
+
+def _hollow(parameter: nn.Parameter) -> nn.Parameter:
+    """A parameter of the same shape, all of whose values are one."""
+    return nn.Parameter(parameter.data.new_zeros(()).expand(parameter.shape))
 
 
 def bind_parameters(x_d: torch.Tensor, model: nn.Module) -> nn.Module:

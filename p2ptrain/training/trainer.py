@@ -10,10 +10,9 @@ on bit for bit (dropout, which draws from torch's global generator, would break 
 A step whose loss or gradient is not finite is not taken: it is counted in `skipped_steps`, and the next one goes on.
 """
 
-import copy
 import math
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -28,7 +27,7 @@ from p2ptrain.training.flat import FlatParameters, fingerprint
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.machine import pick_device as pick_device
-from p2ptrain.training.model import bind_parameters, build_model
+from p2ptrain.training.model import bind_parameters, build_model, shell_of
 from p2ptrain.training.train_config import TrainConfig, lr_at
 
 DRIFT_PREFIX = "drift."
@@ -68,7 +67,7 @@ class Trainer(Learner):
         self.drift.attach(self.flat.data_d)
         self._live = threading.Lock()
         self._told_of_rounds = False
-        self._evaluator = Evaluator(task, self.machine, self._copy_model, examples=config.eval_examples, shard=shard)
+        self._evaluator = Evaluator(task, self.machine, self._shell, examples=config.eval_examples, shard=shard)
 
     @property
     def numel(self) -> int:
@@ -201,18 +200,20 @@ class Trainer(Learner):
 
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
         """Return a model of its own in eval mode, with the parameters `x_d` (d,) or the live ones: to generate from."""
-        vector_d = self.vector() if x_d is None else x_d
-        return bind_parameters(vector_d.clone(), self._copy_model())
+        vector_d = self.vector() if x_d is None else x_d.clone()
+        return bind_parameters(vector_d, self._shell())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Everything a checkpoint needs, as copies on the CPU: parameters, the optimizer's buffers, the drift
         correction's (as `drift.<name>`), what the model has beside trained parameters (as `model.<name>`) and counters.
         `parameters` may be replaced by a corrected vector."""
         with self._live:
-            counters = torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64)
-            state = {name: tensor.to("cpu", copy=True) for name, tensor in self._buffers().items()}
-            untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model).items()}
-            return {**state, **untrained, "counters": counters}
+            return self._state(lambda tensor: tensor.to("cpu", copy=True))
+
+    def state_view(self) -> dict[str, torch.Tensor]:
+        """Return `state_dict` without copies, where it is on the CPU: to be read while nobody trains."""
+        with self._live:
+            return self._state(lambda tensor: tensor.to("cpu"))
 
     def layout(self) -> StateLayout | None:
         """Names, shapes and types of the model's own `state_dict`; None where they are not enough (`layout_of`)."""
@@ -235,6 +236,12 @@ class Trainer(Learner):
                 tensor.copy_(state[name])
             take_up_untrained(self.model, untrained)
             self.global_step, self.tokens, self.skipped_steps = (int(count) for count in state["counters"])
+
+    def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+        counters = torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64)
+        state = {name: take(tensor) for name, tensor in self._buffers().items()}
+        untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model).items()}
+        return {**state, **untrained, "counters": counters}
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         drift_buffers = {DRIFT_PREFIX + name: tensor for name, tensor in self.drift.buffers.items()}
@@ -308,8 +315,6 @@ class Trainer(Learner):
         self.drift.nudge(self.flat.data_d, rate)
         return True
 
-    def _copy_model(self) -> nn.Module:
-        # What is frozen is shared: the base model under an adapter may be a thousand times what is trained.
-        shared = {id(each): each for each in self.model.parameters() if not each.requires_grad}
+    def _shell(self) -> nn.Module:
         with self._live:
-            return copy.deepcopy(self.model, shared).eval()
+            return shell_of(self.model)

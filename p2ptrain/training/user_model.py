@@ -160,8 +160,16 @@ class UserModel:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return parameters, optimizer state, buffers and counters, as copies on the CPU."""
+        return self._state(lambda tensor: tensor.to("cpu", copy=True).contiguous())
+
+    def state_view(self) -> dict[str, torch.Tensor]:
+        """Return `state_dict` without copies of the optimizer's tensors where they are on the CPU: to be read while
+        nobody trains."""
+        return self._state(lambda tensor: tensor.to("cpu").contiguous())
+
+    def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model).items()}
-        return {"parameters": self.vector(), **self._optimizer_state(), **untrained, "counters": self.counters()}
+        return {"parameters": self.vector(), **self._optimizer_state(take), **untrained, "counters": self.counters()}
 
     def counters(self) -> torch.Tensor:
         """Return int64 (3,): steps, tokens, skipped steps."""
@@ -189,14 +197,14 @@ class UserModel:
         take_up_untrained(self.model, untrained)
         self.global_step, self.tokens, self.skipped_steps = (int(count) for count in counters)
 
-    def _optimizer_state(self) -> dict[str, torch.Tensor]:
+    def _optimizer_state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         """The optimizer's tensors and numbers, by parameter. What is neither (closures, histories) is left out."""
         found: dict[str, torch.Tensor] = {}
         state = {} if self.optimizer is None else self.optimizer.state_dict()["state"]
         for index, values in state.items():
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):
-                    found[f"{OPTIMIZER_PREFIX}{index}.{name}"] = value.detach().to("cpu", copy=True).contiguous()
+                    found[f"{OPTIMIZER_PREFIX}{index}.{name}"] = take(value.detach())
                 elif isinstance(value, int | float):
                     found[f"{OPTIMIZER_PREFIX}{index}.{name}"] = torch.tensor(float(value), dtype=torch.float64)
         return found

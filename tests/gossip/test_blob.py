@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizes import examples
 
+from gossip.blobs import hashing_task
 from gossip.blobs.blob import Assembler, BlobManifest, BlobStore, blob_manifest_of, parse_blob_manifest
+from gossip.blobs.hashing_task import Hasher
 from gossip.core.digests import digest_of
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_MANIFEST_BYTES, MAX_RESPONSE_BYTES
@@ -161,3 +163,60 @@ def test_a_manifest_of_empty_promises_takes_no_memory():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 << 20
+
+
+class Scroll:
+    """A file in memory, as the runtime gives them; `most` bytes fit."""
+
+    def __init__(self, most=1 << 40):
+        self.data, self.most = bytearray(), most
+
+    def write_at(self, start, data):
+        if start + len(data) > self.most:
+            raise OSError("full")
+        self.data += bytes(max(0, start + len(data) - len(self.data)))
+        self.data[start : start + len(data)] = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, part):
+        return bytes(self.data[part])
+
+
+def test_a_blob_is_put_together_in_a_file():
+    data = b"".join(bytes([number]) * CHUNK_BYTES for number in range(4)) + b"the end"
+    manifest, file = blob_manifest_of(data), Scroll()
+    assembler = Assembler(manifest, file=file)
+    for index in (1, 0, 4, 3):
+        assembler.take(chunks_of(data)[index], index)
+        assert not assembler._early, "none waits in memory for those before it"
+    assert assembler.bytes_here == len(data) - CHUNK_BYTES
+    assert assembler.wanted == 2
+    assert [assembler.chunk(index) for index in (0, 2, 3)] == [chunks_of(data)[0], None, chunks_of(data)[3]]
+    assembler.take(chunks_of(data)[2], 2)
+    assert assembler.finish() is file
+    assert bytes(file.data) == data
+    assert blob_manifest_of(file) == manifest
+    store = BlobStore(1 << 30)
+    address = store.put(manifest, file)
+    assert [bytes(store.chunk(address, index)) for index in range(5)] == chunks_of(data)
+
+
+async def test_large_data_of_ours_go_into_a_file(monkeypatch):
+    monkeypatch.setattr(hashing_task, "FILED_FROM", 3 * CHUNK_BYTES)
+    small, large = bytes(3 * CHUNK_BYTES - 1), bytes(range(256)) * (13 * CHUNK_BYTES // 1024)
+    hasher = Hasher(1 << 40, Scroll)
+    assert (await hasher.payload(small)).data is small
+    for given_data in (large, memoryview(large)):
+        payload = await hasher.payload(given_data)
+        assert isinstance(payload.data, Scroll)
+        assert bytes(payload.data.data) == large
+        assert payload.manifest == blob_manifest_of(large)
+    assert (await hasher.payload(payload.data)).data is payload.data, "it lies in a file already"
+    view = memoryview(bytearray(small))
+    copied = await hasher.payload(view)
+    view[0] = 1
+    assert copied.data == small, "a view may change afterwards"
+    for files in (None, lambda: Scroll(CHUNK_BYTES)):  # no files, and a disk that is full
+        assert (await Hasher(1 << 40, files).payload(large)).data == large

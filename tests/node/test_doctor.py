@@ -83,7 +83,7 @@ def test_more_threads_than_cores_are_too_many(subject):
     assert (finding.level, "train.threads=" in finding.fix) == ("warning", True)
 
 
-@pytest.mark.parametrize(("gigabytes", "level"), [(64, "ok"), (1.3, "warning"), (0.5, "problem")])
+@pytest.mark.parametrize(("gigabytes", "level"), [(64, "ok"), (1.0, "warning"), (0.5, "problem")])
 def test_memory_against_the_model(subject, monkeypatch, gigabytes, level):
     there = namedtuple("Memory", "available")(int(gigabytes * 1e9))
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: there)

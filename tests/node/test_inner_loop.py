@@ -82,8 +82,15 @@ def test_an_adopted_model_replaces_parameters_and_step(trainer: Trainer) -> None
 def test_the_state_is_that_of_the_phases_end(trainer: Trainer) -> None:
     loop = InnerLoop(trainer)
     phase = run(loop, 2, keep_state=True)
+    then = {name: value for name, value in trainer.state_dict().items() if name != "parameters"}
+    run(loop, 1)
     assert phase.state is not None
-    assert torch.equal(phase.state["parameters"], phase.theta_d)
+    assert phase.state.keys() == then.keys(), "the parameters are the phase's own"
+    for name, value in then.items():
+        kept = phase.state[name]
+        assert isinstance(kept, torch.Tensor)
+        assert torch.equal(kept, value), name
+    assert not torch.equal(trainer.state_view()["exp_avg"], then["exp_avg"]), "training went on"
 
 
 def test_a_phase_has_at_least_one_step(trainer: Trainer) -> None:

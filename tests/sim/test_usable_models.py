@@ -18,6 +18,7 @@ from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.node import Node
 from node.training.round_report import LAST_WAITS_S
 from p2ptrain.compress.base import PayloadError
+from p2ptrain.sync.base import InPlace
 from p2ptrain.training.evaluator import Measures
 
 FAR_TOO_HIGH = 1e12
@@ -84,18 +85,21 @@ async def test_a_model_that_jumped_in_its_last_step_is_never_saved(tmp_path, aut
 
         trainer = node.inner.trainer
         if where == "interruption":
-            own = trainer.vector
-            trainer.vector = lambda: jump() if stopped else own()  # type: ignore[method-assign]
+            own = trainer.state_view
+            trainer.state_view = (  # type: ignore[method-assign]
+                lambda: {**own(), "parameters": jump()} if stopped else own()
+            )
         else:
-            aggregate = node.strategy.aggregate
+            assert isinstance(node.strategy, InPlace)
+            aggregate = node.strategy.aggregate_
 
             def far(theta_d: torch.Tensor, *args: Any, **keys: Any) -> Any:
                 result = aggregate(theta_d, *args, **keys)
                 if keys["round"] == 1:
-                    object.__setattr__(result, "correction_d", jump() - theta_d)
+                    object.__setattr__(result, "snapshot_d", jump())
                 return result
 
-            node.strategy.aggregate = far  # type: ignore[method-assign]
+            node.strategy.aggregate_ = far  # type: ignore[method-assign]
 
     stopped: list[bool] = []
     every = 2 if where == "evaluation" else 99

@@ -8,6 +8,7 @@ from node.training.divergence import diverged, why_refused
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import Message, RoundResult, SyncStrategy
+from p2ptrain.sync.base import InPlace
 
 
 class GossipAverager:
@@ -45,7 +46,7 @@ class GossipAverager:
                 payload=message.payload,
                 steps=phase.steps,
                 tokens=phase.tokens,
-                state=lambda: node.compute(self._strategy.snapshot),
+                state=lambda: node.compute(node.snapshots.view),
             )
         node.counts.note_published(len(message.payload))
         node.pace.took(node.peer_id, phase.steps)
@@ -59,7 +60,8 @@ class GossipAverager:
             raise diverged(node, why_refused(error)) from error
 
     async def _aggregate(self, node: Node, phase: Phase, view: RoundView) -> RoundResult:
-        """Aggregate over the members of the closed round and take the outer step."""
+        """Aggregate over the members of the closed round and take the outer step. The phase's parameters are used up:
+        they may be the correction afterwards."""
         staleness = {str(peer): rounds for peer, rounds in view.staleness.items()}
         if view.arriving and len(staleness) + 1 < node.watch.needed_members:
             staleness = {}  # others are about to arrive: until then the few members here may all be liars
@@ -67,6 +69,6 @@ class GossipAverager:
             # A peer that left after the round was closed still counts in it: at the end all leave within one round.
             node.forget(node.estimates.forget_departed(besides=staleness))
             with node.pace.work():
-                return await node.compute(
-                    lambda: self._strategy.aggregate(phase.theta_d, staleness, round=node.state.round)
-                )
+                strategy = self._strategy
+                close = strategy.aggregate_ if isinstance(strategy, InPlace) else strategy.aggregate
+                return await node.compute(lambda: close(phase.theta_d, staleness, round=node.state.round))

@@ -1,0 +1,122 @@
+"""Write tensors as a safetensors file piece by piece, and keep tensors in a file that has no name.
+
+`safetensors.torch.save_file` makes bytes of all tensors first: a checkpoint would hold everything twice. The format is
+a length (8 bytes), a JSON header with type, shape and place of each tensor, and their bytes
+(https://github.com/huggingface/safetensors#format); here they go to the file as they are, a piece at a time.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from p2ptrain.saved.nameless_file import NamelessFile
+
+DTYPE_NAMES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+PIECE_BYTES: Final = 1 << 22
+"""Bytes that are read, copied or written at a time. Chosen: enough that a call costs nothing beside them."""
+
+ALIGNMENT: Final = 8
+"""Bytes to a multiple of which the header is filled up, so that tensors lie where processors read them whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiledTensor:
+    """A tensor whose values lie in a file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    file: NamelessFile
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes. Raises OSError."""
+        at, stop = self.start, self.start + self.nbytes
+        while at < stop:
+            yield self.file[at : min(at + PIECE_BYTES, stop)]
+            at += PIECE_BYTES
+
+
+Storable = torch.Tensor | FiledTensor
+
+
+def save_file(tensors: Mapping[str, Storable], path: Path) -> None:
+    """Write a new safetensors file. Raises OSError, and ValueError for a type that the format does not have."""
+    head = header_of(tensors)
+    with path.open("xb") as file:
+        file.write(head)
+        for name in _ordered(tensors):
+            for piece in pieces_of(tensors[name]):
+                file.write(piece)
+
+
+def header_of(tensors: Mapping[str, Storable]) -> bytes:
+    """Return the length and the header of a safetensors file that has these tensors in `_ordered`'s order."""
+    at, entries = 0, {}
+    for name in _ordered(tensors):
+        value = tensors[name]
+        if value.dtype not in DTYPE_NAMES:
+            raise ValueError(f"{name} is {value.dtype}, which no safetensors file holds")
+        entries[name] = {
+            "dtype": DTYPE_NAMES[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [at, at + value.nbytes],
+        }
+        at += value.nbytes
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def pieces_of(tensor: Storable) -> Iterator[bytes | memoryview]:
+    """Yield a tensor's bytes, little-endian, in the order of its indices. What lies on another device, or apart, is
+    copied a piece at a time."""
+    if isinstance(tensor, FiledTensor):
+        yield from tensor.pieces()
+        return
+    flat = tensor.detach().reshape(-1)
+    step = max(1, PIECE_BYTES // tensor.element_size())
+    for start in range(0, flat.numel(), step):
+        yield _bytes_of(flat[start : start + step])
+
+
+def keep_in_file(tensors: Mapping[str, torch.Tensor], folder: Path) -> dict[str, FiledTensor]:
+    """Write tensors, as they are now, to a nameless file in `folder`. Raises OSError."""
+    file = NamelessFile(folder)
+    kept: dict[str, FiledTensor] = {}
+    for name, tensor in tensors.items():
+        kept[name] = FiledTensor(dtype=tensor.dtype, shape=tuple(tensor.shape), file=file, start=len(file))
+        for piece in pieces_of(tensor):
+            file.append(piece)
+    return kept
+
+
+def _bytes_of(flat: torch.Tensor) -> memoryview:
+    array = flat.cpu().contiguous().view(torch.uint8).numpy()
+    return array.data
+
+
+def _ordered(tensors: Mapping[str, Storable]) -> list[str]:
+    """The widest types first, so that each tensor begins at a multiple of its own."""
+    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))

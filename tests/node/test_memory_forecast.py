@@ -1,0 +1,110 @@
+"""The forecast of a node's memory: its parts are the tensors that trainer and strategy really hold."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from node.config.schema import Config, from_raw
+from node.roles.memory_forecast import PROGRAM_BYTES, memory_forecast, payload_bytes
+from p2ptrain import tasks
+from p2ptrain.sync import ModelAveraging, build
+from p2ptrain.tasks import Shard
+from p2ptrain.training import Trainer
+
+PEERS = ("one", "two", "three")
+
+
+def config_of(**sections: Any) -> Config:
+    return from_raw({"task": {"name": "digits"}, **sections})
+
+
+def held(config: Config) -> tuple[Trainer, ModelAveraging]:
+    """A trainer and its strategy after a round with three neighbours."""
+    task = tasks.get("digits")
+    trainer = Trainer(task, config.train, Shard(index=0, count=1))
+    strategy = build(config.sync, trainer.vector())
+    assert isinstance(strategy, ModelAveraging)
+    trainer.step()
+    message = strategy.encode(trainer.vector(), round=0)
+    for peer in PEERS:
+        strategy.track(peer, None)
+        strategy.apply(peer, message.codec, message.payload)
+    strategy.aggregate_(trainer.vector(), dict.fromkeys(PEERS, 0), round=0)
+    return trainer, strategy
+
+
+def sizes(*tensors: torch.Tensor) -> int:
+    """Bytes of tensors, those with the same memory once."""
+    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}.values())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "schedule_free", "muon"])
+def test_what_a_trainer_holds(optimizer: str) -> None:
+    config = config_of(train={"optimizer": optimizer})
+    trainer = Trainer(tasks.get("digits"), config.train, Shard(index=0, count=1))
+    seen = memory_forecast(trainer.numel, "cpu", config, neighbours=3)
+    assert seen.parameters == sizes(trainer.flat.data_d)
+    assert seen.gradient == sizes(trainer.flat.grad_d)
+    buffers = sizes(*trainer.optimizer.buffers.values())
+    # muon has two vectors for what is no hidden matrix; the rest are counters.
+    assert seen.optimizer == pytest.approx(buffers, rel=0.5 if optimizer == "muon" else 0.001)
+
+
+@pytest.mark.parametrize("drift", ["none", "qgm", "scaffold"])
+def test_what_a_drift_correction_holds(drift: str) -> None:
+    config = config_of(train={"drift": drift, "optimizer": "sgd", "momentum": 0.0})
+    trainer = Trainer(tasks.get("digits"), config.train, Shard(index=0, count=1))
+    seen = memory_forecast(trainer.numel, "cpu", config)
+    assert seen.optimizer == pytest.approx(sizes(*trainer.drift.buffers.values()), rel=0.001)
+
+
+@pytest.mark.parametrize("estimates", ["fp32", "bf16"])
+@pytest.mark.parametrize("outer", ["average", "noloco", "nesterov", "delayed_nesterov"])
+def test_what_a_strategy_holds(estimates: str, outer: str) -> None:
+    sync = {"estimates": estimates, "outer": outer, "f": 1, "compressor": "int4", "strategy": "async"}
+    config = config_of(sync=sync, network={"degree": 3})
+    trainer, strategy = held(config)
+    seen = memory_forecast(trainer.numel, "cpu", config)
+    assert seen.estimates == sizes(strategy.public_d, *strategy.estimates.values())
+    assert seen.anchor == sizes(strategy.anchor_d) == seen.snapshot
+    outers = {name: value for name, value in strategy.state_dict().items() if name.startswith("outer.")}
+    assert seen.outer == pytest.approx(sizes(*outers.values()), abs=8)
+    assert (seen.work == 0) == (outer == "average")
+
+
+@pytest.mark.parametrize("compressor", ["q2", "int8", "none", "topk"])
+def test_payloads_are_as_large_as_real_ones(compressor: str) -> None:
+    config = config_of(sync={"compressor": compressor})
+    trainer, strategy = held(config)
+    payload = strategy.encode(trainer.vector(), round=1).payload
+    assert payload_bytes(config, trainer.numel) == pytest.approx(len(payload), rel=0.05)
+
+
+def test_the_base_model_fits_the_budget() -> None:
+    """The targets of bytes a parameter, with three neighbours, beside the program and activations."""
+    numel = 125_492_864
+    for estimates, most in (("fp32", 44.0), ("bf16", 36.0)):
+        seen = memory_forecast(numel, "cpu", config_of(sync={"estimates": estimates}), neighbours=3)
+        assert (seen.total - PROGRAM_BYTES) / numel < most
+        assert seen.initial == 0, "it lies in a file"
+
+
+def test_what_is_on_a_gpu_is_not_in_main_memory() -> None:
+    config = config_of()
+    on_cpu, on_gpu = (memory_forecast(10**7, device, config, kept=10**6) for device in ("cpu", "cuda:0"))
+    moved = on_cpu.parameters + on_cpu.gradient + on_cpu.optimizer + on_cpu.activations
+    assert on_cpu.total - on_gpu.total == moved
+    fewer = memory_forecast(10**7, "cpu", config, neighbours=1)
+    assert on_cpu.estimates - fewer.estimates == (config.network.degree - 1) * 4 * 10**7
+
+
+def test_files_hold_what_is_large(tmp_path: Path) -> None:
+    config = config_of()
+    small, large = (memory_forecast(numel, "cpu", config) for numel in (10**6, 10**9))
+    assert small.initial == 4 * 10**6
+    assert large.initial == 0
+    history = config.network.history
+    assert small.payloads == (history + 1 + 2 * config.network.degree) * payload_bytes(config, 10**6)
+    assert large.payloads == (1 + 2 * config.network.degree) * payload_bytes(config, 10**9)
