@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import distributed, nn
@@ -18,6 +18,10 @@ PATIENCE: Final = timedelta(minutes=10)
 FIRST_COMPRESSED: Final = 2
 """PowerSGD's first step with compression: the earliest that torch allows with error feedback."""
 
+ONE_BUCKET_MB: Final = 1024
+"""For PowerSGD, whose hook begins an all-reduce when another one ends: with two buckets gloo's hosts begin them in
+different orders, and wait for each other for ever."""
+
 
 class DDPStepper:
     """A step of data parallel training: the exact, or the hook's, mean gradient of all hosts."""
@@ -32,8 +36,9 @@ class DDPStepper:
         )
         self._optimizer = adamw(model, plan.spec.learning_rate)
         self._clip_norm = plan.spec.train().clip_norm
-        self._model = DistributedDataParallel(model)
-        _register(self._model, plan.options.get("hook", "none"), plan.options.get("rank", 1))
+        hook = plan.options.get("hook", "none")
+        self._model = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB if hook == "powersgd" else None)
+        _register(self._model, hook, plan.options.get("rank", 1))
 
     def step(self, loss: Callable[[nn.Module], torch.Tensor], rate: float) -> None:
         """Do one step at this learning rate, from the loss of this host's batch."""
@@ -57,6 +62,6 @@ def _register(model: DistributedDataParallel, hook: str, rank: int) -> None:
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-def _bf16(state: object, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _bf16(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """torch's hook under another name: by its own it is refused without NCCL, though gloo adds bf16 too."""
-    return default_hooks.bf16_compress_hook(state, bucket)  # type: ignore[arg-type]
+    return default_hooks.bf16_compress_hook(None, bucket)  # type: ignore[arg-type]  # as torch itself does
