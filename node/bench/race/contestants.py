@@ -181,7 +181,7 @@ class Recipe:
 _TRAIN: Final = ("rounds", "inner_steps", "batch_size", "learning_rate", "warmup_steps", "seed", "threads", "device")
 
 CONTESTANTS: Registry[Contestant] = Registry("contestants")
-"""Built in turn with options, of which most take none: `hivemind` takes the Python that has it."""
+"""Most are built without options; `hivemind` takes the Python that has it, `ddp-powersgd` a rank."""
 
 
 @CONTESTANTS.register("ddp")
@@ -197,7 +197,7 @@ def ddp_bf16() -> Rival:
 
 
 @CONTESTANTS.register("ddp-powersgd")
-def ddp_powersgd(rank: int = 2) -> Rival:
+def ddp_powersgd(rank: int = 4) -> Rival:
     """The same with gradients of this rank, and error feedback (1905.13727)."""
     return Rival(name="ddp-powersgd", synchronous=True, options={"stepper": "ddp", "hook": "powersgd", "rank": rank})
 
@@ -214,6 +214,13 @@ def p2ptrain() -> Recipe:
     """Our own, with the learning rule and the rounds of configs/local.toml (a test compares them)."""
     sync = {"compressor": "q2", "aggregator": "trimmed_mean", "f": 1, "outer": "average"}
     return Recipe(name="p2ptrain", inner_steps=10, settings={"sync": sync})
+
+
+@CONTESTANTS.register("p2ptrain-mean")
+def p2ptrain_mean() -> Recipe:
+    """The same with what the rivals promise: no liar is withstood, and all models count; and with shorter rounds."""
+    sync = {"compressor": "q2", "aggregator": "mean", "f": 0, "outer": "average"}
+    return Recipe(name="p2ptrain-mean", inner_steps=5, settings={"sync": sync})
 
 
 def host_name(rank: int) -> str:
