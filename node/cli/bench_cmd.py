@@ -30,7 +30,7 @@ REPETITIONS, QUICK_REPETITIONS = 5, 3
 """Odd, so that the median is one of them."""
 
 RACE_STEPS, QUICK_RACE_STEPS, QUICK_RACE_HOSTS = 400, 40, 2
-RACE_LIMIT_S = 90.0
+RACE_LIMIT_S = 60.0
 """Four hosts on two cores do 400 steps of a nano model in less."""
 QUICK_RACE_LINKS = "20,1000"
 

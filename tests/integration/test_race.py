@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,9 +33,10 @@ SPEC = RaceSpec(hosts=2, steps=40, size="pico", keep_every=20, eval_examples=64)
 NAMES = ["ddp", "ddp-bf16", "ddp-powersgd", "p2ptrain"]
 
 
-def namespaces() -> list[str]:
+def namespaces(pid: int) -> list[str]:
+    """Those of one race: others may be running."""
     told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    return [line.split()[0] for line in told.splitlines() if line.startswith(PREFIX)]
+    return [line.split()[0] for line in told.splitlines() if line.startswith(f"{PREFIX}-{pid}-")]
 
 
 def synchronous_loss() -> float:
@@ -60,7 +62,7 @@ def test_all_reach_their_last_step_on_both_links_and_leave_nothing_behind(tmp_pa
     contestants = [CONTESTANTS.get(name) for name in NAMES]
     race = Race(contestants=contestants, links=[2, 1000], to=[4.0], spec=SPEC, limit_s=120, out=tmp_path / "out")
     rows = {(row["contestant"], row["link_mbit"]): row for row in race.run()}
-    assert namespaces() == []
+    assert namespaces(os.getpid()) == []
     assert set(rows) == {(name, mbit) for name in NAMES for mbit in (2, 1000)}
     for row in rows.values():
         assert row["complete"]
@@ -75,18 +77,26 @@ def test_all_reach_their_last_step_on_both_links_and_leave_nothing_behind(tmp_pa
     assert sent["p2ptrain"] < 0.1 * sent["ddp"]
 
 
-def test_an_interrupted_race_leaves_nothing_and_a_killed_one_is_cleaned_after(tmp_path: Path) -> None:
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT as a terminal's child has it: what was started in a shell's background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupted_race_leaves_nothing_and_a_killed_one_is_cleaned_after(tmp_path: Path, heard: None) -> None:
     words = [sys.executable, "-m", "p2ptrain", "bench", "race", "--quick", "--contestants", "ddp", "--json"]
     for number in (signal.SIGINT, signal.SIGKILL):
         with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            while not namespaces():
+            while not namespaces(process.pid):
                 assert process.poll() is None
                 time.sleep(0.05)
             time.sleep(2)
             process.send_signal(number)
             process.wait(60)
         if number == signal.SIGINT:
-            assert namespaces() == []
-    assert namespaces() != []
+            assert namespaces(process.pid) == []
+    assert namespaces(process.pid) != []
     remove_abandoned()
-    assert namespaces() == []
+    assert namespaces(process.pid) == []

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import distributed, nn
@@ -62,6 +62,6 @@ def _register(model: DistributedDataParallel, hook: str, rank: int) -> None:
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-def _bf16(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _bf16(state, bucket):  # type: ignore[no-untyped-def]  # torch refuses a hook annotated with other types than its own
     """torch's hook under another name: by its own it is refused without NCCL, though gloo adds bf16 too."""
-    return default_hooks.bf16_compress_hook(None, bucket)  # type: ignore[arg-type]  # as torch itself does
+    return default_hooks.bf16_compress_hook(None, bucket)  # type: ignore[arg-type]  # as torch itself calls it

@@ -22,7 +22,7 @@ class RaceSpec:
     learning_rate: float = 3e-3
     warmup_steps: int = 40
     seed: int = 0
-    keep_every: int = 10
+    keep_every: int = 20
     """Steps between two models of the first host that are kept, and evaluated when the run is over."""
     eval_examples: int = 256
 
