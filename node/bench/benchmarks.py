@@ -6,6 +6,7 @@ from node.bench.base import Benchmark
 from node.bench.blob import Blob
 from node.bench.codecs import Codecs
 from node.bench.metrics_cost import MetricsCost
+from node.bench.race.race import Race
 from node.bench.robust import Robust
 from node.bench.strategies import Strategies
 from p2ptrain.registry import Registry
@@ -13,5 +14,5 @@ from p2ptrain.registry import Registry
 __all__ = ["BENCHMARKS"]
 
 BENCHMARKS: Registry[Benchmark] = Registry("benchmarks")
-for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost):
+for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost, Race):
     BENCHMARKS.register(_member.name)(_member)

@@ -1,5 +1,6 @@
 """Lists as they are written on the command line: `a,b`, `all`, `0,1,2`, `0-2`."""
 
+import math
 from collections.abc import Sequence
 
 from node.system.errors import UsageError
@@ -31,4 +32,15 @@ def numbers_in(text: str, option: str, minimum: int = 0) -> list[int]:
         found = []
     if not found or min(found) < minimum:
         raise UsageError(f"{option} {text!r} is no list of numbers from {minimum} on", f"for example {option} 1,2,3")
+    return list(dict.fromkeys(found))
+
+
+def decimals_in(text: str, option: str) -> list[float]:
+    """Parse `2.0,1.9` as a list of numbers above 0, each once. UsageError when it is none."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < number < math.inf for number in found):
+        raise UsageError(f"{option} {text!r} is no list of numbers above 0", f"for example {option} 5,20")
     return list(dict.fromkeys(found))

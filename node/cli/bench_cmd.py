@@ -29,6 +29,11 @@ FULL_BLOB_MIB, FULL_TENSOR_MIB, QUICK_MIB = 256, 64, 16
 REPETITIONS, QUICK_REPETITIONS = 5, 3
 """Odd, so that the median is one of them."""
 
+RACE_STEPS, QUICK_RACE_STEPS, QUICK_RACE_HOSTS = 400, 40, 2
+RACE_LIMIT_S = 60.0
+"""Four hosts on two cores do 400 steps of a nano model in less."""
+QUICK_RACE_LINKS = "20,1000"
+
 Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw a picture (needs matplotlib).")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: under a minute.")]
 
@@ -200,6 +205,57 @@ def metrics(
 
     count = repetitions or (QUICK_REPETITIONS if quick else TURNS)
     _carry_out(BENCHMARKS.get("metrics", peers=peers, size=size, repetitions=count), json=json, plot=plot)
+
+
+@app.command()
+def race(
+    links: Annotated[str, typer.Option(metavar="5,20", help="Speeds of the hosts' links, Mbit/s.")] = "5,20,100,1000",
+    to: Annotated[str, typer.Option(metavar="2.0,1.9", help="Held-out losses to reach.")] = "2.0,1.9",
+    contestants: Annotated[str, typer.Option(metavar="A,B", help="Who races, or all.")] = "all",
+    hosts: Annotated[int, typer.Option(min=2, max=16, help="Network namespaces, a process each.")] = 4,
+    steps: Annotated[int, typer.Option(min=4, help="Of every host; learning rates end with the last.")] = RACE_STEPS,
+    limit_s: Annotated[float, typer.Option(min=1, help="Seconds for each, on each link.")] = RACE_LIMIT_S,
+    size: Annotated[str, typer.Option(help="Of the byte-lm: pico, nano, micro, small.")] = "nano",
+    data: options.Data = None,
+    learning_rate: Annotated[float, typer.Option(min=0, help="Peak, of all.")] = 3e-3,
+    hivemind: Annotated[
+        Path | None, typer.Option(metavar="PYTHON", help="One that has hivemind, which then races too.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write race.json and curves.csv there, as it goes on.")
+    ] = None,
+    seed: Seed = 0,
+    plot: Plot = None,
+    quick: Quick = False,
+    json: Json = False,
+) -> None:
+    """Measure the time to a loss on slow and fast links, in network namespaces: swarms of ours against torch's
+    DistributedDataParallel, and hivemind where it is installed. Needs root (Linux)."""
+    from node.bench.benchmarks import BENCHMARKS
+    from node.bench.lists import decimals_in, names_in
+    from node.bench.race.contestants import CONTESTANTS
+    from node.bench.race.spec import RaceSpec
+
+    names = names_in(contestants, CONTESTANTS.names(), "--contestants")
+    given = {"hivemind": {"python": hivemind}}
+    spec = RaceSpec(
+        hosts=QUICK_RACE_HOSTS if quick else hosts,
+        steps=QUICK_RACE_STEPS if quick else steps,
+        size="pico" if quick else size,
+        data=None if data is None else str(data.expanduser().absolute()),
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    benchmark = BENCHMARKS.get(
+        "race",
+        contestants=[CONTESTANTS.get(name, **given.get(name, {})) for name in names],
+        links=decimals_in(QUICK_RACE_LINKS if quick else links, "--links"),
+        to=decimals_in(to, "--to"),
+        spec=spec,
+        limit_s=limit_s,
+        out=out,
+    )
+    _carry_out(benchmark, json=json, plot=plot)
 
 
 def _study(

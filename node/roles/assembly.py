@@ -124,7 +124,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     RunError."""
     attack = byzantine.attack_of(config.attack)
     trainer, genesis_d = _learner(config, around, attack)
-    honest = build(config.sync, genesis_d, around.identity.peer_id, judge=trainer.judge)
+    honest = build(config.sync, genesis_d, around.identity.peer_id, judge=trainer.judge, rounds=config.train.rounds)
     strategy = byzantine.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
     lock = trio.Lock()

@@ -410,6 +410,7 @@ async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
         await enter(node, resumed=resumed)
         node.inner.settle()
         node.watch.check_margin(len(node.service.neighbours()) + 1)
+        node.watch.check_outer()
         node.journal.training_began()
         # No buffer: a phase is handed over only when it ends.
         phases, closing = trio.open_memory_channel[Phase](0)

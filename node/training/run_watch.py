@@ -101,6 +101,12 @@ class RunWatch:
                 f"{skipped} steps skipped: loss or gradient is not finite; lower train.learning_rate if it goes on",
             )
 
+    def check_outer(self) -> None:
+        """Warn once of outer momentum that was set and cannot pay in the rounds that there are."""
+        config = self._state.config
+        if words := config.sync.doubt(config.train.rounds):
+            self._tell_once("outer", words)
+
     def check_refused(self) -> None:
         """Warn once when none of the neighbours' first updates could be used."""
         refused = self._counts.refused.total()

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import torch
 
+from p2ptrain.outer.momentum import Momentum
+
 _NAMES = {"momentum", "gathered", "pushes"}
 
 
@@ -18,12 +20,17 @@ class DelayedNesterov:
     """
 
     name = "delayed_nesterov"
+    published = Momentum(alpha=0.9, beta=0.7)
 
     def __init__(
         self,
         *,
-        alpha: Annotated[float, "The outer optimizer's momentum."] = 0.9,
-        beta: Annotated[float, "The outer optimizer's step size."] = 0.7,
+        alpha: Annotated[
+            float, "The outer optimizer's momentum; unset: what suits the rounds of the run."
+        ] = published.alpha,
+        beta: Annotated[
+            float, "The outer optimizer's step size; unset: what suits the rounds of the run."
+        ] = published.beta,
         every: Annotated[int, "Rounds between momentum steps."] = 4,
     ) -> None:
         if not 0 <= alpha < 1 or not 0 < beta <= 1 or every < 1:

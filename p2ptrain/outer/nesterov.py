@@ -4,23 +4,30 @@ from typing import Annotated
 
 import torch
 
+from p2ptrain.outer.momentum import Momentum
+
 
 class Nesterov:
     """v <- alpha v + (theta' - phi); phi <- phi + beta (theta' - phi + alpha v) (DiLoCo, 2311.08105, with Delta as the
     movement: its sign is the other one).
 
-    alpha 0.9, beta 0.7 are the paper's, for hundreds of rounds; beta / (1 - alpha) is to be tuned again when H changes.
-    In runs of a few dozen rounds plain averaging is better.
+    alpha 0.9, beta 0.7 are the paper's, for rounds of 500 steps. Unless told a strategy takes what suits the rounds of
+    the run (momentum.py): a few dozen have room for plain averaging alone.
     Cost: one vector, O(d).
     """
 
     name = "nesterov"
+    published = Momentum(alpha=0.9, beta=0.7)
 
     def __init__(
         self,
         *,
-        alpha: Annotated[float, "The outer optimizer's momentum."] = 0.9,
-        beta: Annotated[float, "The outer optimizer's step size."] = 0.7,
+        alpha: Annotated[
+            float, "The outer optimizer's momentum; unset: what suits the rounds of the run."
+        ] = published.alpha,
+        beta: Annotated[
+            float, "The outer optimizer's step size; unset: what suits the rounds of the run."
+        ] = published.beta,
     ) -> None:
         if not 0 <= alpha < 1 or not 0 < beta <= 1:
             raise ValueError(f"nesterov: needs 0 <= alpha < 1 and 0 < beta <= 1, not alpha={alpha}, beta={beta}")

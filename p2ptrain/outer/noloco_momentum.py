@@ -4,21 +4,28 @@ from typing import Annotated
 
 import torch
 
+from p2ptrain.outer.momentum import Momentum
+
 
 class NoLoCo:
     """delta <- alpha delta + beta (theta' - phi); phi <- phi + delta (NoLoCo, 2506.10911, with gamma = beta).
 
-    alpha 0.5, beta 0.7 are the paper's. Gossip is stable only for alpha < beta < sqrt(2 + alpha^2), so DiLoCo's
-    0.9 with 0.7 is refused. Needs many rounds to pay.
+    alpha 0.5, beta 0.7 are the paper's; runs of fewer than 200 rounds take less (momentum.py). Gossip is stable only
+    for alpha < beta < sqrt(2 + alpha^2), so DiLoCo's 0.9 with 0.7 is refused.
     """
 
     name = "noloco"
+    published = Momentum(alpha=0.5, beta=0.7)
 
     def __init__(
         self,
         *,
-        alpha: Annotated[float, "The outer optimizer's momentum."] = 0.5,
-        beta: Annotated[float, "The outer optimizer's step size."] = 0.7,
+        alpha: Annotated[
+            float, "The outer optimizer's momentum; unset: what suits the rounds of the run."
+        ] = published.alpha,
+        beta: Annotated[
+            float, "The outer optimizer's step size; unset: what suits the rounds of the run."
+        ] = published.beta,
     ) -> None:
         if not 0 <= alpha < beta < (2 + alpha**2) ** 0.5:
             raise ValueError(f"noloco: needs 0 <= alpha < beta < sqrt(2 + alpha^2), not alpha={alpha}, beta={beta}")

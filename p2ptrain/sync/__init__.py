@@ -84,14 +84,23 @@ def averages_gradients(strategy: str) -> bool:
     return SYNC_STRATEGIES.get(strategy).models is None
 
 
-def build(config: SyncConfig, genesis_d: torch.Tensor, own: str = "", *, judge: Judge | None = None) -> SyncStrategy:
+def build(
+    config: SyncConfig,
+    genesis_d: torch.Tensor,
+    own: str = "",
+    *,
+    judge: Judge | None = None,
+    rounds: int | None = None,
+) -> SyncStrategy:
     """Return the configured strategy of the node `own`, for a model that starts as `genesis_d`, fp32 (d,) on the CPU.
 
+    `rounds` of the run decide about outer momentum where none is set; None: as many as the papers want.
     `judge` is the loss of a model on the node's own data, for an aggregator that tries models (zeno).
     ValueError if the model is not such, where an aggregator needs a judge and there is none, and for a strategy that
     averages gradients: a node cannot run it.
     """
     check_model(genesis_d)
+    config = config if rounds is None else config.for_rounds(rounds)
     method = config.spec()
     if method.models is None:
         raise ValueError(

@@ -53,6 +53,8 @@ class StrategySpec:
     aggregator: str = "trimmed_mean"
     f: int = 1
     outer: str = "average"
+    turn: int = 1
+    """Rounds from one outer step of a parameter to its next one."""
     staleness_exponent: float = 0.5
     check: Callable[["SyncConfig"], None] = anything_goes
     """ValueError, in one line, on a combination that cannot work."""

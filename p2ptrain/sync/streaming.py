@@ -50,6 +50,7 @@ def method(
         aggregator="mean",
         f=0,
         outer="nesterov",
+        turn=fragments,
         check=anything_goes if mixing >= CALM_MIXING else check_momentum,
     )
 

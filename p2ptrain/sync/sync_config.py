@@ -16,6 +16,7 @@ from p2ptrain import aggregate, compress
 from p2ptrain.aggregate.zeno import Score
 from p2ptrain.options import BadOptionError, Option, options_of
 from p2ptrain.outer import OUTER
+from p2ptrain.outer.momentum import Momentum, doubt, filled
 from p2ptrain.registry import Registry, UnknownMemberError
 from p2ptrain.sync.strategy_spec import StrategySpec
 from p2ptrain.sync.vectors import DTYPES, Precision
@@ -125,6 +126,23 @@ class SyncConfig:
     def outer_options(self) -> dict[str, Any]:
         """Return the options that were set for the outer optimizer."""
         return self._given("outer")
+
+    def for_rounds(self, rounds: int) -> "SyncConfig":
+        """Return the same with the outer momentum and rate that suit a run of so many rounds, where none are set
+        (p2ptrain/outer/momentum.py)."""
+        given = self.outer_options()
+        options = filled(self._published_momentum, given, rounds // self.spec().turn)
+        return replace(
+            self, options={**self.options, **{f"{self.outer}.{name}": options[name] for name in options.keys() - given}}
+        )
+
+    def doubt(self, rounds: int) -> str:
+        """Return in a line why a setting cannot pay in so many rounds; "" where there is nothing to say."""
+        return doubt(self.outer, self._published_momentum, self.outer_options(), rounds // self.spec().turn)
+
+    @property
+    def _published_momentum(self) -> Momentum | None:
+        return getattr(OUTER.factory(self.outer), "published", None)
 
     @property
     def needs_judge(self) -> bool:

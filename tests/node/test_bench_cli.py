@@ -17,6 +17,7 @@ from node.bench.aggregators import scratch_bytes
 from node.bench.base import Benchmark
 from node.bench.benchmarks import BENCHMARKS
 from node.bench.codecs import VARIANTS
+from node.bench.race.spec import RaceSpec
 from node.system.errors import UsageError
 from p2ptrain import aggregate, compress
 from p2ptrain.sync import SYNC_STRATEGIES
@@ -250,6 +251,7 @@ def test_all_are_benchmarks():
         "blob": {"mib": 1, "repetitions": 1},
         "average": {"peers": 2, "mib": 1, "codec": "none", "repetitions": 1},
         "metrics": {"peers": 1, "repetitions": 1},
+        "race": {"contestants": [], "links": [5], "to": [2.0], "spec": RaceSpec(hosts=2, steps=4), "limit_s": 1},
     }
     assert BENCHMARKS.names() == sorted(options)
     for name, each in options.items():

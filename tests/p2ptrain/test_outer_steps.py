@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sync_reference import ReferenceOuter
 
 from p2ptrain import outer
+from p2ptrain.outer.momentum import MOST_GAIN, ROUNDS_OF_A_HORIZON, Momentum, doubt, filled, suited
 
 
 @st.composite
@@ -101,3 +102,42 @@ def test_delayed_nesterov_refuses_no_rounds_and_a_state_of_another_period() -> N
         outer.get("delayed_nesterov", every=2).load_state_dict(state)
     with pytest.raises(ValueError, match="gathered"):
         outer.get("delayed_nesterov").load_state_dict({"gathered": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("name", ["nesterov", "noloco", "delayed_nesterov"])
+def test_momentum_follows_the_rounds_up_to_the_published(name: str) -> None:
+    published = Momentum(outer.OUTER.factory(name).published.alpha, outer.OUTER.factory(name).published.beta)  # type: ignore[attr-defined]
+    built = outer.get(name)
+    assert (built.alpha, built.beta) == published, "what one gets without a run"  # type: ignore[attr-defined]
+    assert suited(published, 0) == suited(published, ROUNDS_OF_A_HORIZON) == Momentum(0.0, 1.0), "plain averaging"
+    enough = round(ROUNDS_OF_A_HORIZON * published.horizon)
+    most = suited(published, enough)
+    assert most == suited(published, 50 * enough)
+    assert (most.alpha, most.beta * most.horizon) == (published.alpha, pytest.approx(MOST_GAIN))
+    shorter = [suited(published, rounds) for rounds in range(enough)]
+    assert all(each.horizon <= max(1.0, rounds / ROUNDS_OF_A_HORIZON) + 1e-9 for rounds, each in enumerate(shorter))
+    assert all(each.beta * each.horizon == pytest.approx(1.0) for each in shorter), "as far as averaging goes"
+    assert sorted(each.alpha for each in shorter) == [each.alpha for each in shorter]
+    for each in shorter:
+        outer.get(name, **each._asdict())  # none that the member itself would refuse
+
+
+def test_what_a_user_sets_is_not_replaced() -> None:
+    published = Momentum(0.9, 0.7)
+    assert filled(published, {}, 30) == {"alpha": 0.0, "beta": 1.0}
+    assert filled(published, {"every": 2}, 30) == {"alpha": 0.0, "beta": 1.0, "every": 2}
+    assert filled(published, {"alpha": 0.5}, 30) == {"alpha": 0.5}
+    assert filled(published, {"beta": 0.5}, 30) == {"beta": 0.5}
+    assert filled(None, {"alpha": 0.5}, 30) == {"alpha": 0.5}
+
+
+def test_momentum_that_cannot_pay_is_told() -> None:
+    published = Momentum(0.9, 0.7)
+    assert doubt("nesterov", published, {"alpha": 0.9}, 30) == (
+        "nesterov with alpha = 0.9 averages over 10 rounds, and cannot pay in 30: "
+        "leave sync.alpha unset, or train 100 rounds and more"
+    )
+    assert doubt("nesterov", published, {"alpha": 0.9}, 100) == ""
+    assert doubt("nesterov", published, {"alpha": 0.0}, 1) == ""
+    assert doubt("nesterov", published, {"beta": 0.7}, 1) == ""
+    assert doubt("average", None, {"alpha": 0.9}, 1) == ""

@@ -176,6 +176,34 @@ def test_formats_are_int4s_alone() -> None:
     assert SyncConfig(strategy="streaming", compressor="int8").codec_options() == {}
 
 
+def test_outer_momentum_is_what_suits_the_rounds_unless_set() -> None:
+    assert SyncConfig(strategy="diloco").for_rounds(30).outer_options() == {"alpha": 0.0, "beta": 1.0}
+    assert SyncConfig(strategy="diloco", alpha=0.9).for_rounds(30).outer_options() == {"alpha": 0.9}
+    assert SyncConfig(strategy="noloco").for_rounds(1000).outer_options() == {"alpha": 0.5, "beta": 0.7}
+    assert SyncConfig(strategy="async", every=2).for_rounds(30).outer_options() == {
+        "every": 2,
+        "alpha": 0.0,
+        "beta": 1.0,
+    }
+    assert SyncConfig().for_rounds(30) == SyncConfig(), "average has none"
+    whole = SyncConfig(strategy="diloco").for_rounds(400).outer_options()
+    assert SyncConfig(strategy="streaming").for_rounds(1600).outer_options() == whole, "a fragment's turn is one of 4"
+    assert SyncConfig(strategy="streaming", fragments=2).for_rounds(800).outer_options() == whole
+    assert "cannot pay in 30" in SyncConfig(strategy="diloco", alpha=0.9).doubt(30)
+    assert SyncConfig(strategy="diloco").doubt(30) == SyncConfig(alpha=None).doubt(30) == ""
+
+
+def test_a_short_diloco_takes_the_step_of_averaging() -> None:
+    theta_d = torch.randn(10, generator=torch.Generator().manual_seed(0))
+    moved = {}
+    for rounds in (None, 30):
+        node = build(SyncConfig(strategy="diloco"), torch.zeros(10), "own", rounds=rounds)
+        node.encode(theta_d, round=0)
+        moved[rounds] = node.aggregate(theta_d, {}, round=0).anchor_d
+    torch.testing.assert_close(moved[30], theta_d)
+    torch.testing.assert_close(moved[None], theta_d * 0.7 * 1.9)
+
+
 def test_gamma_is_the_compressors_unless_set() -> None:
     genesis_d = torch.zeros(10)
     for config, moved in [

@@ -50,6 +50,20 @@ async def test_four_nodes_run_it(strategy: str, tmp_path: Path, autojump_clock: 
         assert torch.equal(resumed.node.strategy.state_dict()["anchor"], nodes[0].strategy.state_dict()["anchor"])
 
 
+async def test_momentum_that_cannot_pay_is_told_once(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    async with swarm(tmp_path) as members:
+        for name, sync in (("chosen", {"alpha": 0.9}), ("unset", {})):
+            await members.start(name, wait_for=1, sync={"strategy": "diloco", **sync}, train={"rounds": ROUNDS})
+        await members.finished()
+        told = {
+            name: [fields["message"] for fields in member.told("warning") if "alpha" in fields["message"]]
+            for name, member in members.members.items()
+        }
+    assert told["unset"] == []
+    (message,) = told["chosen"]
+    assert message.startswith("nesterov with alpha = 0.9 averages over 10 rounds, and cannot pay in 3: ")
+
+
 def test_a_strategys_parts_come_with_its_name() -> None:
     config = from_raw({"sync": {"strategy": "noloco"}})
     assert (config.sync.compressor, config.sync.aggregator, config.sync.f) == ("fp16", "mean", 0)

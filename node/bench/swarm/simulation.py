@@ -82,7 +82,8 @@ class Swarm:
         lies = index >= shape.nodes - shape.byzantine
         shard = Shard(index=index, count=shape.nodes)
         trainer = Trainer(self._conspiracy.task(task) if lies else task, self.recipe.config.train, shard)
-        sync = build(self.recipe.config.sync, trainer.vector(), own=name, judge=trainer.judge)
+        config = self.recipe.config
+        sync = build(config.sync, trainer.vector(), own=name, judge=trainer.judge, rounds=config.train.rounds)
         return SimulatedNode(name, trainer, self._conspiracy.member(sync, index) if lies else sync, trainer.vector())
 
     def _steps(self, count: int) -> None:
