@@ -42,6 +42,10 @@ AGREED: Final = {
 """Of the sections that are each machine's own, what is agreed: who closes rounds otherwise than the others holds them
 up or is left behind; who has fewer neighbours than `sync.f` allows for is no help against liars."""
 
+NEWER: Final = {("sync", "estimates"): "fp32"}
+"""Settings that releases before this one did not know, with what these do. A manifest has them only where they are
+something else: so older members take the others' manifests, and the digest of a recipe stays what it was."""
+
 CHANGEABLE: Final = (
     "train.learning_rate",
     "train.final_lr_fraction",
@@ -75,6 +79,9 @@ def settings_of(config: "Config", data_digest: str | None = None, base: Mapping[
         }
         for section in OWN
     }
+    for (section, key), value in NEWER.items():
+        if table[section].get(key) == value:
+            del table[section][key]
     for section, keys in AGREED.items():
         table[section] = {key: dumped[section][key] for key in keys}
     if data_digest is not None:

@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from gossip.core.atomic_file import rename_durably
 from node.system.errors import RunError, UsageError
 from node.training.evaluation import LoadedModel, mean_model
 from p2ptrain.tasks.base import Pretrained
@@ -48,7 +49,7 @@ def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Expo
         beside.chmod(0o755)
         task.save(model, beside, merged=merged)
         shutil.rmtree(out, ignore_errors=True)
-        beside.rename(out)
+        rename_durably(beside, out)
     except OSError as error:
         raise RunError(
             f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
@@ -69,7 +70,7 @@ def export_graph(models: list[LoadedModel], out: Path) -> Exported:
     beside = out.with_name(f".{out.name}.new")
     try:
         difference = write_onnx(model, pair[0], beside)
-        beside.replace(out)
+        rename_durably(beside, out)
     except OSError as error:
         raise RunError(
             f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"

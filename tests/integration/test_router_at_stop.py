@@ -41,6 +41,6 @@ async def test_the_router_is_told_beside_the_goodbye(tmp_path, monkeypatch):
     config = load(sets=["task.name=digits", "node.metrics_port=-1"])
     emit = EventLog(tmp_path / "events.jsonl")
     try:
-        assert await trainer._run(config, tmp_path, emit, lambda: None, None) == EXIT_INTERRUPTED
+        assert await trainer.run(config, node_dir=tmp_path, emit=emit) == EXIT_INTERRUPTED
     finally:
         emit.close()

@@ -286,8 +286,10 @@ def main() -> None:
     """Be a server."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     del sys.path[0]
+    sys.modules["pandas"] = None  # type: ignore[assignment]  # scikit-learn imports it where it is; pyarrow has threads
     for library in LIBRARIES:
         __import__(library)
+    del sys.modules["pandas"]
     GENERATORS.extend(each for each in gc.get_objects() if issubclass(type(each), random.Random))
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, "a fork takes one thread along, and what the others held stays locked"

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from gossip.core.atomic_file import write_atomic
 from node.bench.race.host import adamw
 from node.bench.race.spec import HostPlan
 from p2ptrain.training.train_config import lr_at
@@ -54,9 +55,7 @@ def _meet(hivemind: Any, plan: HostPlan) -> Any:
     listen = [f"/ip4/{plan.own_address}/tcp/0"]
     if plan.rank == 0:
         dht = hivemind.DHT(start=True, host_maddrs=listen)
-        unfinished = told.with_suffix(".tmp")
-        unfinished.write_text(json.dumps([str(address) for address in dht.get_visible_maddrs()]))
-        unfinished.rename(told)
+        write_atomic(told, json.dumps([str(address) for address in dht.get_visible_maddrs()]).encode())
         return dht
     while not told.exists():
         time.sleep(0.1)
