@@ -102,13 +102,17 @@ class InnerLoop:
             self.phase_steps = steps
             began = self._clock()
             place = schedule_step(steps) if schedule_step else None
-            loss = yield from self.trainer.take_step(place, rate_factor=rate_factor(steps))
+            if self.trainer.steps_elsewhere:
+                yield  # somebody else's loop takes the step now
+            loss = self.trainer.take_step(place, rate_factor=rate_factor(steps))
             if loss is None:
                 break
             if math.isfinite(loss):  # the step was skipped otherwise
                 losses, finite = losses + loss, finite + 1
             steps += 1
             self.steps += 1
+            if not self.trainer.steps_elsewhere:
+                yield  # before the clock is read: an inline executor gives the step its virtual time here
             elapsed = self._clock() - began
             seconds += elapsed
             self.compute_seconds += elapsed

@@ -23,7 +23,7 @@ state of their outer optimizers.
 import atexit
 import hashlib
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -85,11 +85,10 @@ class ExchangedModel:
         """The CPU, where the vector is."""
         return self.values_d.device
 
-    def take_step(
-        self, schedule_step: int | None = None, *, rate_factor: float = 1.0
-    ) -> Generator[None, None, float | None]:
-        """Wait for the next exchange. None where there is no more."""
-        yield
+    steps_elsewhere: Final = True
+
+    def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
+        """Note an exchange. None where there is no more."""
         if self.ended:
             return None
         self.global_step += 1

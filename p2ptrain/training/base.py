@@ -4,7 +4,7 @@ There are two: `Trainer` builds the model of a task and takes every step itself;
 of the user's own, whose steps the user's loop takes. A node corrects either between two steps, by one flat vector.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -56,11 +56,13 @@ class Learner(Protocol):
     def evaluates(self) -> bool:
         """Whether it can tell a held-out loss. Where not, `measure`, `evaluate` and `judge` must not be called."""
 
-    def take_step(
-        self, schedule_step: int | None = None, *, rate_factor: float = 1.0
-    ) -> Generator[None, None, float | None]:
-        """Take one step, yielding once in its time. Return its mean loss (not finite where it was skipped, nan where it
-        is not known), or None where there are no more steps to take."""
+    @property
+    def steps_elsewhere(self) -> bool:
+        """Whether somebody else's loop takes the steps: `take_step` is then called after each, and only notes it."""
+
+    def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
+        """Take one step. Return its mean loss (not finite where it was skipped, nan where it is not known), or None
+        where no step was taken, nor will be."""
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the live parameters."""

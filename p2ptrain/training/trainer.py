@@ -12,7 +12,7 @@ A step whose loss or gradient is not finite is not taken: it is counted in `skip
 
 import math
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -99,13 +99,14 @@ class Trainer(Learner):
         """Whether it can tell a held-out loss: every task can."""
         return True
 
-    def take_step(
-        self, schedule_step: int | None = None, *, rate_factor: float = 1.0
-    ) -> Generator[None, None, float | None]:
-        """Take one step, then yield once, in its time. Return what `step` returns."""
-        loss = self.step(schedule_step, rate_factor=rate_factor)
-        yield  # after the step: an inline executor gives it its virtual time here
-        return loss
+    @property
+    def steps_elsewhere(self) -> bool:
+        """Whether somebody else's loop takes the steps: no."""
+        return False
+
+    def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
+        """As `step`."""
+        return self.step(schedule_step, rate_factor=rate_factor)
 
     def step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float:
         """Return one optimizer step over `grad_accumulation` batches; the mean loss (nan or inf when it was skipped).

@@ -7,7 +7,7 @@ thread that trains, the swarm's corrections are added to the parameters.
 import copy
 import math
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
@@ -99,12 +99,11 @@ class UserModel:
         pairs = zip(self._values.names, self._values.parameters, strict=True)
         return [name for name, parameter in pairs if id(parameter) not in held]
 
-    def take_step(
-        self, schedule_step: int | None = None, *, rate_factor: float = 1.0
-    ) -> Generator[None, None, float | None]:
-        """Wait, by yielding, for the user's loop to take one step. Return the loss that it has told, else nan; None
-        when it takes no more. The rate is the user's: the arguments are not used."""
-        yield
+    steps_elsewhere: Final = True
+
+    def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
+        """Note the step that the user's loop has taken. Return the loss that it has told, else nan; None when it takes
+        no more. The rate is the user's: the arguments are not used."""
         if self.ended:
             return None
         self.global_step += 1
