@@ -34,7 +34,7 @@ _NAMES = r"passphrase|password|passwd|psk|secret|token|api[_-]?key|private[_-]?k
 _FORMS = re.compile(
     "|".join(
         (
-            r"p2p\d[A-Za-z0-9_-]{16,}",  # an invite, of any version
+            r"(?<![0-9A-Za-z])p2p\d[A-Za-z0-9_-]{16,}",  # an invite, of any version; not within a peer id
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
             r"(?P<file>p2ptrain-ed25519-1|/key/swarm/psk/[\d.]+/\s*/base\d+/)\s*[0-9A-Za-z+/=]+",
             r"(?P<url>://[^/\s:@]*:)[^/\s@]+(?=@)",

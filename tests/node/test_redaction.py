@@ -88,6 +88,7 @@ def test_a_short_passphrase_goes_as_a_word_and_takes_no_letters_along():
 PUBLIC = (
     "p2ptrain node --peer /ip4/1.2.3.4/p2p/12D3KooWHGAmvR8MZ1ZBJ7CgRrP4jDVYjP5qSmBF5wxkbhWqB1yT --set train.seed=7",
     "/root/p2p1",
+    "/ip4/1.2.3.4/tcp/1/p2p/12D3KooWFQmyRnfGWasS7TEoP2p5wxkbhWqB1yT7CgRrP4jDVYjP",
     "train.seed=1234567890",
     "node.status_token_file=/etc/token, 4096 tokens: 3.5",
     f"digest {SEED.hex()}",
