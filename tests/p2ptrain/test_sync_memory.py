@@ -1,5 +1,6 @@
 """A round makes no vector of the model's size: the process's peak memory, read from the kernel, shows it."""
 
+import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -26,8 +27,10 @@ def status(field: str) -> int:
 
 
 def added(work: Callable[[], object]) -> int:
-    """Bytes by which the peak while `work` runs is above what was resident before."""
+    """Bytes by which the peak while `work` runs is above what was resident before. What the C library keeps of earlier
+    work goes back to the kernel first: `work` would use it unseen."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     work()
