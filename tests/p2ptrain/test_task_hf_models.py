@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from p2ptrain.attacks import LabelFlip
 from p2ptrain.tasks import Shard, TaskError, get
 from p2ptrain.tasks.base import identity_of
 from p2ptrain.tasks.hf import LoraOptions, adapter_size, extras, open_base, product_gap
-from p2ptrain.tasks.hf.base_model import digest_of_config
+from p2ptrain.tasks.hf.base_model import digest_of_config, digest_of_weights
 from p2ptrain.training import TrainConfig, Trainer
 from p2ptrain.training.flat import fingerprint
 from p2ptrain.training.model import build_model
@@ -272,6 +273,83 @@ def test_a_model_of_fewer_ids_than_the_tokenizer_has_is_refused(lm, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**json.loads(TINY.read_text()), "vocab_size": 100}))
     with pytest.raises(TaskError, match="the model has 100 ids and the tokenizer 259"):
         lm(model=str(tmp_path))
+
+
+@pytest.mark.parametrize("place", ["model", "tokenizer"])
+def test_code_in_a_folder_never_runs_and_nobody_is_asked(lm, tmp_path, monkeypatch, place):
+    """transformers would ask on the terminal, where `yes | p2ptrain ...` has agreed."""
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda prompt="": asked.append(prompt) or "y")
+    code = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass Own: pass\n"
+    (tmp_path / "own.py").write_text(code)
+    said = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}
+    if place == "tokenizer":
+        said = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (tmp_path / ("config.json" if place == "model" else "tokenizer_config.json")).write_text(json.dumps(said))
+    with pytest.raises(TaskError):
+        lm(**{place: str(tmp_path)})
+    assert not asked
+    assert not list(tmp_path.rglob("ran"))
+
+
+def test_the_digest_is_of_the_weights_that_are_loaded(tmp_path):
+    """A copy of the swarm's weights under another name makes no other model the swarm's."""
+    theirs, mine = saved(tmp_path / "theirs", 7), saved(tmp_path / "mine", 7, change=1.0)
+    own = digest_of_weights(mine)
+    assert own != digest_of_weights(theirs)
+    shutil.copy(theirs / "model.safetensors", mine / "zzz.safetensors")
+    assert digest_of_weights(mine) == own
+    model = open_base(str(mine), "AutoModelForCausalLM").build()
+    torch.save(model.state_dict(), mine / "pytorch_model.bin")
+    (mine / "model.safetensors").unlink()
+    with pytest.raises(TaskError, match=r"neither model\.safetensors nor"):
+        digest_of_weights(mine)
+    with pytest.raises(TaskError, match="cannot be built"):
+        open_base(str(mine), "AutoModelForCausalLM").build()
+
+
+def test_the_digest_is_the_same_however_the_weights_are_cut(tmp_path):
+    whole = saved(tmp_path / "whole", 7)
+    model = open_base(str(whole), "AutoModelForCausalLM").build()
+    model.save_pretrained(tmp_path / "cut", max_shard_size="50KB")
+    assert len(list((tmp_path / "cut").glob("*.safetensors"))) > 1
+    assert digest_of_weights(tmp_path / "cut") == digest_of_weights(whole)
+    first, second, *_ = sorted((tmp_path / "cut").glob("*.safetensors"))
+    shutil.copy(first, second)
+    with pytest.raises(TaskError, match="in two files"):
+        digest_of_weights(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("change", [{"hidden_size": "x"}, {"num_attention_heads": 0}, {"vocab_size": None}])
+def test_a_configuration_that_makes_no_model_is_one_line(lm, tmp_path, change):
+    (tmp_path / "config.json").write_text(json.dumps({**json.loads(TINY.read_text()), **change}))
+    for use in (lambda task: build_model(task, 0), lambda task: task.built.size()):
+        with pytest.raises(TaskError) as told:
+            use(lm(model=str(tmp_path)))
+        assert "\n" not in str(told.value)
+
+
+def test_a_model_without_a_vocabulary_is_no_language_model(lm, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    with pytest.raises(TaskError, match="vit has no vocabulary"):
+        lm(model=str(tmp_path))
+
+
+def test_adapters_for_no_layer_are_one_line_also_where_they_are_counted(lm):
+    with pytest.raises(TaskError, match="lora_targets='nope'"):
+        lm(lora=2, lora_targets="nope").built.size()
+
+
+def test_rank_zero_is_no_rank(lm):
+    with pytest.raises(TaskError, match="a rank from 1"):
+        lm(lora=0)
+
+
+def test_a_model_larger_than_the_machine_is_refused_before_memory_is_taken(lm, tmp_path):
+    layers = {"hidden_size": 1 << 16, "intermediate_size": 1 << 18, "num_hidden_layers": 4}
+    (tmp_path / "config.json").write_text(json.dumps({**json.loads(TINY.read_text()), **layers}))
+    with pytest.raises(TaskError, match="of memory, and this machine has"):
+        build_model(lm(model=str(tmp_path)), 0)
 
 
 def test_weights_in_pickles_are_refused(tmp_path):

@@ -101,3 +101,18 @@ def test_mistakes_are_one_line(folder, tmp_path):
         images.batch([30])
     with pytest.raises(TaskError, match="size must be 1 pixel or more"):
         get("hf-vision", size=-3)
+
+
+def test_a_side_is_one_number_also_where_the_configuration_has_two(tmp_path):
+    said = {"model_type": "vit", "patch_size": 2, "num_channels": 1, "hidden_size": 16, "num_attention_heads": 2}
+    for sides, pixels in (([8, 8], 8), (8, 8)):
+        (tmp_path / "config.json").write_text(json.dumps({**said, "image_size": sides}))
+        assert get("hf-vision", model=str(tmp_path)).images.size == pixels
+    (tmp_path / "config.json").write_text(json.dumps({**said, "image_size": [8, 16]}))
+    with pytest.raises(TaskError, match="only square ones"):
+        get("hf-vision", model=str(tmp_path))
+
+
+def test_size_zero_is_no_size():
+    with pytest.raises(TaskError, match="size must be 1 pixel or more"):
+        get("hf-vision", size=0)

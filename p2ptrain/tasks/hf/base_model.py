@@ -8,15 +8,16 @@ same model to the last bit. Dropout is set to zero: a step stays a function of i
 import copy
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 
 from p2ptrain.tasks.base import TaskError
@@ -46,11 +47,12 @@ class BaseModel:
     def build(self, dtype: torch.dtype = torch.float32, *, four_bit: bool = False) -> nn.Module:
         """Return the model in `dtype` on the CPU, drawn from torch's global generator where it has no weights.
         TaskError when it cannot be made."""
-        with _one_line(f"the model {self.folder or self.config.model_type} cannot be built"):
+        with self._one_line():
             if self.folder is not None:
                 return self._loaded(dtype, four_bit=four_bit)
             if four_bit:
                 raise TaskError("load_in_4bit is for a base model with weights, and these are drawn")
+            self._check_room()
             return self._drawn(dtype)
 
     def digest(self, model: nn.Module) -> bytes:
@@ -62,9 +64,18 @@ class BaseModel:
         return digest_of_tensors({name: each for name, each in model.named_parameters() if not each.requires_grad})
 
     def numel(self) -> int:
-        """How many parameters it has, counted without memory for them."""
-        with torch.device("meta"), _default_dtype(torch.float32):
+        """How many parameters it has, counted without memory for them. TaskError when it cannot be made."""
+        with self._one_line(), torch.device("meta"), _default_dtype(torch.float32):
             return sum(parameter.numel() for parameter in self._from_config(torch.float32).parameters())
+
+    def _one_line(self) -> AbstractContextManager[None]:
+        return one_line(f"the model {self.folder or self.config.model_type} cannot be built")
+
+    def _check_room(self) -> None:
+        """Before memory is asked for: the system may give it, and kill the process that uses it."""
+        need, have = self.numel() * torch.float64.itemsize, _memory()
+        if have is not None and need > have:
+            raise TaskError(f"drawing it takes {need / 1e9:.3g} GB of memory, and this machine has {have / 1e9:.3g} GB")
 
     def _drawn(self, dtype: torch.dtype) -> nn.Module:
         with _default_dtype(torch.float64):
@@ -83,13 +94,14 @@ class BaseModel:
                 dtype=dtype,
                 local_files_only=True,
                 trust_remote_code=False,
+                use_safetensors=True,
                 **options,
             )
         return model.train()
 
     def _from_config(self, dtype: torch.dtype) -> nn.Module:
         # A copy: it writes the type that it was built with into the configuration.
-        model: nn.Module = self._class.from_config(copy.deepcopy(self.config), dtype=dtype)
+        model: nn.Module = self._class.from_config(copy.deepcopy(self.config), dtype=dtype, trust_remote_code=False)
         return model
 
     @property
@@ -105,8 +117,11 @@ def open_base(path: str, kind: str) -> BaseModel:
     if not file.is_file():
         hint = f"give a folder with {CONFIG} and weights, or a {CONFIG} to begin from"
         raise TaskError(f"there is no model {path}: {hint} (of the hub: hf download NAME --local-dir FOLDER)")
-    with _one_line(f"{file} describes no model"):
-        config = require("transformers").AutoConfig.from_pretrained(file, local_files_only=True)
+    with one_line(f"{file} describes no model"):
+        # Left open, transformers asks on the terminal whether to run the folder's code, and takes a piped "y" for yes.
+        config = require("transformers").AutoConfig.from_pretrained(
+            file, local_files_only=True, trust_remote_code=False
+        )
     without_dropout(config)
     has_weights = folder is not None and any(folder.glob(WEIGHTS))
     if folder is not None and not has_weights and any(folder.glob("*.bin")):
@@ -140,11 +155,16 @@ def digest_of_config(config: Any) -> bytes:
 
 
 def digest_of_weights(folder: Path) -> bytes:
-    """Return 32 bytes over the tensors of the safetensors files in `folder`, in the order of their names. TaskError
-    when one cannot be read."""
+    """Return 32 bytes over the tensors of the safetensors files that are loaded from `folder`, in the order of their
+    names. TaskError when one cannot be read, or is there twice."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    with _one_line(f"the weights in {folder} cannot be read"):
-        files = {name: path for path in sorted(folder.glob(WEIGHTS)) for name in _names_in(path)}
+    with one_line(f"the weights in {folder} cannot be read"):
+        files: dict[str, Path] = {}
+        for path in _loaded_files(folder):
+            for name in _names_in(path):
+                if name in files:
+                    raise TaskError(f"{name} is in two files of {folder}: which of them is loaded is not said")
+                files[name] = path
         for name in sorted(files):
             with safe_open(files[name], framework="pt") as file:
                 _update(digest, name, file.get_tensor(name))
@@ -165,6 +185,18 @@ def _update(digest: "hashlib.blake2b", name: str, value: torch.Tensor) -> None:
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
+def _loaded_files(folder: Path) -> list[Path]:
+    """Those that transformers reads: others beside them may hold anything."""
+    one, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if one.is_file():
+        return [one]
+    if not index.is_file():
+        raise TaskError(
+            f"there is neither {one.name} nor {index.name} in {folder}: save the model with save_pretrained"
+        )
+    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+
+
 def _names_in(path: Path) -> list[str]:
     with safe_open(path, framework="pt") as file:
         return list(file.keys())
@@ -175,6 +207,14 @@ def _four_bits() -> Any:
     return require("transformers").BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )
+
+
+def _memory() -> int | None:
+    """Bytes of this machine's memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 @contextmanager
@@ -188,13 +228,13 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def _one_line(what: str) -> Iterator[None]:
-    """What transformers raises for a file of the user's becomes a TaskError of one line."""
+def one_line(what: str) -> Iterator[None]:
+    """Make a TaskError of one line of what the libraries raise for a file of the user's."""
     try:
         yield
     except TaskError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # by kind of file and model: a dozen, down to a division by zero heads
         raise TaskError(f"{what}: {' '.join(str(error).split())[:MAX_REASON_CHARS]}") from error
 
 

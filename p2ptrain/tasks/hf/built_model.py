@@ -84,7 +84,7 @@ def built_model(
 ) -> BuiltModel:
     """Return the model that a task's options describe. TaskError for those that do not fit together."""
     adapter = None
-    if lora:
+    if lora is not None:
         adapter = LoraOptions(rank=lora, alpha=lora_alpha, targets=lora_targets or ALL_LINEAR, freeze_a=freeze_a)
     elif lora_alpha is not None or lora_targets is not None or freeze_a:
         raise TaskError("lora_alpha, lora_targets and freeze_a are for adapters: give lora=RANK as well")

@@ -177,6 +177,8 @@ def _small(vocabulary: int, length: int) -> BaseModel:
 
 
 def _check_fits(config: Any, vocabulary: int, length: int) -> None:
+    if not isinstance(getattr(config, "vocab_size", None), int):
+        raise TaskError(f"a model of the kind {config.model_type} has no vocabulary: give a causal language model")
     most = getattr(config, "max_position_embeddings", None)
     if length < 1 or (most is not None and length > most):
         raise TaskError(f"length must be between 1 and the model's {most} positions, not {length}")

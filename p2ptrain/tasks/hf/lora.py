@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from p2ptrain.tasks.base import TaskError
-from p2ptrain.tasks.hf.base_model import BaseModel, digest_of_tensors, peft_quiet
+from p2ptrain.tasks.hf.base_model import BaseModel, digest_of_tensors, one_line, peft_quiet
 from p2ptrain.tasks.hf.extras import require
 
 ALL_LINEAR: Final = "all-linear"
@@ -84,9 +84,12 @@ def frozen_digest(base: BaseModel, model: nn.Module) -> bytes:
 
 
 def adapter_size(base: BaseModel, options: LoraOptions) -> int:
-    """Return how many parameters travel, counted from the configuration, without memory for the model."""
-    with torch.device("meta"), peft_quiet():
-        model = getattr(require("transformers"), base.kind).from_config(base.config, dtype=torch.bfloat16)
+    """Return how many parameters travel, counted from the configuration, without memory for the model. TaskError where
+    there is no layer of that name."""
+    with one_line(f"lora_targets={options.targets!r}"), torch.device("meta"), peft_quiet():
+        model = getattr(require("transformers"), base.kind).from_config(
+            base.config, dtype=torch.bfloat16, trust_remote_code=False
+        )
         adapted = require("peft").get_peft_model(model, _peft_config(base.kind, options), low_cpu_mem_usage=True)
     trained = {name: int(each.numel()) for name, each in adapted.named_parameters() if each.requires_grad}
     return sum(numel for name, numel in trained.items() if not (options.freeze_a and ".lora_A." in name))

@@ -179,7 +179,7 @@ def _opened(path: Path) -> Any:
         if path.is_file():
             return library.PreTrainedTokenizerFast(tokenizer_file=str(path))
         if path.is_dir():
-            return library.AutoTokenizer.from_pretrained(path, local_files_only=True)
+            return library.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise a dozen kinds, down to plain Exception from Rust
         raise TaskError(f"the tokenizer in {path} cannot be read: {' '.join(str(error).split())[:300]}") from error
     raise TaskError(f"there is no tokenizer {path}: give a folder, a tokenizer.json, or {BYTES}")

@@ -61,7 +61,7 @@ class HFVision:
     ) -> None:
         base = None if model is None else open_base(str(model), KIND)
         channels = 3 if base is None else int(getattr(base.config, "num_channels", 3))
-        pixels = size or (None if base is None else getattr(base.config, "image_size", None))
+        pixels = _side(base) if size is None else size
         self.images: ImageSet = open_images(data, size=pixels, channels=None if base is None else channels)
         if base is None:
             base = _small(self.images)
@@ -125,6 +125,16 @@ class HFVision:
 def _logits(model: nn.Module, batch: Batch) -> torch.Tensor:
     logits: torch.Tensor = model(pixel_values=batch[0]).logits
     return logits.float()
+
+
+def _side(base: BaseModel | None) -> int | None:
+    """Pixels that the model's configuration asks for; None where it does not."""
+    found = None if base is None else getattr(base.config, "image_size", None)
+    if isinstance(found, list | tuple) and len(set(found)) == 1:
+        found = found[0]
+    if found is not None and type(found) is not int:
+        raise TaskError(f"the model's images are {found!r} pixels: only square ones can be read")
+    return found
 
 
 def _small(images: ImageSet) -> BaseModel:
