@@ -1,15 +1,20 @@
 """Examples, tokens and rows of the tasks of Hugging Face: what is whose, and what is trained on."""
 
+import datetime
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+import tokenizers
 import torch
+import transformers
 
 from p2ptrain.tasks import Shard, TaskError
+from p2ptrain.tasks.byte_lm.corpus import cache_folder
 from p2ptrain.tasks.hf.dealing import HELD_OUT_ONE_IN, Dealing, Part, drawn, part_of
 from p2ptrain.tasks.hf.sources import Example, files_of, read_examples
 from p2ptrain.tasks.hf.text_encoder import open_encoder
@@ -249,3 +254,72 @@ def test_less_than_a_row_is_filled_up():
     assert inputs.shape == (1, 500)
     assert int((targets != NOT_COUNTED).sum()) == 3 * len(split._dealing.of_shard(Shard())) - 1
     assert torch.equal(inputs[0, 1:50], targets[0, :49])
+
+
+def words(folder: Path, *, end: str = "<a>", lower: bool = False):
+    """A tokenizer of three words, always with the same vocabulary."""
+    ids = {"[UNK]": 0, "hello": 1, "Hello": 2, "<a>": 3, "<b>": 4}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    if lower:
+        inner.normalizer = tokenizers.normalizers.Lowercase()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=end, unk_token="[UNK]")
+    tokenizer.save_pretrained(folder)
+    return open_encoder(str(folder), None, None)
+
+
+def test_a_tokenizer_with_other_rules_and_the_same_vocabulary_makes_its_own_tokens(tmp_path):
+    data = tmp_path / "a.jsonl"
+    data.write_text('{"text": "Hello hello"}\n' * 3)
+    made = {
+        name: open_store(data, words(tmp_path / name, **options), block_chars=9).tokens[:3].tolist()
+        for name, options in (("plain", {}), ("other end", {"end": "<b>"}), ("lower", {"lower": True}))
+    }
+    assert made == {"plain": [2, 1, 3], "other end": [2, 1, 4], "lower": [1, 1, 3]}
+
+
+@pytest.mark.parametrize("name", ["tokens", "trained", "starts.npy", "keys.npy", "text_bytes"])
+@pytest.mark.parametrize("left", [0, 140, None])
+def test_a_damaged_cache_is_made_anew(tmp_path, encoder, name, left):
+    data = tmp_path / "a.jsonl"
+    data.write_text("".join(json.dumps({"text": f"number {number}"}) + "\n" for number in range(60)))
+    whole = open_store(data, encoder, block_chars=9)
+    wanted = [np.array(each) for each in (whole.tokens, whole.trained, whole.starts, whole.keys)]
+    (folder,) = cache_folder().glob("tokens-*")
+    if left is None:
+        (folder / name).unlink()
+    else:
+        os.truncate(folder / name, min(left, (folder / name).stat().st_size - 1))
+    for _ in range(2):
+        again = open_store(data, encoder, block_chars=9)
+        assert isinstance(again.tokens, np.memmap)  # in the cache again, not in memory
+        found = (again.tokens, again.trained, again.starts, again.keys)
+        assert all(np.array_equal(one, other) for one, other in zip(wanted, found, strict=True))
+
+
+def test_what_a_killed_process_left_in_the_cache_is_removed_in_time(tmp_path, encoder):
+    cache_folder().mkdir(parents=True)
+    old, new = (cache_folder() / f".tokens-{age}" for age in ("old", "new"))
+    for each in (old, new):
+        each.mkdir()
+        (each / "tokens").write_bytes(b"half")
+    os.utime(old, (0, 0))
+    (tmp_path / "a.txt").write_text("text\n")
+    open_store(tmp_path / "a.txt", encoder, block_chars=9)
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_times_in_conversations_of_parquet_are_read(tmp_path, encoder):
+    said = [[{**message, "at": datetime.datetime(2024, 1, day)} for message in CHAT] for day in (1, 1, 2)]
+    pyarrow.parquet.write_table(pyarrow.table({"messages": said}), tmp_path / "a.parquet")
+    keys = open_store(tmp_path / "a.parquet", encoder, block_chars=9).keys.tolist()
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_half_a_surrogate_pair_is_a_replacement_character(tmp_path):
+    encoder = words(tmp_path / "words")
+    rows = [{"text": "hello \ud800 hello"}, {"messages": [{"role": "user", "content": "hello \udfff"}]}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store = open_store(tmp_path / "a.jsonl", encoder, block_chars=9)
+    assert store.tokens[:4].tolist() == [1, 0, 1, 3]

@@ -42,8 +42,9 @@ class Example:
 
     @property
     def key(self) -> int:
-        """A hash of the content, 64 bits: the same on every machine."""
-        content = json.dumps(list(self.messages), sort_keys=True) if self.messages else self.text
+        """A hash of the content, 64 bits: the same on every machine. Of what JSON does not have, as times in Parquet
+        files, it is of their text."""
+        content = json.dumps(list(self.messages), sort_keys=True, default=str) if self.messages else self.text
         return int.from_bytes(hashlib.blake2b(_encoded(content), digest_size=KEY_BYTES).digest(), "big")
 
 

@@ -41,6 +41,8 @@ CHAT_TEMPLATE: Final = (
 )
 """ChatML, for tokenizers that bring no template of their own. What the assistant says is marked."""
 
+_LONE: Final = re.compile("[\ud800-\udfff]")
+
 _GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -77,6 +79,14 @@ class TextEncoder:
         """32 bytes over the vocabulary: equal where ids mean the same."""
         vocabulary = sorted(self.tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
         return hashlib.blake2b(json.dumps(vocabulary).encode(), digest_size=32).digest()
+
+    @cached_property
+    def rules_digest(self) -> bytes:
+        """32 bytes over all that makes tokens of a text: two tokenizers of one vocabulary may cut it otherwise, and end
+        a document with another id."""
+        rules = BYTES if self.is_bytes else self.tokenizer.backend_tokenizer.to_str()
+        said = (self.chat_template, sorted(self.tokenizer.special_tokens_map.items()), rules)
+        return hashlib.blake2b(json.dumps(said, default=str).encode(), digest_size=32).digest()
 
     @property
     def marks_assistant(self) -> bool:
@@ -124,12 +134,14 @@ class TextEncoder:
             return [_bytes_of(text).astype(np.uint32) + BYTE_OFFSET for text in texts]
         if not texts:
             return []
-        found = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        plain = [_encodable(text) for text in texts]
+        found = self.tokenizer(plain, add_special_tokens=False, return_attention_mask=False)["input_ids"]
         return [np.array(ids, np.uint32) for ids in found]
 
     def _chat(self, messages: Sequence[Message]) -> Encoded:
         text, spans = self._rendered(messages)
         size = len(_bytes_of(text))
+        text = text if self.is_bytes else _encodable(text)
         if self.is_bytes:
             ids = self._ids([text])[0]
             # Where each byte's character stands in the text.
@@ -197,6 +209,11 @@ def _template_in(path: Path) -> str:
         return path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"the chat template {path} cannot be read: {error}") from error
+
+
+def _encodable(text: str) -> str:
+    """With U+FFFD for each half of a surrogate pair, which JSON can hold and no tokenizer in Rust takes."""
+    return text if text.isascii() else _LONE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _bytes_of(text: str) -> npt.NDArray[np.uint8]:

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from p2ptrain.tasks.byte_lm.corpus import Source, cache_folder
 from p2ptrain.tasks.hf.sources import Example, files_of, read_examples
 from p2ptrain.tasks.hf.text_encoder import Encoded, TextEncoder
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the files; another one makes them anew."""
 
 AT_ONCE: Final = 1024
@@ -33,6 +34,9 @@ AT_ONCE: Final = 1024
 
 CACHED_STORES: Final = 8
 """Kept in the cache, the least recently made dropped first: one a data set that a person works with."""
+
+ABANDONED_S: Final = 24 * 3600.0
+"""After which what a process that was killed has begun is removed. Longer than tokenizing takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +65,18 @@ def open_store(data: str | Path | None, encoder: TextEncoder, *, block_chars: in
     files = files_of(data)
     folder = cache_folder() / f"tokens-{_key(files, encoder, block_chars)}"
     examples = read_examples(files, block_chars=block_chars)
-    try:
-        if not folder.is_dir():
-            _make(folder, examples, encoder)
-        return _read(folder)
-    except (OSError, ValueError) as error:
-        if isinstance(error, TaskError):
-            raise
-    return _in_memory(read_examples(files, block_chars=block_chars), encoder)
+    found = _whole(folder)
+    if found is not None:
+        return found
+    with suppress(OSError):
+        _make(folder, examples, encoder)
+        found = _whole(folder)
+    return found or _in_memory(read_examples(files, block_chars=block_chars), encoder)
 
 
 def _key(files: Sequence[Source], encoder: TextEncoder, block_chars: int) -> str:
     digest = hashlib.blake2b(digest_size=12)
-    digest.update(f"{FORMAT}\0{block_chars}\0{encoder.chat_template}\0".encode() + encoder.digest)
+    digest.update(f"{FORMAT}\0{block_chars}\0".encode() + encoder.digest + encoder.rules_digest)
     for source in files:
         digest.update(f"{source.path.absolute()}\0{source.size}\0{source.changed_ns}\0".encode(errors="replace"))
     if not files:
@@ -112,8 +115,10 @@ def _make(folder: Path, examples: Iterable[Example], encoder: TextEncoder) -> No
             (beside / "text_bytes").write_text(str(text_bytes))
         for file in beside.iterdir():
             _sync(file)  # or a power cut leaves a file of the right length that holds zeros
-        with suppress(OSError):  # another node was quicker
-            beside.rename(folder)
+        if _whole(folder) is None:  # else another node was quicker
+            _drop(folder)  # where it is damaged
+            with suppress(OSError):
+                beside.rename(folder)
         _drop_oldest(folder.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -122,6 +127,25 @@ def _make(folder: Path, examples: Iterable[Example], encoder: TextEncoder) -> No
 def _sync(file: Path) -> None:
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
+
+
+def _whole(folder: Path) -> TokenStore | None:
+    """Return what lies in the cache; None where nothing does, or its files do not fit each other."""
+    try:
+        found = _read(folder)
+    except (OSError, ValueError, EOFError):  # EOFError: of numpy, for an empty file
+        return None
+    count = len(found.starts) - 1
+    whole = count >= 0 and found.starts[-1] == len(found.tokens) == len(found.trained) and count == len(found.keys)
+    return found if whole else None
+
+
+def _drop(path: Path) -> None:
+    """Remove a folder, or the file that stands in its place."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _read(folder: Path) -> TokenStore:
@@ -149,5 +173,7 @@ def _in_memory(examples: Iterable[Example], encoder: TextEncoder) -> TokenStore:
 
 def _drop_oldest(folder: Path) -> None:
     made = sorted(folder.glob("tokens-*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in made[CACHED_STORES:]:
+    old = time.time() - ABANDONED_S
+    left = [path for path in folder.glob(".tokens-*") if path.stat().st_mtime < old]
+    for path in [*made[CACHED_STORES:], *left]:
         shutil.rmtree(path, ignore_errors=True)
