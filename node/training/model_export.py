@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from gossip.core.atomic_file import rename_durably
@@ -15,6 +15,7 @@ from node.system.errors import RunError, UsageError
 from node.training.evaluation import LoadedModel, mean_model
 from p2ptrain.tasks.base import Pretrained
 from p2ptrain.tasks.batches import pair_of
+from p2ptrain.tasks.hf.built_model import BuiltModel
 from p2ptrain.training.onnx_file import write_onnx
 
 TRACED_EXAMPLES: Final = 3
@@ -34,20 +35,22 @@ class Exported:
 
 def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Exported:
     """Write the models' mean as a folder of transformers', replacing one that is there. Raises UsageError for a task
-    whose models are no transformers' ones, TaskError or RunError."""
+    whose models are no transformers' ones, and where the base model is what would be replaced, TaskError or
+    RunError."""
     task, model = models[0].task, _model_of(models)
     if not isinstance(task, Pretrained):
         raise UsageError(
             f"the model of {task.name} is none of transformers', and has no config.json",
             "export it --to safetensors or --to onnx",
         )
+    _check_no_base(task, out)
     try:
         beside = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     except OSError as error:
         raise RunError(f"cannot write beside {out}: {error.strerror}", "give another --out") from error
     try:
         beside.chmod(0o755)
-        task.save(model, beside, merged=merged)
+        _save(task, model, beside, merged=merged)
         shutil.rmtree(out, ignore_errors=True)
         rename_durably(beside, out)
     except OSError as error:
@@ -78,6 +81,21 @@ def export_graph(models: list[LoadedModel], out: Path) -> Exported:
     finally:
         beside.unlink(missing_ok=True)
     return Exported(tensors=len(model.state_dict()), parameters=models[0].trainer.numel, difference=difference)
+
+
+def _check_no_base(task: Pretrained, out: Path) -> None:
+    """An adapter is worth nothing without its base model, which may be nowhere else."""
+    built = getattr(task, "built", None)
+    base = built.base.folder if isinstance(built, BuiltModel) else None
+    if base is not None and base.resolve().is_relative_to(out.resolve()):
+        raise UsageError(f"the run's base model lies in {out}, and would be removed", "give another --out")
+
+
+def _save(task: Pretrained, model: nn.Module, folder: Path, *, merged: bool) -> None:
+    try:
+        task.save(model, folder, merged=merged)
+    except SafetensorError as error:  # of a full disk, too
+        raise RunError(f"cannot write {folder}: {error}", "free some disk space, or give another --out") from error
 
 
 def _tensors_in(folder: Path) -> int:

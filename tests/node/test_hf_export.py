@@ -1,6 +1,7 @@
 """A swarm of a model of transformers, and what other programs open of it: `export --to hf` and `--to onnx`."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -287,3 +288,32 @@ def test_a_machine_with_less_memory_than_the_manifest_names_is_told_so(
     made = founded(tmp_path / "lab", raw)
     with pytest.raises(UsageError, match=r"needs 40\.0 TB of memory, and this machine has"):
         membership(tmp_path / "b" / "node", {"task": {"model": str(base)}}, read_invite(made.line))
+
+
+@pytest.mark.slow
+def test_the_base_model_is_never_replaced_by_what_is_trained_on_it(
+    runs: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs(lora=2)
+    base = Path(run.task["model"])
+    before = sorted((path.name, path.stat().st_size) for path in base.iterdir())
+    for out in (base, base / ".." / base.name):
+        wrong = mistake(capsys, "export", run.folder, "--to", "hf", "--out", out, "--force")
+        assert "the run's base model lies in" in wrong
+    assert sorted((path.name, path.stat().st_size) for path in base.iterdir()) == before
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_is_said_in_a_line_and_nothing_is_left(
+    runs: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit of the system on files' sizes fails as a full disk does: in safetensors' own code."""
+    run, before = runs(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))
+    try:
+        code, _, err = said(capsys, "export", run.folder, "--to", "hf", "--out", tmp_path / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code != 0
+    assert "free some disk space" in err
+    assert list(tmp_path.iterdir()) == []
