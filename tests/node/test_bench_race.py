@@ -379,6 +379,28 @@ def test_a_synchronous_run_that_would_take_too_long_is_computed_from_its_steps(
     assert {(line["link_mbit"], line["contestant"]) for line in lines if line["computed"] == "True"} == {("5", "ddp")}
 
 
+def test_who_diverges_loses_and_the_race_goes_on(spec: RaceSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Diverging(FakeContestant):
+        def start(self, crew: Crew, hosts: Any, spec: RaceSpec, folder: Path) -> None:
+            super().start(crew, hosts, spec, folder)
+            last = host_folder(folder, 0) / "last.npy"
+            np.save(last, np.full_like(np.load(last), np.nan))
+
+    monkeypatch.setattr(race, "Hosts", FakeHosts)
+    monkeypatch.setattr(race, "check_possible", lambda: None)
+    contestants: Sequence[Any] = [
+        Diverging("ddp", synchronous=True, slow_s=1.0),
+        FakeContestant("ours", synchronous=False, slow_s=1.0),
+    ]
+    made = race.Race(contestants=contestants, links=[5], to=[1e-9], spec=spec, limit_s=150, out=tmp_path / "out")
+    lost, ended = [dict(row) for row in made.run()]
+    assert lost["final_loss"] is None
+    assert lost["to"][0]["seconds"] is None
+    assert [point["step"] for point in lost["curve"]] == [0]
+    assert ended["final_loss"] > 0
+    assert len(json.loads((tmp_path / "out" / "race.json").read_text())) == 2
+
+
 @pytest.mark.slow
 def test_a_race_is_drawn(raced: tuple[race.Race, list[dict[str, Any]]], tmp_path: Path):
     pytest.importorskip("matplotlib")

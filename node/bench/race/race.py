@@ -12,6 +12,7 @@ such times are marked.
 
 import csv
 import json
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -191,6 +192,8 @@ class Race:
     ) -> Row:
         step_s, steps = step_seconds(run.marks), max(mark.step for mark in run.marks)
         computed = contestant.synchronous and not run.complete and fastest is not curve and step_s is not None
+        final_loss = curve[-1].loss if math.isfinite(curve[-1].loss) else None
+        curve, fastest = _finite(curve), _finite(fastest)
         shown = stretched(fastest, step_s) if computed and step_s is not None else curve
         return {
             "contestant": contestant.name,
@@ -206,7 +209,7 @@ class Race:
             "step_s": None if step_s is None else round(step_s, 4),
             "sent_kb_a_step": round(run.sent_bytes / 1e3 / max(1, steps), 1),
             "to": [{"loss": loss, "seconds": _time_to(curve, fastest, loss, step_s, computed)} for loss in self.to],
-            "final_loss": curve[-1].loss,
+            "final_loss": final_loss,
             "curve": [asdict(point) for point in shown],
         }
 
@@ -222,6 +225,11 @@ def write(out: Path, rows: Sequence[Row]) -> None:
             for point in _points(row):
                 head = [row["link_mbit"], row["contestant"], row["computed"]]
                 table.writerow([*head, round(point.seconds, 3), point.step, point.loss])
+
+
+def _finite(curve: Sequence[Point]) -> list[Point]:
+    """Without models that diverged: they have come to no loss, and JSON has no word for theirs."""
+    return [point for point in curve if math.isfinite(point.loss)]
 
 
 def _beginning(folder: Path) -> float | None:
