@@ -1,6 +1,7 @@
 """The model that a private swarm begins from: its manifest names the digest of the weights and the least memory, and a
 newcomer's own copy and machine are checked against both before anything else is done."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,8 @@ from node.system.errors import UsageError
 DIGEST: Final = "digest"
 MEMORY: Final = "memory_bytes"
 
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+
 
 def task_in(raw: Raw) -> object:
     """Return the name of the task; None where there is none."""
@@ -26,12 +29,14 @@ def check_base(settings: Settings, raw: Raw) -> None:
     """Check this machine's memory and its copy of the base model against what the manifest says. UsageError."""
     section = agreed_settings.base_in(settings)
     wanted, memory = section.get(DIGEST), section.get(MEMORY)
-    if not isinstance(wanted, str) or raw.get("node", {}).get("role") == "bootstrap":
+    if not section or _own(raw, "node", "role") == "bootstrap":
         return
+    if not (isinstance(wanted, str) and _HEX.fullmatch(wanted)):  # it is printed below, and an admin wrote it
+        raise UsageError("the swarm's manifest names its base model by something that is no digest", "do not join")
     if type(memory) is int and memory > psutil.virtual_memory().total:
         need, have = text.size(memory), text.size(psutil.virtual_memory().total)
         raise UsageError(f"a member of this swarm needs {need} of memory, and this machine has {have}", "")
-    model = raw.get("task", {}).get("model")
+    model = _own(raw, "task", "model")
     if not isinstance(model, str):
         message = f"this swarm trains on a base model with the digest {wanted[:16]}..., which each member brings"
         raise UsageError(message, "say where it is: --model FOLDER")
@@ -41,6 +46,12 @@ def check_base(settings: Settings, raw: Raw) -> None:
     if folder is None or digest_of_base(folder) != wanted:
         hint = f"the swarm's has the digest {wanted[:16]}...: take it from where its founder did"
         raise UsageError(f"the model in {model} is not the swarm's base model", hint)
+
+
+def _own(raw: Raw, section: str, key: str) -> object:
+    """A setting; None also where the section is a mistake, which the configuration names later."""
+    keys = raw.get(section)
+    return keys.get(key) if isinstance(keys, dict) else None
 
 
 def digest_of_base(folder: Path) -> str:

@@ -17,6 +17,7 @@ from swarm_harness import founded, joined, mistake, said
 from node.config.schema import from_raw, load
 from node.roles.assembly import run_info
 from node.swarm.accept_invite import membership, read_invite
+from node.swarm.base_model import check_base
 from node.system.errors import UsageError
 from node.training.evaluation import adapter_gap, load_models, mean_model
 from p2ptrain import tasks
@@ -317,3 +318,16 @@ def test_a_disk_that_is_full_is_said_in_a_line_and_nothing_is_left(
     assert code != 0
     assert "free some disk space" in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("digest", ["\x1b[2J" + "a" * 60, "A" * 64, "", 5, True])
+def test_a_manifest_that_names_no_digest_is_not_joined_nor_printed(digest: Any) -> None:
+    with pytest.raises(UsageError, match="no digest") as told:
+        check_base({"base": {"digest": digest, "memory_bytes": 1}}, {"task": {"model": "here"}})
+    assert str(told.value).isprintable()
+
+
+@pytest.mark.parametrize("raw", [{"task": "x"}, {"node": 3}])
+def test_a_section_that_is_none_is_left_to_the_configuration(raw: Any) -> None:
+    with pytest.raises(UsageError, match="say where it is"):
+        check_base({"base": {"digest": "a" * 64, "memory_bytes": -5}}, raw)
