@@ -108,6 +108,8 @@ class Estimates:
         """Keep the initial model in this file, for those that begin later, and not in memory. Raises OSError."""
         if self._genesis_d is not None:
             file.append(view_of(self._genesis_d))
+            for peer in [peer for peer, model_d in self.models.items() if model_d is self._genesis_d]:
+                self.models[peer] = self._genesis_d.clone()  # no longer known to be shared
             self._file, self._genesis_d = file, None
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:

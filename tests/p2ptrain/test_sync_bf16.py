@@ -1,11 +1,14 @@
 """Estimates in bf16: authors and followers round alike, and what rounding loses goes into the next update."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
 
+from p2ptrain import compress
 from p2ptrain.compress import PayloadError
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SYNC_STRATEGIES, SyncConfig, SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import InPlace
 from p2ptrain.sync.vectors import check_bytes, from_bytes, rounded, set_values, to_bytes, values_of
@@ -147,3 +150,14 @@ def test_a_newcomer_s_start_comes_from_a_file_as_from_memory(tmp_path: object) -
         assert node.estimate("after") == node.estimate("before")
         assert node.estimate("after") == to_bytes(rounded(vector(0), SyncConfig(estimates=estimates).estimate_dtype))
     assert not list(tmp_path.iterdir()), "the file has no name"
+
+
+def test_neighbours_at_the_initial_model_part_also_when_it_went_to_a_file(tmp_path: Path) -> None:
+    one = build(SyncConfig(), vector(0), "one")
+    assert isinstance(one, InPlace)
+    one.track("other", None)
+    one.track("third", None)
+    one.keep_genesis_in(NamelessFile(tmp_path))
+    one.apply("other", "none", compress.get("none").encode(vector(1)))
+    assert one.estimate("third") == to_bytes(vector(0))
+    assert one.estimate("other") == to_bytes(vector(0) + vector(1))
