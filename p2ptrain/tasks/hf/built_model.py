@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import torch
 from torch import nn
@@ -15,6 +15,14 @@ FOUR_BITS: Final = 4.5
 """Of a parameter held in 4 bits: NF4 has a scale of 32 bits for each 64 (2305.14314)."""
 
 ADAPTED_ONLY: Final = "is for a frozen base model: give lora=RANK as well"
+
+LoraRank = Annotated[int | None, "Rank of LoRA adapters; none: the whole model is trained."]
+LoraAlpha = Annotated[float | None, "The adapters' product is added alpha / rank times; none: 2 rank."]
+LoraTargets = Annotated[str | None, "Names of adapted layers, comma-separated; none: all matrices."]
+FreezeA = Annotated[bool, "Whether only B of the adapters is trained (FFA-LoRA)."]
+BaseDtype = Annotated[str, "Of a frozen base model: fp32 or bf16."]
+FourBit = Annotated[bool, "Whether the frozen base model is held in 4 bits (bitsandbytes)."]
+"""Options of both tasks, with what they say of themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from p2ptrain.tasks.base import Batch, Shard, TaskError
 from p2ptrain.tasks.hf.base_model import BaseModel, open_base
-from p2ptrain.tasks.hf.built_model import built_model
+from p2ptrain.tasks.hf.built_model import BaseDtype, FourBit, FreezeA, LoraAlpha, LoraRank, LoraTargets, built_model
 from p2ptrain.tasks.hf.dealing import Part
 from p2ptrain.tasks.hf.extras import require
 from p2ptrain.tasks.hf.saving import merged_model, save_pretrained
@@ -63,12 +63,12 @@ class HFLanguageModel:
         chat_template: Annotated[
             str | None, "A file with the template of conversations; none: the tokenizer's."
         ] = None,
-        lora: Annotated[int | None, "Rank of LoRA adapters; none: the whole model is trained."] = None,
-        lora_alpha: Annotated[float | None, "The adapters' product is added alpha / rank times; none: 2 rank."] = None,
-        lora_targets: Annotated[str | None, "Names of adapted layers, comma-separated; none: all matrices."] = None,
-        freeze_a: Annotated[bool, "Whether only B of the adapters is trained (FFA-LoRA)."] = False,
-        dtype: Annotated[str, "Of a frozen base model: fp32 or bf16."] = "fp32",
-        load_in_4bit: Annotated[bool, "Whether the frozen base model is held in 4 bits (bitsandbytes)."] = False,
+        lora: LoraRank = None,
+        lora_alpha: LoraAlpha = None,
+        lora_targets: LoraTargets = None,
+        freeze_a: FreezeA = False,
+        dtype: BaseDtype = "fp32",
+        load_in_4bit: FourBit = False,
     ) -> None:
         folder = None if model is None else Path(model).expanduser()
         self.encoder = open_encoder(
