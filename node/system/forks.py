@@ -21,7 +21,7 @@ class ForkGuard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
-        self._before = set(_open_descriptors())
+        self._before = _open_descriptors()
         _GUARDS.append(self)
 
     def end(self) -> None:
@@ -33,8 +33,9 @@ class ForkGuard:
         """In a child: let go of everything. The descriptors' numbers stay taken, for objects in the child's memory may
         still close them."""
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for descriptor in _open_descriptors():
-            if descriptor not in self._before and self._is_ours(descriptor):
+        for descriptor, file in _open_descriptors().items():
+            # A number that was taken before may have been closed since, and be a socket's of ours now.
+            if self._before.get(descriptor) != file and self._is_ours(descriptor):
                 with suppress(OSError):
                     os.dup2(null, descriptor, inheritable=False)
         os.close(null)
@@ -57,20 +58,18 @@ def _release_all() -> None:
     _GUARDS.clear()
 
 
-def _open_descriptors() -> list[int]:
+def _open_descriptors() -> dict[int, tuple[int, int]]:
+    """The open descriptors, with device and inode of what each is open on."""
     try:
-        found = sorted(int(each.name) for each in _DESCRIPTORS.iterdir())
+        listed = sorted(int(each.name) for each in _DESCRIPTORS.iterdir())
     except OSError:
-        return []
-    return [each for each in found if _is_open(each)]  # not the one that the listing itself had
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
+        return {}
+    found = {}
+    for descriptor in listed:
+        with suppress(OSError):  # the one that the listing itself had
+            about = os.fstat(descriptor)
+            found[descriptor] = about.st_dev, about.st_ino
+    return found
 
 
 def _is_tcp(descriptor: int) -> bool:
