@@ -143,8 +143,14 @@ class JoinedNode:
     def step(self) -> None:
         """Count a step that was taken. Raises P2PTrainError where the node has failed; after the run's last round, do
         nothing."""
-        if self._thread is None or self.executor.advance() or self._ending:
+        if self._thread is None or self._ending:
             return
+        try:
+            if self.executor.advance():
+                return
+        except BaseException:  # Ctrl-C, while a correction was added or the parameters were copied
+            self.stop(cut_short=True)
+            raise
         self._ending = True
         self._join()
         self._check()
@@ -162,8 +168,13 @@ class JoinedNode:
             return
         if not self._ending:
             self._ending = True
-            self._ask_to_end(cut_short)
-            self.executor.serve()
+            try:
+                self._ask_to_end(cut_short)
+                self.executor.serve()
+                self._join()
+            except BaseException:  # Ctrl-C, while the last round was waited for. With another one, not even saved
+                self._end_at_once()
+                raise
         self._join()
         if not cut_short:
             self._check()
@@ -269,6 +280,15 @@ class JoinedNode:
             pass
         if self.model is not None:
             self.model.ended = True
+
+    def _end_at_once(self) -> None:
+        """Have the node save the model and end, after an interruption on the way to its end."""
+        self._tell(self._set_stop)
+        if self.model is not None:
+            self.model.ended = True
+        self.executor.forsake()
+        self.executor.serve()
+        self._join()
 
     def _tell(self, function: Callable[[], None]) -> None:
         """Call `function` on the node's loop, as soon as there is one."""

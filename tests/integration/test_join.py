@@ -3,6 +3,8 @@
 import copy
 import json
 import multiprocessing
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -11,13 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+import trio
 from torch import nn
 
 import p2ptrain
 from node.config.schema import load
+from node.roles import joined as joined_module
 from node.system.errors import RunError, UsageError
 from p2ptrain import tasks
 from p2ptrain.integrations.swarm import Swarm
+from p2ptrain.training.user_model import UserModel
 
 pytestmark = [pytest.mark.paired, pytest.mark.slow]
 
@@ -175,6 +180,52 @@ def test_an_exception_in_the_loop_saves_the_model_and_is_the_loops_own(tmp_path:
         cut()
     kept = p2ptrain.load(tmp_path)
     assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+
+
+def interrupting(at: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """`real`, with Ctrl-C in its `at`-th call."""
+    calls = 0
+
+    def interrupted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            signal.raise_signal(signal.SIGINT)
+        return real(*args)
+
+    return interrupted
+
+
+def test_ctrl_c_while_a_round_is_copied_is_the_loops_own_and_saves_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    monkeypatch.setattr(UserModel, "vector", interrupting(3, UserModel.vector))  # once in genesis, once a round
+    with joined(model, optimizer, tmp_path) as swarm:
+        with pytest.raises(KeyboardInterrupt):
+            train(model, optimizer, range(9))
+        kept = p2ptrain.load(tmp_path)
+        assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+        train(model, optimizer, range(9, 20))  # a loop that goes on all the same does so alone
+    assert told(swarm, "interrupted")
+
+
+def test_ctrl_c_at_the_end_saves_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(node: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.sleep_forever()
+
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    monkeypatch.setattr(joined_module, "_closed", never)  # a last round that others keep waiting
+    swarm = joined(model, optimizer, tmp_path).__enter__()
+    train(model, optimizer, range(6))
+    with pytest.raises(KeyboardInterrupt):
+        swarm.leave()
+    kept = p2ptrain.load(tmp_path)
+    assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
+    assert "p2ptrain" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("kind", ["accumulated", "scaled", "foreach", "fused"])

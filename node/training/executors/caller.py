@@ -6,11 +6,13 @@ calls `advance`. Codecs, aggregations and evaluations run in a worker thread, as
 
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import trio
 
+from node.system.errors import RunError
 from node.training.executors.thread import ThreadExecutor
 
 T = TypeVar("T")
@@ -35,6 +37,8 @@ class CallerExecutor(ThreadExecutor):
         """Held while a part of the work runs."""
         self._work: _Work | None = None
         self._closed = False
+        self._interrupted: _Work | None = None
+        """Work whose caller was interrupted in the midst of it. It cannot go on, and the loop does not know yet."""
 
     async def drive(self, work: Generator[None, None, T]) -> T:
         """Have the caller run `work` to its end, and return what it returns. A cancellation takes effect between two
@@ -59,7 +63,10 @@ class CallerExecutor(ThreadExecutor):
         return result  # type: ignore[no-any-return]  # what the generator returns, by way of another thread
 
     def begin(self) -> bool:
-        """Wait for work and run it up to its first step. Return False where there is no more."""
+        """Wait for work and run it up to its first step. Return False where there is no more.
+
+        What interrupts the calling thread, such as Ctrl-C, is raised here and in the two below: the loop is told
+        nothing, and is to be stopped."""
         return self._next() and self._run_until_step()
 
     def advance(self) -> bool:
@@ -71,6 +78,14 @@ class CallerExecutor(ThreadExecutor):
         """Run all work until `close`: the caller takes no more steps, and work that waits for one finds that out."""
         while self._next():
             self._run_part()
+
+    def forsake(self) -> None:
+        """Fail the work in whose midst the caller was interrupted, if any: where it was not cancelled, somebody still
+        waits for it."""
+        work, self._interrupted = self._interrupted, None
+        if work is not None:
+            with suppress(trio.RunFinishedError):
+                work.ended(None, RunError("it was interrupted", "start it again with the same run folder"))
 
     def close(self) -> None:
         """Let go of the caller: there is no more work. Any thread may call it."""
@@ -96,10 +111,13 @@ class CallerExecutor(ThreadExecutor):
                 self._work = None
                 work.ended(end.value, None)
                 return False
-            except BaseException as error:  # the node's to handle: it ends with it
+            except Exception as error:  # the node's to handle: it ends with it
                 self._work = None
                 work.ended(None, error)
                 return False
+            except BaseException:  # Ctrl-C: the caller's own
+                self._work, self._interrupted = None, work
+                raise
             return True
 
     def _next(self) -> bool:
