@@ -13,6 +13,7 @@ which counts the step, adds what corrections there are, and at a round's end cop
 No lock is needed around the user's own code, and nothing of the user's is touched from another thread.
 """
 
+import os
 import sys
 import threading
 import traceback
@@ -80,6 +81,9 @@ class LoopLearner(Learner, Protocol):
     ended: bool
     """Whether that loop takes no more steps."""
 
+    global_step: int
+    """The next step's number."""
+
     def doubts(self) -> list[str]:
         """Return what the user should know of it, a line each."""
 
@@ -110,6 +114,8 @@ class JoinedNode:
     _stop: trio.Event | None = None
     _error: P2PTrainError | None = None
     _ending: bool = False
+    _pid: int = 0
+    """Of the process that has started it."""
 
     def start(self) -> None:
         """Start the node, and return once training may begin: where neighbours are awaited, when they are there.
@@ -123,6 +129,7 @@ class JoinedNode:
         log.redact.learn(self.settings.passphrase, *self.settings.secrets)
         if not self.settings.quiet:
             log.add_sink(_Spoken(LineSink(LastingConsole(file=sys.stderr))))
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, args=(log,), name="p2ptrain", daemon=True)
         self._thread.start()
         try:
@@ -140,10 +147,24 @@ class JoinedNode:
         """Whether a step was counted in this process."""
         return self.node is not None and (self.node.inner.phase_steps > 0 or self.node.state.closed_round is not None)
 
+    @property
+    def _is_here(self) -> bool:
+        """Whether it was started, and in this process: a forked child has a copy, but neither thread nor sockets."""
+        return self._thread is not None and self._pid == os.getpid()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the node runs: not after the run's last round."""
+        return self._thread is not None and self._thread.is_alive()
+
     def step(self) -> None:
-        """Count a step that was taken. Raises P2PTrainError where the node has failed; after the run's last round, do
-        nothing."""
-        if self._thread is None or self._ending:
+        """Count a step that was taken. Raises P2PTrainError where the node has failed; after the run's last round, only
+        count."""
+        if not self._is_here:
+            return
+        if self._ending:  # the loop goes on alone
+            if self.model is not None:
+                self.model.global_step += 1
             return
         try:
             if self.executor.advance():
@@ -164,7 +185,7 @@ class JoinedNode:
     def stop(self, *, cut_short: bool) -> None:
         """End the node: the steps since the last round are one more, unless `cut_short`; the model is saved, and the
         neighbours are told. Raises P2PTrainError where it had failed."""
-        if self._thread is None:
+        if not self._is_here:
             return
         if not self._ending:
             self._ending = True
@@ -180,19 +201,28 @@ class JoinedNode:
             self._check()
 
     def ask(self, function: Callable[[Node], T]) -> T:
-        """Return what `function` makes of the node, on its own loop. Raises RunError where it does not run."""
-        node, token = self._running()
-        return trio.from_thread.run_sync(function, node, trio_token=token)
+        """Return what `function` makes of the node, on its own loop; once that has ended, of the node as it was then.
+        Raises RunError where there is none."""
+        if self.goes_on:
+            node, token = self._running()
+            with suppress(trio.RunFinishedError):  # just now
+                return trio.from_thread.run_sync(function, node, trio_token=token)
+        if self.node is None:
+            raise RunError("the swarm was left", "ask inside the with block")
+        return function(self.node)
 
     def snapshot(self) -> Checkpoint:
         """Return the state with which another process can go on: all but the parameters and the optimizer, which are
         the caller's. Call it between two steps, or once the node has ended."""
         assert self.model is not None
         assert self.node is not None
-        if self._thread is not None and not self._thread.is_alive():
-            return _state_of(self.node, self.model.counters())
-        node, token = self._running()
-        return trio.from_thread.run(_snapshot, node, self.model.counters(), trio_token=token)
+        if self.goes_on:
+            node, token = self._running()
+            try:
+                return trio.from_thread.run(_snapshot, node, self.model.counters(), trio_token=token)
+            except (trio.RunFinishedError, trio.Cancelled):  # the run has ended just now
+                self._join()
+        return _state_of(self.node, self.model.counters())
 
     def learner(self, config: Config, peer_id: str) -> UserLearner:
         """Return the user's model (UserLoop)."""

@@ -121,7 +121,7 @@ class Swarm:
 
     @property
     def round(self) -> int:
-        """The round being trained, from 0."""
+        """The round being trained, from 0; once the run is over, how many there were."""
         return self._running().ask(lambda node: node.state.round)
 
     @property
@@ -131,8 +131,11 @@ class Swarm:
 
     @property
     def peers(self) -> list[str]:
-        """The peer ids of the neighbours there are now."""
-        return self._running().ask(lambda node: sorted(map(str, node.service.neighbours())))
+        """The peer ids of the neighbours there are now; none once the run is over."""
+        joined = self._running()
+        if not joined.goes_on:
+            return []
+        return joined.ask(lambda node: sorted(map(str, node.service.neighbours())))
 
     @property
     def peer_id(self) -> str:

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +318,13 @@ def test_a_run_with_an_end_lets_the_loop_go_on_alone(tmp_path: Path) -> None:
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with joined(model, optimizer, tmp_path, rounds=2) as swarm:
-        train(model, optimizer, range(30))
+        for step in range(30):
+            train(model, optimizer, range(step, step + 1))
+            assert 0 <= swarm.round <= 2, "no question ends a loop that goes on"
+        assert swarm.global_step == 30
+        assert swarm.peers == []
+        assert swarm.peer_id in swarm.addresses[0]
+        assert swarm.state_dict()["round"] == 2
     assert json.loads((swarm.run_dir / "summary.json").read_text())["rounds"] == 2
     with pytest.raises(RunError, match="all its rounds are done"), joined(model, optimizer, tmp_path, rounds=2):
         pass
@@ -347,3 +354,19 @@ def test_forked_workers_hold_neither_sockets_nor_the_folder(tmp_path: Path) -> N
         assert swarm.addresses, "it listens"
         assert children() == []
         assert swarm.round == 0, "and goes on"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_that_ends_does_not_wait_for_its_parents_swarm(tmp_path: Path) -> None:
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with joined(model, optimizer, tmp_path) as swarm:
+        train(model, optimizer, range(6))
+        child = os.fork()
+        if child == 0:  # as `sys.exit` in the block does
+            with suppress(BaseException):
+                train(model, optimizer, range(6))
+                swarm.leave(cut_short=True)
+            os._exit(0)
+        until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
+        assert swarm.global_step == 6
