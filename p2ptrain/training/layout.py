@@ -6,7 +6,7 @@ has the trained parameters, other names of the same ones (tied), and what is not
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -125,11 +125,15 @@ class StateLayout:
         return layout
 
 
-def layout_of(model: nn.Module) -> StateLayout | None:
+Named = Sequence[tuple[str, nn.Parameter]]
+"""Names and parameters that are trained."""
+
+
+def layout_of(model: nn.Module, trained: Named | None = None) -> StateLayout | None:
     """Return the layout of `model`'s state; None where names are not enough: a hook or an extra state makes something
-    of its own out of the parameters, or a tensor is of a kind that no file holds. TaskError when nothing can be
-    trained."""
-    named = trainable(model)
+    of its own out of the parameters, or a tensor is of a kind that no file holds. `trained`: where these are not
+    those that need gradients now. TaskError when nothing can be trained."""
+    named = trainable(model) if trained is None else trained
     names = {id(parameter): name for name, parameter in named}
     own = {id(tensor) for tensor in chain(model.parameters(), model.buffers())}
     state = model.state_dict(keep_vars=True)
@@ -149,22 +153,23 @@ def layout_of(model: nn.Module) -> StateLayout | None:
     return StateLayout(parameters=parameters, tied=tied, untrained=tuple(untrained))
 
 
-def untrained_of(model: nn.Module) -> dict[str, torch.Tensor]:
+def untrained_of(model: nn.Module, trained: Named | None = None) -> dict[str, torch.Tensor]:
     """Copies on the CPU of the state's buffers and frozen parameters, by name. None of them where names are not enough
     (`layout_of`), or where they are too large to be kept in every checkpoint (MAX_UNTRAINED_BYTES)."""
-    layout, state = layout_of(model), model.state_dict()
+    named = trainable(model) if trained is None else trained
+    layout, state = layout_of(model, named), model.state_dict()
     if layout is None:
         return {}
     values = {entry.name: state[entry.name] for entry in layout.untrained}
-    trained_bytes = sum(parameter.numel() * parameter.element_size() for _, parameter in trainable(model))
+    trained_bytes = sum(parameter.numel() * parameter.element_size() for _, parameter in named)
     if sum(value.nbytes for value in values.values()) > max(MAX_UNTRAINED_BYTES, trained_bytes):
         return {}
     return {name: value.to("cpu", copy=True) for name, value in values.items()}
 
 
-def take_up_untrained(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+def take_up_untrained(model: nn.Module, values: Mapping[str, torch.Tensor], trained: Named | None = None) -> None:
     """Set buffers and frozen parameters to `values`. One that `model` does not have like that stays as it was built."""
-    layout, state = layout_of(model), model.state_dict()
+    layout, state = layout_of(model, trained), model.state_dict()
     for entry in () if layout is None else layout.untrained:
         value = values.get(entry.name)
         if value is not None and value.shape == entry.shape and value.dtype == DTYPES[entry.dtype]:

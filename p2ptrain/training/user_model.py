@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.metrics import Measures
-from p2ptrain.training.flat import fingerprint
+from p2ptrain.training.flat import fingerprint, trainable
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.train_config import TrainConfig
@@ -58,6 +58,8 @@ class UserModel:
         self.ended = False
         """Whether the user's loop takes no more steps. Set by the thread that trains."""
         self._values = ParameterVector(self.model)
+        self._trained = trainable(self.model)
+        """What is averaged: what needed gradients at the join, whatever the user freezes or thaws since."""
         self.fingerprint = fingerprint(self.model)
         self._evaluate = evaluate
         self._evaluating = threading.Lock()
@@ -142,6 +144,9 @@ class UserModel:
         """Return a copy of the bare model in eval mode, with the parameters `x_d` (d,) or the live ones."""
         model = copy.deepcopy(self.model).eval()
         if x_d is not None:
+            trained = {name for name, _ in self._trained}
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name in trained)
             ParameterVector(model).load_(x_d)
         return model
 
@@ -155,7 +160,7 @@ class UserModel:
 
     def layout(self) -> StateLayout | None:
         """Return names, shapes and types of the bare model's `state_dict`; None where they are not enough."""
-        return layout_of(self.model)
+        return layout_of(self.model, self._trained)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return parameters, optimizer state, buffers and counters, as copies on the CPU."""
@@ -167,7 +172,7 @@ class UserModel:
         return self._state(lambda tensor: tensor.to("cpu").contiguous())
 
     def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
-        untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model).items()}
+        untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model, self._trained).items()}
         return {"parameters": self.vector(), **self._optimizer_state(take), **untrained, "counters": self.counters()}
 
     def counters(self) -> torch.Tensor:
@@ -193,7 +198,7 @@ class UserModel:
             for name, value in state.items()
             if name.startswith(UNTRAINED_PREFIX)
         }
-        take_up_untrained(self.model, untrained)
+        take_up_untrained(self.model, untrained, self._trained)
         self.global_step, self.tokens, self.skipped_steps = (int(count) for count in counters)
 
     def _optimizer_state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -218,7 +223,8 @@ class UserModel:
             index = int(number) if number.isdecimal() else len(parameters)
             if index >= len(parameters) or (value.ndim and value.numel() > parameters[index].numel()):
                 raise ValueError(f"its optimizer state {key} fits no parameter of this optimizer")
-            state.setdefault(index, {})[name] = float(value) if value.dtype is torch.float64 else value
+            is_number = value.ndim == 0 and value.dtype is torch.float64 and parameters[index].ndim
+            state.setdefault(index, {})[name] = float(value) if is_number else value
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
 
 

@@ -26,7 +26,7 @@ def learner(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
 def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
     for step in range(steps):
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(step))
-        model(x).square().mean().backward()
+        model(x.to(next(model.parameters()))).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -117,8 +117,9 @@ def test_a_sharded_model_is_refused_in_one_line(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
-def test_a_state_brings_back_model_optimizer_and_counters_bit_for_bit() -> None:
-    model = small()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_state_brings_back_model_optimizer_and_counters(dtype: torch.dtype) -> None:
+    model = small(dtype=dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     ours = learner(model, optimizer)
     stepped(model, optimizer, 3)
@@ -127,13 +128,14 @@ def test_a_state_brings_back_model_optimizer_and_counters_bit_for_bit() -> None:
     stepped(model, optimizer, 2)
     expected_d = ours.vector()
 
-    other = small(seed=9)
+    other = small(seed=9, dtype=dtype)
     theirs = learner(other, torch.optim.AdamW(other.parameters(), lr=1e-2))
     theirs.load_state_dict(state)
     assert theirs.global_step == 3
     assert theirs.optimizer is not None
     stepped(other, theirs.optimizer, 2)
-    assert torch.equal(theirs.vector(), expected_d)
+    # The vector is fp32, and a checkpoint's parameters with it.
+    torch.testing.assert_close(theirs.vector(), expected_d, rtol=0, atol=0 if dtype is torch.float32 else 1e-7)
 
 
 def test_a_state_of_another_model_changes_nothing() -> None:
@@ -171,6 +173,20 @@ def test_evaluations_see_a_copy() -> None:
     assert not seen[0].training
     assert model.training
     assert ours.evaluate() == pytest.approx(sum(each.sum().item() for each in model.parameters()))
+
+
+def test_layers_frozen_after_the_join_stay_in_vector_layout_and_evaluation() -> None:
+    model = small()
+    ours = UserModel(model, None, TrainConfig(), Shard(), data_seed=0, evaluate=lambda given: float(given[0].bias[0]))  # type: ignore[index]
+    model.requires_grad_(False)
+    model[2].requires_grad_()
+    assert ours.evaluate(torch.full((ours.numel,), 7.0)) == 7
+    layout = ours.layout()
+    assert layout is not None
+    assert layout.numel == ours.numel == ours.vector().numel()
+    assert not layout.untrained
+    ours.load_state_dict(ours.state_dict())
+    assert not model[0].weight.requires_grad, "and stay frozen"
 
 
 def test_doubts_are_told() -> None:
