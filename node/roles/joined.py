@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar
 
+import numpy as np
 import torch
 import trio
 
@@ -43,7 +44,7 @@ from node.training.joining import LOOK_AGAIN_S
 from node.training.node import Node
 from node.training.round_report import checkpoint_of
 from p2ptrain.training.base import Learner
-from p2ptrain.training.flat import vector_bytes
+from p2ptrain.training.flat import all_finite, vector_bytes
 
 GENESIS: Final = "genesis.f32"
 """The model with which the run began, in the node's folder: fp32 little-endian. Newcomers are tracked from it, and it
@@ -281,8 +282,8 @@ class JoinedNode:
     def _genesis(self, model: LoopLearner) -> torch.Tensor:
         """The model with which the run began: the folder's, or the user's as it is now, which is then kept."""
         file = self.settings.node_dir / GENESIS
-        if file.is_file():
-            kept_d = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.float32)
+        if file.is_file() and not self._begins_anew():
+            kept_d = _genesis_in(file)
             if kept_d.shape != (model.numel,):
                 raise RunError(
                     f"the run in {self.settings.node_dir} is of a model of {kept_d.numel()} parameters, "
@@ -298,6 +299,11 @@ class JoinedNode:
         genesis_d = model.vector()
         write_atomic(file, vector_bytes(genesis_d))
         return genesis_d
+
+    def _begins_anew(self) -> bool:
+        """Whether nothing was trained from the model that the folder's run began with. It may be one that the others
+        have refused, and the user's is another now."""
+        return self.go_on == "newest" and not any((self.settings.node_dir / folders.CHECKPOINTS).glob("*"))
 
     def _ask_to_end(self, cut_short: bool) -> None:
         """Have the node end: at once, or after one more round of the steps since the last."""
@@ -351,6 +357,15 @@ class JoinedNode:
     def _join(self) -> None:
         if self._thread is not None:
             self._thread.join()
+
+
+def _genesis_in(file: Path) -> torch.Tensor:
+    """Read a kept model. Raises RunError where it is damaged, OSError where it cannot be read."""
+    data = bytearray(file.read_bytes())
+    kept_d = torch.from_numpy(np.frombuffer(data, dtype="<f4").astype(np.float32)) if not len(data) % 4 else None
+    if kept_d is None or not all_finite(kept_d):
+        raise RunError(f"{file} is damaged", "put a copy of it back, or give another run_dir")
+    return kept_d
 
 
 async def _closed(node: Node) -> None:

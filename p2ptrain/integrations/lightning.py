@@ -43,7 +43,7 @@ class SwarmCallback(Callback):  # type: ignore[misc]  # lightning is not read by
                 f"{swarm.run_dir} has the end of a run, and this training begins anew",
                 "resume it with fit(ckpt_path=...), or give another run_dir",
             )
-        else:
+        elif trainer.global_step:
             swarm.begin_anew()
         self.swarm = swarm.__enter__()
 

@@ -53,7 +53,7 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
                 f"{swarm.run_dir} has the end of a run, and this training begins anew",
                 "resume it with train(resume_from_checkpoint=True), or give another run_dir",
             )
-        else:  # a Trainer's checkpoint that was cut short, or made without the swarm: its model alone
+        elif state.global_step:  # a Trainer's checkpoint that was cut short, or made without the swarm: its model alone
             swarm.begin_anew()
         self.swarm = swarm.__enter__()
 

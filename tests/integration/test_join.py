@@ -4,6 +4,7 @@ import copy
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -354,6 +355,32 @@ def test_forked_workers_hold_neither_sockets_nor_the_folder(tmp_path: Path) -> N
         assert swarm.addresses, "it listens"
         assert children() == []
         assert swarm.round == 0, "and goes on"
+
+
+def test_the_initial_model_is_the_next_starts_own_until_something_was_trained(tmp_path: Path) -> None:
+    def genesis_of(model: nn.Module) -> str:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with joined(model, optimizer, tmp_path) as swarm:
+            train(model, optimizer, range(2))
+        genesis: str = told(swarm, "started")[-1]["genesis"]
+        return genesis
+
+    wrong = genesis_of(model_of(seed=3))
+    assert genesis_of(model_of()) == wrong, "the folder goes on with what it was begun with"
+    shutil.rmtree(tmp_path / "node" / "checkpoint")  # as where the others have refused it before the first step
+    assert genesis_of(model_of()) != wrong
+
+
+@pytest.mark.parametrize("how", ["cut", "nan"])
+def test_a_damaged_initial_model_is_named(tmp_path: Path, how: str) -> None:
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with joined(model, optimizer, tmp_path) as swarm:
+        train(model, optimizer, range(2))
+    file = swarm.run_dir / "genesis.f32"
+    file.write_bytes(file.read_bytes()[:-3] if how == "cut" else b"\xff" * file.stat().st_size)
+    with pytest.raises(RunError, match=r"genesis\.f32 is damaged"), joined(model_of(), None, tmp_path):
+        pass
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
