@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from p2ptrain.tasks.base import Shard, TaskError
-from p2ptrain.tasks.metrics import Measures
+from p2ptrain.tasks.metrics import MAX_METRICS, Measures, is_name
 from p2ptrain.training.flat import fingerprint, trainable
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.parameter_vector import ParameterVector
@@ -257,13 +257,22 @@ def torch_optimizer(optimizer: object) -> torch.optim.Optimizer:
 
 
 def measures_of(found: float | Mapping[str, float] | torch.Tensor) -> Measures:
-    """Return what a user's `evaluate` has returned. TaskError where it is neither a number nor a dict with `loss`."""
-    if isinstance(found, Mapping):
-        if "loss" not in found:
-            raise TaskError(f"evaluate returned a dict without 'loss': {', '.join(map(str, found))}")
-        own = {str(name): float(value) for name, value in found.items() if name != "loss"}
-        return Measures(loss=float(found["loss"]), own=own)
-    return Measures(loss=float(found))
+    """Return what a user's `evaluate` has returned; of its metrics the first MAX_METRICS that are finite and have a
+    name. TaskError where it is neither a number nor a dict with `loss`."""
+    if not isinstance(found, Mapping):
+        return Measures(loss=_number(found))
+    if "loss" not in found:
+        raise TaskError(f"evaluate returned a dict without 'loss': {', '.join(map(str, found))}")
+    named = [(name, value) for name, value in found.items() if name != "loss" and is_name(name)][:MAX_METRICS]
+    own = {name: number for name, value in named if math.isfinite(number := _number(value))}
+    return Measures(loss=_number(found["loss"]), own=own)
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]  # what cannot be one is told
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TaskError(f"evaluate returned what is no number: {error}") from None
 
 
 def _is_optimizers(name: str) -> bool:

@@ -216,3 +216,12 @@ def test_what_evaluate_returns_is_a_number_or_a_dict_with_a_loss() -> None:
     assert measures_of(torch.tensor(2.5)).loss == 2.5
     with pytest.raises(TaskError, match="without 'loss': accuracy"):
         measures_of({"accuracy": 1.0})
+    with pytest.raises(TaskError, match="no number"):
+        measures_of(None)  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match="no number"):
+        measures_of({"loss": torch.ones(2)})  # type: ignore[dict-item]
+
+
+def test_metrics_of_evaluate_are_few_finite_and_have_names() -> None:
+    found = measures_of({"loss": 1.0, "a\nb": 1.0, "nan": float("nan"), **{f"k{i}": 1.0 for i in range(10_000)}})
+    assert list(found.own) == [f"k{i}" for i in range(15)]
