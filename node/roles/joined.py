@@ -67,13 +67,23 @@ class JoinSettings:
 
     config: Config
     node_dir: Path
-    settle: Callable[[], None] = lambda: None
+    settle: Callable[[], None] | None = None
     """Makes the folder a member's, once it is locked; nothing in an open swarm."""
     secrets: tuple[bytes | None, ...] = ()
     """What no log may show."""
     passphrase: bytes | None = None
     quiet: bool = False
     """Whether nothing is printed on stderr."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeNow:
+    """What a node is at."""
+
+    round: int
+    peers: list[str]
+    """Peer ids of its neighbours; none once the run is over."""
+    peer_id: str
 
 
 class LoopLearner(Learner, Protocol):
@@ -124,7 +134,8 @@ class JoinedNode:
         with ExitStack() as stack:
             stack.callback(ForkGuard(self.settings.node_dir).end)
             stack.enter_context(folders.locked(self.settings.node_dir))
-            self.settings.settle()
+            if self.settings.settle is not None:
+                self.settings.settle()
             log = stack.enter_context(EventLog(self.settings.node_dir / folders.EVENTS))
             self._locks = stack.pop_all()
         log.redact.learn(self.settings.passphrase, *self.settings.secrets)
@@ -200,6 +211,34 @@ class JoinedNode:
         self._join()
         if not cut_short:
             self._check()
+
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds are closed."""
+        return 0 if self.node is None else self.node.state.round
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the node has ended, or is about to."""
+        return self._ending
+
+    def abandon(self) -> None:
+        """Have the node end at once, as `stop` does when it is cut short. Any thread may call it; `stop` waits."""
+        if self._thread is not None:
+            self._tell(self._set_stop)
+
+    def close(self) -> None:
+        """Do nothing: all ends with `stop`."""
+
+    def now(self) -> NodeNow:
+        """Return what the node is at, or was when it ended. Raises RunError where there is none."""
+        return self.ask(
+            lambda node: NodeNow(
+                round=node.state.round,
+                peers=sorted(map(str, node.service.neighbours())) if self.goes_on else [],
+                peer_id=node.peer_id,
+            )
+        )
 
     def ask(self, function: Callable[[Node], T]) -> T:
         """Return what `function` makes of the node, on its own loop; once that has ended, of the node as it was then.

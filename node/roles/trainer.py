@@ -90,6 +90,8 @@ def main(
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
+    if config.node.lane == "process":
+        raise UsageError('node.lane = "process" is for a training loop of your own (p2ptrain.join)', "leave it out")
     sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
     free_memory.keep_little()
     with exporting(config.monitoring.exporters, emit, node_dir) as ending:
@@ -383,13 +385,20 @@ def _why_outside(node: Node, *, resumed: bool) -> RunError | None:
 
 
 async def _cut_short(node: Node, *, goodbye: bool) -> None:
-    """Save the model, and say goodbye at the same time: the neighbours need not wait for our disk."""
+    """Save the model, and say goodbye at the same time: the neighbours need not wait for our disk, nor miss the goodbye
+    when nothing can be saved."""
+    failed: Exception | None = None
     async with trio.open_nursery() as nursery:
         if goodbye:
             nursery.start_soon(node.service.say_goodbye, GOODBYE_S)
         if node.journal.has_begun:
             with trio.CancelScope(shield=True):
-                await save_interrupted(node)
+                try:
+                    await save_interrupted(node)
+                except Exception as error:
+                    failed = error
+    if failed is not None:
+        raise failed
 
 
 async def _leave(node: Node) -> None:

@@ -8,6 +8,7 @@ peer, and one that keeps the folder's lock keeps the folder in use.
 import os
 import socket
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,11 +17,13 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 class ForkGuard:
-    """From its making until `end`: every forked child gets /dev/null in place of the TCP sockets that were opened
-    since, and of files below `folder`. Where there is no /proc, nothing is forked by default, and nothing is done."""
+    """From its making until `end`: every forked child gets /dev/null in place of the descriptors `own`, and, where a
+    `folder` is given, of the TCP sockets that were opened since and of files below it. Where there is no /proc, nothing
+    is forked by default, and nothing is done."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
+    def __init__(self, folder: Path | None = None, *, own: Sequence[int] = ()) -> None:
+        self._folder = None if folder is None else folder.resolve()
+        self._own = frozenset(own)
         self._before = _open_descriptors()
         _GUARDS.append(self)
 
@@ -35,12 +38,15 @@ class ForkGuard:
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for descriptor, file in _open_descriptors().items():
             # A number that was taken before may have been closed since, and be a socket's of ours now.
-            if self._before.get(descriptor) != file and self._is_ours(descriptor):
+            is_new = self._before.get(descriptor) != file
+            if descriptor in self._own or (is_new and self._is_ours(descriptor)):
                 with suppress(OSError):
                     os.dup2(null, descriptor, inheritable=False)
         os.close(null)
 
     def _is_ours(self, descriptor: int) -> bool:
+        if self._folder is None:
+            return False
         try:
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 return _is_tcp(descriptor)

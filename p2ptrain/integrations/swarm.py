@@ -27,6 +27,7 @@ from node.config.sections import merged
 from node.config.toml_source import Raw, merge
 from node.roles.assembly import check_runnable, own_data
 from node.roles.joined import ENDLESS, JoinedNode, JoinSettings
+from node.roles.joined_process import ProcessNode
 from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
 from node.system.errors import UsageError
@@ -61,7 +62,7 @@ class Swarm:
         self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
         self._settings = settings
         self._learner: UserModel | None = None
-        self._joined: JoinedNode | None = None
+        self._joined: JoinedNode | ProcessNode | None = None
         self._go_on = go_on
         self._hooks: list[Any] = []
 
@@ -69,7 +70,8 @@ class Swarm:
         """Join, and return once training may begin. Raises UsageError or RunError."""
         if self._joined is not None:
             raise UsageError("this swarm is joined already", "leave it first, or make another one with p2ptrain.join")
-        joined = JoinedNode(self._learner_of, self._settings, self._go_on)
+        kind = ProcessNode if self._settings.config.node.lane == "process" else JoinedNode
+        joined = kind(self._learner_of, self._settings, self._go_on)
         self._joined = joined
         try:
             joined.start()
@@ -90,8 +92,12 @@ class Swarm:
         """Leave before the block ends, and return the last `state_dict`: the loop goes on alone. `cut_short`: at once,
         without a round for the steps since the last. Raises RunError where the node has failed."""
         joined = self._running()
-        self._leave(cut_short=cut_short)
-        return _state_of(joined.snapshot())
+        self._let_go()
+        try:
+            joined.stop(cut_short=cut_short)
+            return _state_of(joined.snapshot())
+        finally:
+            joined.close()
 
     def begin_anew(self) -> None:
         """Begin with the model as it is when the block is entered, and with nothing of the folder but its key: what it
@@ -122,7 +128,7 @@ class Swarm:
     @property
     def round(self) -> int:
         """The round being trained, from 0; once the run is over, how many there were."""
-        return self._running().ask(lambda node: node.state.round)
+        return self._running().now().round
 
     @property
     def global_step(self) -> int:
@@ -132,15 +138,12 @@ class Swarm:
     @property
     def peers(self) -> list[str]:
         """The peer ids of the neighbours there are now; none once the run is over."""
-        joined = self._running()
-        if not joined.goes_on:
-            return []
-        return joined.ask(lambda node: sorted(map(str, node.service.neighbours())))
+        return self._running().now().peers
 
     @property
     def peer_id(self) -> str:
         """This node's own peer id."""
-        return self._running().ask(lambda node: node.peer_id)
+        return self._running().now().peer_id
 
     @property
     def addresses(self) -> list[str]:
@@ -203,7 +206,7 @@ class Swarm:
             self._leave(cut_short=True)
             self.__enter__()
 
-    def _running(self) -> JoinedNode:
+    def _running(self) -> JoinedNode | ProcessNode:
         if self._joined is None:
             raise UsageError("the swarm is not joined", "use it inside `with p2ptrain.join(...) as swarm:`")
         return self._joined
@@ -256,13 +259,21 @@ class Swarm:
         self._running().step()
 
     def _leave(self, *, cut_short: bool) -> None:
-        joined, self._joined = self._joined, None
+        joined = self._joined
+        self._let_go()
+        if joined is not None:
+            try:
+                joined.stop(cut_short=cut_short)
+            finally:
+                joined.close()
+
+    def _let_go(self) -> None:
+        """Have the optimizer's steps count no more."""
+        self._joined = None
         atexit.unregister(self._leave)
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        if joined is not None:
-            joined.stop(cut_short=cut_short)
 
 
 def join(
@@ -351,7 +362,7 @@ def settings_of(
     return JoinSettings(
         config=checked,
         node_dir=node_dir,
-        settle=(lambda: None) if member is None else partial(member.settle, passphrase),
+        settle=None if member is None else partial(member.settle, passphrase),
         secrets=secrets_of(member),
         passphrase=passphrase,
         quiet=quiet,
