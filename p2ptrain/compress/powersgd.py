@@ -112,7 +112,7 @@ class PowerSGD:
 
     def state_dict(self) -> State:
         """Return the memory for a checkpoint: `right` (n, rank), and how many columns were ever `drawn`."""
-        return {"right": self._right_nr.clone(), "drawn": torch.tensor(self._drawn)}
+        return {"right": self._right_nr.clone(), "drawn": torch.tensor(self._drawn, device="cpu")}
 
     def load_state_dict(self, state: State) -> None:
         """Take up `state_dict`. ValueError when it is of another codec."""
@@ -123,7 +123,7 @@ class PowerSGD:
 
     def reset(self) -> None:
         """Forget: the next payload is as the first one of a new encoder."""
-        self._right_nr = torch.zeros(0, 0)
+        self._right_nr = torch.zeros(0, 0, device="cpu")
         self._drawn = 0
         self._contraction = LEAST_CONTRACTION
 
@@ -143,7 +143,7 @@ class PowerSGD:
         """M right, (m, rank): of the last right factor, and of random columns where those see more."""
         columns = matrix_mn.shape[1]
         warm = self._right_nr.shape == (columns, rank)
-        right_nr = self._right_nr.clone() if warm else torch.zeros(columns, rank)
+        right_nr = self._right_nr.clone() if warm else torch.zeros(columns, rank, device="cpu")
         left_mr = matrix_mn @ right_nr
         weak_r = left_mr.square().sum(dim=0) <= torch.linalg.vector_norm(matrix_mn).square() / columns
         if bool(weak_r.any()):
@@ -157,7 +157,7 @@ class PowerSGD:
 def _matrix(value_d: Floats, columns: int, peak: float) -> torch.Tensor:
     """The vector over its largest size, as a matrix whose last row is filled up with zeros: no square overflows."""
     rows = -(-value_d.size // columns)
-    flat = torch.zeros(rows * columns)
+    flat = torch.zeros(rows * columns, device="cpu")
     np.divide(value_d, np.float32(peak), out=flat.numpy()[: value_d.size])
     return flat.view(rows, columns)
 

@@ -104,7 +104,7 @@ class RandomK(Stage):
         return torch.from_numpy(out_d)
 
     def _own_state(self) -> State:
-        return {"encodes": torch.tensor(self._encodes)}
+        return {"encodes": torch.tensor(self._encodes, device="cpu")}
 
     def _load_own(self, state: State) -> None:
         self._encodes = counter(state["encodes"])

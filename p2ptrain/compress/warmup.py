@@ -76,7 +76,7 @@ class Warmup(Stage):
         return WHOLE[self.whole] if self._done < self.encodes else INNER_KIND
 
     def _own_state(self) -> State:
-        return {"done": torch.tensor(self._done)}
+        return {"done": torch.tensor(self._done, device="cpu")}
 
     def _load_own(self, state: State) -> None:
         self._done = counter(state["done"])

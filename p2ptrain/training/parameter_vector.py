@@ -55,7 +55,7 @@ class ParameterVector:
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the parameters: fp32 (d,) on the CPU."""
-        x_d = torch.empty(self.numel)
+        x_d = torch.empty(self.numel, device="cpu")  # whatever the default is in the thread that trains
         with torch.no_grad():
             for index, (part, parameter) in enumerate(zip(self._split(x_d), self.parameters, strict=True)):
                 part.copy_(parameter)

@@ -239,7 +239,7 @@ class Trainer(Learner):
             self.global_step, self.tokens, self.skipped_steps = (int(count) for count in state["counters"])
 
     def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
-        counters = torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64)
+        counters = torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64, device="cpu")
         state = {name: take(tensor) for name, tensor in self._buffers().items()}
         untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model).items()}
         return {**state, **untrained, "counters": counters}

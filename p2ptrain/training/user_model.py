@@ -177,7 +177,7 @@ class UserModel:
 
     def counters(self) -> torch.Tensor:
         """Return int64 (3,): steps, tokens, skipped steps."""
-        return torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64)
+        return torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64, device="cpu")
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take up `state_dict`. What it lacks of parameters, optimizer and buffers stays as the user has set it.
@@ -210,7 +210,9 @@ class UserModel:
                 if isinstance(value, torch.Tensor):
                     found[f"{OPTIMIZER_PREFIX}{index}.{name}"] = take(value.detach())
                 elif isinstance(value, int | float):
-                    found[f"{OPTIMIZER_PREFIX}{index}.{name}"] = torch.tensor(float(value), dtype=torch.float64)
+                    found[f"{OPTIMIZER_PREFIX}{index}.{name}"] = torch.tensor(
+                        float(value), dtype=torch.float64, device="cpu"
+                    )
         return found
 
     def _load_optimizer(self, saved: Mapping[str, torch.Tensor]) -> None:
