@@ -26,6 +26,12 @@ _ASKED: Final = (
 )
 _NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
 _POWERS: Final = {"bytes": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_LOST: Final = (
+    *("unspecified launch failure", "illegal memory access", "misaligned address", "launch timed out"),
+    *("ecc error", "fallen off the bus", "device lost", "device unavailable", "context is destroyed", "unknown error"),
+)
+"""What CUDA and HIP say when a process can use its device no more. After a device-side assert it cannot either, but
+that is a mistake of the program's, which is told with its place."""
 
 
 _plug_ins: set[str] = set()
@@ -68,6 +74,14 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     words = str(error)
     return isinstance(error, RuntimeError) and (any(it in words for it in _NO_MEMORY))
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Return whether the device that computes is of no more use to this process. Older releases of torch raise a plain
+    RuntimeError."""
+    words = str(error).lower()
+    accelerators = type(error).__name__ == "AcceleratorError" or "cuda error" in words or "hip error" in words
+    return isinstance(error, RuntimeError) and accelerators and any(it in words for it in _LOST)
 
 
 def out_of_memory(error: BaseException) -> str:

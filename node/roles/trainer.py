@@ -57,7 +57,7 @@ from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
-from node.training.outcome import check_room, check_saved, check_taken
+from node.training.outcome import check_room, check_saved, check_taken, device_lost
 from node.training.sync_loop import follow, synchronize, train
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
@@ -321,7 +321,7 @@ async def live(
     """Run a node from the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it
     ends early with a checkpoint and a goodbye. `over`: all rounds were trained and reported before, so there is nothing
     to do unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where this node is no
-    longer a member of its swarm."""
+    longer a member of its swarm; RunError, after a goodbye, where the device that trains is lost."""
     stop = trio.Event() if stop is None else stop
     node.service.fetch(node.averager.fetches)
     async with trio.open_nursery() as nursery:
@@ -330,10 +330,14 @@ async def live(
             await started()
         try:
             await _take_part(node, stop, resumed=resumed, over=over)
-        except Exception:  # a former member may fail in many ways before it checks its membership
+        except Exception as error:  # a former member may fail in many ways before it checks its membership
             node.state.put_out = node.state.put_out or _why_outside(node, resumed=resumed)
             if node.state.put_out is None:
-                raise
+                lost = device_lost(node, error)
+                if lost is None:
+                    raise
+                await node.service.say_goodbye(GOODBYE_S)  # nobody waits for this node's next round
+                raise lost from error
             stop.set()
         finally:
             # Ask the scope, not the exception: a cancelled nursery may raise a group around Cancelled.

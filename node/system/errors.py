@@ -19,6 +19,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
+LOOK_AT_THE_DEVICE = "look at the device (nvidia-smi, dmesg)"
+
 _OS_HINTS = {
     errno.ENOSPC: "free some disk space, or give another folder with --run-dir",
     errno.EDQUOT: "free some of the quota, or give another folder with --run-dir",
@@ -66,6 +68,11 @@ def translate(error: BaseException) -> P2PTrainError:
     return known[0] if known else _bug(error)
 
 
+def lost_device(error: BaseException) -> str:
+    """Return what was said where a device was lost, alone or inside a group; empty where none was."""
+    return next((str(leaf).splitlines()[0] for leaf in _leaves(error) if faults.is_device_lost(leaf)), "")
+
+
 def is_interrupt(error: BaseException) -> bool:
     """Return whether it is Ctrl-C, alone or inside a group."""
     return any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error))
@@ -96,6 +103,8 @@ def _known(error: BaseException) -> P2PTrainError | None:
         return None  # a ValueError only by ancestry
     if isinstance(error, ValueError):
         return UsageError(str(error), "--debug shows where this was found")
+    if said := lost_device(error):
+        return RunError(f"the device was lost ({said})", LOOK_AT_THE_DEVICE)
     if faults.is_out_of_memory(error):
         return RunError(faults.out_of_memory(error), "use a smaller model or batch (--set train.batch_size=...)")
     return None

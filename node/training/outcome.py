@@ -1,7 +1,7 @@
 """Whether a run may begin, and whether its end is a success: a usable model on disk, learned together."""
 
 from node.events.event_types import WarningEvent
-from node.system.errors import RunError
+from node.system.errors import LOOK_AT_THE_DEVICE, RunError, lost_device
 from node.system.next_command import command
 from node.training import checkpoint_room
 from node.training.node import Node
@@ -23,6 +23,21 @@ def check_saved(node: Node) -> None:
     raise RunError(
         f"trained {node.state.round} rounds, but the model was not saved: {node.state.unsaved}; {newest}",
         f"then go on from there: {command(node.checkpoints.folder.parent)}",
+    )
+
+
+def device_lost(node: Node, error: BaseException) -> RunError | None:
+    """Return what to tell of an `error` in training that means that the device is lost; None for any other. What it
+    held cannot be read any more: the run goes on from the newest checkpoint."""
+    said = lost_device(error)
+    if not said:
+        return None
+    kept = node.checkpoints.newest_whole()
+    newest = "no checkpoint was written before" if kept is None else f"the newest checkpoint is {kept}"
+    again = command(node.checkpoints.folder.parent)
+    return RunError(
+        f"{node.inner.trainer.device} was lost in round {node.state.round} ({said}); {newest}",
+        f"{LOOK_AT_THE_DEVICE}, and go on with {again} (another device: --set train.device=...)",
     )
 
 

@@ -46,6 +46,8 @@ class RunWatch:
         self._margin_held = False
         """Whether the promise ever held."""
         self._margin_looks = 0
+        self._micro_batch: int | None = None
+        """Examples at a time, as last reported."""
         self._told: set[str] = set()
         """Topics of the warnings that are given once in a run."""
 
@@ -100,6 +102,18 @@ class RunWatch:
                 "skipped",
                 f"{skipped} steps skipped: loss or gradient is not finite; lower train.learning_rate if it goes on",
             )
+
+    def check_micro_batch(self, size: int | None) -> None:
+        """Warn when a batch does not fit into memory any more, and `size` examples go through the model at a time."""
+        if size is None or size == self._micro_batch:
+            return
+        self._micro_batch = size
+        whole = self._state.config.train.batch_size
+        message = (
+            f"out of memory: {size} of a batch's {whole} examples now go through the model at a time, with the same "
+            f"gradient, more slowly; train.batch_size={size} and train.grad_accumulation say so from the start"
+        )
+        self._journal.emit(WarningEvent(message=message, about="micro_batch"))
 
     def check_outer(self) -> None:
         """Warn once of outer momentum that was set and cannot pay in the rounds that there are."""

@@ -50,6 +50,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             if phase is None:  # the loop that takes the steps has ended
                 return
             node.watch.check_arrivals(phase)
+            node.watch.check_micro_batch(node.inner.trainer.micro_batch)
             node.state.begin_closing(waits_for_group=node.averager.waits_for_group)
             plan_phase(node, phase.step_seconds)
             await phases.send(phase)

@@ -86,6 +86,7 @@ class ExchangedModel:
         return self.values_d.device
 
     steps_elsewhere: Final = True
+    micro_batch: Final = None
 
     def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
         """Note an exchange. None where there is no more."""

@@ -47,7 +47,8 @@ class Task(Protocol):
         """Batches of the held-out split, at most `limit` examples in all; the same on every node, never trained on."""
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Mean loss over the batch, a scalar."""
+        """Mean loss over the batch's predictions, a scalar. Where memory runs out it is computed over parts of the
+        batch, which are weighed by their `tokens`; a task whose loss is no such mean says `whole_batches = True`."""
 
     def tokens(self, batch: Batch) -> int:
         """Return how many predictions the batch holds (tokens for text, examples for images)."""
@@ -70,6 +71,12 @@ def keeps_dtypes(task: Task) -> bool:
     """Return whether the task says so (`keeps_dtypes = True`): its model is then not made fp32. It draws in fp64 and
     rounds by itself, and what is frozen has the type that it wants; what is trained is fp32."""
     return getattr(task, "keeps_dtypes", False) is True
+
+
+def whole_batches(task: Task) -> bool:
+    """Return whether the task says so (`whole_batches = True`): its loss compares the examples of a batch, which is
+    then never cut."""
+    return getattr(task, "whole_batches", False) is True
 
 
 @runtime_checkable
@@ -111,7 +118,7 @@ class Identified(Protocol):
         """Return a digest of it. `model` is what `build_model` returned."""
 
 
-OPTIONAL = ("keeps_dtypes", "derived_metrics", "shard_eval_batches", "identity")
+OPTIONAL = ("keeps_dtypes", "whole_batches", "derived_metrics", "shard_eval_batches", "identity")
 """What a task need not have, beside what is asked for by name: one that is made of another passes it on."""
 
 

@@ -38,6 +38,23 @@ def joined(batches: Sequence[Batch]) -> Batch:
     return pytree.tree_unflatten(whole, form[0])
 
 
+def examples_in(batch: Batch) -> int | None:
+    """Return how many examples the batch has: what all its tensors have in their first dimension. None where they
+    differ in it, and for a batch that is more than tensors in containers: it cannot be cut."""
+    leaves = pytree.tree_leaves(batch, is_leaf=_moves_itself)
+    counts = {_length(leaf) for leaf in leaves if _moves_itself(leaf) or _is_record(leaf)}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def pieces(batch: Batch, size: int) -> list[Batch]:
+    """Return the batch cut into pieces of `size` examples, of which the last may have fewer; a batch that cannot be cut
+    as it is. What is no tensor is in all of them."""
+    count = examples_in(batch)
+    if count is None or count <= size:
+        return [batch]
+    return [_part(batch, slice(start, start + size)) for start in range(0, count, size)]
+
+
 def pair_of(batch: Batch) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the batch as inputs and targets; None when it is of another form."""
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(it, torch.Tensor) for it in batch):
@@ -53,6 +70,24 @@ def _leaf_on(leaf: Any, device: torch.device) -> Any:
     if _is_record(leaf):
         return dataclasses.replace(leaf, **{name: moved(value, device) for name, value in _fields(leaf)})
     return leaf
+
+
+def _part(batch: Batch, span: slice) -> Batch:
+    def part_of(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf[span]
+        if _is_record(leaf):
+            return dataclasses.replace(leaf, **{name: _part(value, span) for name, value in _fields(leaf)})
+        return leaf
+
+    return pytree.tree_map(part_of, batch)
+
+
+def _length(leaf: Any) -> int | None:
+    """Examples of a tensor, or of a record of tensors; None where that is not known."""
+    if isinstance(leaf, torch.Tensor):
+        return len(leaf) if leaf.dim() else None
+    return examples_in([value for _, value in _fields(leaf)]) if _is_record(leaf) else None
 
 
 def _moves_itself(leaf: Any) -> bool:

@@ -30,7 +30,8 @@ class TaskFaultError(TaskError):
 @contextmanager
 def calling(task: object, method: str) -> Iterator[None]:
     """Around a call of the task's `method`: what the task's code raises becomes a TaskFaultError with its place, and
-    what is raised for want of memory one that says how much. What built-in tasks raise, and TaskErrors, pass."""
+    what is raised for want of memory one that says how much. What built-in tasks raise, TaskErrors, and what says that
+    the device is lost, pass."""
     try:
         yield
     except TaskError:
@@ -43,6 +44,8 @@ def calling(task: object, method: str) -> Iterator[None]:
 
 
 def _fault_of(error: Exception, task: object, method: str) -> TaskFaultError | None:
+    if faults.is_device_lost(error):
+        return None  # wherever it showed: it is no line of the task's that is to be mended
     place = faults.place_of(error, _package(task)) or place_of_method(task, method)
     if faults.is_out_of_memory(error):
         hint = "a smaller model" if method == "build_model" else SMALLER_BATCH

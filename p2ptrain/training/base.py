@@ -57,6 +57,10 @@ class Learner(Protocol):
         """Whether it can tell a held-out loss. Where not, `measure`, `evaluate` and `judge` must not be called."""
 
     @property
+    def micro_batch(self) -> int | None:
+        """Examples that go through the model at a time, where a whole batch was too much; None: a batch."""
+
+    @property
     def steps_elsewhere(self) -> bool:
         """Whether somebody else's loop takes the steps: `take_step` is then called after each, and only notes it."""
 

@@ -1,5 +1,7 @@
 """What of the machine a trainer computes with: device, precision and CPU threads."""
 
+import gc
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -37,6 +39,24 @@ class Machine:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
+
+    def random_state(self) -> Callable[[], None]:
+        """Return what makes torch's random numbers go on from here again."""
+        here = torch.get_rng_state()
+        there = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+
+        def restore() -> None:
+            torch.set_rng_state(here)
+            if there is not None:
+                torch.cuda.set_rng_state(there, self.device)
+
+        return restore
+
+    def free(self) -> None:
+        """Give back the memory of what nobody uses any more."""
+        gc.collect()  # tensors of a step that failed are in its frames, which errors and frames hold in cycles
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def pin_threads(self) -> None:
         """Set torch's threads in this thread: torch keeps the number per thread, and a worker thread of a pool may have

@@ -20,6 +20,7 @@ from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss, place_
 from p2ptrain.tasks.metrics import checked_metrics, own_metrics
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.machine import Machine
+from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.model import build_model
 from p2ptrain.training.train_config import TrainConfig
 
@@ -35,7 +36,8 @@ class Preflight:
     untouched: tuple[str, ...]
     """Parameters that the loss of that batch does not depend on: these stay as they are."""
     kept_bytes: int
-    """What the forward pass of one batch keeps for the backward pass, parameters not counted."""
+    """What the forward pass of one batch, or of as much of it as memory takes, keeps for the backward pass,
+    parameters not counted."""
     built_twice: bool
 
     def words(self) -> str:
@@ -68,7 +70,7 @@ def preflight(task: Task, config: TrainConfig, shard: Shard, *, data_seed: int |
         _check_same_batch(task, batch, _batch(task, seed, shard, config.batch_size))
     with _own_randomness(machine.device):
         model = model.to(machine.device)
-        loss, kept = _forwards_and_backwards(task, model, batch, machine)
+        loss, kept = _fitting(task, model, batch, machine)
         untouched = tuple(name for name, parameter in trainable(model) if parameter.grad is None)
         model.zero_grad(set_to_none=True)
         _check_held_out(task, model.eval(), config.eval_examples, machine)
@@ -129,6 +131,18 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _batch(task: Task, seed: int, shard: Shard, size: int) -> Batch:
     with calling(task, "train_batch"):
         return task.train_batch(0, seed=seed, shard=shard, size=size)
+
+
+def _fitting(task: Task, model: nn.Module, batch: Batch, machine: Machine) -> tuple[float, int]:
+    """`_forwards_and_backwards` of as many examples as memory takes: the trainer takes no more at a time either."""
+    micro = MicroBatch(task)
+    while True:
+        try:
+            return _forwards_and_backwards(task, model, micro.cut(batch)[0][0], machine)
+        except Exception as error:
+            micro.halve(error, batch)
+        model.zero_grad(set_to_none=True)
+        machine.free()
 
 
 def _forwards_and_backwards(task: Task, model: nn.Module, batch: Batch, machine: Machine) -> tuple[float, int]:

@@ -7,6 +7,8 @@ lock of its own, so that it runs beside a step and touches nothing live.
 
 A step is a function of (parameters, buffers, step number): data is addressed by the step, so that a resumed run goes
 on bit for bit (dropout, which draws from torch's global generator, would break that; the built-in tasks have none).
+A step that runs out of memory is taken again, from the same random numbers, with half as many examples at a time
+(micro_batch.py): its gradient stays that of the whole batch.
 A step whose loss or gradient is not finite is not taken: it is counted in `skipped_steps`, and the next one goes on.
 """
 
@@ -27,6 +29,7 @@ from p2ptrain.training.flat import FlatParameters, fingerprint
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.machine import pick_device as pick_device
+from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.model import bind_parameters, build_model, shell_of
 from p2ptrain.training.train_config import TrainConfig, lr_at
 
@@ -65,6 +68,7 @@ class Trainer(Learner):
         self.optimizer.attach(self.flat)
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
+        self._micro = MicroBatch(task)
         self._live = threading.Lock()
         self._told_of_rounds = False
         self._evaluator = Evaluator(task, self.machine, self._shell, examples=config.eval_examples, shard=shard)
@@ -98,6 +102,11 @@ class Trainer(Learner):
     def evaluates(self) -> bool:
         """Whether it can tell a held-out loss: every task can."""
         return True
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Examples that go through the model at a time, where a whole batch was too much; None: a batch."""
+        return self._micro.size
 
     @property
     def steps_elsewhere(self) -> bool:
@@ -264,7 +273,6 @@ class Trainer(Learner):
     def _compute_gradient(self, step: int) -> float:
         """The gradient of `step`'s batches, left in the flat buffer; the loss."""
         self.machine.pin_threads()
-        self.flat.grad_d.zero_()
         point_d = self.optimizer.gradient_point()
         if point_d is None:
             return self._backward(step)
@@ -276,18 +284,36 @@ class Trainer(Learner):
             self.flat.data_d.copy_(kept_d)
 
     def _backward(self, step: int) -> float:
-        total = torch.zeros((), device=self.device)
-        for part in range(self.config.grad_accumulation):
-            batch = self._batch(step, part)
-            with calling(self.task, "loss"):
-                batch = self.machine.take(batch)
-                with self.machine.autocast():
-                    loss = checked_loss(self.task, self.task.loss(self.model, batch), trains=True)
-                (loss / self.config.grad_accumulation).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-            with calling(self.task, "tokens"):
-                self.tokens += int(self.task.tokens(batch))
-        return float(total) / self.config.grad_accumulation
+        """Forwards and backwards, with ever smaller micro-batches until they fit."""
+        while True:
+            restore_random_state = self.machine.random_state()
+            self.flat.grad_d.zero_()
+            try:
+                loss, tokens = self._accumulate(step)
+            except Exception as error:
+                self._micro.halve(error, self._batch(step, 0))
+            else:
+                self.tokens += tokens
+                return loss
+            self.machine.free()
+            restore_random_state()
+
+    def _accumulate(self, step: int) -> tuple[float, int]:
+        """Add the gradient of `step`'s batches to the flat buffer. The mean loss, and the predictions."""
+        total, tokens, parts = torch.zeros((), device=self.device), 0, self.config.grad_accumulation
+        for part in range(parts):
+            cut = self._micro.cut(self._batch(step, part))
+            predictions = sum(count for _, count in cut)
+            for piece, count in cut:
+                share = 1.0 if len(cut) == 1 else count / predictions
+                with calling(self.task, "loss"):
+                    piece = self.machine.take(piece)
+                    with self.machine.autocast():
+                        loss = checked_loss(self.task, self.task.loss(self.model, piece), trains=True) * share
+                    (loss / parts).backward()  # type: ignore[no-untyped-call]
+                total += loss.detach()
+            tokens += predictions
+        return float(total) / parts, tokens
 
     def _batch(self, step: int, part: int) -> Batch:
         address = step * self.config.grad_accumulation + part

@@ -182,7 +182,7 @@ def test_an_out_of_memory_says_how_much_and_what_to_lower(mine) -> None:
         Trainer(task, CONFIG, Shard()).step()
     line = shown(caught.value)
     assert line.startswith(
-        f"out of memory: 400.0 TB more were asked for at {line_of(task, '10**14')}; lower train.batch"
+        f"out of memory: 400.0 TB more were asked for at {line_of(task, '10**14')}, with one example at a time; take"
     )
 
 

@@ -1,0 +1,161 @@
+"""Memory that runs out makes a step slower, and changes nothing else about it."""
+
+from collections import UserDict
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from p2ptrain.tasks import TaskFaultError
+from p2ptrain.tasks.base import Batch, Shard, Task
+from p2ptrain.tasks.batches import examples_in, pieces
+from p2ptrain.tasks.digits import Digits
+from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training.preflight import preflight
+
+
+class Small(Digits):
+    """Digits on a device with room for so many examples."""
+
+    def __init__(self, room: int, *, whole_batches: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.room, self.whole_batches, self.dropout = room, whole_batches, dropout
+        self.seen: list[int] = []
+        self.draws: list[float] = []
+
+    def loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        inputs, labels = batch
+        if not torch.is_grad_enabled():
+            return super().loss(model, batch)
+        self.seen.append(len(labels))
+        self.draws.append(float(torch.rand(())))
+        loss = super().loss(model, (inputs, labels))
+        if len(labels) > self.room:
+            loss.backward()  # some of the gradient is there already when memory runs out
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.50 MiB.")
+        return loss
+
+
+class Uneven(Small):
+    """A target below 0 does not count, as a prompt's do not."""
+
+    def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
+        inputs, labels = super().train_batch(step, seed=seed, shard=shard, size=size)
+        labels = labels.clone()
+        labels[: size // 2] = -100
+        return inputs, labels
+
+    def tokens(self, batch: Batch) -> int:
+        return int((batch[1] >= 0).sum())
+
+
+def trainer_of(task: Task, **changed: Any) -> Trainer:
+    return Trainer(task, TrainConfig(batch_size=16, warmup_steps=0, device="cpu", **changed), Shard())
+
+
+@pytest.mark.parametrize("kind", [Small, Uneven])
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("room", [1, 3, 8])
+def test_the_gradient_is_the_whole_batchs(kind: type[Small], accumulation: int, room: int) -> None:
+    whole = trainer_of(kind(16), grad_accumulation=accumulation)
+    cut = trainer_of(kind(room), grad_accumulation=accumulation)
+    (loss, grad_d), (same_loss, same_d) = whole.gradient(), cut.gradient()
+    assert cut.micro_batch == {1: 1, 3: 2, 8: 8}[room]
+    assert whole.micro_batch is None
+    assert same_loss == pytest.approx(loss, rel=1e-5)
+    torch.testing.assert_close(same_d, grad_d, rtol=1e-4, atol=1e-6)
+    assert whole.tokens == cut.tokens
+
+
+def test_steps_go_on_with_what_has_fitted() -> None:
+    task = Small(4)
+    whole, cut = trainer_of(Small(16)), trainer_of(task)
+    losses = [(whole.step(), cut.step()) for _ in range(3)]
+    assert task.seen == [16, 8, 4, 4, 4, 4, *[4] * 8]  # two attempts in the first step, none later
+    for loss, same in losses:
+        assert same == pytest.approx(loss, rel=1e-4)
+    torch.testing.assert_close(cut.vector(), whole.vector(), rtol=1e-3, atol=1e-5)
+    assert (cut.global_step, cut.skipped_steps) == (whole.global_step, 0)
+
+
+def test_an_attempt_that_failed_leaves_the_random_numbers_alone() -> None:
+    task = Small(8)
+    trainer = trainer_of(task)
+    torch.manual_seed(5)
+    trainer.step()
+    assert task.seen == [16, 8, 8]
+    assert task.draws[1] == task.draws[0]  # the step began again from there
+
+
+def test_where_one_example_does_not_fit_it_is_said_what_to_do() -> None:
+    task = Small(0)
+    with pytest.raises(TaskFaultError, match=r"21\.5 MB") as caught:
+        trainer_of(task).step()
+    assert "with one example at a time" in caught.value.message
+    assert "smaller model or shorter examples" in caught.value.hint
+    assert task.seen == [16, 8, 4, 2, 1]
+
+
+def test_a_task_may_keep_its_batches_whole() -> None:
+    with pytest.raises(TaskFaultError, match=r"lower train\.batch_size"):
+        trainer_of(Small(8, whole_batches=True)).step()
+
+
+def test_no_other_error_is_tried_again() -> None:
+    class Broken(Small):
+        def loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+            self.seen.append(len(batch[1]))
+            raise RuntimeError("shapes cannot be multiplied")
+
+    task = Broken(16)
+    with pytest.raises(TaskFaultError, match="cannot be multiplied"):
+        trainer_of(task).step()
+    assert task.seen == [16]
+
+
+def test_a_trial_before_the_run_takes_smaller_batches_too() -> None:
+    task = Small(4)
+    small = preflight(task, TrainConfig(batch_size=16, device="cpu"), Shard())
+    whole = preflight(Small(16), TrainConfig(batch_size=16, device="cpu"), Shard())
+    assert task.seen == [16, 8, 4]
+    assert small.kept_bytes < whole.kept_bytes / 2
+
+
+@dataclass
+class Record:
+    inputs: torch.Tensor
+    name: str = "x"
+
+
+class Encoding(UserDict[str, torch.Tensor]):
+    def to(self, device: object) -> "Encoding":
+        return self
+
+
+@pytest.mark.parametrize(
+    ("batch", "examples"),
+    [
+        ((torch.zeros(5, 2), torch.zeros(5)), 5),
+        ({"x": [torch.zeros(5, 2)], "note": "text", "weight": 1.0}, 5),
+        (Record(torch.zeros(5, 2)), 5),
+        ((torch.zeros(5), Record(torch.zeros(5, 2))), 5),
+        ((torch.zeros(5), torch.zeros(4)), None),
+        ((torch.zeros(5), torch.tensor(1.0)), None),
+        ((torch.zeros(5), Record(torch.zeros(4))), None),
+        (Encoding(x=torch.zeros(5)), None),
+        ({"note": "text"}, None),
+    ],
+)
+def test_what_can_be_cut(batch: Batch, examples: int | None) -> None:
+    assert examples_in(batch) == examples
+    cut = pieces(batch, 2)
+    assert [examples_in(each) for each in cut] == ([2, 2, 1] if examples else [None])
+
+
+def test_pieces_are_parts_in_order_and_the_rest_stays() -> None:
+    x = torch.arange(10).view(5, 2)
+    cut = pieces({"of": [x, Record(x[:, 0])], "weight": 0.5}, 2)
+    assert torch.equal(torch.cat([each["of"][0] for each in cut]), x)
+    assert torch.equal(torch.cat([each["of"][1].inputs for each in cut]), x[:, 0])
+    assert {(each["weight"], each["of"][1].name) for each in cut} == {(0.5, "x")}

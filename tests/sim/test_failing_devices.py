@@ -1,0 +1,98 @@
+"""What a node tells of a device without enough memory, and of one that is lost."""
+
+from typing import Any
+
+import pytest
+import torch
+from sim_swarm import swarm
+from torch import nn
+
+from node.system.errors import EXIT_FAILED, translate
+from p2ptrain import faults
+from p2ptrain.tasks import Batch
+from p2ptrain.tasks.digits import Digits
+from p2ptrain.training import Trainer
+
+LOST = "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported"
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Any) -> None:
+    """Have `fails(examples)` called before each loss that is trained on."""
+    loss = Digits.loss
+
+    def loss_or_failure(self: Digits, model: nn.Module, batch: Batch) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            fails(len(batch[1]))
+        return loss(self, model, batch)
+
+    monkeypatch.setattr(Digits, "loss", loss_or_failure)
+
+
+async def test_a_batch_that_does_not_fit_is_told_of_once_and_the_run_goes_on(tmp_path, autojump_clock, monkeypatch):
+    def room_for_four(examples: int) -> None:
+        if examples > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    failing(monkeypatch, room_for_four)
+    async with swarm(tmp_path) as members:
+        member = await members.start("a", train={"rounds": 3, "inner_steps": 2})
+        await members.finished()
+    told = [each for each in member.told("warning") if each.get("about") == "micro_batch"]
+    (warning,) = told
+    assert "4 of a batch's 16 examples" in warning["message"]
+    assert member.node.state.round == 3
+    assert member.node.inner.trainer.skipped_steps == 0
+
+
+@pytest.mark.parametrize("kind", [torch.AcceleratorError, RuntimeError])
+async def test_a_lost_device_ends_the_run_with_the_newest_checkpoint_and_a_goodbye(
+    tmp_path, autojump_clock, monkeypatch, kind
+):
+    steps: list[int] = []
+    async with swarm(tmp_path, keep_errors=True) as members:
+        member = await members.start("a", train={"rounds": 6}, node={"checkpoint_every": 1})
+        other = await members.start("b", train={"rounds": 6}, node={"checkpoint_every": 1})
+        trainer = member.node.inner.trainer
+        assert isinstance(trainer, Trainer)
+        whole = trainer.task.loss
+
+        def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+            if trainer.global_step >= 22 and torch.is_grad_enabled():
+                steps.append(other.node.inner.steps)
+                raise kind(LOST)
+            return whole(model, batch)
+
+        monkeypatch.setattr(trainer.task, "loss", loss)
+        await members.finished()
+    assert member.error is not None
+    error = translate(member.error)
+    assert error.message.startswith("cpu was lost in round 4 (CUDA error: unspecified launch failure); the newest")
+    assert error.message.endswith("round-00000004")
+    assert "nvidia-smi" in error.hint
+    assert "p2ptrain node --run-dir" in error.hint
+    assert "\n" not in error.line()
+    assert error.exit_code == EXIT_FAILED
+    assert not member.told("finished")
+    (lost,) = other.told("neighbour_lost")
+    assert lost["detail"] == "it left"  # and nobody waited to find that out
+    assert len(steps) == 1  # it is not tried again, with a smaller batch or otherwise
+    assert other.node.inner.steps > steps[0]
+    assert other.told("finished") or other.node.state.finished
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (torch.AcceleratorError("CUDA error: unspecified launch failure"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("HIP error: unspecified launch failure"), True),
+        (RuntimeError("unspecified launch failure"), False),  # of whom?
+        (torch.AcceleratorError("CUDA error: device-side assert triggered"), False),  # a wrong label, say
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), False),
+        (ValueError("CUDA error: unspecified launch failure"), False),
+    ],
+)
+def test_what_says_that_a_device_is_lost(error: Exception, lost: bool) -> None:
+    assert faults.is_device_lost(error) == lost
+    shown = translate(ExceptionGroup("both", [KeyError("other"), error])).line()
+    assert ("the device was lost" in shown) == lost
