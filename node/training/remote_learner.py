@@ -1,7 +1,7 @@
 """A learner in another process: `RemoteLearner` is what the node sees of it, `LearnerHost` answers where it is.
 
-Steps need no call of their own: who takes them tells what came of each (`Counters`). Vectors and
-states travel in shared memory (node/system/tensor_channel.py).
+Steps need no call of their own: who takes them tells what came of each (`Counters`). Vectors and states travel in
+shared memory (node/system/tensor_channel.py).
 """
 
 import math
@@ -53,6 +53,7 @@ class RemoteLearner:
     """Learner whose model is at the other end of `steps`. `beside` is answered while that end trains."""
 
     steps_elsewhere: Final = True
+    micro_batch: Final = None
 
     def __init__(
         self, facts: LearnerFacts, taken: Counters, steps: Calls, beside: Calls, *, told: str | None = None
