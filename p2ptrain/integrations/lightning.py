@@ -29,6 +29,11 @@ class SwarmCallback(Callback):  # type: ignore[misc]  # lightning is not read by
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Join, once Lightning has loaded its checkpoint."""
+        if trainer.world_size > 1:
+            raise UsageError(
+                f"SwarmCallback is for one process, and this training has {trainer.world_size}",
+                "use p2ptrain.join around a loop of your own under torchrun, or start a Trainer a member",
+            )
         if len(trainer.optimizers) != 1:
             raise UsageError(
                 f"the module has {len(trainer.optimizers)} optimizers, and which one counts steps cannot be told",

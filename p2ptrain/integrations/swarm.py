@@ -28,6 +28,7 @@ from node.config.toml_source import Raw, merge
 from node.roles.assembly import check_runnable, own_data
 from node.roles.joined import ENDLESS, JoinedNode, JoinSettings
 from node.roles.joined_process import ProcessNode
+from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks
 from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
 from node.system.errors import UsageError
@@ -52,17 +53,20 @@ class Swarm:
         self,
         model: nn.Module,
         optimizer: object | None,
-        settings: JoinSettings,
+        settings: JoinSettings | None,
         *,
         evaluate: Evaluate | None,
         metric: str,
         go_on: "Checkpoint | Literal['newest', 'genesis']" = "newest",
+        ranks: Ranks | None = None,
     ) -> None:
+        """`settings`: None in a rank that does not lead its `ranks`."""
         self._model, self._evaluate, self._metric = model, evaluate, metric
         self._optimizer = None if optimizer is None else torch_optimizer(optimizer)
-        self._settings = settings
+        self._settings, self._ranks = settings, ranks
+        self._node_dir = Path() if settings is None else settings.node_dir
         self._learner: UserModel | None = None
-        self._joined: JoinedNode | ProcessNode | None = None
+        self._joined: LoopNode | None = None
         self._go_on = go_on
         self._hooks: list[Any] = []
 
@@ -70,8 +74,7 @@ class Swarm:
         """Join, and return once training may begin. Raises UsageError or RunError."""
         if self._joined is not None:
             raise UsageError("this swarm is joined already", "leave it first, or make another one with p2ptrain.join")
-        kind = ProcessNode if self._settings.config.node.lane == "process" else JoinedNode
-        joined = kind(self._learner_of, self._settings, self._go_on)
+        joined = self._made()
         self._joined = joined
         try:
             joined.start()
@@ -82,6 +85,17 @@ class Swarm:
         atexit.register(self._leave, cut_short=True)
         return self
 
+    def _made(self) -> LoopNode:
+        """Return the node: in a thread or a process of its own, or in rank 0."""
+        if self._settings is None:
+            assert self._ranks is not None, "who has no settings follows"
+            return FollowingNode(self._ranks, self._learner_of, partial(setattr, self, "_node_dir"))
+        kind = ProcessNode if self._settings.config.node.lane == "process" else JoinedNode
+        node = kind(self._learner_of, self._settings, self._go_on)
+        if self._ranks is None:
+            return node
+        return LeadingNode(node, self._ranks, self._there, self._settings.config, self._settings.node_dir)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -90,12 +104,13 @@ class Swarm:
 
     def leave(self, *, cut_short: bool = False) -> dict[str, Any]:
         """Leave before the block ends, and return the last `state_dict`: the loop goes on alone. `cut_short`: at once,
-        without a round for the steps since the last. Raises RunError where the node has failed."""
+        without a round for the steps since the last. A rank that follows another has no state: it returns {}. Raises
+        RunError where the node has failed."""
         joined = self._running()
         self._let_go()
         try:
             joined.stop(cut_short=cut_short)
-            return _state_of(joined.snapshot())
+            return {} if self._settings is None else _state_of(joined.snapshot())
         finally:
             joined.close()
 
@@ -168,7 +183,7 @@ class Swarm:
     @property
     def run_dir(self) -> Path:
         """The node's folder: checkpoints, events, identity. Give its parent as `run_dir` to go on later."""
-        return self._settings.node_dir
+        return self._node_dir
 
     def evaluate(self) -> float:
         """Return the held-out loss of the model as it is now, by the `evaluate` that `join` was given."""
@@ -206,7 +221,7 @@ class Swarm:
             self._leave(cut_short=True)
             self.__enter__()
 
-    def _running(self) -> JoinedNode | ProcessNode:
+    def _running(self) -> LoopNode:
         if self._joined is None:
             raise UsageError("the swarm is not joined", "use it inside `with p2ptrain.join(...) as swarm:`")
         return self._joined
@@ -297,8 +312,9 @@ def join(
     """Return the swarm, to be entered around the training loop: `with p2ptrain.join(model, optimizer, ...) as swarm:`.
 
     `model`: any module with dense parameters, bare or under DDP or `torch.compile`; those that need gradients are
-    averaged. All members begin with equal ones (the same seed, or the same pretrained model), and name and shape them
-    alike. `optimizer`: its steps count; without one the loop calls `swarm.step()`.
+    averaged. Under DDP all ranks call `join` and enter the block; rank 0 has the node, and the others follow it. All
+    members begin with equal ones (the same seed, or the same pretrained model), and name and shape them alike.
+    `optimizer`: its steps count; without one the loop calls `swarm.step()`.
 
     `swarm`: an invite to a private swarm (a file, or the line itself), the folder of a member, or the one that
     `p2ptrain swarm create --task external` has made; all else is then the swarm's to say. Or `peers`: addresses of
@@ -316,6 +332,9 @@ def join(
     Raises UsageError for what cannot be meant, here or at the `with`; RunError at the `with`, and from the step in
     which the node is found to have failed.
     """
+    ranks = ranks_of(model)
+    if ranks is not None and not ranks.leads:
+        return Swarm(model, optimizer, None, evaluate=evaluate, metric=metric, ranks=ranks)
     how = settings_of(
         swarm=swarm,
         peers=peers,
@@ -329,7 +348,7 @@ def join(
         passphrase_file=passphrase_file,
         quiet=quiet,
     )
-    return Swarm(model, optimizer, how, evaluate=evaluate, metric=metric)
+    return Swarm(model, optimizer, how, evaluate=evaluate, metric=metric, ranks=ranks)
 
 
 def settings_of(
@@ -367,6 +386,15 @@ def settings_of(
         passphrase=passphrase,
         quiet=quiet,
     )
+
+
+def ranks_of(model: nn.Module) -> Ranks | None:
+    """Return the ranks that train `model` together; None where this process does alone."""
+    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        model = inner
+    if not isinstance(model, nn.parallel.DistributedDataParallel) or torch.distributed.get_world_size() == 1:
+        return None
+    return Ranks(model.process_group)
 
 
 def _state_of(checkpoint: Checkpoint) -> dict[str, Any]:

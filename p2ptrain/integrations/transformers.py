@@ -42,6 +42,11 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Join. A second time without an end between is the Trainer's way to try a smaller batch (OOM)."""
+        if args.world_size > 1:
+            raise UsageError(
+                f"SwarmCallback is for one process, and this training has {args.world_size}",
+                "use p2ptrain.join around a loop of your own under `accelerate launch`, or start a Trainer a member",
+            )
         again = self._close(cut_short=True)
         settings = {**OWN_CHECKPOINTS, **self._keywords.get("settings", {})}
         swarm = join(given["model"], given["optimizer"], **{**self._keywords, "settings": settings})

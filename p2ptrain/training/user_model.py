@@ -57,6 +57,8 @@ class UserModel:
         """Mean loss of the newest step, where the user's loop has told it."""
         self.ended = False
         """Whether the user's loop takes no more steps. Set by the thread that trains."""
+        self.changes = 0
+        """How often the parameters were changed from outside the user's loop."""
         self._values = ParameterVector(self.model)
         self._trained = trainable(self.model)
         """What is averaged: what needed gradients at the join, whatever the user freezes or thaws since."""
@@ -68,6 +70,11 @@ class UserModel:
     def numel(self) -> int:
         """How many parameters are trained."""
         return self._values.numel
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that are trained."""
+        return list(self._values.parameters)
 
     @property
     def device(self) -> torch.device:
@@ -124,10 +131,12 @@ class UserModel:
 
     def correct(self, correction_d: torch.Tensor) -> None:
         """Add `correction_d` (d,) to the live parameters. ValueError on another shape."""
+        self.changes += 1
         self._values.add_(correction_d)
 
     def load_vector(self, x_d: torch.Tensor) -> None:
         """Set the live parameters to `x_d` (d,). ValueError on another shape."""
+        self.changes += 1
         self._values.load_(x_d)
 
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:

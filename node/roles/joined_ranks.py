@@ -1,0 +1,262 @@
+"""One node for all ranks of a DistributedDataParallel model: rank 0 has it, the others follow.
+
+Ranks hold equal models, and DDP keeps them so while each takes the same steps. What the swarm changes is changed in
+rank 0's model, and handed on to the others between the same two steps: a word after each step (one small broadcast),
+and after the few with a correction the parameters as well.
+
+    rank 0   step -> JoinedNode.step() -> parameters corrected? -> word, parameters -> next step
+    others   step -> ------------------------------------------ <- word, parameters -> next step
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from node.config.schema import Config
+from node.roles.joined import NodeNow
+from node.system.errors import P2PTrainError, RunError, UsageError
+from node.training.checkpoint import Checkpoint
+from p2ptrain.training.user_model import UserModel
+
+
+class LoopNode(Protocol):
+    """The node of a user's loop, wherever it runs. All methods belong to the thread that trains."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where other nodes reach it."""
+
+    @property
+    def page(self) -> str | None:
+        """The address of its page."""
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a step was counted in this process."""
+
+    def start(self) -> None:
+        """Start it, and return once training may begin. Raises P2PTrainError."""
+
+    def step(self) -> None:
+        """Count a step that was taken. Raises P2PTrainError where the node has failed."""
+
+    def stop(self, *, cut_short: bool) -> None:
+        """End it: the steps since the last round are one more, unless `cut_short`. Raises P2PTrainError."""
+
+    def close(self) -> None:
+        """Let go of it, once it is stopped and no more is asked."""
+
+    def now(self) -> NodeNow:
+        """Return what it is at. Raises P2PTrainError where that is not known."""
+
+    def snapshot(self) -> Checkpoint:
+        """Return the state with which another process can go on."""
+
+
+class _Word(IntEnum):
+    """What rank 0 says after a step."""
+
+    ON = 0
+    CHANGED = 1
+    """Its parameters are not those of the step alone: they follow."""
+    FAILED = 2
+
+
+@dataclass
+class Ranks:
+    """The ranks that train one model, seen from one of them."""
+
+    group: dist.ProcessGroup
+    learner: UserModel | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0 of the group."""
+        return dist.get_group_rank(self.group, dist.get_rank()) == 0
+
+    def share(self, found: Any = None) -> Any:
+        """Return what rank 0 gives, in every rank."""
+        box = [found]
+        dist.broadcast_object_list(box, dist.get_global_rank(self.group, 0), self.group)
+        return box[0]
+
+    def say(self, word: _Word = _Word.ON) -> _Word:
+        """Return the word of rank 0, in every rank."""
+        assert self.learner is not None
+        on_gpu = "nccl" in str(dist.get_backend(self.group))
+        spoken = torch.tensor([word], device=self.learner.device if on_gpu else "cpu")
+        dist.broadcast(spoken, dist.get_global_rank(self.group, 0), self.group)
+        return _Word(int(spoken))
+
+    def share_parameters(self) -> None:
+        """Make the trained parameters of every rank those of rank 0."""
+        assert self.learner is not None
+        with torch.no_grad():
+            for each in self.learner.parameters:
+                dist.broadcast(each.data, dist.get_global_rank(self.group, 0), self.group)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What rank 0's node has begun with; or the line with which it has not."""
+
+    failed: str | None = None
+    config: Config | None = None
+    peer_id: str = ""
+    node_dir: Path = Path()
+    addresses: tuple[str, ...] = ()
+    page: str | None = None
+    counters: tuple[int, int, int] = (0, 0, 0)
+    optimizer: dict[str, Any] | None = None
+
+
+@dataclass
+class LeadingNode:
+    """Rank 0's node: the one there is, and what the others are to know of it."""
+
+    node: LoopNode
+    ranks: Ranks
+    learner: Callable[[], UserModel]
+    config: Config
+    node_dir: Path
+    _changes: int = 0
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where other nodes reach it."""
+        return self.node.addresses
+
+    @property
+    def page(self) -> str | None:
+        """The address of its page."""
+        return self.node.page
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a step was counted in this process."""
+        return self.node.has_trained
+
+    def start(self) -> None:
+        """Start the node and share what it begins with. Raises P2PTrainError, in all ranks."""
+        try:
+            self.node.start()
+        except P2PTrainError as error:
+            self.ranks.share(_Begun(failed=error.line()))
+            raise
+        learner = self.ranks.learner = self.learner()
+        resumed = learner.global_step > 0 and learner.optimizer is not None
+        self.ranks.share(
+            _Begun(
+                config=self.config,
+                peer_id=self.node.now().peer_id,
+                node_dir=self.node_dir,
+                addresses=tuple(self.addresses),
+                page=self.page,
+                counters=(learner.global_step, learner.tokens, learner.skipped_steps),
+                optimizer=learner.optimizer.state_dict() if resumed and learner.optimizer is not None else None,
+            )
+        )
+        self.ranks.share_parameters()
+        self._changes = learner.changes
+
+    def step(self) -> None:
+        """Count a step, and hand on what the swarm has changed. Raises P2PTrainError, in all ranks."""
+        try:
+            self.node.step()
+        except P2PTrainError:
+            self.ranks.say(_Word.FAILED)
+            raise
+        self._hand_on()
+
+    def stop(self, *, cut_short: bool) -> None:
+        """End the node. The others have its last correction too, unless `cut_short`."""
+        if cut_short:  # who knows whether the others come here
+            self.node.stop(cut_short=True)
+            return
+        try:
+            self.node.stop(cut_short=False)
+        except P2PTrainError:
+            self.ranks.say(_Word.FAILED)
+            raise
+        self._hand_on()
+
+    def close(self) -> None:
+        """Let go of the node."""
+        self.node.close()
+
+    def now(self) -> NodeNow:
+        """Return what the node is at."""
+        return self.node.now()
+
+    def snapshot(self) -> Checkpoint:
+        """Return the state with which another process can go on."""
+        return self.node.snapshot()
+
+    def _hand_on(self) -> None:
+        assert self.ranks.learner is not None
+        changes = self.ranks.learner.changes
+        if self.ranks.say(_Word.ON if changes == self._changes else _Word.CHANGED) is _Word.CHANGED:
+            self.ranks.share_parameters()
+        self._changes = changes
+
+
+@dataclass
+class FollowingNode:
+    """What another rank has in place of a node."""
+
+    ranks: Ranks
+    learner_of: Callable[[Config, str], UserModel]
+    began: Callable[[Path], None]
+    """Told the node's folder."""
+    addresses: list[str] = field(default_factory=list)
+    page: str | None = None
+    has_trained: bool = False
+
+    def start(self) -> None:
+        """Wait for rank 0's node, and begin with its model. Raises RunError where rank 0 could not."""
+        begun = self.ranks.share()
+        assert isinstance(begun, _Begun)
+        if begun.failed is not None or begun.config is None:
+            raise RunError(f"rank 0: {begun.failed}")
+        learner = self.ranks.learner = self.learner_of(begun.config, begun.peer_id)
+        self.began(begun.node_dir)
+        self.addresses, self.page = list(begun.addresses), begun.page
+        learner.global_step, learner.tokens, learner.skipped_steps = begun.counters
+        if begun.optimizer is not None and learner.optimizer is not None:
+            learner.optimizer.load_state_dict(begun.optimizer)
+        self.ranks.share_parameters()
+
+    def step(self) -> None:
+        """Count a step, and take up what the swarm has changed. Raises RunError where rank 0's node has failed."""
+        assert self.ranks.learner is not None
+        self.ranks.learner.take_step()
+        self.has_trained = True
+        self._take_up()
+
+    def stop(self, *, cut_short: bool) -> None:
+        """Take up the last correction, unless `cut_short`."""
+        if not cut_short:
+            self._take_up()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def now(self) -> NodeNow:
+        """Raise UsageError: rank 0 knows."""
+        raise UsageError("this is not rank 0, which has the node", "ask there: if accelerator.is_main_process: ...")
+
+    def snapshot(self) -> Checkpoint:
+        """Raise UsageError: rank 0 has the state."""
+        raise UsageError("this is not rank 0, which has the swarm's state", "save it there")
+
+    def _take_up(self) -> None:
+        word = self.ranks.say()
+        if word is _Word.FAILED:
+            raise RunError("the node of rank 0 has failed", "see what rank 0 says")
+        if word is _Word.CHANGED:
+            self.ranks.share_parameters()
