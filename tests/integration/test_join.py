@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -184,6 +184,14 @@ def test_an_exception_in_the_loop_saves_the_model_and_is_the_loops_own(tmp_path:
     assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """As at a terminal: what a shell starts in the background ignores SIGINT, and waits for ever here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupting(at: int, real: Callable[..., Any]) -> Callable[..., Any]:
     """`real`, with Ctrl-C in its `at`-th call."""
     calls = 0
@@ -198,6 +206,7 @@ def interrupting(at: int, real: Callable[..., Any]) -> Callable[..., Any]:
     return interrupted
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_while_a_round_is_copied_is_the_loops_own_and_saves_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +222,7 @@ def test_ctrl_c_while_a_round_is_copied_is_the_loops_own_and_saves_the_model(
     assert told(swarm, "interrupted")
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_at_the_end_saves_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(node: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
