@@ -640,18 +640,12 @@ class Engine:
             self._config.max_staleness,
             swarm=self.swarm_round(),
             beginning=now < self._begun_at + ARRIVAL_S,
-            at_base=self._at_base(),
         )
 
     def round_of(self, neighbour: Neighbour) -> int | None:
         """Return a neighbour's round: of its newest update that is here or, where nothing is fetched, that it
         announced."""
         return neighbour.announced_round if self.fetch == "nothing" else neighbour.applied_round
-
-    def _at_base(self) -> set[PeerId]:
-        if self.fetch == "nothing":
-            return set()
-        return {peer for peer, it in self.seated().items() if it.at_base}
 
     def round_closed(self) -> None:
         """Note that a round of ours has closed, and which neighbours have served it."""

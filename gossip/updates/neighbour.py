@@ -81,11 +81,6 @@ class Neighbour:
         return self.chain.applied.round if self.chain.applied else None
 
     @property
-    def at_base(self) -> bool:
-        """Whether the runtime has nothing but the beginning of its chain: the model with which it enters that round."""
-        return self.chain.applied is not None and self.chain.applied.seq == 0
-
-    @property
     def announced_round(self) -> int | None:
         """The round of the newest link that the neighbour has signed."""
         return self.chain.announced.body.round if self.chain.announced else self.applied_round

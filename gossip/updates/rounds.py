@@ -1,10 +1,9 @@
 """When a round closes, and over whom: pure functions of announced and applied rounds, and a learned deadline.
 
 A neighbour counts as *live* while its newest applied round is at most `max_staleness` behind ours, and as *fresh* when
-it has reached ours by an update: the base of its chain is the model with which it enters a round. A round closes at a
-quorum of fresh among the live ones, or at the deadline. So a neighbour that died costs a few deadlines, and then
-nothing, because it is too stale to be live. With neighbours but no live one we wait for the deadline: a node that ran
-ahead of all others must not run further.
+it has reached ours. A round closes at a quorum of fresh among the live ones, or at the deadline. So a neighbour that
+died costs a few deadlines, and then nothing, because it is too stale to be live. With neighbours but no live one we
+wait for the deadline: a node that ran ahead of all others must not run further.
 
 A neighbour that is too stale here, but has announced our round and delivers, is *due*: it keeps up, and the exchange
 does not. It counts in the quorum's denominator. Otherwise every neighbour whose updates pile up would make the quorum
@@ -13,7 +12,7 @@ smaller, the rounds shorter and the pile larger, until each node closed its roun
 
 import math
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -66,18 +65,16 @@ def standing(
     *,
     swarm: int | None = None,
     beginning: bool = False,
-    at_base: Set[PeerId] = frozenset(),
 ) -> Standing:
     """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet). `swarm`: the
-    swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than ARRIVAL_S ago.
-    `at_base`: of whom nothing is applied but the base of their chain, which has no work of its round."""
+    swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than ARRIVAL_S ago."""
     horizon = max(round, swarm or 0) + LEAD_ROUNDS
     known = {peer: at for peer, at in applied.items() if at is not None and at <= horizon}
     staleness = {peer: max(0, round - at) for peer, at in known.items()}
     live = {peer: behind for peer, behind in staleness.items() if behind <= max_staleness}
     return Standing(
         staleness=live,
-        fresh=sum(known[peer] - (peer in at_base) >= round for peer in live),
+        fresh=sum(behind == 0 for behind in live.values()),
         neighbours=len(applied),
         arriving=sum(at is None for at in applied.values()) if beginning else 0,
     )

@@ -42,13 +42,6 @@ def test_who_was_asleep_believes_the_others():
     assert standing(5, applied, max_staleness=4).fresh == 0, "as long as too few have said so"
 
 
-def test_who_has_told_but_where_it_begins_has_no_work_of_that_round():
-    it = standing(3, {A: 3, B: 3, C: 4}, max_staleness=4, at_base={B, C})
-    assert it.fresh == 2, "A has sent round 3, and C's model has the work of all rounds before 4"
-    assert it.staleness == {A: 0, B: 0, C: 0}, "all are there"
-    assert not it.quorum_reached(1.0)
-
-
 def test_who_is_yet_to_come_is_waited_for():
     assert standing(0, {A: 0, B: None, C: None}, max_staleness=4).quorum_reached(1.0)
     it = standing(0, {A: 0, B: None, C: None}, max_staleness=4, beginning=True)

@@ -93,13 +93,13 @@ def test_three_loops_train_one_model(tmp_path: Path) -> None:
         except BaseException as error:
             errors.append(error)
 
-    first = threading.Thread(target=loop, args=(0, []))
-    first.start()
-    until(lambda: 0 in swarms and bool(swarms[0].is_joined and swarms[0].addresses))
-    others = [threading.Thread(target=loop, args=(index, swarms[0].addresses)) for index in (1, 2)]
-    for thread in others:
-        thread.start()
-    for thread in (first, *others):
+    threads: list[threading.Thread] = []
+    for index in range(3):  # each knows all before it, so that nobody begins while two still look for each other
+        known = [address for earlier in range(index) for address in swarms[earlier].addresses]
+        threads.append(threading.Thread(target=loop, args=(index, known)))
+        threads[-1].start()
+        until(lambda index=index: index in swarms and bool(swarms[index].is_joined and swarms[index].addresses))  # type: ignore[misc]
+    for thread in threads:
         thread.join(60)
     assert errors == []
     assert all(round_ >= 3 for round_, _ in seen.values())
