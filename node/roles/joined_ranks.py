@@ -73,6 +73,9 @@ class Ranks:
 
     group: dist.ProcessGroup
     learner: UserModel | None = None
+    _spoken: torch.Tensor | None = None
+    """Where a word lies, the same tensor for all of them: gloo's thread may let go of a tensor long after the broadcast
+    returned. Were its hold the last one, that thread would need Python to free it, which may be ending by then."""
 
     @property
     def leads(self) -> bool:
@@ -88,17 +91,19 @@ class Ranks:
     def say(self, word: _Word = _Word.ON) -> _Word:
         """Return the word of rank 0, in every rank."""
         assert self.learner is not None
-        on_gpu = "nccl" in str(dist.get_backend(self.group))
-        spoken = torch.tensor([word], device=self.learner.device if on_gpu else "cpu")
-        dist.broadcast(spoken, dist.get_global_rank(self.group, 0), self.group)
-        return _Word(int(spoken))
+        if self._spoken is None:
+            on_gpu = "nccl" in str(dist.get_backend(self.group))
+            self._spoken = torch.zeros(1, dtype=torch.int64, device=self.learner.device if on_gpu else "cpu")
+        self._spoken.fill_(word)
+        dist.broadcast(self._spoken, dist.get_global_rank(self.group, 0), self.group)
+        return _Word(int(self._spoken))
 
     def share_parameters(self) -> None:
         """Make the trained parameters of every rank those of rank 0."""
         assert self.learner is not None
         with torch.no_grad():
             for each in self.learner.parameters:
-                dist.broadcast(each.data, dist.get_global_rank(self.group, 0), self.group)
+                dist.broadcast(each, dist.get_global_rank(self.group, 0), self.group)
 
 
 @dataclass(frozen=True)
