@@ -192,30 +192,24 @@ def heeds_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def interrupting(at: int, real: Callable[..., Any]) -> Callable[..., Any]:
-    """`real`, with Ctrl-C in its `at`-th call."""
-    calls = 0
-
-    def interrupted(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            signal.raise_signal(signal.SIGINT)
-        return real(*args)
-
-    return interrupted
-
-
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_while_a_round_is_copied_is_the_loops_own_and_saves_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = UserModel.vector
+    waiting = [signal.SIGINT]
+
+    def interrupted(model: UserModel) -> torch.Tensor:
+        if swarm.round and waiting and threading.current_thread() is threading.main_thread():
+            signal.raise_signal(waiting.pop())
+        return real(model)
+
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    monkeypatch.setattr(UserModel, "vector", interrupting(3, UserModel.vector))  # once in genesis, once a round
     with joined(model, optimizer, tmp_path) as swarm:
+        monkeypatch.setattr(UserModel, "vector", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            train(model, optimizer, range(9))
+            train(model, optimizer, range(10_000), wait_s=0.005)  # the node may take its time for the first round
         kept = p2ptrain.load(tmp_path)
         assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
         train(model, optimizer, range(9, 20))  # a loop that goes on all the same does so alone
