@@ -76,6 +76,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (any(it in words for it in _NO_MEMORY))
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether memory ran out, also where another error was raised from that one."""
+    return any(is_out_of_memory(each) for each in (error, error.__cause__) if each is not None)
+
+
 def is_device_lost(error: BaseException) -> bool:
     """Return whether the device that computes is of no more use to this process. Older releases of torch raise a plain
     RuntimeError."""

@@ -34,6 +34,7 @@ FREE: Final = {
         "clip_norm",
         "device",
         "precision",
+        "compile",
         "threads",
         "eval_every",
         "eval_examples",

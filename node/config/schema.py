@@ -152,7 +152,7 @@ def changed(config: Config, sections: Sequence[str]) -> list[str]:
     ]
 
 
-MACHINE_KEYS = ("train.device=", "train.threads=", "train.precision=", "task.data=")
+MACHINE_KEYS = ("train.device=", "train.threads=", "train.precision=", "train.compile=", "task.data=")
 """Settings that each machine chooses for itself: another one joins with its own, and with its own data."""
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Table: TypeAlias = dict[str, dict[str, Setting]]
 
-OWN: Final = {"task": ("data",), "train": ("device", "threads", "precision"), "sync": ()}
+OWN: Final = {"task": ("data",), "train": ("device", "threads", "precision", "compile"), "sync": ()}
 """Of the sections that are agreed, what stays each machine's own."""
 
 OWN_OF_TASK: Final = {

@@ -54,6 +54,7 @@ class RemoteLearner:
 
     steps_elsewhere: Final = True
     micro_batch: Final = None
+    compile_fault: Final = ""
 
     def __init__(
         self, facts: LearnerFacts, taken: Counters, steps: Calls, beside: Calls, *, told: str | None = None

@@ -115,6 +115,11 @@ class RunWatch:
         )
         self._journal.emit(WarningEvent(message=message, about="micro_batch"))
 
+    def check_compiled(self, fault: str) -> None:
+        """Warn once that steps are not compiled although they were to be."""
+        if fault:
+            self._tell_once("compile", f"train.compile: steps are not compiled, and as quick as without it ({fault})")
+
     def check_outer(self) -> None:
         """Warn once of outer momentum that was set and cannot pay in the rounds that there are."""
         config = self._state.config

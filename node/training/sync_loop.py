@@ -51,6 +51,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
                 return
             node.watch.check_arrivals(phase)
             node.watch.check_micro_batch(node.inner.trainer.micro_batch)
+            node.watch.check_compiled(node.inner.trainer.compile_fault)
             node.state.begin_closing(waits_for_group=node.averager.waits_for_group)
             plan_phase(node, phase.step_seconds)
             await phases.send(phase)

@@ -61,6 +61,10 @@ class Learner(Protocol):
         """Examples that go through the model at a time, where a whole batch was too much; None: a batch."""
 
     @property
+    def compile_fault(self) -> str:
+        """Why steps are not compiled although they were to be; else empty."""
+
+    @property
     def steps_elsewhere(self) -> bool:
         """Whether somebody else's loop takes the steps: `take_step` is then called after each, and only notes it."""
 

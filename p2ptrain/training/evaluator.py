@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss
 from p2ptrain.tasks.metrics import Means, Measures, Metrics, checked_metrics, own_metrics
 from p2ptrain.training.machine import Machine
+from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.model import bind_parameters, release_parameters
 
 PROBED, PREDICTIONS = 4, 256
@@ -29,6 +31,8 @@ class Evaluator:
     ) -> None:
         self._task, self._machine, self._shell, self._examples = task, machine, shell, examples
         self._shard = shard
+        self._micro = MicroBatch(task)
+        """Of evaluations alone: without gradients more fits than in a step."""
         self._lock = threading.Lock()
         self._model: nn.Module | None = None
         self._batches: list[Batch] | None = None
@@ -94,14 +98,20 @@ class Evaluator:
     def _mean(self, model: nn.Module, batches: list[Batch]) -> float:
         total, count = 0.0, 0
         for batch in batches:
-            with calling(self._task, "loss"):
-                batch = self._machine.take(batch)
-                with self._machine.autocast():
-                    loss = float(checked_loss(self._task, self._task.loss(model, batch), trains=False))
-            with calling(self._task, "tokens"):
-                tokens = int(self._task.tokens(batch))
-            total, count = total + loss * tokens, count + tokens
+            loss, tokens = self._micro.fitting(batch, partial(self._sum, model, batch), self._machine.free)
+            total, count = total + loss, count + tokens
         return total / max(1, count)
+
+    def _sum(self, model: nn.Module, batch: Batch) -> tuple[float, int]:
+        """The loss of all predictions of `batch`, and how many there are."""
+        total, count = 0.0, 0
+        for piece, tokens in self._micro.cut(batch):
+            with calling(self._task, "loss"):
+                piece = self._machine.take(piece)
+                with self._machine.autocast():
+                    loss = float(checked_loss(self._task, self._task.loss(model, piece), trains=False))
+            total, count = total + loss * tokens, count + tokens
+        return total, count
 
     def _of_shard(self, model: nn.Module) -> dict[str, float]:
         """The loss on what the shard holds out for itself, where it does."""
@@ -114,12 +124,12 @@ class Evaluator:
 
     def _own(self, metrics: Metrics, model: nn.Module) -> dict[str, float]:
         means = Means()
-        for batch in self._held_out():
+        for piece, tokens in (cut for batch in self._held_out() for cut in self._micro.cut(batch)):
             with calling(self._task, "metrics"):
-                batch = self._machine.take(batch)
+                piece = self._machine.take(piece)
                 with self._machine.autocast():
-                    values = checked_metrics(self._task, metrics(model, batch))
-                means.add(values, int(self._task.tokens(batch)))
+                    values = checked_metrics(self._task, metrics(model, piece))
+            means.add(values, tokens)
         return means.finite()
 
 

@@ -4,6 +4,9 @@ A batch is cut along the first dimension of its tensors. The gradient of each pi
 their sum is that of the whole batch, within rounding: a task's loss is the mean over the predictions of a batch.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from p2ptrain import faults
 from p2ptrain.tasks.base import Batch, Task, whole_batches
 from p2ptrain.tasks.batches import examples_in, pieces
@@ -13,6 +16,8 @@ ONE_AT_A_TIME = (
     "take a smaller model or shorter examples, train.precision=bf16 where the device computes in it, or end what else "
     "holds the device's memory"
 )
+
+T = TypeVar("T")
 
 
 class MicroBatch:
@@ -29,10 +34,20 @@ class MicroBatch:
             counted = [(part, int(self._task.tokens(part))) for part in parts]
         return counted if len(counted) == 1 else [(part, count) for part, count in counted if count] or counted[:1]
 
+    def fitting(self, batch: Batch, attempt: Callable[[], T], free: Callable[[], None]) -> T:
+        """Return what `attempt` makes of pieces of `batch`, made anew with ever smaller ones until they fit; `free` is
+        called in between. Raises as `halve` does."""
+        while True:
+            try:
+                return attempt()
+            except Exception as error:
+                self.halve(error, batch)
+            free()
+
     def halve(self, error: Exception, batch: Batch) -> None:
         """Take half as many examples at a time from now on: `batch` did not fit. Raise `error` where it is no want of
         memory, or this batch cannot be cut; TaskFaultError where one example alone does not fit."""
-        if not _is_out_of_memory(error):
+        if not faults.lacks_memory(error):
             raise error
         examples = None if whole_batches(self._task) else examples_in(batch)
         if examples is None:
@@ -42,8 +57,3 @@ class MicroBatch:
             what = error.message if isinstance(error, TaskFaultError) else faults.out_of_memory(error)
             raise TaskFaultError(f"{what}, with one example at a time", ONE_AT_A_TIME) from error
         self.size = now // 2
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Also where `calling` has put the task's place to it."""
-    return any(faults.is_out_of_memory(each) for each in (error, error.__cause__) if each is not None)

@@ -136,13 +136,12 @@ def _batch(task: Task, seed: int, shard: Shard, size: int) -> Batch:
 def _fitting(task: Task, model: nn.Module, batch: Batch, machine: Machine) -> tuple[float, int]:
     """`_forwards_and_backwards` of as many examples as memory takes: the trainer takes no more at a time either."""
     micro = MicroBatch(task)
-    while True:
-        try:
-            return _forwards_and_backwards(task, model, micro.cut(batch)[0][0], machine)
-        except Exception as error:
-            micro.halve(error, batch)
+
+    def free() -> None:
         model.zero_grad(set_to_none=True)
         machine.free()
+
+    return micro.fitting(batch, lambda: _forwards_and_backwards(task, model, micro.cut(batch)[0][0], machine), free)
 
 
 def _forwards_and_backwards(task: Task, model: nn.Module, batch: Batch, machine: Machine) -> tuple[float, int]:
@@ -176,14 +175,21 @@ def _check_held_out(task: Task, model: nn.Module, examples: int, machine: Machin
         batches = list(task.eval_batches(examples))
     if not batches:
         raise TaskFaultError(f"{_at(task, 'eval_batches')}: there is no held-out batch", "return one at least")
-    with calling(task, "loss"), torch.no_grad(), machine.autocast():
-        loss = checked_loss(task, task.loss(model, machine.take(batches[0])), trains=False)
-    _check_finite(task, float(loss), "the first held-out batch")
+    micro = MicroBatch(task)
+    loss = micro.fitting(
+        batches[0], lambda: _held_out_loss(task, model, micro.cut(batches[0])[0][0], machine), machine.free
+    )
+    _check_finite(task, loss, "the first held-out batch")
     _check_count(task, batches[0])
     metrics = own_metrics(task)
     if metrics is not None:
         with calling(task, "metrics"), torch.no_grad(), machine.autocast():
-            checked_metrics(task, metrics(model, machine.take(batches[0])))
+            checked_metrics(task, metrics(model, machine.take(micro.cut(batches[0])[0][0])))
+
+
+def _held_out_loss(task: Task, model: nn.Module, batch: Batch, machine: Machine) -> float:
+    with calling(task, "loss"), torch.no_grad(), machine.autocast():
+        return float(checked_loss(task, task.loss(model, machine.take(batch)), trains=False))
 
 
 def _check_count(task: Task, batch: Batch) -> None:

@@ -1,7 +1,7 @@
 """What a user sets about local training, and the learning rate as a pure function of the step.
 
 Every member of a swarm should run with the same values (the seed above all: it makes the initial model), except for
-`device`, `precision` and `threads`, which belong to the machine.
+`device`, `precision`, `compile` and `threads`, which belong to the machine.
 """
 
 import math
@@ -61,6 +61,9 @@ class TrainConfig:
     """`auto` (CUDA, else MPS, else the CPU) or a torch device such as `cuda:1`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto`: bf16 autocast where the device computes in it (CUDA from Ampere on), else fp32. Weights stay fp32."""
+    compile: bool = False
+    """Whether steps go through torch.compile: quicker after the first ones, which take a minute. It needs a C++
+    compiler, for a GPU Triton; where it fails, steps go on without it."""
     threads: int = 0
     """Torch's CPU threads; 0 leaves torch's own choice. Several nodes on one machine want cores / nodes each."""
     eval_every: int = 10

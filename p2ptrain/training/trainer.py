@@ -24,6 +24,7 @@ from p2ptrain.tasks.base import Batch, Shard, Task, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
 from p2ptrain.training.base import Learner
+from p2ptrain.training.compiled_loss import CompiledLoss
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
@@ -69,6 +70,7 @@ class Trainer(Learner):
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
         self._micro = MicroBatch(task)
+        self._loss = CompiledLoss(task, compiles=config.compile)
         self._live = threading.Lock()
         self._told_of_rounds = False
         self._evaluator = Evaluator(task, self.machine, self._shell, examples=config.eval_examples, shard=shard)
@@ -107,6 +109,11 @@ class Trainer(Learner):
     def micro_batch(self) -> int | None:
         """Examples that go through the model at a time, where a whole batch was too much; None: a batch."""
         return self._micro.size
+
+    @property
+    def compile_fault(self) -> str:
+        """Why steps are not compiled although they were to be; else empty."""
+        return self._loss.fault
 
     @property
     def steps_elsewhere(self) -> bool:
@@ -284,14 +291,16 @@ class Trainer(Learner):
             self.flat.data_d.copy_(kept_d)
 
     def _backward(self, step: int) -> float:
-        """Forwards and backwards, with ever smaller micro-batches until they fit."""
+        """Forwards and backwards: without compiling once that has failed, and with ever smaller micro-batches until
+        they fit."""
         while True:
             restore_random_state = self.machine.random_state()
             self.flat.grad_d.zero_()
             try:
                 loss, tokens = self._accumulate(step)
             except Exception as error:
-                self._micro.halve(error, self._batch(step, 0))
+                if not self._loss.gives_up(error):
+                    self._micro.halve(error, self._batch(step, 0))
             else:
                 self.tokens += tokens
                 return loss
@@ -309,7 +318,7 @@ class Trainer(Learner):
                 with calling(self.task, "loss"):
                     piece = self.machine.take(piece)
                     with self.machine.autocast():
-                        loss = checked_loss(self.task, self.task.loss(self.model, piece), trains=True) * share
+                        loss = checked_loss(self.task, self._loss(self.model, piece), trains=True) * share
                     (loss / parts).backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
             tokens += predictions

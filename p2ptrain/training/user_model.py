@@ -110,6 +110,7 @@ class UserModel:
 
     steps_elsewhere: Final = True
     micro_batch: Final = None
+    compile_fault: Final = ""
 
     def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
         """Note the step that the user's loop has taken. Return the loss that it has told, else nan; None when it takes

@@ -159,3 +159,36 @@ def test_pieces_are_parts_in_order_and_the_rest_stays() -> None:
     assert torch.equal(torch.cat([each["of"][0] for each in cut]), x)
     assert torch.equal(torch.cat([each["of"][1].inputs for each in cut]), x[:, 0])
     assert {(each["weight"], each["of"][1].name) for each in cut} == {(0.5, "x")}
+
+
+class Narrow(Digits):
+    """Digits on a device with room for so many held-out examples."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room, self.seen = room, list[int]()
+
+    def loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        if not torch.is_grad_enabled():
+            self.seen.append(len(batch[1]))
+            if len(batch[1]) > self.room:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.50 MiB.")
+        return super().loss(model, batch)
+
+
+def test_an_evaluation_that_does_not_fit_takes_fewer_examples_at_a_time() -> None:
+    whole, cut = trainer_of(Narrow(10_000), eval_examples=50), trainer_of(Narrow(20), eval_examples=50)
+    expected, measured = whole.measure(), cut.measure()
+    assert measured.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert measured.own == pytest.approx(expected.own, rel=1e-5)
+    assert cut.task.seen == [50, 25, 12, 12, 12, 12, 2]  # type: ignore[attr-defined]
+    assert cut.evaluate() == pytest.approx(expected.loss, rel=1e-5)
+    assert cut.micro_batch is None  # a step has room of its own
+
+
+def test_a_trial_before_the_run_takes_held_out_examples_that_fit() -> None:
+    task = Narrow(20)
+    preflight(task, TrainConfig(batch_size=16, device="cpu", eval_examples=50), Shard())
+    assert task.seen[-1] == 12
+    with pytest.raises(TaskFaultError, match="with one example at a time"):
+        preflight(Narrow(0), TrainConfig(batch_size=16, device="cpu", eval_examples=50), Shard())
