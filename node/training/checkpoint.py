@@ -33,7 +33,7 @@ from node.training.checkpoint_room import bytes_of, missing
 from p2ptrain.saved import files
 from p2ptrain.saved.files import META, STATE, place_of
 from p2ptrain.saved.models import UNTRAINED, VECTOR
-from p2ptrain.saved.tensor_file import FiledTensor, Storable, keep_in_file, save_file
+from p2ptrain.saved.tensor_file import FiledTensor, Storable, TensorsInFile, keep_in_file, save_file
 from p2ptrain.training.flat import all_finite
 
 _TEMPORARY: Final = ".writing-"
@@ -49,7 +49,8 @@ class Checkpoint:
     """The next round to train."""
     meta: Meta
     """JSON: config, counters, peer id (checkpoint_meta.py)."""
-    tensors: dict[str, torch.Tensor]
+    tensors: Mapping[str, torch.Tensor]
+    """Of one that was read: each is in memory only while somebody holds it."""
     filed: dict[str, FiledTensor] = field(default_factory=dict)
     """Of one that is to be written, the tensors that lie in a file already."""
 
@@ -69,15 +70,19 @@ class Checkpoint:
 
     def part(self, name: str) -> dict[str, torch.Tensor]:
         """Return the tensors under `name.`, without that prefix."""
-        return {
-            key.removeprefix(f"{name}."): value for key, value in self.tensors.items() if key.startswith(f"{name}.")
-        }
+        return {new: self.tensors[key] for new, key in self._names(f"{name}.").items()}
 
     @property
-    def trainer_state(self) -> dict[str, torch.Tensor]:
-        """Return the state that `Trainer.load_state_dict` takes."""
-        untrained = {key: value for key, value in self.tensors.items() if key.startswith(UNTRAINED)}
-        return self.part("trainer") | untrained
+    def trainer_state(self) -> Mapping[str, torch.Tensor]:
+        """Return the state that a learner's `load_state_dict` takes."""
+        untrained = {key: key for key in self.tensors if key.startswith(UNTRAINED)}
+        names = self._names("trainer.") | untrained
+        if isinstance(self.tensors, TensorsInFile):
+            return self.tensors.renamed(names)
+        return {new: self.tensors[key] for new, key in names.items()}
+
+    def _names(self, prefix: str) -> dict[str, str]:
+        return {key.removeprefix(prefix): key for key in self.tensors if key.startswith(prefix)}
 
 
 class CheckpointStore:
@@ -210,9 +215,8 @@ class CheckpointStore:
 
 def read(folder: Path) -> Checkpoint:
     """Return the checkpoint in `folder`. Raises CheckpointError when it is not whole, or its model is not finite."""
-    meta, tensors = files.read(folder, parser=parse)
-    vector_d = tensors.get(VECTOR)
-    if vector_d is not None and not all_finite(vector_d):
+    meta, tensors = files.mapped(folder, parser=parse)
+    if VECTOR in tensors and not all_finite(tensors[VECTOR]):
         raise CheckpointError(f"the model in {folder} is not finite: its training had diverged")
     return Checkpoint(round=meta["round"], meta=meta, tensors=tensors)
 

@@ -71,6 +71,8 @@ class InnerLoop:
         """Steps of the phase that is being trained."""
         self.late_steps = 0
         """How many steps after its snapshot the last correction was applied."""
+        self.is_over = False
+        """Whether the last phase has ended: nobody takes a step any more."""
         self._clock = clock
         # Unbounded in type, but at most one correction a round and one adoption are ever in it.
         self._door: deque[Callable[[], None]] = deque()

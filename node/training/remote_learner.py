@@ -147,9 +147,9 @@ class RemoteLearner:
         """Return `state_dict`."""
         return self.state_dict()
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, where it is of another model or optimizer."""
-        taken = _asked(self._steps, "load_state", state)
+        taken = _asked(self._steps, "load_state", dict(state))
         assert isinstance(taken, Counters)
         self.note(taken)
 

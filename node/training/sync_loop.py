@@ -48,7 +48,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
                 )
             )
             if phase is None:  # the loop that takes the steps has ended
-                return
+                break
             node.watch.check_arrivals(phase)
             node.watch.check_micro_batch(node.inner.trainer.micro_batch)
             node.watch.check_compiled(node.inner.trainer.compile_fault)
@@ -56,6 +56,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             plan_phase(node, phase.step_seconds)
             await phases.send(phase)
             del phase  # its parameters are a whole model
+        node.inner.is_over = True
 
 
 async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> None:
@@ -76,6 +77,8 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             if result.snapshot_d is not None:  # the others are whole models too, which nobody reads any more
                 nothing_d = result.snapshot_d.new_empty(0)
                 phase, result = replace(phase, theta_d=nothing_d), replace(result, correction_d=nothing_d)
+            if node.inner.is_over:  # no step comes before which the correction would be applied: it is a whole model
+                await node.executor.drive(node.inner.settling())
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             del phase, result  # before the next phase ends
             if node.inner.trainer.numel >= LARGE_MODEL:

@@ -151,7 +151,7 @@ class ExchangedModel:
         """Return the vector itself, and its counters."""
         return {"parameters": self.values_d, "counters": self.counters()}
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError where it is of another length."""
         if state["parameters"].shape != self.values_d.shape:
             raise ValueError(f"it has {state['parameters'].numel()} values, and this model {self.numel}")

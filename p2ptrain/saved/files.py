@@ -11,14 +11,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import safe_open
 
+from p2ptrain.saved.tensor_file import TensorsInFile
 from p2ptrain.training.layout import LayoutError, StateLayout
 
 Meta = dict[str, Any]
@@ -128,13 +128,26 @@ def read(
     wanted: Callable[[str], bool] = lambda _: True,
 ) -> tuple[Meta, dict[str, torch.Tensor]]:
     """Return the fields and the `wanted` tensors of a checkpoint. Raises CheckpointError when it is not whole."""
+    meta, tensors = mapped(folder, parser=parser)
+    with _readable(folder / STATE):
+        return meta, {name: tensors[name] for name in tensors if wanted(name)}
+
+
+def mapped(folder: Path, *, parser: Callable[[bytes], Meta] = parse) -> tuple[Meta, TensorsInFile]:
+    """Return the fields of a checkpoint, and its tensors, which stay in the file until they are asked for. Raises
+    CheckpointError when it is not whole."""
     meta = read_meta(folder, parser)
     state = folder / STATE
-    try:
+    with _readable(state):
         if not state.is_file() or digest_of_file(state) != meta["digest"]:
             raise CheckpointError(f"{state} does not match its digest: cut short or damaged")
-        with safe_open(state, framework="pt") as file:
-            return meta, {name: file.get_tensor(name) for name in file.keys() if wanted(name)}  # noqa: SIM118
+        return meta, TensorsInFile(state)
+
+
+@contextmanager
+def _readable(state: Path) -> Iterator[None]:
+    try:
+        yield
     except CheckpointError:
         raise
     except Exception as error:  # a header may lie in any way: safetensors and torch raise a dozen kinds of errors

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from safetensors import safe_open
 
 from p2ptrain.saved.nameless_file import NamelessFile
 
@@ -56,6 +57,33 @@ class FiledTensor:
         while at < stop:
             yield self.file[at : min(at + PIECE_BYTES, stop)]
             at += PIECE_BYTES
+
+
+class TensorsInFile(Mapping[str, torch.Tensor]):
+    """Tensors of a safetensors file, under their names there or others. One takes memory only while somebody holds it:
+    it is mapped anew each time that it is asked for, and not kept. What safetensors raises where it is no such file."""
+
+    def __init__(self, path: Path, names: Mapping[str, str] | None = None) -> None:
+        """`names`: those in the file, by those under which the tensors are found here; by default all, as they are."""
+        self._path = path
+        if names is None:
+            with safe_open(path, framework="pt") as file:
+                names = {name: name for name in file.keys()}  # noqa: SIM118
+        self._names = dict(names)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        with safe_open(self._path, framework="pt") as file:
+            return file.get_tensor(self._names[name])  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def renamed(self, names: Mapping[str, str]) -> "TensorsInFile":
+        """Return some of them: `names` has those here, by the new ones."""
+        return TensorsInFile(self._path, {new: self._names[old] for new, old in names.items()})
 
 
 Storable = torch.Tensor | FiledTensor

@@ -106,5 +106,5 @@ class Learner(Protocol):
     def state_view(self) -> dict[str, torch.Tensor]:
         """Return `state_dict` without copies where that can be: to be read while nobody trains."""
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, where it is of another model."""

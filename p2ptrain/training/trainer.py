@@ -237,15 +237,13 @@ class Trainer(Learner):
         with self._live:
             return layout_of(self.model)
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, when it is of another model, of another optimizer or
-        drift correction, or incomplete. What is not trained may be missing, as in the states of older releases."""
+        drift correction, or incomplete. What is not trained may be missing, as in the states of older releases. Each
+        tensor is asked for when it is copied, and not held."""
         untrained = {
-            name.removeprefix(UNTRAINED_PREFIX): value
-            for name, value in state.items()
-            if name.startswith(UNTRAINED_PREFIX)
+            name.removeprefix(UNTRAINED_PREFIX): state[name] for name in state if name.startswith(UNTRAINED_PREFIX)
         }
-        state = {name: value for name, value in state.items() if not name.startswith(UNTRAINED_PREFIX)}
         with self._live:
             buffers = self._buffers()
             self._check_state(state, {name: tensor.shape for name, tensor in buffers.items()} | {"counters": (3,)})
@@ -264,11 +262,12 @@ class Trainer(Learner):
         drift_buffers = {DRIFT_PREFIX + name: tensor for name, tensor in self.drift.buffers.items()}
         return {"parameters": self.flat.data_d, **self.optimizer.buffers, **drift_buffers}
 
-    def _check_state(self, state: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+    def _check_state(self, state: Mapping[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+        given = {name for name in state if not name.startswith(UNTRAINED_PREFIX)}
         made_by = f"this run has optimizer {self.config.optimizer} and drift {self.config.drift}"
-        if missing := shapes.keys() - state.keys():
+        if missing := shapes.keys() - given:
             raise ValueError(f"the trainer's state lacks {', '.join(sorted(missing))}: {made_by}")
-        if foreign := state.keys() - shapes.keys():
+        if foreign := given - shapes.keys():
             raise ValueError(f"the trainer's state also has {', '.join(sorted(foreign))}: {made_by}")
         for name, shape in shapes.items():
             if state[name].shape != shape:

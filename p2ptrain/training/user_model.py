@@ -190,7 +190,7 @@ class UserModel:
         """Return int64 (3,): steps, tokens, skipped steps."""
         return torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64, device="cpu")
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. What it lacks of parameters, optimizer and buffers stays as the user has set it.
         ValueError, with nothing changed, where it is of another model or optimizer."""
         parameters_d = state.get("parameters")

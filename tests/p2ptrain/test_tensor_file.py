@@ -1,5 +1,6 @@
 """Tensors written to a file a piece at a time: safetensors reads them, whatever they are and wherever they lie."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from safetensors.torch import load_file
 
 from p2ptrain.saved import tensor_file
 from p2ptrain.saved.nameless_file import NamelessFile
-from p2ptrain.saved.tensor_file import DTYPE_NAMES, keep_in_file, save_file
+from p2ptrain.saved.tensor_file import DTYPE_NAMES, TensorsInFile, keep_in_file, save_file
 
 
 def every_kind() -> dict[str, torch.Tensor]:
@@ -55,3 +56,19 @@ def test_a_nameless_file_is_read_by_slices(tmp_path: Path) -> None:
     file.append(memoryview(b"4567"))
     assert len(file) == 8
     assert (file[2:6], file[6:100], file[8:9], file[3:3]) == (b"2345", b"67", b"", b"")
+
+
+def test_tensors_in_a_file_are_found_under_other_names_and_not_kept(tmp_path: Path) -> None:
+    tensors = every_kind()
+    save_file(tensors, tmp_path / "file")
+    found = TensorsInFile(tmp_path / "file")
+    assert found.keys() == tensors.keys()
+    some = found.renamed({"a": "one", "b": "turned"}).renamed({"c": "b"})
+    assert dict(some).keys() == {"c"}
+    assert torch.equal(some["c"], tensors["turned"])
+    some["c"].zero_()  # a private copy
+    assert torch.equal(found["turned"], tensors["turned"])
+    held = weakref.ref(found["one"])
+    assert held() is None
+    with pytest.raises(KeyError):
+        some["a"]
