@@ -281,8 +281,8 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
             node.journal.emit(WarningEvent(message=message))
         return None
     try:
+        node.strategy.load_state_dict(checkpoint.part("sync"))  # first: a user's own model is changed by a whole one
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)
-        node.strategy.load_state_dict(checkpoint.part("sync"))
     except ValueError as error:
         raise RunError(
             f"the checkpoint in {node.checkpoints.folder} is of another model ({error})",

@@ -50,6 +50,9 @@ GENESIS: Final = "genesis.f32"
 """The model with which the run began, in the node's folder: fp32 little-endian. Newcomers are tracked from it, and it
 cannot be drawn again from a seed as a task's can."""
 
+GENESIS_KEY: Final = "genesis"
+"""In the meta of a state that a loop keeps itself: the first digits of that model's digest, in hex."""
+
 ENDLESS: Final = 1_000_000
 """Rounds of a run that ends when the user's loop does."""
 
@@ -421,7 +424,7 @@ def _state_of(node: Node, counters: torch.Tensor) -> Checkpoint:
     sync = {name: value.clone() for name, value in node.strategy.state_dict().items()}
     checkpoint = checkpoint_of(node, torch.empty(0), {"counters": counters}, sync, None, node.state.round)
     tensors = {name: value for name, value in checkpoint.tensors.items() if name != "trainer.parameters"}
-    return Checkpoint(round=checkpoint.round, meta=checkpoint.meta, tensors=tensors)
+    return Checkpoint(round=checkpoint.round, meta={**checkpoint.meta, GENESIS_KEY: node.genesis}, tensors=tensors)
 
 
 def _note(path: Path, log: EventLog, error: BaseException) -> None:

@@ -33,11 +33,9 @@ from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
 from node.system.errors import UsageError
 from node.training.checkpoint import Checkpoint
+from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
 from p2ptrain.tasks import EXTERNAL, Shard
 from p2ptrain.training.user_model import Evaluate, UserModel, measures_of, torch_optimizer, unwrapped
-
-STATE_FORMAT: Final = 1
-"""Of `state_dict`."""
 
 INVITE_BEGINS: Final = "p2p"
 
@@ -68,6 +66,8 @@ class Swarm:
         self._learner: UserModel | None = None
         self._joined: LoopNode | None = None
         self._go_on = go_on
+        self._given_model = ""
+        """Fingerprint in hex of the model that the state in `_go_on` is of."""
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class Swarm:
         self._let_go()
         try:
             joined.stop(cut_short=cut_short)
-            return {} if self._settings is None else _state_of(joined.snapshot())
+            return {} if self._settings is None else self._state(joined)
         finally:
             joined.close()
 
@@ -205,21 +205,32 @@ class Swarm:
     def state_dict(self) -> dict[str, Any]:
         """Return what another process needs to go on beside the model and the optimizer: the swarm's own state. Call it
         between two steps. It needs the run folder, too, which has the node's key."""
-        return _state_of(self._running().snapshot())
+        return self._state(self._running())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`. Before the block is entered, or in it before the first step: the node then starts
-        again. Model and optimizer are the caller's to load. Raises UsageError."""
-        if state.get("format") != STATE_FORMAT:
-            raise UsageError("this is no state of a swarm", "give what Swarm.state_dict returned")
-        if self._joined is not None and self._joined.has_trained:
+        again. Model and optimizer are the caller's to load. Raises UsageError, with nothing changed, for a state that
+        is damaged, or of another model, another run or another member; before the block, that is found as it is
+        entered."""
+        checkpoint, model = checked(state)
+        joined = self._joined
+        if joined is not None and joined.has_trained:
             raise UsageError(
                 "the swarm's state cannot be loaded once steps were taken", "load it before the first step"
             )
-        self._go_on = Checkpoint(round=int(state["round"]), meta=state["meta"], tensors=dict(state["tensors"]))
-        if self._joined is not None:
+        if joined is not None and self._settings is not None:
+            self._check_given(checkpoint, model, self._there(), self._settings.config, joined.now().peer_id)
+        self._go_on, self._given_model = checkpoint, model
+        if joined is not None:
             self._leave(cut_short=True)
             self.__enter__()
+
+    def _state(self, joined: LoopNode) -> dict[str, Any]:
+        assert self._learner is not None, "it is made before the node is"
+        return state_of(joined.snapshot(), self._learner.fingerprint)
+
+    def _check_given(self, given: Checkpoint, model: str, learner: UserModel, config: Config, peer_id: str) -> None:
+        check_fits(given, model, learner=learner, config=config, peer_id=peer_id, folder=self._node_dir)
 
     def _running(self) -> LoopNode:
         if self._joined is None:
@@ -237,6 +248,8 @@ class Swarm:
             evaluate=self._evaluate,
             metric=self._metric,
         )
+        if isinstance(self._go_on, Checkpoint) and self._settings is not None:
+            self._check_given(self._go_on, self._given_model, self._learner, config, peer_id)
         return self._learner
 
     def _there(self) -> UserModel:
@@ -395,15 +408,6 @@ def ranks_of(model: nn.Module) -> Ranks | None:
     if not isinstance(model, nn.parallel.DistributedDataParallel) or torch.distributed.get_world_size() == 1:
         return None
     return Ranks(model.process_group)
-
-
-def _state_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "format": STATE_FORMAT,
-        "round": checkpoint.round,
-        "meta": checkpoint.meta,
-        "tensors": checkpoint.tensors,
-    }
 
 
 def export_model(model: nn.Module, folder: Path) -> Path:
