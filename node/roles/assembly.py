@@ -51,7 +51,6 @@ from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import InPlace
 from p2ptrain.tasks import Shard
-from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Learner, Trainer, vector_bytes
 
 DIGEST_BYTES = 32
@@ -130,7 +129,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     lock = trio.Lock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
-    run = run_info(config, trainer.fingerprint, genesis_d, _identity(trainer))
+    run = run_info(config, trainer.fingerprint, genesis_d, trainer.identity)
     _file_genesis(strategy, genesis_d, around.new_file)
     del genesis_d
     snapshots = SnapshotCutter(strategy, around.new_file)
@@ -200,10 +199,6 @@ def _learner(config: Config, around: NodeContext, attack: Attack | None) -> tupl
     shard, data_seed = own_data(config, around.identity.peer_id)
     trainer = Trainer(task, config.train, shard, data_seed=data_seed)
     return trainer, trainer.vector()
-
-
-def _identity(learner: Learner) -> bytes:
-    return identity_of(learner.task, learner.model) if isinstance(learner, Trainer) else b""
 
 
 def _started(node: Node, user: UserLearner | None) -> Checkpoint | None:

@@ -34,6 +34,7 @@ class LearnerFacts:
     units: Mapping[str, str]
     evaluates: bool
     fingerprint: bytes
+    identity: bytes
     layout: StateLayout | None
     doubts: list[str]
 
@@ -62,7 +63,7 @@ class RemoteLearner:
         """`told`: one more thing that the user should know."""
         self.config, self.shard, self.data_seed = facts.config, facts.shard, facts.data_seed
         self.numel, self.device, self.metric, self.units = facts.numel, facts.device, facts.metric, facts.units
-        self.evaluates, self.fingerprint = facts.evaluates, facts.fingerprint
+        self.evaluates, self.fingerprint, self.identity = facts.evaluates, facts.fingerprint, facts.identity
         self.ended = False
         """Whether the other end takes no more steps."""
         self._facts, self._steps, self._beside = facts, steps, beside
@@ -188,6 +189,7 @@ class LearnerHost:
             units=dict(it.units),
             evaluates=it.evaluates,
             fingerprint=it.fingerprint,
+            identity=it.identity,
             layout=it.layout(),
             doubts=it.doubts(),
         )

@@ -88,6 +88,7 @@ class ExchangedModel:
     steps_elsewhere: Final = True
     micro_batch: Final = None
     compile_fault: Final = ""
+    identity: Final = b""
 
     def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
         """Note an exchange. None where there is no more."""

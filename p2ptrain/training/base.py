@@ -37,6 +37,10 @@ class Learner(Protocol):
     """32 bytes over parameter names and shapes: equal on every node that can join in."""
 
     @property
+    def identity(self) -> bytes:
+        """What members must have in common beside it, such as a digest of a frozen base model; empty: nothing."""
+
+    @property
     def numel(self) -> int:
         """How many parameters are trained."""
 

@@ -103,6 +103,10 @@ def places(model: nn.Module) -> list[Place]:
     return found
 
 
+_HASHED_AT_ONCE = 1 << 22
+"""Values: no temporary of a matrix's size."""
+
+
 def fingerprint(model: nn.Module) -> bytes:
     """32 bytes (BLAKE2b) over the names and shapes of the trainable parameters: equal where vectors may be
     averaged, however the model is wrapped."""
@@ -110,6 +114,24 @@ def fingerprint(model: nn.Module) -> bytes:
     for name, parameter in trainable(model):
         digest.update(f"{canonical(name)}:{'x'.join(map(str, parameter.shape))}\n".encode())
     return digest.digest()
+
+
+def frozen_digest(model: nn.Module) -> bytes:
+    """32 bytes (BLAKE2b) over names, shapes and values of the frozen parameters; empty where there are none. Values
+    count in bf16, so that members may hold one base in fp32 and bf16; what is quantized is left out, as its bits are
+    the machine's."""
+    digest, any_frozen = hashlib.blake2b(digest_size=32), False
+    frozen = {canonical(name): each for name, each in model.named_parameters() if not each.requires_grad}
+    for name, parameter in sorted(frozen.items()):
+        if not parameter.is_floating_point():
+            continue
+        any_frozen = True
+        digest.update(f"{name}:{'x'.join(map(str, parameter.shape))}\n".encode())
+        flat = parameter.detach().reshape(-1)
+        for start in range(0, flat.numel(), _HASHED_AT_ONCE):
+            part = flat[start : start + _HASHED_AT_ONCE]
+            digest.update(part.to("cpu", torch.bfloat16).view(torch.uint8).numpy().data)
+    return digest.digest() if any_frozen else b""
 
 
 def all_finite(x_d: torch.Tensor) -> bool:

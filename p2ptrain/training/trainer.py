@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from p2ptrain import drift, inner
-from p2ptrain.tasks.base import Batch, Shard, Task, optimizer_options
+from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
 from p2ptrain.training.base import Learner
@@ -74,6 +74,11 @@ class Trainer(Learner):
         self._live = threading.Lock()
         self._told_of_rounds = False
         self._evaluator = Evaluator(task, self.machine, self._shell, examples=config.eval_examples, shard=shard)
+
+    @property
+    def identity(self) -> bytes:
+        """What the task says of it."""
+        return identity_of(self.task, self.model)
 
     @property
     def numel(self) -> int:

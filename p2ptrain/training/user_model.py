@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.metrics import MAX_METRICS, Measures, is_name
-from p2ptrain.training.flat import fingerprint, trainable
+from p2ptrain.training.flat import fingerprint, frozen_digest, trainable
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.train_config import TrainConfig
@@ -63,6 +63,8 @@ class UserModel:
         self._trained = trainable(self.model)
         """What is averaged: what needed gradients at the join, whatever the user freezes or thaws since."""
         self.fingerprint = fingerprint(self.model)
+        self.identity = frozen_digest(self.model)
+        """Of what is frozen at the join: adapters over unlike base models must not be averaged."""
         self._evaluate = evaluate
         self._evaluating = threading.Lock()
 

@@ -401,3 +401,25 @@ def test_a_forked_child_that_ends_does_not_wait_for_its_parents_swarm(tmp_path: 
             os._exit(0)
         until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
         assert swarm.global_step == 6
+
+
+def test_members_over_unlike_frozen_parameters_refuse_each_other(tmp_path: Path) -> None:
+    def with_base(seed: int) -> nn.Module:
+        torch.manual_seed(9)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+        torch.manual_seed(seed)
+        nn.init.normal_(model[0].weight)
+        model[0].requires_grad_(False)
+        return model
+
+    models = [with_base(1), with_base(2), with_base(1)]
+    optimizers = [torch.optim.SGD(model[2].parameters(), lr=0.05) for model in models]  # type: ignore[index]
+    with joined(models[0], optimizers[0], tmp_path / "0") as first:
+        peers = {"peers": first.addresses, "settings": {**ALONE, "node.wait_for": 1, "node.wait_timeout_s": 3.0}}
+        with (
+            pytest.raises(RunError, match="frozen parameters"),
+            joined(models[1], optimizers[1], tmp_path / "1", **peers),
+        ):
+            pass
+        with joined(models[2], optimizers[2], tmp_path / "2", **peers) as same:
+            assert same.peers

@@ -16,7 +16,7 @@ import transformers
 from p2ptrain.tasks import Shard, TaskError
 from p2ptrain.tasks.byte_lm.corpus import cache_folder
 from p2ptrain.tasks.hf.dealing import HELD_OUT_ONE_IN, Dealing, Part, drawn, part_of
-from p2ptrain.tasks.hf.sources import Example, files_of, read_examples
+from p2ptrain.tasks.hf.sources import Example, files_of, has_rows, read_examples
 from p2ptrain.tasks.hf.text_encoder import open_encoder
 from p2ptrain.tasks.hf.token_rows import NOT_COUNTED, RowConfig, TokenRows, TokenSplit
 from p2ptrain.tasks.hf.token_store import TokenStore, open_store
@@ -323,3 +323,25 @@ def test_half_a_surrogate_pair_is_a_replacement_character(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     store = open_store(tmp_path / "a.jsonl", encoder, block_chars=9)
     assert store.tokens[:4].tolist() == [1, 0, 1, 3]
+
+
+@pytest.mark.parametrize("name", ["a.JSONL", "a.ndjson", "a.json"])
+def test_rows_are_rows_whatever_the_suffix_looks_like(tmp_path, name):
+    rows = [{"text": "one"}, {"messages": [{"role": "user", "content": "two"}]}]
+    (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = files_of(tmp_path)
+    assert has_rows(files)
+    assert [each.text for each in read_examples(files, block_chars=9)] == ["one", ""]
+
+
+def test_a_json_file_may_be_a_list_of_rows_or_text(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps([{"text": "one"}, {"text": "two"}], indent=1))
+    assert [each.text for each in read_examples(files_of(file), block_chars=9)] == ["one", "two"]
+    file.write_text('{"name": "a package"}\n')
+    assert not has_rows(files_of(file))
+    assert [each.text for each in read_examples(files_of(file), block_chars=9)] == ['{"name": "a package"}\n']
+    for content, why in (('[{"text": "one"}, {"label": 1}]', "row 2: a row is"), ('{"text": "one"}\n{', "a.json:2")):
+        file.write_text(content)
+        with pytest.raises(TaskError, match=why):
+            list(read_examples(files_of(file), block_chars=9))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from p2ptrain.attacks import LabelFlip
 from p2ptrain.tasks import Shard, TaskError, get
@@ -101,6 +102,24 @@ def test_a_folder_with_weights_is_read_whatever_the_seed(lm, tmp_path):
     torch.manual_seed(7)
     drawn = open_base(str(TINY), "AutoModelForCausalLM").build()
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), drawn.parameters(), strict=True))
+
+
+def without(folder: Path, *gone: str) -> Path:
+    """The folder, its file of weights written again without these tensors."""
+    file = folder / "model.safetensors"
+    kept = {name: value for name, value in load_file(file).items() if name not in gone}
+    save_file(kept, file, metadata={"format": "pt"})
+    return folder
+
+
+def test_weights_that_lack_a_tensor_are_refused(lm, tmp_path):
+    folder = saved(tmp_path / "base", 7)
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")  # tied: in the file once
+    open_base(str(folder), "AutoModelForCausalLM").build()
+    without(folder, "model.norm.weight")
+    for options in ({}, {"lora": 2}):
+        with pytest.raises(TaskError, match=r"lack 1 of the tensors that \w+ has \(model\.norm\.weight\)"):
+            build_model(lm(model=str(folder), **options), 1)
 
 
 def test_dropout_is_none(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from p2ptrain.tasks import Shard, TaskError, get
 from p2ptrain.tasks.digits import Digits
@@ -116,3 +117,18 @@ def test_a_side_is_one_number_also_where_the_configuration_has_two(tmp_path):
 def test_size_zero_is_no_size():
     with pytest.raises(TaskError, match="size must be 1 pixel or more"):
         get("hf-vision", size=0)
+
+
+def test_a_head_is_drawn_where_the_weights_have_none_and_nothing_else(folder, tmp_path):
+    base = tmp_path / "base"
+    get("hf-vision", data=str(folder), size=8).build_model().save_pretrained(base)
+    file = base / "model.safetensors"
+    weights = load_file(file)
+    headless = {name: value for name, value in weights.items() if not name.startswith("classifier")}
+    assert len(headless) < len(weights)
+    save_file(headless, file, metadata={"format": "pt"})
+    get("hf-vision", data=str(folder), model=str(base)).build_model()
+    headless.pop(max(headless))
+    save_file(headless, file, metadata={"format": "pt"})
+    with pytest.raises(TaskError, match="weights lack 1 of the tensors"):
+        get("hf-vision", data=str(folder), model=str(base)).build_model()

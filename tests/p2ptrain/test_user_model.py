@@ -225,3 +225,20 @@ def test_what_evaluate_returns_is_a_number_or_a_dict_with_a_loss() -> None:
 def test_metrics_of_evaluate_are_few_finite_and_have_names() -> None:
     found = measures_of({"loss": 1.0, "a\nb": 1.0, "nan": float("nan"), **{f"k{i}": 1.0 for i in range(10_000)}})
     assert list(found.own) == [f"k{i}" for i in range(15)]
+
+
+def test_what_is_frozen_is_named_whatever_it_is_held_in() -> None:
+    def identity(seed: int, dtype: torch.dtype = torch.float32, change: float = 0.0) -> bytes:
+        model = small(seed)
+        with torch.no_grad():
+            model[0].weight[0, 0] += change
+            model[2].weight.zero_()  # what is trained does not count
+        model[0].requires_grad_(False).to(dtype)
+        return learner(nn.Sequential(*model)).identity
+
+    assert identity(1) == identity(1, torch.bfloat16)
+    assert len({identity(1), identity(2), identity(1, change=0.1)}) == 3
+    assert learner(small()).identity == b""
+    quantized = small()
+    quantized.register_parameter("packed", nn.Parameter(torch.zeros(3, dtype=torch.uint8), requires_grad=False))
+    assert learner(quantized).identity == b""

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,9 @@ from p2ptrain.tasks.hf.extras import require
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "*.safetensors"
 DIGEST_BYTES: Final = 32
+
+HEAD_DRAWN: Final = frozenset({"AutoModelForImageClassification"})
+"""Kinds of models whose head may be missing in a file: it is drawn anew, for the classes of the data."""
 
 DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Of a frozen base model. What is trained is always fp32."""
@@ -88,16 +91,19 @@ class BaseModel:
     def _loaded(self, dtype: torch.dtype, *, four_bit: bool) -> nn.Module:
         options = {"quantization_config": _four_bits()} if four_bit else {}
         with torch.random.fork_rng(devices=[]), _default_dtype(torch.float32):
-            model: nn.Module = self._class.from_pretrained(
+            model, read = self._class.from_pretrained(
                 self.folder,
                 config=copy.deepcopy(self.config),
                 dtype=dtype,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
+                output_loading_info=True,
                 **options,
             )
-        return model.train()
+        _check_complete(model, read["missing_keys"], draws_head=self.kind in HEAD_DRAWN)
+        whole: nn.Module = model.train()
+        return whole
 
     def _from_config(self, dtype: torch.dtype) -> nn.Module:
         # A copy: it writes the type that it was built with into the configuration.
@@ -195,6 +201,18 @@ def _loaded_files(folder: Path) -> list[Path]:
             f"there is neither {one.name} nor {index.name} in {folder}: save the model with save_pretrained"
         )
     return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+
+
+def _check_complete(model: Any, missing: Collection[str], *, draws_head: bool) -> None:
+    """TaskError where the weights lack what transformers has then drawn. Tied tensors are in a file once."""
+    backbone = f"{model.base_model_prefix}."
+    lacking = sorted(name for name in missing if not draws_head or name.startswith(backbone))
+    if lacking:
+        names = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
+        raise TaskError(
+            f"its weights lack {len(lacking)} of the tensors that {type(model).__name__} has ({names}): save the whole "
+            "model with save_pretrained, or give the folder of a model of this kind"
+        )
 
 
 def _names_in(path: Path) -> list[str]:

@@ -1,7 +1,10 @@
-"""Training data as examples: rows of JSONL and Parquet files, and blocks of whole lines of everything else.
+"""Training data as examples: rows of JSON, JSONL and Parquet files, and blocks of whole lines of everything else.
 
     {"text": "..."}                                                     a document
     {"messages": [{"role": "user", "content": "..."}, ...]}             a conversation
+
+Suffixes count in either case. A `.json` file is a list of rows, or a row in each line, where its first one is such a
+row; else it is text, as what lies between the sources of a program.
 
 An example has a key, a hash of its content. Who holds it, and whether anyone trains on it, follows from the key alone:
 not from its place in a file, nor from who is in the swarm.
@@ -30,7 +33,9 @@ LEAST_BLOCK_CHARS: Final = 1024
 PARQUET_ROWS: Final = 1024
 """Rows that are read from a Parquet file at once: a few megabytes of text."""
 
-_ROWS: Final = (".jsonl", ".parquet")
+_LINES: Final = (".jsonl", ".ndjson")
+_PARQUET: Final = ".parquet"
+_JSON: Final = ".json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +74,23 @@ def read_examples(files: list[Source], *, block_chars: int) -> Iterator[Example]
     if not files:
         yield from _blocks(bytes(open_corpus(None)).decode("utf-8", "replace"), block_chars)
     for source in files:
-        if source.path.suffix == ".jsonl":
+        kind = source.path.suffix.lower()
+        if kind in _LINES:
             yield from _jsonl(source.path)
-        elif source.path.suffix == ".parquet":
+        elif kind == _PARQUET:
             yield from _parquet(source.path)
+        elif kind == _JSON and (text := _text_of(source.path)) and _begins_with_row(text):
+            yield from _rows_of(text, source.path)
         else:
             yield from _blocks(_text_of(source.path), block_chars)
 
 
 def has_rows(files: list[Source]) -> bool:
     """Return whether any of the files consists of rows."""
-    return any(source.path.suffix in _ROWS for source in files)
+    kinds = [(source.path, source.path.suffix.lower()) for source in files]
+    return any(kind in (*_LINES, _PARQUET) for _, kind in kinds) or any(
+        _begins_with_row(_text_of(path)) for path, kind in kinds if kind == _JSON
+    )
 
 
 def _below(root: Path) -> Iterator[Path]:
@@ -92,7 +103,7 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise TaskError(f"data file {str(path)!r} is no UTF-8 text; give .jsonl, .parquet or text") from error
+        raise TaskError(f"data file {str(path)!r} is no UTF-8 text; give .json, .jsonl, .parquet or text") from error
     except OSError as error:
         raise TaskError(f"data file {str(path)!r} cannot be read: {error.strerror}") from error
 
@@ -118,6 +129,30 @@ def _jsonl(path: Path) -> Iterator[Example]:
                     yield _example(_json(line, f"{path}:{number}"), f"{path}:{number}")
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"data file {str(path)!r} cannot be read: {error}") from error
+
+
+def _begins_with_row(text: str) -> bool:
+    """Whether the first value of a JSON file, or the first of its list, is an object like a row."""
+    text = text.lstrip("\ufeff \t\r\n").removeprefix("[").lstrip()
+    try:
+        first, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and ("text" in first or "messages" in first)
+
+
+def _rows_of(text: str, path: Path) -> Iterator[Example]:
+    """Of a JSON file: a list, or a row in each line."""
+    text = text.removeprefix("\ufeff")
+    if text.lstrip().startswith("["):
+        rows = _json(text, str(path))
+        assert isinstance(rows, list)
+        for number, row in enumerate(rows, 1):
+            yield _example(row, f"{path}, row {number}")
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield _example(_json(line, f"{path}:{number}"), f"{path}:{number}")
 
 
 def _json(line: str, place: str) -> object:

@@ -26,7 +26,7 @@ from p2ptrain.tasks.byte_lm.corpus import Source, cache_folder
 from p2ptrain.tasks.hf.sources import Example, files_of, read_examples
 from p2ptrain.tasks.hf.text_encoder import Encoded, TextEncoder
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of the files; another one makes them anew."""
 
 AT_ONCE: Final = 1024
