@@ -77,13 +77,20 @@ class Neighbour:
 
     @property
     def applied_round(self) -> int | None:
-        """The round of the newest update that the runtime accepted."""
-        return self.chain.applied.round if self.chain.applied else None
+        """The newest round whose work is in what the runtime accepted of this neighbour; None: nothing yet.
+
+        The base of a chain is the model with which its author enters a round. It has the work of the one before: -1 at
+        the start of a run."""
+        applied = self.chain.applied
+        if applied is None:
+            return None
+        return applied.round - 1 if applied.seq == 0 else applied.round
 
     @property
     def announced_round(self) -> int | None:
-        """The round of the newest link that the neighbour has signed."""
-        return self.chain.announced.body.round if self.chain.announced else self.applied_round
+        """The round that the neighbour has reached, by the newest link that it has signed."""
+        newest = self.chain.announced.body if self.chain.announced else self.chain.applied
+        return newest.round if newest else None
 
     def status(self, *, ours: int, theirs: int | None, score: float, address: str) -> NeighbourStatus:
         """Return what people see; `ours`: our round, against which the staleness of `theirs` is counted."""

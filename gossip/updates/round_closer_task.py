@@ -56,8 +56,12 @@ class RoundCloser:
     def patience(self, round: int) -> float:
         """Return for how many seconds a round is at least kept open: the time of some exchanges while updates are to be
         expected, of one where the neighbours have fallen silent, so that we do not get ahead of those who will be
-        back."""
-        if self._standing(round).staleness or self._due(round) or self._newly_met():
+        back.
+
+        Updates are expected from whoever delivers, however far behind it is. So a node that ran ahead while it was
+        alone goes more slowly than the others until they have caught up: their rounds end at a quorum, after one
+        exchange."""
+        if self._standing(round).staleness or self._anybody_delivers() or self._newly_met():
             return self._exchange_patience()
         delivered = self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars, delivered=True)
         return min(self._longest, delivered or 0.0)
@@ -118,6 +122,11 @@ class RoundCloser:
             peer not in live and (it.announced_round or 0) >= least and self._exchanges.delivers(peer, since)
             for peer, it in engine.seated().items()
         )
+
+    def _anybody_delivers(self) -> bool:
+        """Return whether a neighbour delivers, however far it is behind us."""
+        since = self._since()
+        return any(self._exchanges.delivers(peer, since) for peer in self._context.engine.seated())
 
     def _newly_met(self) -> bool:
         """Return whether there is a neighbour from which nothing has arrived yet, and might arrive soon."""

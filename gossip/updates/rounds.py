@@ -1,9 +1,10 @@
 """When a round closes, and over whom: pure functions of announced and applied rounds, and a learned deadline.
 
 A neighbour counts as *live* while its newest applied round is at most `max_staleness` behind ours, and as *fresh* when
-it has reached ours. A round closes at a quorum of fresh among the live ones, or at the deadline. So a neighbour that
-died costs a few deadlines, and then nothing, because it is too stale to be live. With neighbours but no live one we
-wait for the deadline: a node that ran ahead of all others must not run further.
+it has reached ours. The base of a chain has the work of the round before it: of none, at the start of a run. A round
+closes at a quorum of fresh among the live ones, or at the deadline. So a neighbour that died costs a few deadlines, and
+then nothing, because it is too stale to be live. With neighbours but no live one we wait for the deadline: a node that
+ran ahead of all others must not run further.
 
 A neighbour that is too stale here, but has announced our round and delivers, is *due*: it keeps up, and the exchange
 does not. It counts in the quorum's denominator. Otherwise every neighbour whose updates pile up would make the quorum
@@ -66,8 +67,9 @@ def standing(
     swarm: int | None = None,
     beginning: bool = False,
 ) -> Standing:
-    """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet). `swarm`: the
-    swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than ARRIVAL_S ago."""
+    """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet; -1: base of
+    a run). `swarm`: the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than
+    ARRIVAL_S ago."""
     horizon = max(round, swarm or 0) + LEAD_ROUNDS
     known = {peer: at for peer, at in applied.items() if at is not None and at <= horizon}
     staleness = {peer: max(0, round - at) for peer, at in known.items()}

@@ -158,6 +158,17 @@ def test_work_for_a_newcomer_near_the_base():
     assert (it.tracked, it.applied_round, it.announced_round) == (True, 3, 3)
 
 
+def test_a_base_has_no_work_of_its_own_round():
+    it, links = Neighbour(BOB.peer_id, 0.0), chain(2)
+    it.chain.learn(links[0])
+    assert (it.applied_round, it.announced_round) == (None, 0)
+    it.accepted(links[0])
+    assert (it.tracked, it.applied_round, it.announced_round) == (True, -1, 0), "it enters round 0 with this model"
+    it.chain.learn(links[1])
+    it.accepted(links[1])
+    assert (it.applied_round, it.announced_round) == (links[1].body.round, links[1].body.round)
+
+
 def test_work_for_a_latecomer_is_a_snapshot():
     it, links = Neighbour(BOB.peer_id, 0.0), chain(30)
     it.chain.learn(links[20])

@@ -5,6 +5,7 @@ import trio
 import trio.lowlevel
 from gossip_swarm import CONFIG, play, swarm, until
 
+from gossip.core.api import RoundView
 from gossip.transport.memory.network import LinkQuality
 
 
@@ -22,13 +23,32 @@ async def test_alone_there_is_nothing_to_wait_for(autojump_clock):
 async def test_a_dead_neighbour_costs_deadlines_and_then_nothing(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(3, initial_deadline_s=2.0)
+        await play(nodes, [1])
         it.network.stall(nodes[2].peer)
         alive = nodes[:2]
-        views = [row[0] for row in await play(alive, range(1, 9))]
+        views = [row[0] for row in await play(alive, range(2, 10))]
         assert [view.closed_by for view in views[:4]] == ["deadline"] * 4
         assert [view.closed_by for view in views[4:]] == ["quorum"] * 4
         assert all(view.seconds == pytest.approx(2.0) for view in views[:4])
         assert all(view.seconds < 0.1 for view in views[4:])
+
+
+async def test_the_first_round_waits_for_the_neighbours_work_and_not_for_their_bases(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(3)
+        async with trio.open_nursery() as nursery:
+            views: list[RoundView] = []
+
+            async def close() -> None:
+                views.append(await nodes[0].service.close_round(0, at_most_s=60))
+
+            await nodes[0].publish(0)
+            nursery.start_soon(close)
+            await trio.sleep(1.0)
+            assert views == [], "there are but the models with which all have begun"
+            for node in nodes[1:]:
+                await node.publish(0)
+        assert (views[0].closed_by, set(views[0].staleness.values())) == ("quorum", {0})
 
 
 async def test_the_learned_deadline_shrinks_to_what_rounds_take(autojump_clock):
