@@ -35,6 +35,7 @@ from p2ptrain.training.model import build_model
 from p2ptrain.training.train_config import lr_at
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+MUON = {"optimizer": "muon", "learning_rate": 2e-2}
 
 
 @pytest.fixture
@@ -113,47 +114,62 @@ def test_a_recorded_task_trains_as_the_plain_one(spec: RaceSpec, tmp_path: Path)
 class Local:
     """A stepper with nobody else."""
 
-    def __init__(self, model: nn.Module, spec: RaceSpec) -> None:
-        self.model, self.optimizer, self.rates = model, host.adamw(model, spec.learning_rate), []
+    def __init__(self, model: nn.Module, plan: HostPlan) -> None:
+        self.model, self.optimizers, self.rates = model, host.optimizers(plan, model), []
 
     def step(self, loss: Callable[[nn.Module], torch.Tensor], rate: float) -> None:
         self.rates.append(rate)
-        host.set_rate(self.optimizer, rate)
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            host.set_rate(optimizer, rate)
+            optimizer.zero_grad()
         loss(self.model).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
 
 
 def plan_of(spec: RaceSpec, folder: Path, rank: int = 0, **options: object) -> HostPlan:
     return HostPlan(spec=spec, rank=rank, address="10.77.0.1", own_address="10.77.0.1", folder=folder, options=options)
 
 
-def run_local(spec: RaceSpec, folder: Path, rank: int = 0) -> tuple[nn.Module, Local]:
-    task, config = spec.task(), spec.train()
+def run_local(spec: RaceSpec, folder: Path, rank: int = 0, **options: object) -> tuple[nn.Module, Local]:
+    task, plan = spec.task(), plan_of(spec, folder, rank, **options)
     model = build_model(task, spec.seed)
-    local, shard = Local(model, spec), Shard(index=rank, count=spec.hosts)
+    local, shard = Local(model, plan), Shard(index=rank, count=spec.hosts)
 
     def loss(net: nn.Module, step: int) -> torch.Tensor:
         return task.loss(net, task.train_batch(step, seed=spec.seed, shard=shard, size=spec.batch))
 
-    host.run(local, TrackWriter(folder), plan_of(spec, folder, rank), model, loss, config)
+    host.run(local, TrackWriter(folder), plan, model, loss, host.training(plan))
     return model, local
 
 
 @pytest.mark.slow
-def test_a_rivals_host_does_the_steps_of_a_node_alone(spec: RaceSpec, tmp_path: Path):
-    """Same batches, rates, clipping and AdamW: else a race would compare these."""
-    model, local = run_local(spec, tmp_path / "host")
-    trainer = Trainer(spec.task(), spec.train(), Shard(count=2))
+@pytest.mark.parametrize(("own", "apart"), [({}, 1e-4), (MUON, 1e-2)], ids=["adamw", "muon"])
+def test_a_rivals_host_does_the_steps_of_a_node_alone(
+    spec: RaceSpec, tmp_path: Path, own: dict[str, Any], apart: float
+):
+    """Same batches, rates, clipping and optimizer: else a race would compare these."""
+    model, local = run_local(spec, tmp_path / "host", **own)
+    config = replace(spec.train(), **own)
+    trainer = Trainer(spec.task(), config, Shard(count=2))
     for _ in range(spec.steps):
         trainer.step()
-    theirs = nn.utils.parameters_to_vector(model.parameters())
-    assert torch.allclose(theirs, trainer.vector(), atol=1e-5)
-    assert local.rates == [lr_at(step, spec.steps, spec.train()) for step in range(spec.steps)]
+    theirs = nn.utils.parameters_to_vector(model.parameters()).detach()
+    moved = theirs - nn.utils.parameters_to_vector(build_model(spec.task(), spec.seed).parameters()).detach()
+    assert float((theirs - trainer.vector()).norm() / moved.norm()) < apart
+    assert local.rates == [lr_at(step, spec.steps, config) for step in range(spec.steps)]
     marks = read_track(tmp_path / "host")
     assert [mark.step for mark in marks if mark.model is None] == [1, 2, 3, 4, 5, 6]
     assert [mark.step for mark in marks if mark.model is not None] == [2, 4, 6]
+
+
+def test_with_and_without_the_network_muon_has_one_rate():
+    ours, theirs = CONTESTANTS.get("p2ptrain-muon"), CONTESTANTS.get("ddp-muon")
+    assert isinstance(ours, Recipe)
+    assert isinstance(theirs, Rival)
+    assert ours.settings["train"] == {key: theirs.options[key] for key in ("optimizer", "learning_rate")}
+    assert ours.config(RaceSpec(hosts=4, steps=400), Path("run"), 0, "10.77.0.1", ()).train.optimizer == "muon"
 
 
 def test_only_the_first_host_keeps_models(spec: RaceSpec, tmp_path: Path):

@@ -183,6 +183,9 @@ _TRAIN: Final = ("rounds", "inner_steps", "batch_size", "learning_rate", "warmup
 LOCAL: Final = {"compressor": "q2", "aggregator": "trimmed_mean", "f": 1, "outer": "average"}
 """[sync] of configs/local.toml."""
 
+MUON_RATE: Final = 2.4e-2
+"""Peak learning rate of those who train with Muon: the best of several for both (docs/benchmarks.md)."""
+
 CONTESTANTS: Registry[Contestant] = Registry("contestants")
 """Most are built without options; `hivemind` takes the Python that has it, `ddp-powersgd` a rank."""
 
@@ -205,6 +208,13 @@ def ddp_powersgd(rank: int = 4) -> Rival:
     return Rival(name="ddp-powersgd", synchronous=True, options={"stepper": "ddp", "hook": "powersgd", "rank": rank})
 
 
+@CONTESTANTS.register("ddp-muon")
+def ddp_muon(learning_rate: float = MUON_RATE) -> Rival:
+    """Plain, with torch's Muon for the hidden matrices: what `p2ptrain-muon` owes to its optimizer."""
+    options = {"stepper": "ddp", "optimizer": "muon", "learning_rate": learning_rate}
+    return Rival(name="ddp-muon", synchronous=True, options=options)
+
+
 @CONTESTANTS.register("hivemind")
 def hivemind(python: Path | None = None, inner_steps: int = 10) -> Rival:
     """hivemind's Optimizer, with local updates."""
@@ -223,6 +233,13 @@ def p2ptrain_short() -> Recipe:
     """The same in rounds of three steps, or of as many as an exchange takes: three times the bytes, a quarter fewer
     steps to a loss."""
     return Recipe(name="p2ptrain-short", inner_steps=3, settings={"sync": dict(LOCAL)})
+
+
+@CONTESTANTS.register("p2ptrain-muon")
+def p2ptrain_muon(learning_rate: float = MUON_RATE) -> Recipe:
+    """The same with Muon inside, which comes to a loss in fewer steps."""
+    train = {"optimizer": "muon", "learning_rate": learning_rate}
+    return Recipe(name="p2ptrain-muon", inner_steps=3, settings={"sync": dict(LOCAL), "train": train})
 
 
 def host_name(rank: int) -> str:

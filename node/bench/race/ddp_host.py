@@ -9,7 +9,7 @@ from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from node.bench.race.host import adamw, set_rate
+from node.bench.race.host import optimizers, set_rate
 from node.bench.race.spec import HostPlan
 
 PORT: Final = 29500
@@ -34,7 +34,7 @@ class DDPStepper:
             world_size=plan.spec.hosts,
             timeout=PATIENCE,
         )
-        self._optimizer = adamw(model, plan.spec.learning_rate)
+        self._optimizers = optimizers(plan, model)
         self._clip_norm = plan.spec.train().clip_norm
         hook = plan.options.get("hook", "none")
         self._model = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB if hook == "powersgd" else None)
@@ -42,11 +42,13 @@ class DDPStepper:
 
     def step(self, loss: Callable[[nn.Module], torch.Tensor], rate: float) -> None:
         """Do one step at this learning rate, from the loss of this host's batch."""
-        set_rate(self._optimizer, rate)
-        self._optimizer.zero_grad()
+        for optimizer in self._optimizers:
+            set_rate(optimizer, rate)
+            optimizer.zero_grad()
         loss(self._model).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
-        self._optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
 
 
 def stepper(plan: HostPlan, model: nn.Module) -> DDPStepper:

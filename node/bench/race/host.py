@@ -1,7 +1,8 @@
 """A rival's process at its host: it gets ready, waits for the start of all, and does step after step.
 
 `python -m node.bench.race.host PLAN`, in a host's namespace. It ends when its stdin does, so that none outlives the
-race. Everything but the step is the same for all rivals: model, batches, learning rate, optimizer, models kept.
+race. Everything but the step is the same for all rivals: model, batches, models kept, and, where their name
+does not say otherwise, optimizer and learning rate.
 """
 
 import importlib
@@ -9,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 import torch
@@ -17,6 +19,7 @@ from torch import nn
 from node.bench.race.spec import HostPlan
 from node.bench.race.track import TrackWriter
 from p2ptrain.tasks.base import Batch, Shard
+from p2ptrain.training.flat import places
 from p2ptrain.training.model import build_model
 from p2ptrain.training.train_config import TrainConfig, lr_at
 
@@ -49,7 +52,7 @@ def main(text: str) -> None:
     model = build_model(task, spec.seed)
     module = importlib.import_module(STEPPERS[plan.options["stepper"]])
     stepper: Stepper = module.stepper(plan, model)
-    shard, config = Shard(index=plan.rank, count=spec.hosts), spec.train()
+    shard, config = Shard(index=plan.rank, count=spec.hosts), training(plan)
 
     def batch(step: int) -> Batch:
         return task.train_batch(step, seed=spec.seed, shard=shard, size=spec.batch)
@@ -81,16 +84,48 @@ def run(
 
 def adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
     """Return torch's AdamW with the settings of ours."""
-    decayed = [each for each in model.parameters() if each.ndim >= 2]
-    others = [each for each in model.parameters() if each.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, betas=BETAS, fused=True)
+    return _adamw(list(model.parameters()), rate)
+
+
+def muon(model: nn.Module, rate: float) -> list[torch.optim.Optimizer]:
+    """Return torch's Muon for the hidden matrices, and AdamW for the rest, with the settings of ours
+    (p2ptrain/inner/muon.py)."""
+    hidden = {place.name for place in places(model) if place.hidden}
+    matrices = torch.optim.Muon(
+        [each for name, each in model.named_parameters() if name in hidden],
+        lr=rate,
+        weight_decay=WEIGHT_DECAY,
+        momentum=0.95,
+        nesterov=True,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return [matrices, _adamw([each for name, each in model.named_parameters() if name not in hidden], rate)]
+
+
+def optimizers(plan: HostPlan, model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Return those of this contestant's choice: AdamW, or Muon where its options say so."""
+    rate = training(plan).learning_rate
+    return muon(model, rate) if plan.options.get("optimizer") == "muon" else [adamw(model, rate)]
+
+
+def training(plan: HostPlan) -> TrainConfig:
+    """Return the settings of training: what all have in common, and the contestant's own learning rate where it has
+    one."""
+    config = plan.spec.train()
+    return replace(config, learning_rate=plan.options.get("learning_rate", config.learning_rate))
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def _adamw(parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    decayed = [each for each in parameters if each.ndim >= 2]
+    others = [each for each in parameters if each.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, betas=BETAS, fused=True)
 
 
 def _started_by_parent() -> threading.Event:
