@@ -219,7 +219,7 @@ def race(
     data: options.Data = None,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak, of all.")] = 3e-3,
     hivemind: Annotated[
-        Path | None, typer.Option(metavar="PYTHON", help="One that has hivemind, which then races too.")
+        Path | None, typer.Option(metavar="PYTHON", help="One that has hivemind and safetensors: it then races, too.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write race.json and curves.csv there, as it goes on.")

@@ -201,7 +201,8 @@ def test_hivemind_is_asked_for_our_steps_between_two_averages(
             self.scheduler = scheduler(self.inner)
             self.zero_grad, self.step = self.inner.zero_grad, self.inner.step
 
-    fake = SimpleNamespace(DHT=Table, Optimizer=Averaging, Float16Compression=lambda: "fp16")
+    compression = SimpleNamespace(Float16Compression=lambda: "fp16")
+    fake = SimpleNamespace(DHT=Table, Optimizer=Averaging, compression=compression)
     monkeypatch.setitem(__import__("sys").modules, "hivemind", fake)
     task = spec.task()
     batch = task.train_batch(0, seed=0, shard=Shard(count=2), size=2)

@@ -82,7 +82,7 @@ def _optimizer(hivemind: Any, dht: Any, plan: HostPlan, model: nn.Module) -> Any
         target_batch_size=spec.batch * spec.hosts * every,
         use_local_updates=True,
         offload_optimizer=False,
-        state_averaging_compression=hivemind.Float16Compression(),
+        state_averaging_compression=hivemind.compression.Float16Compression(),
         matchmaking_time=MATCHMAKING_S,
         averaging_timeout=AVERAGING_S,
     )
