@@ -99,7 +99,7 @@ class LoopLearner(Learner, Protocol):
     """The next step's number."""
 
     def doubts(self) -> list[str]:
-        """Return what the user should know of it, a line each."""
+        """Return what the user should know of it, a line each, and each once. For the thread that trains."""
 
     def counters(self) -> torch.Tensor:
         """Return the counters of its state, int64 (3,)."""
@@ -183,6 +183,7 @@ class JoinedNode:
             return
         try:
             if self.executor.advance():
+                self._look_again()
                 return
         except BaseException:  # Ctrl-C, while a correction was added or the parameters were copied
             self.stop(cut_short=True)
@@ -275,8 +276,8 @@ class JoinedNode:
     def built(self, node: Node) -> None:
         """Note the node (UserLoop)."""
         self.node = node
-        for doubt in self.model.doubts() if self.model is not None else ():
-            node.journal.emit(WarningEvent(message=doubt))
+        assert self.model is not None, "it is what was built"
+        _tell(node, self.model.doubts())
 
     def listens(self, addresses: list[str], page: str | None) -> None:
         """Note where the node is reached (UserLoop)."""
@@ -287,6 +288,17 @@ class JoinedNode:
         self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
         task_status.started(self._stop)
         await trio.sleep_forever()
+
+    def _look_again(self) -> None:
+        """Tell what has become doubtful of the model, such as layers that were thawed, with the first step of each
+        round."""
+        assert self.node is not None
+        assert self.model is not None
+        if self.node.inner.phase_steps or self._token is None:
+            return
+        if found := self.model.doubts():
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(_tell, self.node, found)
 
     def _running(self) -> tuple[Node, trio.lowlevel.TrioToken]:
         if self.node is None or self._token is None or self._thread is None or not self._thread.is_alive():
@@ -399,6 +411,11 @@ class JoinedNode:
     def _join(self) -> None:
         if self._thread is not None:
             self._thread.join()
+
+
+def _tell(node: Node, doubts: list[str]) -> None:
+    for doubt in doubts:
+        node.journal.emit(WarningEvent(message=doubt))
 
 
 def _genesis_in(file: Path) -> torch.Tensor:

@@ -48,9 +48,9 @@ async def unusable(node: Node, theta_d: torch.Tensor) -> str | None:
     trainer = node.inner.trainer
     if not trainer.evaluates:
         return None
-    if math.isfinite(await node.executor.offload(lambda: trainer.judge(theta_d, node.state.round))):
+    if math.isfinite(await node.executor.evaluate(lambda: trainer.judge(theta_d, node.state.round))):
         return None
-    return why_unusable(await node.executor.offload(lambda: trainer.evaluate(theta_d)))
+    return why_unusable(await node.executor.evaluate(lambda: trainer.evaluate(theta_d)))
 
 
 def why_unusable(eval_loss: float) -> str | None:

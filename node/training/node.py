@@ -97,8 +97,11 @@ class Node:
 
     async def compute(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
         """Run one piece of a round's work on vectors, on the event loop where the model is small, otherwise in the
-        executor. `spent` is called with the seconds that it took."""
-        if self.inner.trainer.numel <= SMALL_MODEL and isinstance(self.executor, ThreadExecutor):
+        executor: also where the aggregator tries models, and may wait for a step of the user's loop to do so. `spent`
+        is called with the seconds that it took."""
+        trainer = self.inner.trainer
+        may_wait = trainer.steps_elsewhere and self.config.sync.needs_judge
+        if trainer.numel <= SMALL_MODEL and not may_wait and isinstance(self.executor, ThreadExecutor):
             await trio.lowlevel.checkpoint()
             return self.executor.here(function, spent)
         return await self.executor.offload(function, spent)

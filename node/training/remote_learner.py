@@ -36,7 +36,6 @@ class LearnerFacts:
     fingerprint: bytes
     identity: bytes
     layout: StateLayout | None
-    doubts: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ class RemoteLearner:
         self.ended = False
         """Whether the other end takes no more steps."""
         self._facts, self._steps, self._beside = facts, steps, beside
-        self._doubts = [*facts.doubts, *([told] if told else [])]
+        self._doubts = [told] if told else []
         self._loss = math.nan
         self.note(taken)
 
@@ -87,8 +86,11 @@ class RemoteLearner:
         _asked(self._steps, "set_global_step", step)
 
     def doubts(self) -> list[str]:
-        """Return what the user should know of the model, a line each."""
-        return self._doubts
+        """Return what the user should know of the model, a line each, and each once."""
+        found, own = _asked(self._steps, "doubts"), self._doubts
+        assert isinstance(found, list)
+        self._doubts = []
+        return [*own, *found]
 
     def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
         """Return the loss of the step that was told last, else nan; None when no more is taken."""
@@ -191,7 +193,6 @@ class LearnerHost:
             fingerprint=it.fingerprint,
             identity=it.identity,
             layout=it.layout(),
-            doubts=it.doubts(),
         )
 
     def taken(self, loss: float = math.nan) -> Counters:
@@ -228,6 +229,8 @@ class LearnerHost:
                 if not self._keeps_live:
                     it.load_state_dict(state)
                 return self.taken()
+            case "doubts", ():
+                return it.doubts()
             case "set_global_step", (step,):
                 it.global_step = step
             case _:

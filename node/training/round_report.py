@@ -71,7 +71,7 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
 async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int = 0) -> None:
     """Measure the held-out loss of the outer parameters (by default the moving ones) after `rounds` rounds, and the
     task's own metrics, and emit them. Raises RunError where the loss is not finite."""
-    found = await node.executor.offload(lambda: node.inner.trainer.measure(phi_d))
+    found = await node.executor.evaluate(lambda: node.inner.trainer.measure(phi_d))
     node.journal.measured(eval_loss=found.loss)
     node.journal.eval_round, node.journal.own = rounds, dict(found.own)
     node.watch.note_metrics_fault(found.fault)

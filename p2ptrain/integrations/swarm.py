@@ -26,7 +26,7 @@ from node.config.schema import Config, from_raw
 from node.config.sections import merged
 from node.config.toml_source import Raw, merge
 from node.roles.assembly import check_runnable, own_data
-from node.roles.joined import ENDLESS, JoinedNode, JoinSettings
+from node.roles.joined import ENDLESS, JoinedNode, JoinSettings, NodeNow
 from node.roles.joined_process import ProcessNode
 from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks
 from node.swarm.folder import SwarmFolder
@@ -35,7 +35,8 @@ from node.system.errors import UsageError
 from node.training.checkpoint import Checkpoint
 from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
 from p2ptrain.tasks import EXTERNAL, Shard
-from p2ptrain.training.user_model import Evaluate, UserModel, measures_of, torch_optimizer, unwrapped
+from p2ptrain.training.loop_turn import LoopTurn
+from p2ptrain.training.user_model import Evaluate, UserModel, held_by, is_in_backward, torch_optimizer, unwrapped
 
 INVITE_BEGINS: Final = "p2p"
 
@@ -69,21 +70,32 @@ class Swarm:
         self._given_model = ""
         """Fingerprint in hex of the model that the state in `_go_on` is of."""
         self._hooks: list[Any] = []
+        self._turn = LoopTurn()
 
     def __enter__(self) -> Self:
         """Join, and return once training may begin. Raises UsageError or RunError."""
         if self._joined is not None:
             raise UsageError("this swarm is joined already", "leave it first, or make another one with p2ptrain.join")
+        self._check_is_no_others()
         joined = self._made()
         self._joined = joined
+        _JOINED.add(self)
         try:
             joined.start()
         except BaseException:
             self._joined = None
+            _JOINED.discard(self)
             raise
         self._count_steps()
         atexit.register(self._leave, cut_short=True)
+        self._turn.take_back()
         return self
+
+    def _check_is_no_others(self) -> None:
+        """Raise UsageError where parameters of this model are in a swarm already: each would undo the other's work."""
+        own = {id(each) for each in self._model.parameters()}
+        if any(id(each) in own for other in _JOINED for each in other._model.parameters()):
+            raise UsageError("this model is in a swarm already", "leave that one first")
 
     def _made(self) -> LoopNode:
         """Return the node: in a thread or a process of its own, or in rank 0."""
@@ -143,7 +155,7 @@ class Swarm:
     @property
     def round(self) -> int:
         """The round being trained, from 0; once the run is over, how many there were."""
-        return self._running().now().round
+        return self._now().round
 
     @property
     def global_step(self) -> int:
@@ -153,12 +165,12 @@ class Swarm:
     @property
     def peers(self) -> list[str]:
         """The peer ids of the neighbours there are now; none once the run is over."""
-        return self._running().now().peers
+        return self._now().peers
 
     @property
     def peer_id(self) -> str:
         """This node's own peer id."""
-        return self._running().now().peer_id
+        return self._now().peer_id
 
     @property
     def addresses(self) -> list[str]:
@@ -186,16 +198,11 @@ class Swarm:
         return self._node_dir
 
     def evaluate(self) -> float:
-        """Return the held-out loss of the model as it is now, by the `evaluate` that `join` was given."""
+        """Return the held-out loss of the model as it is now, by the `evaluate` that `join` was given. The global
+        random numbers are then as they were before."""
         if self._evaluate is None:
             raise UsageError("join was given no evaluate", "give it one: a function of the model that returns a loss")
-        model = unwrapped(self._model)
-        training = model.training
-        try:
-            with torch.no_grad():
-                return measures_of(self._evaluate(model.eval())).loss
-        finally:
-            model.train(training)
+        return self._there().evaluate_live()
 
     def export(self, folder: str | Path) -> Path:
         """Write the model as it is now, and return the folder: by its own `save_pretrained` where it has one, else as
@@ -219,7 +226,7 @@ class Swarm:
                 "the swarm's state cannot be loaded once steps were taken", "load it before the first step"
             )
         if joined is not None and self._settings is not None:
-            self._check_given(checkpoint, model, self._there(), self._settings.config, joined.now().peer_id)
+            self._check_given(checkpoint, model, self._there(), self._settings.config, self.peer_id)
         self._go_on, self._given_model = checkpoint, model
         if joined is not None:
             self._leave(cut_short=True)
@@ -227,10 +234,15 @@ class Swarm:
 
     def _state(self, joined: LoopNode) -> dict[str, Any]:
         assert self._learner is not None, "it is made before the node is"
-        return state_of(joined.snapshot(), self._learner.fingerprint)
+        with self._turn.lent():
+            return state_of(joined.snapshot(), self._learner.fingerprint)
 
     def _check_given(self, given: Checkpoint, model: str, learner: UserModel, config: Config, peer_id: str) -> None:
         check_fits(given, model, learner=learner, config=config, peer_id=peer_id, folder=self._node_dir)
+
+    def _now(self) -> NodeNow:
+        with self._turn.lent():
+            return self._running().now()
 
     def _running(self) -> LoopNode:
         if self._joined is None:
@@ -247,6 +259,7 @@ class Swarm:
             data_seed=data_seed,
             evaluate=self._evaluate,
             metric=self._metric,
+            turn=self._turn,
         )
         if isinstance(self._go_on, Checkpoint) and self._settings is not None:
             self._check_given(self._go_on, self._given_model, self._learner, config, peer_id)
@@ -262,15 +275,17 @@ class Swarm:
         if self._optimizer is None:
             return
         own = self._optimizer
-        held = {id(each) for group in own.param_groups for each in group["params"]}
 
         def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            if is_in_backward():
+                raise UsageError(
+                    "the optimizer steps in the backward pass, where no parameter may be corrected",
+                    "leave it out of p2ptrain.join, and call swarm.step() after each backward pass",
+                )
             self._stepped()
 
         def another(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            if optimizer is own or not any(
-                id(each) in held for group in optimizer.param_groups for each in group["params"]
-            ):
+            if optimizer is own or held_by(own).isdisjoint(held_by(optimizer)):
                 return
             raise UsageError(
                 f"a second optimizer ({type(optimizer).__name__}) steps parameters that the joined one holds, too: "
@@ -284,7 +299,8 @@ class Swarm:
         ]
 
     def _stepped(self) -> None:
-        self._running().step()
+        with self._turn.lent():
+            self._running().step()
 
     def _leave(self, *, cut_short: bool) -> None:
         joined = self._joined
@@ -297,11 +313,18 @@ class Swarm:
 
     def _let_go(self) -> None:
         """Have the optimizer's steps count no more."""
+        if self._joined is not None:
+            self._turn.lend()
         self._joined = None
+        _JOINED.discard(self)
         atexit.unregister(self._leave)
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+_JOINED: Final[set[Swarm]] = set()
+"""The swarms of this process that are joined."""
 
 
 def join(
@@ -338,9 +361,10 @@ def join(
     in it. `inner_steps`: steps in a round. `rounds`: after so many the swarm is left and the loop goes on alone; by
     default the run ends when the block does. `wait_for`: neighbours to wait for before the first step.
 
-    `evaluate`: returns the held-out loss of a model (or a dict with `loss` and own metrics), called in another thread
-    with a copy of the bare model, every `train.eval_every` rounds; `metric` says what it is measured in. `config`: TOML
-    files, `settings`: single settings over them, such as {"sync.compressor": "q2"}. `quiet`: print nothing on stderr.
+    `evaluate`: returns the held-out loss of a model (or a dict with `loss` and own metrics), called with a copy of the
+    bare model every `train.eval_every` rounds, in another thread while the loop's waits; `metric` says what the loss is
+    measured in. `config`: TOML files, `settings`: single settings over them, such as {"sync.compressor": "q2"}.
+    `quiet`: print nothing on stderr.
 
     Raises UsageError for what cannot be meant, here or at the `with`; RunError at the `with`, and from the step in
     which the node is found to have failed.

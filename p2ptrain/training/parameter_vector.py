@@ -4,8 +4,12 @@ FlatParameters (flat.py) moves the parameters of our own models into one buffer.
 buckets, CUDA graphs, optimizers and views of its own by the storage that it has: here it is read and added to in place.
 """
 
+from collections.abc import Mapping
+from itertools import pairwise
+
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.training.flat import trainable
@@ -16,12 +20,15 @@ class ParameterVector:
     """Reads and corrects the trainable parameters of `model`, in the order of `named_parameters`, tied ones once.
 
     A parameter in bf16 or fp16 cannot hold a small correction: what rounding takes is kept in its own type beside it,
-    belongs to the vector, and goes into the next correction (Kahan's summation).
+    belongs to the vector, and goes into the next correction (Kahan's summation). One in float64 has more bits than the
+    vector: corrections are added to all of them, and `finer` is what the vector lacks.
 
-    Raises TaskError where nothing can be trained, or a parameter is sharded, sparse or not real. Not thread-safe.
+    Raises TaskError where nothing can be trained, or a parameter is sharded, sparse, not real, without memory, or in
+    the memory of another one. Not thread-safe.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        _check_memory(model)
         named = trainable(model)
         sharded = [name for name, parameter in named if type(parameter.data).__name__ == "DTensor"]
         if sharded:
@@ -35,7 +42,9 @@ class ParameterVector:
             raise TaskError(f"two parameters are called {twice}, once wrappers are left out; rename one")
         self.parameters = [parameter for _, parameter in named]
         self.sizes = [parameter.numel() for parameter in self.parameters]
+        self._kinds = [_kind(parameter) for parameter in self.parameters]
         self.numel = sum(self.sizes)
+        _check_own_memory(named)
         self._exact: list[torch.Tensor] = [parameter for parameter in self.parameters if _is_exact(parameter)]
         self._rests = {
             index: torch.zeros_like(parameter, requires_grad=False)
@@ -52,6 +61,38 @@ class ParameterVector:
     def is_rounded(self) -> bool:
         """Whether a parameter has fewer bits than fp32."""
         return bool(self._rests)
+
+    @property
+    def is_finer(self) -> bool:
+        """Whether a parameter has more bits than fp32."""
+        return any(parameter.dtype is torch.float64 for parameter in self.parameters)
+
+    def finer(self) -> dict[str, torch.Tensor]:
+        """Return what fp32 takes from each float64 parameter, by its place: float64, of its shape, on the CPU."""
+        return {
+            str(index): (parameter.detach() - parameter.detach().float()).cpu().contiguous()
+            for index, parameter in enumerate(self.parameters)
+            if parameter.dtype is torch.float64
+        }
+
+    def add_finer_(self, rests: Mapping[str, torch.Tensor]) -> None:
+        """Add what `finer` returned to parameters that `load_` has set. What is of another shape is left out."""
+        with torch.no_grad():
+            for index, parameter in enumerate(self.parameters):
+                rest = rests.get(str(index))
+                if rest is not None and parameter.dtype is torch.float64 and rest.shape == parameter.shape:
+                    parameter.add_(rest.to(parameter.device))
+
+    def check_same(self, model: nn.Module) -> None:
+        """Raise TaskError where a parameter is no longer `model`'s, or of another shape or type: then its optimizer
+        moves other numbers than those that are read here."""
+        there = {id(parameter) for parameter in model.parameters()}
+        for name, parameter, kind in zip(self.names, self.parameters, self._kinds, strict=True):
+            if id(parameter) not in there or _kind(parameter) != kind:
+                raise TaskError(
+                    f"parameter {name} was replaced or converted after the join: leave the swarm before that, and join "
+                    "again with the new model and run_dir"
+                )
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the parameters: fp32 (d,) on the CPU."""
@@ -72,7 +113,8 @@ class ParameterVector:
             if moved:
                 torch._foreach_add_(self._exact, moved)
             for index, rest in self._rests.items():
-                self._round(index, self.parameters[index].float() + rest.float() + parts[index].to(rest.device))
+                own = self.parameters[index]
+                self._round(index, own.float() + rest.to(own.device).float() + parts[index].to(own.device))
 
     def load_(self, x_d: torch.Tensor) -> None:
         """Set the parameters to `x_d` (d,). ValueError on another shape."""
@@ -86,7 +128,7 @@ class ParameterVector:
     def _round(self, index: int, exact: torch.Tensor) -> None:
         parameter = self.parameters[index]
         parameter.copy_(exact)
-        self._rests[index].copy_(exact - parameter.float())
+        self._rests[index] = (exact - parameter.float()).to(parameter.dtype)
 
     def _split(self, x_d: torch.Tensor) -> list[torch.Tensor]:
         pieces = torch.split(x_d, self.sizes)
@@ -96,6 +138,57 @@ class ParameterVector:
         if x_d.shape != (self.numel,):
             raise ValueError(f"a vector of shape {tuple(x_d.shape)} does not fit a model of {self.numel} parameters")
         return x_d
+
+
+def _check_memory(model: nn.Module) -> None:
+    """Raise TaskError for a model whose parameters are not there yet, or of which none is to be trained."""
+    named = list(model.named_parameters())
+    for name, parameter in named:
+        if is_lazy(parameter):
+            raise TaskError(f"parameter {name} has no shape yet: give the model one batch before it joins")
+        if parameter.is_meta:
+            raise TaskError(f"parameter {name} is on the meta device, without values: load the model before it joins")
+    if not any(parameter.requires_grad and parameter.numel() for _, parameter in named):
+        raise TaskError("the model has no trainable parameter: nothing of it could be shared")
+
+
+def _check_own_memory(named: list[tuple[str, nn.Parameter]]) -> None:
+    """Raise TaskError where a number of one parameter is one of another's, or twice its own: a correction would be
+    added to it twice."""
+    by_storage: dict[int, list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in named:
+        if any(size > 1 and stride == 0 for size, stride in zip(parameter.shape, parameter.stride(), strict=True)):
+            raise TaskError(f"parameter {name} is expanded: many of its numbers are one; make it contiguous")
+        by_storage.setdefault(parameter.untyped_storage()._cdata, []).append((name, parameter))
+    for (name, first), *others in by_storage.values():
+        for other_name, other in others if _overlap([first, *(each for _, each in others)]) else ():
+            raise TaskError(
+                f"parameters {name} and {other_name} share memory and are two ({tuple(other.shape)}): tie them by "
+                "giving both modules the same Parameter"
+            )
+
+
+def _overlap(parameters: list[nn.Parameter]) -> bool:
+    """Whether parameters of one storage have a number in common: most are its consecutive parts."""
+    spans = sorted((each.storage_offset(), _end(each)) for each in parameters)
+    if all(end <= start for (_, end), (start, _) in pairwise(spans)):
+        return False
+    if len({each.dtype for each in parameters}) > 1:
+        return True
+    times = torch.zeros(max(end for _, end in spans), dtype=torch.uint8)  # columns of one matrix, and such
+    for each in parameters:
+        times.as_strided(each.shape, each.stride(), each.storage_offset()).add_(1)
+    return bool(times.max() > 1)
+
+
+def _end(parameter: torch.Tensor) -> int:
+    """One past the last place in its storage, in numbers."""
+    reach = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    return int(parameter.storage_offset()) + (reach + 1 if parameter.numel() else 0)
+
+
+def _kind(parameter: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return parameter.shape, parameter.dtype
 
 
 def _is_exact(parameter: torch.Tensor) -> bool:

@@ -6,8 +6,8 @@ thread that trains, the swarm's corrections are added to the parameters.
 
 import copy
 import math
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -18,21 +18,28 @@ from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.metrics import MAX_METRICS, Measures, is_name
 from p2ptrain.training.flat import fingerprint, frozen_digest, trainable
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
+from p2ptrain.training.loop_turn import LoopTurn, random_state_kept
+from p2ptrain.training.names import canonical
+from p2ptrain.training.optimizer_state import packed, unpack_into
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
 
 OPTIMIZER_PREFIX: Final = "optimizer."
-"""Before the optimizer's state in `state_dict`: `optimizer.<number of the parameter>.<name>`."""
+"""Before the optimizer's state in `state_dict` (optimizer_state.py)."""
+
+FINER_PREFIX: Final = "finer."
+"""Before what the fp32 `parameters` of a state lack of those in float64."""
 
 Evaluate = Callable[[nn.Module], float | Mapping[str, float]]
 """Returns the held-out loss of a model, in eval mode and under no_grad: a number, or a dict with `loss` and metrics."""
 
 
 class UserModel:
-    """Learner over `model`; `optimizer` is only read, for checkpoints. `evaluate` gets a copy of the bare model.
+    """Learner over `model`; `optimizer` is only read, for checkpoints. `evaluate` gets a copy of the bare model, in
+    the `turn` of an evaluation.
 
-    Raises TaskError where the parameters cannot be averaged.
+    Raises TaskError where the parameters cannot be averaged, or are not the optimizer's.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class UserModel:
         data_seed: int,
         evaluate: Evaluate | None = None,
         metric: str = "loss",
+        turn: LoopTurn | None = None,
     ) -> None:
         self.model = unwrapped(model)
         self.optimizer = optimizer
@@ -66,7 +74,16 @@ class UserModel:
         self.identity = frozen_digest(self.model)
         """Of what is frozen at the join: adapters over unlike base models must not be averaged."""
         self._evaluate = evaluate
-        self._evaluating = threading.Lock()
+        self._turn = turn or LoopTurn()
+        self._told: set[str] = set()
+        """The doubts that were returned already."""
+        self._unkept: list[str] = []
+        """Entries of the optimizer's state that the newest checkpoint leaves out."""
+        if optimizer is not None and len(self._missing_in_optimizer()) == len(self._values.names):
+            raise TaskError(
+                f"the optimizer ({type(optimizer).__name__}) holds none of the model's trainable parameters, and would "
+                "undo every correction: make it from model.parameters(), or leave it out and call swarm.step()"
+            )
 
     @property
     def numel(self) -> int:
@@ -89,24 +106,47 @@ class UserModel:
         return self._evaluate is not None
 
     def doubts(self) -> list[str]:
-        """Return what a user should know of this model, a line each."""
-        found = []
+        """Return what a user should know of this model, a line each, and each once. Call it between two steps."""
+        found = [doubt for doubt in self._doubts() if doubt not in self._told]
+        self._told.update(found)
+        return found
+
+    def _doubts(self) -> Iterator[str]:
         if any(isinstance(each, _BatchNorm) and each.track_running_stats for each in self.model.modules()):
-            found.append("the model has BatchNorm: its running statistics are not averaged, each member keeps its own")
+            yield "the model has BatchNorm: its running statistics are not averaged, each member keeps its own"
         if self._values.is_rounded:
-            found.append(
+            yield (
                 "parameters in bf16 or fp16: corrections keep their rounding rests, but the optimizer's own updates "
                 "do not; keep fp32 weights (dtype=torch.float32) and compute under autocast"
             )
-        missing = self._missing_in_optimizer()
-        if missing:
-            found.append(f"{len(missing)} of {len(self._values.names)} trainable tensors are not in the optimizer")
-        return found
+        if self._values.is_finer:
+            yield (
+                "parameters in float64 are shared in fp32: corrections are added to all their bits, but what fp32 has "
+                "no room for stays each member's own"
+            )
+        if missing := self._missing_in_optimizer():
+            yield f"{len(missing)} of {len(self._values.names)} trainable tensors are not in the optimizer"
+        if thawed := self._thawed():
+            yield (
+                f"{thawed[0]}{f' and {len(thawed) - 1} more' if len(thawed) > 1 else ''} began to need gradients after "
+                "the join, and is trained here alone: to share it, leave the swarm and join with a new run_dir"
+            )
+        for entry in self._unkept:
+            yield f"the optimizer's state {entry} fits into no checkpoint: it begins anew when the run goes on"
+
+    def _thawed(self) -> list[str]:
+        """Names of parameters that need gradients now, and are not among those of the join."""
+        shared = {id(parameter) for parameter in self._values.parameters}
+        return [
+            canonical(name)
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad and id(parameter) not in shared
+        ]
 
     def _missing_in_optimizer(self) -> list[str]:
         if self.optimizer is None:
             return []
-        held = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
+        held = held_by(self.optimizer)
         pairs = zip(self._values.names, self._values.parameters, strict=True)
         return [name for name, parameter in pairs if id(parameter) not in held]
 
@@ -126,7 +166,9 @@ class UserModel:
         return loss
 
     def vector(self) -> torch.Tensor:
-        """Return a copy of the live parameters, fp32 (d,) on the CPU."""
+        """Return a copy of the live parameters, fp32 (d,) on the CPU. TaskError where they are not those of the join
+        any more."""
+        self._values.check_same(self.model)
         return self._values.vector()
 
     def begin_round(self) -> None:
@@ -150,12 +192,25 @@ class UserModel:
         """Return the same, and the user's own metrics."""
         if self._evaluate is None:
             raise RuntimeError("join was given no evaluate")
-        with self._evaluating, torch.no_grad():
+        with self._turn.taken(), torch.no_grad():
             return measures_of(self._evaluate(self.model_with(x_d)))
+
+    def evaluate_live(self) -> float:
+        """Return the held-out loss of the user's own model, as it is: for the thread that trains. Its random numbers
+        and the modes of its modules are as before."""
+        if self._evaluate is None:
+            raise RuntimeError("join was given no evaluate")
+        modes = {module: module.training for module in self.model.modules()}
+        try:
+            with random_state_kept(), torch.no_grad():
+                return measures_of(self._evaluate(self.model.eval())).loss
+        finally:
+            for module, training in modes.items():
+                module.training = training
 
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
         """Return a copy of the bare model in eval mode, with the parameters `x_d` (d,) or the live ones."""
-        model = copy.deepcopy(self.model).eval()
+        model = copy.deepcopy(self.model, _activations(self.model)).eval()
         if x_d is not None:
             trained = {name for name, _ in self._trained}
             for name, parameter in model.named_parameters():
@@ -186,7 +241,9 @@ class UserModel:
 
     def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model, self._trained).items()}
-        return {"parameters": self.vector(), **self._optimizer_state(take), **untrained, "counters": self.counters()}
+        finer = {FINER_PREFIX + name: value for name, value in self._values.finer().items()}
+        optimizer = self._optimizer_state(take)
+        return {"parameters": self.vector(), **finer, **optimizer, **untrained, "counters": self.counters()}
 
     def counters(self) -> torch.Tensor:
         """Return int64 (3,): steps, tokens, skipped steps."""
@@ -201,46 +258,25 @@ class UserModel:
         counters = state.get("counters")
         if counters is None or counters.shape != (3,):
             raise ValueError("its counters are missing")
-        self._load_optimizer(
-            {name.removeprefix(OPTIMIZER_PREFIX): value for name, value in state.items() if _is_optimizers(name)}
-        )
+        self._load_optimizer(_Under(OPTIMIZER_PREFIX, state))
         if parameters_d is not None:
             self.load_vector(parameters_d)
-        untrained = {
-            name.removeprefix(UNTRAINED_PREFIX): value
-            for name, value in state.items()
-            if name.startswith(UNTRAINED_PREFIX)
-        }
-        take_up_untrained(self.model, untrained, self._trained)
+            self._values.add_finer_(_Under(FINER_PREFIX, state))
+        take_up_untrained(self.model, _Under(UNTRAINED_PREFIX, state), self._trained)
         self.global_step, self.tokens, self.skipped_steps = (int(count) for count in counters)
 
     def _optimizer_state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The optimizer's tensors and numbers, by parameter. What is neither (closures, histories) is left out."""
-        found: dict[str, torch.Tensor] = {}
-        state = {} if self.optimizer is None else self.optimizer.state_dict()["state"]
-        for index, values in state.items():
-            for name, value in values.items():
-                if isinstance(value, torch.Tensor):
-                    found[f"{OPTIMIZER_PREFIX}{index}.{name}"] = take(value.detach())
-                elif isinstance(value, int | float):
-                    found[f"{OPTIMIZER_PREFIX}{index}.{name}"] = torch.tensor(
-                        float(value), dtype=torch.float64, device="cpu"
-                    )
-        return found
+        if self.optimizer is None:
+            return {}
+        found, self._unkept = packed(self.optimizer, self._names(), take)
+        return {OPTIMIZER_PREFIX + name: value for name, value in found.items()}
 
     def _load_optimizer(self, saved: Mapping[str, torch.Tensor]) -> None:
-        if not saved or self.optimizer is None:
-            return
-        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
-        state: dict[int, dict[str, Any]] = {}
-        for key, value in saved.items():
-            number, _, name = key.partition(".")
-            index = int(number) if number.isdecimal() else len(parameters)
-            if index >= len(parameters) or (value.ndim and value.numel() > parameters[index].numel()):
-                raise ValueError(f"its optimizer state {key} fits no parameter of this optimizer")
-            is_number = value.ndim == 0 and value.dtype is torch.float64 and parameters[index].ndim
-            state.setdefault(index, {})[name] = float(value) if is_number else value
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        if saved and self.optimizer is not None:
+            unpack_into(self.optimizer, self._names(), saved)
+
+    def _names(self) -> dict[int, str]:
+        return {id(parameter): canonical(name) for name, parameter in self.model.named_parameters()}
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -271,6 +307,16 @@ def torch_optimizer(optimizer: object) -> torch.optim.Optimizer:
     return seen
 
 
+def held_by(optimizer: torch.optim.Optimizer) -> set[int]:
+    """Return the `id` of each parameter that the optimizer steps now."""
+    return {id(each) for group in optimizer.param_groups for each in group["params"]}
+
+
+def is_in_backward() -> bool:
+    """Whether this thread is in a backward pass, in one of its hooks."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def measures_of(found: float | Mapping[str, float] | torch.Tensor) -> Measures:
     """Return what a user's `evaluate` has returned; of its metrics the first MAX_METRICS that are finite and have a
     name. TaskError where it is neither a number nor a dict with `loss`."""
@@ -290,5 +336,28 @@ def _number(value: object) -> float:
         raise TaskError(f"evaluate returned what is no number: {error}") from None
 
 
-def _is_optimizers(name: str) -> bool:
-    return name.startswith(OPTIMIZER_PREFIX)
+@dataclass(frozen=True)
+class _Under(Mapping[str, torch.Tensor]):
+    """What of a state has a prefix, under names without it. Each is asked for when it is needed, and not held."""
+
+    prefix: str
+    state: Mapping[str, torch.Tensor]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.state[self.prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self.prefix) for name in self.state if name.startswith(self.prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _activations(model: nn.Module) -> dict[int, Any]:
+    """A memo for `deepcopy`, which refuses tensors with a history, such as modules keep from their last pass."""
+    found: dict[int, Any] = {}
+    values: list[object] = [value for module in model.modules() for value in vars(module).values()]
+    for value in values:
+        within = value.values() if type(value) is dict else value if type(value) in (list, tuple) else [value]
+        found |= {id(it): it.detach() for it in within if isinstance(it, torch.Tensor) and not it.is_leaf}  # type: ignore[attr-defined]
+    return found

@@ -1,5 +1,6 @@
 """A user's own model as a learner: names, vectors, states, with nothing of the user's replaced."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,159 @@ def test_what_is_frozen_is_named_whatever_it_is_held_in() -> None:
     quantized = small()
     quantized.register_parameter("packed", nn.Parameter(torch.zeros(3, dtype=torch.uint8), requires_grad=False))
     assert learner(quantized).identity == b""
+
+
+def test_layers_thawed_or_added_after_the_join_are_told_once() -> None:
+    model = small()
+    model[0].requires_grad_(False)
+    ours = learner(model)
+    ours.doubts()
+    assert ours.doubts() == [], "nothing has changed"
+    model[0].requires_grad_()
+    assert len(told := ours.doubts()) == 1
+    assert "0.weight and 1 more began to need gradients after the join" in told[0]
+    assert ours.doubts() == []
+    model.append(nn.Linear(3, 1, bias=False))
+    assert "0.weight and 2 more" in ours.doubts()[0]
+    assert ours.numel == ours.vector().numel() == 15
+
+
+def test_a_layer_that_was_replaced_or_converted_is_refused() -> None:
+    model = small()
+    ours = learner(model)
+    before_d = ours.vector()
+    model[2] = nn.Linear(4, 3)
+    with pytest.raises(TaskError, match=r"2\.weight was replaced or converted after the join"):
+        ours.vector()
+    model = small()
+    ours = learner(model)
+    model.to(torch.bfloat16)
+    with pytest.raises(TaskError, match=r"0\.weight was replaced or converted"):
+        ours.state_dict()
+    assert torch.equal(learner(small()).vector(), before_d)
+
+
+def test_all_bits_of_float64_are_kept() -> None:
+    model = small(dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 2**-40)  # bits that fp32 has no room for
+    ours = learner(model)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    ours.correct(torch.full((ours.numel,), 2.0**-60))
+    ours.correct(torch.full((ours.numel,), 0.5))
+    for parameter, was in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, was + 2.0**-60 + 0.5)
+    assert any("float64 are shared in fp32" in doubt for doubt in ours.doubts())
+
+    other = learner(small(seed=9, dtype=torch.float64))
+    other.load_state_dict({name: value.clone() for name, value in ours.state_dict().items()})
+    assert all(torch.equal(a, b) for a, b in zip(other.model.parameters(), model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: small().to("meta"), r"0\.weight is on the meta device"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), "weight has no shape yet"),
+        (lambda: nn.Sequential(nn.ReLU()), "no trainable parameter"),
+        (lambda: nn.Sequential(nn.PReLU(0)), "no trainable parameter"),
+        (lambda: nn.ParameterList([torch.ones(2, dtype=torch.complex64)]), "complex64"),
+        (lambda: sharing("whole"), r"0\.weight and 1\.weight share memory"),
+        (lambda: sharing("overlapping"), r"0\.weight and 1\.weight share memory"),
+        (lambda: sharing("expanded"), r"0\.weight is expanded"),
+    ],
+)
+def test_what_cannot_be_averaged_is_refused_in_one_line(build: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(TaskError, match=words) as refused:
+        learner(build())
+    assert "\n" not in str(refused.value)
+
+
+def sharing(how: str) -> nn.Sequential:
+    """Two layers whose weights lie in one piece of memory."""
+    memory = torch.arange(32, dtype=torch.float32)
+    weights = {
+        "whole": (memory[:16].view(4, 4), memory[:16].view(4, 4)),
+        "overlapping": (memory[:16].view(4, 4), memory[12:28].view(4, 4)),
+        "expanded": (memory[:1].expand(4, 4), memory[:16].view(4, 4)),
+        "parts": (memory[:16].view(4, 4), memory[16:].view(4, 4)),
+        "columns": (memory.view(4, 8)[:, :4], memory.view(4, 8)[:, 4:]),
+        "transposed": (memory[:16].view(4, 4).T, memory[16:].view(4, 4)),
+    }[how]
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    for layer, weight in zip(model, weights, strict=True):
+        layer.weight = nn.Parameter(weight)
+    return model
+
+
+@pytest.mark.parametrize("how", ["parts", "columns", "transposed"])
+def test_parts_of_one_memory_are_corrected_where_they_are(how: str) -> None:
+    model = sharing(how)
+    values = ParameterVector(model)
+    expected = [
+        parameter.detach() + step.view(4, 4)
+        for parameter, step in zip(model.parameters(), torch.arange(32.0).split(16), strict=True)
+    ]
+    places = [(parameter.data_ptr(), parameter.stride()) for parameter in model.parameters()]
+    values.add_(torch.arange(32.0))
+    assert all(torch.equal(parameter, right) for parameter, right in zip(model.parameters(), expected, strict=True))
+    assert [(parameter.data_ptr(), parameter.stride()) for parameter in model.parameters()] == places
+    assert torch.equal(values.vector(), torch.cat([right.reshape(-1) for right in expected]))
+
+
+def test_tied_parameters_are_corrected_once() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight  # type: ignore[union-attr]
+    values = ParameterVector(model)
+    before = model[0].weight.detach().clone()  # type: ignore[union-attr,operator]
+    values.add_(torch.ones(16))
+    assert values.names == ["0.weight"]
+    assert torch.equal(model[1].weight, before + 1)  # type: ignore[arg-type]
+
+
+def test_an_optimizer_of_other_parameters_is_refused() -> None:
+    """As where it keeps fp32 copies of its own, or was made before the model was replaced."""
+    copies = [parameter.detach().clone().requires_grad_() for parameter in small().parameters()]
+    with pytest.raises(TaskError, match=r"\(SGD\) holds none of the model's trainable parameters"):
+        learner(small(), torch.optim.SGD(copies, lr=0.1))
+
+
+class KeepsActivations(nn.Module):
+    """Keeps what its last pass has computed, as for a second loss or a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = self.layer(x)
+        self.kept = [self.last.tanh()]
+        return self.kept[0]
+
+
+def test_a_model_that_keeps_activations_can_be_evaluated() -> None:
+    model = KeepsActivations()
+    ours = UserModel(
+        model, None, TrainConfig(), Shard(), data_seed=0, evaluate=lambda given: float(given.layer.bias.sum())
+    )
+    loss = model(torch.ones(2, 6)).sum()
+    assert ours.evaluate(torch.ones(ours.numel)) == 4
+    loss.backward()
+    assert model.last.grad_fn is not None, "the user's own is as it was"
+
+
+def test_an_evaluation_of_the_live_model_leaves_the_modes_of_its_parts() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(), nn.Linear(3, 1))
+    model[0].eval()  # as one does while fine-tuning
+    seen: list[list[bool]] = []
+
+    def evaluate(given: nn.Module) -> float:
+        seen.append([each.training for each in given.modules()])
+        return 1.0
+
+    ours = UserModel(model, None, TrainConfig(), Shard(), data_seed=0, evaluate=evaluate)
+    assert ours.evaluate_live() == 1
+    assert seen == [[False] * 4]
+    assert [each.training for each in model.modules()] == [True, False, True, True]

@@ -1,7 +1,7 @@
 """Executors compute, so that the event loop need not. There are two: `thread` (the default) and `inline`.
 
 An executor has two jobs. `drive` runs the inner loop, a generator that yields after every step, to its end. `offload`
-runs one shorter piece beside it: a codec, an aggregation, an evaluation."""
+runs one shorter piece beside it, such as a codec or an aggregation, and `evaluate` one that measures a model."""
 
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeVar
@@ -24,3 +24,7 @@ class Executor(Protocol):
 
     async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
         """Run one function and return its result, or raise its exception. `spent` is called with its seconds."""
+
+    async def evaluate(self, function: Callable[[], T]) -> T:
+        """Run one function that measures a model, as `offload`. Nothing else waits for it where it has to wait itself:
+        for a user's own loop, to come to the end of its step."""

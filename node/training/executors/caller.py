@@ -1,7 +1,7 @@
 """`CallerExecutor`: the inner loop runs in a thread that is not ours, a step's worth at a time, whenever it calls.
 
 It is for a training loop of the user's own, which takes the steps itself (node/roles/joined.py): after each of them it
-calls `advance`. Codecs, aggregations and evaluations run in a worker thread, as with `thread`.
+calls `advance`. Codecs and aggregations run in a worker thread, as with `thread`, and evaluations in another one.
 """
 
 import threading
@@ -32,6 +32,7 @@ class CallerExecutor(ThreadExecutor):
 
     def __init__(self) -> None:
         super().__init__()
+        self._evaluate_limit = trio.CapacityLimiter(1)
         self._change = threading.Condition()
         self._running = threading.Lock()
         """Held while a part of the work runs."""
@@ -61,6 +62,10 @@ class CallerExecutor(ThreadExecutor):
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]  # what the generator returns, by way of another thread
+
+    async def evaluate(self, function: Callable[[], T]) -> T:
+        """Run `function` in a worker thread: it may wait for the end of a step, and no codec waits with it."""
+        return await trio.to_thread.run_sync(function, limiter=self._evaluate_limit)
 
     def begin(self) -> bool:
         """Wait for work and run it up to its first step. Return False where there is no more.

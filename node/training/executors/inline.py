@@ -34,3 +34,7 @@ class InlineExecutor:
         await trio.lowlevel.checkpoint()
         spent(0.0)
         return function()
+
+    async def evaluate(self, function: Callable[[], T]) -> T:
+        """As `offload`."""
+        return await self.offload(function)
