@@ -285,7 +285,7 @@ def test_a_machine_with_less_memory_than_the_manifest_names_is_told_so(
     base = weights(tmp_path / "base", 1)
     (tmp_path / "data.txt").write_text("some words\n" * 1000)
     raw = {"task": {"name": "hf-lm", "model": str(base), "lora": 2, "data": str(tmp_path / "data.txt")}}
-    monkeypatch.setattr(BaseModel, "numel", lambda _: 10**13)
+    monkeypatch.setattr(BaseModel, "frozen_bytes", lambda *_, **__: 4 * 10**13)
     made = founded(tmp_path / "lab", raw)
     with pytest.raises(UsageError, match=r"needs 40\.0 TB of memory, and this machine has"):
         membership(tmp_path / "b" / "node", {"task": {"model": str(base)}}, read_invite(made.line))

@@ -278,7 +278,7 @@ def test_a_mistake_is_one_line(lm, options, said):
 
 def test_a_missing_package_is_one_line_that_says_what_to_install(lm, monkeypatch, tmp_path):
     folder = str(saved(tmp_path / "base", 7))
-    for package, line in (("peft", r"p2ptrain\[hf\]"), ("bitsandbytes", "bitsandbytes")):
+    for package, line in (("peft", r"p2ptrain\[hf\]"), ("bitsandbytes", r"p2ptrain\[bnb\]")):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(TaskError, match=f"pip install '{line}'") as told:
             build_model(lm(model=folder, lora=2, load_in_4bit=package == "bitsandbytes"), 0)

@@ -27,11 +27,15 @@ CONFIG: Final = "config.json"
 WEIGHTS: Final = "*.safetensors"
 DIGEST_BYTES: Final = 32
 
-HEAD_DRAWN: Final = frozenset({"AutoModelForImageClassification"})
-"""Kinds of models whose head may be missing in a file: it is drawn anew, for the classes of the data."""
+HEADS: Final = {"AutoModelForImageClassification": "classifier"}
+"""By kind of model, the layer that may be missing in a file, as it is drawn anew for the classes of the data: it is
+trained as a whole beside adapters, and so never held in 4 bits."""
 
 DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Of a frozen base model. What is trained is always fp32."""
+
+FOUR_BITS: Final = 4.5
+"""Of a parameter held in 4 bits: NF4 has a scale of 32 bits for each 64 (2305.14314)."""
 
 MAX_REASON_CHARS: Final = 300
 """Of a library's message in ours: three lines of a terminal."""
@@ -71,6 +75,15 @@ class BaseModel:
         with self._one_line(), torch.device("meta"), _default_dtype(torch.float32):
             return sum(parameter.numel() for parameter in self._from_config(torch.float32).parameters())
 
+    def frozen_bytes(self, dtype: torch.dtype, *, four_bit: bool = False) -> int:
+        """Return how many bytes it takes in `dtype`, counted without memory for it: in 4 bits are the matrices of its
+        layers, and neither embeddings nor the output layer. TaskError when it cannot be made."""
+        with self._one_line(), torch.device("meta"), _default_dtype(torch.float32):
+            model = self._from_config(torch.float32)
+        whole = sum(parameter.numel() for parameter in model.parameters())
+        packed = sum(matrix.numel() for matrix in _packable(model, self.kind)) if four_bit else 0
+        return (whole - packed) * dtype.itemsize + int(packed * FOUR_BITS / 8)
+
     def _one_line(self) -> AbstractContextManager[None]:
         return one_line(f"the model {self.folder or self.config.model_type} cannot be built")
 
@@ -89,7 +102,7 @@ class BaseModel:
         return model
 
     def _loaded(self, dtype: torch.dtype, *, four_bit: bool) -> nn.Module:
-        options = {"quantization_config": _four_bits()} if four_bit else {}
+        options = {"quantization_config": _four_bits(self.kind)} if four_bit else {}
         with torch.random.fork_rng(devices=[]), _default_dtype(torch.float32):
             model, read = self._class.from_pretrained(
                 self.folder,
@@ -101,7 +114,9 @@ class BaseModel:
                 output_loading_info=True,
                 **options,
             )
-        _check_complete(model, read["missing_keys"], draws_head=self.kind in HEAD_DRAWN)
+        _check_complete(model, read["missing_keys"], draws_head=self.kind in HEADS)
+        if four_bit:
+            _keep_packed_once(model)
         whole: nn.Module = model.train()
         return whole
 
@@ -220,11 +235,32 @@ def _names_in(path: Path) -> list[str]:
         return list(file.keys())
 
 
-def _four_bits() -> Any:
-    require("bitsandbytes", install="bitsandbytes")
+def _packable(model: Any, kind: str) -> Iterator[torch.Tensor]:
+    """The matrices that are held in 4 bits: all but the output layer's."""
+    head, output = HEADS.get(kind), model.get_output_embeddings()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not output and name != head:
+            yield module.weight
+
+
+def _four_bits(kind: str) -> Any:
+    require("bitsandbytes", install="p2ptrain[bnb]")
     return require("transformers").BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        llm_int8_skip_modules=[HEADS[kind]] if kind in HEADS else None,  # of 4 bits, too, whatever it is called
     )
+
+
+def _keep_packed_once(model: nn.Module) -> None:
+    """Keep the layers from packing their weights again. On CPUs with AVX512-BF16 bitsandbytes does so, in place, in the
+    first evaluation: training shares these weights, an evaluation would use another kernel than training, and layers
+    narrower than a block of 64 fail."""
+    layers: Iterator[Any] = model.modules()
+    for layer in layers:
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
 
 
 def _memory() -> int | None:
