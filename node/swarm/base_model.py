@@ -1,20 +1,16 @@
-"""The model that a private swarm begins from: its manifest names the digest of the weights and the least memory, and a
-newcomer's own copy and machine are checked against both before anything else is done."""
+"""The model that a private swarm begins from: its manifest names the digest of the weights, and a newcomer's own copy is
+checked against it before anything is written."""
 
 import re
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from gossip.membership.settings import Settings
 from node.config.toml_source import Raw
 from node.swarm import agreed_settings
-from node.system import text
 from node.system.errors import UsageError
 
 DIGEST: Final = "digest"
-MEMORY: Final = "memory_bytes"
 
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -26,16 +22,13 @@ def task_in(raw: Raw) -> object:
 
 
 def check_base(settings: Settings, raw: Raw) -> None:
-    """Check this machine's memory and its copy of the base model against what the manifest says. UsageError."""
+    """Check this machine's copy of the base model against what the manifest says. UsageError."""
     section = agreed_settings.base_in(settings)
-    wanted, memory = section.get(DIGEST), section.get(MEMORY)
+    wanted = section.get(DIGEST)
     if not section or _own(raw, "node", "role") == "bootstrap":
         return
     if not (isinstance(wanted, str) and _HEX.fullmatch(wanted)):  # it is printed below, and an admin wrote it
         raise UsageError("the swarm's manifest names its base model by something that is no digest", "do not join")
-    if type(memory) is int and memory > psutil.virtual_memory().total:
-        need, have = text.size(memory), text.size(psutil.virtual_memory().total)
-        raise UsageError(f"a member of this swarm needs {need} of memory, and this machine has {have}", "")
     model = _own(raw, "task", "model")
     if not isinstance(model, str):
         message = f"this swarm trains on a base model with the digest {wanted[:16]}..., which each member brings"
