@@ -22,7 +22,7 @@ from node.config.schema import Config, from_raw
 from node.config.toml_source import Raw
 from node.swarm import agreed_settings, parsing
 from node.swarm.accept_invite import keep_own
-from node.swarm.base_model import DIGEST, digest_of_base
+from node.swarm.base_model import DIGEST, HUB, digest_of_base
 from node.swarm.data import digest_of_data
 from node.swarm.folder import INVITE, SwarmFolder, settle_node, write_line
 from node.swarm.inviting import Wish, give
@@ -177,12 +177,14 @@ def _base_section(config: Config) -> dict[str, Setting] | None:
     model = config.task.options.get("model")
     if config.task.name not in agreed_settings.OWN_OF_TASK or not isinstance(model, str):
         return None
-    from p2ptrain.tasks.hf.base_model import folder_with_weights
+    from p2ptrain.tasks.hf.base_model import folder_with_weights, pinned
 
     folder = folder_with_weights(model)
     if folder is None:
         return None
-    return {DIGEST: digest_of_base(folder), MEMORY: _least_memory(config)}
+    hub = pinned(model)
+    named: dict[str, Setting] = {} if hub is None else {HUB: str(hub)}
+    return {DIGEST: digest_of_base(folder), MEMORY: _least_memory(config), **named}
 
 
 def _least_memory(config: Config) -> int:

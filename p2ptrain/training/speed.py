@@ -1,5 +1,5 @@
-"""How fast a machine trains a model that it does not have: its products of matrices, against those of a machine on which
-the model was trained.
+"""How fast a machine trains a model that it does not have: its products of matrices, against those of a machine on
+which the model was trained.
 
 Training is mostly products of matrices, but never only: what of a machine's rate in them a model makes use of depends
 on its size, its kind and the batch. So that share is not guessed, it is measured where the model is: the *cost* of a
@@ -47,8 +47,8 @@ def matmul_rate(config: TrainConfig, clock: Clock) -> float:
 
 
 def token_rate(task: Task, config: TrainConfig, clock: Clock) -> float:
-    """Return how many tokens (of images: images) a second this machine trains, in the quickest of some steps. TaskError,
-    ValueError where it cannot."""
+    """Return how many tokens (of images: images) a second this machine trains, in the quickest of some steps.
+    TaskError, ValueError where it cannot."""
     trainer = Trainer(task, config, Shard())
     with _threads_of(trainer.machine):
         trainer.step()

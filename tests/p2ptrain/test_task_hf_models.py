@@ -265,7 +265,7 @@ def test_the_product_gap_is_that_of_whole_products():
         ({"load_in_4bit": True, "lora": 2}, "a base model with weights"),
         ({"lora": 2, "lora_targets": "nothing"}, "lora_targets='nothing'"),
         ({"length": 10_000}, "256 positions"),
-        ({"model": "org/name"}, "there is no model org/name: .* hf download NAME"),
+        ({"model": "a/folder/of/mine"}, "there is no model a/folder/of/mine: .* a name of the hub"),
         ({"model": __file__}, "describes no model"),
         ({"tokenizer": "nowhere"}, "there is no tokenizer nowhere"),
     ],

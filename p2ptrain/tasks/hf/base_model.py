@@ -11,7 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +22,12 @@ from torch import nn
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.hf.extras import require
+from p2ptrain.tasks.hf.hub import HubName, commit_of, folder_of, hub_name
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "*.safetensors"
+FETCHED: Final = ("*.json", WEIGHTS, "*.model", "*.jinja", "*.txt")
+"""Of a model of the hub: configuration, weights, vocabularies and chat templates."""
 DIGEST_BYTES: Final = 32
 
 HEADS: Final = {"AutoModelForImageClassification": "classifier"}
@@ -50,6 +53,8 @@ class BaseModel:
     config: Any
     folder: Path | None
     """None: there are no weights, they are drawn."""
+    hub: HubName | None = None
+    """What it is called on the hub, with the commit; None for a folder of the user's own."""
 
     def build(self, dtype: torch.dtype = torch.float32, *, four_bit: bool = False) -> nn.Module:
         """Return the model in `dtype` on the CPU, drawn from torch's global generator where it has no weights.
@@ -131,13 +136,13 @@ class BaseModel:
 
 
 def open_base(path: str, kind: str) -> BaseModel:
-    """Return the model in a folder, with its weights or with a config.json only, or of such a file. TaskError when
-    there is none."""
-    where = Path(path).expanduser()
+    """Return the model in a folder, with its weights or with a config.json only, of such a file, or of that name on the
+    hub. TaskError when there is none."""
+    where = place_of(path)
     folder, file = (where, where / CONFIG) if where.is_dir() else (None, where)
     if not file.is_file():
-        hint = f"give a folder with {CONFIG} and weights, or a {CONFIG} to begin from"
-        raise TaskError(f"there is no model {path}: {hint} (of the hub: hf download NAME --local-dir FOLDER)")
+        hint = f"give a folder with {CONFIG} and weights, a {CONFIG} to begin from, or a name of the hub: user/name"
+        raise TaskError(f"there is no model {path}: {hint}")
     with one_line(f"{file} describes no model"):
         # Left open, transformers asks on the terminal whether to run the folder's code, and takes a piped "y" for yes.
         config = require("transformers").AutoConfig.from_pretrained(
@@ -147,12 +152,38 @@ def open_base(path: str, kind: str) -> BaseModel:
     has_weights = folder is not None and any(folder.glob(WEIGHTS))
     if folder is not None and not has_weights and any(folder.glob("*.bin")):
         raise TaskError(f"the weights in {folder} are pickles: save them as safetensors")
-    return BaseModel(kind=kind, config=config, folder=folder if has_weights else None)
+    return BaseModel(kind=kind, config=config, folder=folder if has_weights else None, hub=pinned(path))
+
+
+def place_of(path: str) -> Path:
+    """Return where the model lies: a name of the hub stands for its folder in the hub's cache, fetched if need be.
+    Raises TaskError where it cannot be."""
+    name = hub_name(path)
+    return Path(path).expanduser() if name is None else _of_hub(name)
+
+
+def _of_hub(name: HubName) -> Path:
+    return folder_of(name, FETCHED, _is_whole, what="a config.json with all its weights as safetensors")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all weights are there: of a fetch that was broken off they are not, and where there are none at all they
+    would be drawn, without a word."""
+    with suppress(TaskError, OSError, ValueError, KeyError):
+        return (folder / CONFIG).is_file() and all(path.is_file() for path in weight_files(folder))
+    return False
+
+
+def pinned(path: str) -> HubName | None:
+    """Return the name of the hub with the commit that it stands for here; None for a folder. Raises TaskError."""
+    name = hub_name(path)
+    return None if name is None else HubName(repo=name.repo, revision=commit_of(_of_hub(name)))
 
 
 def folder_with_weights(path: str) -> Path | None:
-    """Return the folder that `path` names if there are weights in it."""
-    folder = Path(path).expanduser()
+    """Return the folder that `path` names if there are weights in it. Raises TaskError for a name of the hub that
+    cannot be fetched."""
+    folder = place_of(path)
     return folder if folder.is_dir() and any(folder.glob(WEIGHTS)) else None
 
 
@@ -181,7 +212,7 @@ def digest_of_weights(folder: Path) -> bytes:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     with one_line(f"the weights in {folder} cannot be read"):
         files: dict[str, Path] = {}
-        for path in _loaded_files(folder):
+        for path in weight_files(folder):
             for name in _names_in(path):
                 if name in files:
                     raise TaskError(f"{name} is in two files of {folder}: which of them is loaded is not said")
@@ -206,8 +237,9 @@ def _update(digest: "hashlib.blake2b", name: str, value: torch.Tensor) -> None:
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def _loaded_files(folder: Path) -> list[Path]:
-    """Those that transformers reads: others beside them may hold anything."""
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights that transformers reads: others beside them may hold anything. TaskError where there
+    are none."""
     one, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if one.is_file():
         return [one]

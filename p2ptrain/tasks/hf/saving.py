@@ -19,7 +19,9 @@ def save_pretrained(model: nn.Module, built: BuiltModel, folder: Path, *, merged
     if built.lora is not None and not merged:
         if built.base.folder is None:
             raise TaskError("the base model was drawn from the seed, so no adapter can name it: export it --merged")
-        plain.peft_config["default"].base_model_name_or_path = str(built.base.folder.absolute())
+        said, hub = plain.peft_config["default"], built.base.hub
+        said.base_model_name_or_path = str(built.base.folder.absolute()) if hub is None else hub.repo
+        said.revision = None if hub is None else hub.revision
         plain.save_pretrained(folder, save_embedding_layers=False)
     else:
         plain.save_pretrained(folder)
