@@ -25,7 +25,10 @@ Data = Annotated[
 Model = Annotated[
     Path | None,
     typer.Option(
-        "--model", metavar="PATH", help="A folder with a model of transformers, or its config.json (hf-lm, hf-vision)."
+        "--model",
+        metavar="PATH",
+        help="A folder with a model of transformers, its config.json, or its name on the hub, user/name@revision "
+        "(hf-lm, hf-vision).",
     ),
 ]
 Lora = Annotated[
@@ -103,7 +106,7 @@ def flags(
         ("train", "seed"): seed,
         ("task", "name"): task,
         ("task", "data"): None if data is None else str(data.expanduser().absolute()),
-        ("task", "model"): None if model is None else str(model.expanduser().absolute()),
+        ("task", "model"): None if model is None else _model(model),
         ("task", "lora"): lora,
         ("attack", "name"): attack,
         ("network", "peers"): list(peers) or None,
@@ -117,3 +120,13 @@ def flags(
         if value is not None:
             raw.setdefault(section, {})[key] = value
     return raw
+
+
+def _model(given: Path) -> str:
+    """A name of the hub as it is, everything else as an absolute path."""
+    if not given.exists() and not given.is_absolute():
+        from p2ptrain.tasks.hf.hub import hub_name
+
+        if hub_name(str(given)) is not None:
+            return str(given)
+    return str(given.expanduser().absolute())

@@ -90,6 +90,19 @@ def create(
     data_must_match: Annotated[
         bool, typer.Option("--data-must-match", help="Members' data must be the same as --data, byte for byte.")
     ] = False,
+    min_memory: Annotated[
+        float | None, typer.Option("--min-memory", metavar="GB", min=0.001, help="Memory that a member's machine has.")
+    ] = None,
+    min_speed: Annotated[
+        float | None,
+        typer.Option(
+            "--min-speed",
+            metavar="TOKENS/S",
+            min=0.001,
+            help="Tokens (images) a second that a member's machine trains; some steps are taken here to know their "
+            "cost.",
+        ),
+    ] = None,
     uses: Annotated[int, typer.Option(min=0, help="How many may join by the first invite; 0: any number.")] = 10,
     expires: Expires = "never",
     json: options.Json = False,
@@ -132,6 +145,8 @@ def create(
             threshold=k or 1,
             max_members=max_members,
             data_must_match=data_must_match,
+            min_memory_bytes=None if min_memory is None else min_memory * 1e9,
+            min_tokens_per_s=min_speed,
             first=Wish(expires=parsing.expiry(expires, time.time()), uses=uses or None),
         )
         create.check_possible(out, wish)

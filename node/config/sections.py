@@ -103,6 +103,8 @@ class NodeConfig:
     status_token_file: Path | None = None
     """Holds the token without which the page answers nobody (mode 0600); made with a new one if it is not there. None:
     no token is asked for, which only loopback allows."""
+    below_minimum: bool = False
+    """Whether to be a member of a swarm whose manifest asks for more memory or speed than this machine has."""
     shard_count: Annotated[int, Field(ge=1)] = 1
     """Parts that the training data is cut into. 1: every node draws from all of it, each in an order of its own."""
     shard_index: Annotated[int, Field(ge=0)] | None = None

@@ -22,6 +22,7 @@ from node.training.checkpoint_room import CHECKPOINT_BYTES_PER_PARAMETER
 from p2ptrain import tasks
 from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Trainer
+from p2ptrain.training.model import frozen_bytes
 from p2ptrain.training.preflight import Preflight, is_built_in, preflight
 
 OTHER_FILES: Final = 64
@@ -88,8 +89,13 @@ def model_of(subject: Subject) -> Model:
     trainer = Trainer(task, config.train, shard, data_seed=seed)
     run = run_info(config, trainer.fingerprint, trainer.vector(), identity_of(task, trainer.model))
     trial = None if is_built_in(task) else preflight(task, config.train, shard, data_seed=seed)
-    frozen = sum(each.nbytes for each in trainer.model.parameters() if not each.requires_grad)
-    return Model(parameters=trainer.numel, device=str(trainer.device), run=run, trial=trial, frozen_bytes=frozen)
+    return Model(
+        parameters=trainer.numel,
+        device=str(trainer.device),
+        run=run,
+        trial=trial,
+        frozen_bytes=frozen_bytes(trainer.model),
+    )
 
 
 def task_of(trial: Preflight) -> Finding:

@@ -28,6 +28,7 @@ from node.swarm import agreed_settings, parsing
 from node.swarm.base_model import check_base, task_in
 from node.swarm.data import digest_of_data
 from node.swarm.folder import membership_of
+from node.swarm.minimum import check_minimum
 from node.swarm.version import check_version
 from node.system.errors import UsageError
 from node.system.run_dir import IDENTITY, write_atomic
@@ -136,6 +137,7 @@ def membership(
     merge(own, agreed_settings.own_part(given, task_in(agreed_settings.raw_of(chain.newest.terms.settings))))
     me = None if certificate is None else certificate.peer
     raw = _all_settings(chain.newest, given, own, role, me)
+    check_minimum(chain.newest.terms.settings, raw, joins=invitation is not None)
     _check_data(chain.newest, raw)
     check_base(chain.newest.terms.settings, raw)
     return Membership(node_dir=node_dir, chain=chain, role=role, own=own, raw=raw, invitation=invitation)

@@ -67,11 +67,19 @@ BASE: Final = "base"
 """The section with the digest of the weights that all members begin from, and the memory that a member needs; not there
 where they are drawn from the seed."""
 
+MINIMUM: Final = "minimum"
+"""The section with the least that a member's machine must have and do; there only where the founder chose one."""
+
 SWARM_NAME: Final = "network.swarm"
 
 
-def settings_of(config: "Config", data_digest: str | None = None, base: Mapping[str, Setting] | None = None) -> Table:
-    """Return what a manifest says of this configuration. `base` is its section BASE."""
+def settings_of(
+    config: "Config",
+    data_digest: str | None = None,
+    base: Mapping[str, Setting] | None = None,
+    minimum: Mapping[str, Setting] | None = None,
+) -> Table:
+    """Return what a manifest says of this configuration. `base` and `minimum` are its sections BASE and MINIMUM."""
     dumped = config.model_dump(mode="json", exclude_none=True)
     table: Table = {
         section: {
@@ -88,12 +96,15 @@ def settings_of(config: "Config", data_digest: str | None = None, base: Mapping[
         table[DATA] = {"digest": data_digest}
     if base is not None:
         table[BASE] = dict(base)
+    if minimum:
+        table[MINIMUM] = dict(minimum)
     return table
 
 
 def digest_of_recipe(settings: Settings) -> str:
     """Return a digest, 64 hex digits, of what is trained and how: the same for two swarms of the same settings."""
-    return digest_of(pack_settings(settings)).hex()
+    recipe = {section: keys for section, keys in settings.items() if section != MINIMUM}  # where, not how
+    return digest_of(pack_settings(recipe)).hex()
 
 
 def raw_of(settings: Settings) -> Raw:
@@ -102,7 +113,7 @@ def raw_of(settings: Settings) -> Raw:
     return {
         section: dict(keys)
         for section, keys in settings.items()
-        if isinstance(keys, Mapping) and section not in (DATA, BASE)
+        if isinstance(keys, Mapping) and section not in (DATA, BASE, MINIMUM)
     }
 
 
@@ -116,6 +127,12 @@ def data_digest_in(settings: Settings) -> str | None:
 def base_in(settings: Settings) -> Mapping[str, Setting]:
     """Return what the section BASE says; empty where there is none."""
     section = settings.get(BASE)
+    return section if isinstance(section, Mapping) else {}
+
+
+def minimum_in(settings: Settings) -> Mapping[str, Setting]:
+    """Return what the section MINIMUM says; empty where there is none."""
+    section = settings.get(MINIMUM)
     return section if isinstance(section, Mapping) else {}
 
 

@@ -1,20 +1,19 @@
-"""The model that a private swarm begins from: its manifest names the digest of the weights and the least memory, and a
-newcomer's own copy and machine are checked against both before anything else is done."""
+"""The model that a private swarm begins from: its manifest names the digest of the weights, and a newcomer's own copy
+is checked against it before anything is written."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import psutil
-
-from gossip.membership.settings import Settings
+from gossip.membership.settings import Setting, Settings
 from node.config.toml_source import Raw
 from node.swarm import agreed_settings
-from node.system import text
 from node.system.errors import UsageError
 
 DIGEST: Final = "digest"
-MEMORY: Final = "memory_bytes"
+HUB: Final = "hub"
+"""What the founder's copy is called on the hub, with its commit; not there for a folder of its own."""
 
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -26,26 +25,30 @@ def task_in(raw: Raw) -> object:
 
 
 def check_base(settings: Settings, raw: Raw) -> None:
-    """Check this machine's memory and its copy of the base model against what the manifest says. UsageError."""
+    """Check this machine's copy of the base model against what the manifest says. UsageError."""
     section = agreed_settings.base_in(settings)
-    wanted, memory = section.get(DIGEST), section.get(MEMORY)
+    wanted = section.get(DIGEST)
     if not section or _own(raw, "node", "role") == "bootstrap":
         return
     if not (isinstance(wanted, str) and _HEX.fullmatch(wanted)):  # it is printed below, and an admin wrote it
         raise UsageError("the swarm's manifest names its base model by something that is no digest", "do not join")
-    if type(memory) is int and memory > psutil.virtual_memory().total:
-        need, have = text.size(memory), text.size(psutil.virtual_memory().total)
-        raise UsageError(f"a member of this swarm needs {need} of memory, and this machine has {have}", "")
     model = _own(raw, "task", "model")
     if not isinstance(model, str):
         message = f"this swarm trains on a base model with the digest {wanted[:16]}..., which each member brings"
-        raise UsageError(message, "say where it is: --model FOLDER")
+        raise UsageError(message, f"say where it is: {_where(section)}")
     from p2ptrain.tasks.hf.base_model import folder_with_weights
 
     folder = folder_with_weights(model)
     if folder is None or digest_of_base(folder) != wanted:
-        hint = f"the swarm's has the digest {wanted[:16]}...: take it from where its founder did"
+        hint = f"the swarm's has the digest {wanted[:16]}...: take it from where its founder did ({_where(section)})"
         raise UsageError(f"the model in {model} is not the swarm's base model", hint)
+
+
+def _where(section: Mapping[str, Setting]) -> str:
+    from p2ptrain.tasks.hf.hub import hub_name
+
+    name = section.get(HUB)
+    return f"--model {name}" if isinstance(name, str) and hub_name(name) is not None else "--model FOLDER"
 
 
 def _own(raw: Raw, section: str, key: str) -> object:

@@ -22,10 +22,11 @@ from node.config.schema import Config, from_raw
 from node.config.toml_source import Raw
 from node.swarm import agreed_settings, parsing
 from node.swarm.accept_invite import keep_own
-from node.swarm.base_model import DIGEST, MEMORY, digest_of_base
+from node.swarm.base_model import DIGEST, HUB, digest_of_base
 from node.swarm.data import digest_of_data
 from node.swarm.folder import INVITE, SwarmFolder, settle_node, write_line
 from node.swarm.inviting import Wish, give
+from node.swarm.minimum import MEMORY, check_measurable, check_wanted, minimum_section
 from node.swarm.version import own_version
 from node.system.errors import RunError, UsageError
 
@@ -35,7 +36,7 @@ _MODE: Final = 0o700
 @dataclass(frozen=True, kw_only=True)
 class CreateRequest:
     """What a founder asks for. `others`: more admins' keys, of which with the founder's `threshold` sign the versions
-    after the first. `at`: where the founder's node is reached."""
+    after the first. `at`: where the founder's node is reached. `min_...`: what a member's machine must have and do."""
 
     name: str
     policy: Policy = Policy.INVITE_ONLY
@@ -47,6 +48,8 @@ class CreateRequest:
     threshold: int = 1
     max_members: int = 0
     data_must_match: bool = False
+    min_memory_bytes: float | None = None
+    min_tokens_per_s: float | None = None
     first: Wish
 
 
@@ -82,6 +85,7 @@ def check_possible(out: Path, wish: CreateRequest) -> None:
     """Check what can be checked before a passphrase is asked for. UsageError."""
     if not (0 < len(wish.name) <= MAX_NAME_CHARS and wish.name.isascii() and wish.name.isprintable()):
         raise UsageError(f"a swarm cannot be called {wish.name!r}", f"1 to {MAX_NAME_CHARS} ASCII characters")
+    check_wanted(wish.min_memory_bytes, wish.min_tokens_per_s)
     _check_free(out)
     _check_admins(wish)
 
@@ -95,6 +99,8 @@ def check_recipe(raw: Raw, wish: CreateRequest) -> None:
 
     config = from_raw(raw)
     check_runnable(config)
+    if wish.min_tokens_per_s is not None:
+        check_measurable(config)
     if config.task.name != tasks.EXTERNAL:  # else only the members' own programs can build the model
         task = tasks.get(config.task.name, **config.task.options)
         check_task(config, task, Shard())
@@ -133,7 +139,12 @@ def _terms(
         min_app=own_version(),
         max_payload_bytes=config.network.max_payload_bytes,
         max_members=wish.max_members,
-        settings=agreed_settings.settings_of(config, _data_digest(config, wish), _base_section(config)),
+        settings=agreed_settings.settings_of(
+            config,
+            _data_digest(config, wish),
+            _base_section(config),
+            minimum_section(config, wish.min_memory_bytes, wish.min_tokens_per_s),
+        ),
         psk_fingerprint=None if psk is None else psk_fingerprint(psk),
     )
 
@@ -166,12 +177,14 @@ def _base_section(config: Config) -> dict[str, Setting] | None:
     model = config.task.options.get("model")
     if config.task.name not in agreed_settings.OWN_OF_TASK or not isinstance(model, str):
         return None
-    from p2ptrain.tasks.hf.base_model import folder_with_weights
+    from p2ptrain.tasks.hf.base_model import folder_with_weights, pinned
 
     folder = folder_with_weights(model)
     if folder is None:
         return None
-    return {DIGEST: digest_of_base(folder), MEMORY: _least_memory(config)}
+    hub = pinned(model)
+    named: dict[str, Setting] = {} if hub is None else {HUB: str(hub)}
+    return {DIGEST: digest_of_base(folder), MEMORY: _least_memory(config), **named}
 
 
 def _least_memory(config: Config) -> int:

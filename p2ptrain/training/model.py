@@ -40,6 +40,14 @@ def _checked(model: object) -> nn.Module:
     return model
 
 
+def frozen_bytes(model: nn.Module) -> int:
+    """Return the bytes of the parameters that are not trained, with the scales of those that bitsandbytes holds in 4
+    bits."""
+    frozen = [each for each in model.parameters() if not each.requires_grad]
+    scales = [state.absmax for each in frozen if (state := getattr(each, "quant_state", None)) is not None]
+    return sum(each.nbytes for each in (*frozen, *scales))
+
+
 def shell_of(model: nn.Module) -> nn.Module:
     """Return a copy of `model` in eval mode that has buffers of its own, but no memory for parameters: those that train
     are to be lent to it (`bind_parameters`), the frozen ones are the model's own."""

@@ -14,6 +14,7 @@ from run_folders import digits, node_folder
 from sim_swarm import swarm
 from swarm_harness import founded, joined, mistake, said
 
+from node.cli.options import flags
 from node.config.schema import from_raw, load
 from node.roles.assembly import run_info
 from node.swarm.accept_invite import membership, read_invite
@@ -285,7 +286,7 @@ def test_a_machine_with_less_memory_than_the_manifest_names_is_told_so(
     base = weights(tmp_path / "base", 1)
     (tmp_path / "data.txt").write_text("some words\n" * 1000)
     raw = {"task": {"name": "hf-lm", "model": str(base), "lora": 2, "data": str(tmp_path / "data.txt")}}
-    monkeypatch.setattr(BaseModel, "numel", lambda _: 10**13)
+    monkeypatch.setattr(BaseModel, "frozen_bytes", lambda *_, **__: 4 * 10**13)
     made = founded(tmp_path / "lab", raw)
     with pytest.raises(UsageError, match=r"needs 40\.0 TB of memory, and this machine has"):
         membership(tmp_path / "b" / "node", {"task": {"model": str(base)}}, read_invite(made.line))
@@ -331,3 +332,33 @@ def test_a_manifest_that_names_no_digest_is_not_joined_nor_printed(digest: Any) 
 def test_a_section_that_is_none_is_left_to_the_configuration(raw: Any) -> None:
     with pytest.raises(UsageError, match="say where it is"):
         check_base({"base": {"digest": "a" * 64, "memory_bytes": -5}}, raw)
+
+
+def test_the_manifest_says_what_the_base_model_is_called_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    commit, repository = "c" * 40, tmp_path / "hub" / "models--user--tiny"
+    base = weights(repository / "snapshots" / commit, 1)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    (tmp_path / "data.txt").write_text("some words\n" * 1000)
+    assert flags(model=Path("user/tiny")) == {"task": {"model": "user/tiny"}}
+    assert flags(model=Path("models/mine/x")) == {"task": {"model": str(tmp_path / "models/mine/x")}}
+    raw = {"task": {"name": "hf-lm", "model": "user/tiny", "lora": 2, "data": str(tmp_path / "data.txt")}}
+    made = founded(tmp_path / "lab", raw)
+    assert made.chain.newest.terms.settings["base"]["hub"] == f"user/tiny@{commit}"  # type: ignore[index,call-overload]
+    with pytest.raises(UsageError) as told:
+        membership(tmp_path / "a" / "node", {}, read_invite(made.line))
+    assert f"--model user/tiny@{commit}" in str(told.value.hint)
+    for model in ("user/tiny", f"user/tiny@{commit}", str(base)):
+        joined(tmp_path / model.replace("/", "-"), made.line, {"task": {"model": model}})
+    digest = made.chain.newest.terms.settings["base"]["digest"]  # type: ignore[index,call-overload]
+    for hub in ("\x1b[2J", "--rm", 5, "user/x y"):
+        with pytest.raises(UsageError) as told:
+            check_base({"base": {"digest": digest, "hub": hub}}, {"task": {"name": "hf-lm"}})
+        assert "--model FOLDER" in str(told.value.hint)

@@ -265,7 +265,7 @@ def test_the_product_gap_is_that_of_whole_products():
         ({"load_in_4bit": True, "lora": 2}, "a base model with weights"),
         ({"lora": 2, "lora_targets": "nothing"}, "lora_targets='nothing'"),
         ({"length": 10_000}, "256 positions"),
-        ({"model": "org/name"}, "there is no model org/name: .* hf download NAME"),
+        ({"model": "a/folder/of/mine"}, "there is no model a/folder/of/mine: .* a name of the hub"),
         ({"model": __file__}, "describes no model"),
         ({"tokenizer": "nowhere"}, "there is no tokenizer nowhere"),
     ],
@@ -278,7 +278,7 @@ def test_a_mistake_is_one_line(lm, options, said):
 
 def test_a_missing_package_is_one_line_that_says_what_to_install(lm, monkeypatch, tmp_path):
     folder = str(saved(tmp_path / "base", 7))
-    for package, line in (("peft", r"p2ptrain\[hf\]"), ("bitsandbytes", "bitsandbytes")):
+    for package, line in (("peft", r"p2ptrain\[hf\]"), ("bitsandbytes", r"p2ptrain\[bnb\]")):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(TaskError, match=f"pip install '{line}'") as told:
             build_model(lm(model=folder, lora=2, load_in_4bit=package == "bitsandbytes"), 0)

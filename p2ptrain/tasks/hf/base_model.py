@@ -11,7 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,16 +22,23 @@ from torch import nn
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.hf.extras import require
+from p2ptrain.tasks.hf.hub import HubName, commit_of, folder_of, hub_name
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "*.safetensors"
+FETCHED: Final = ("*.json", WEIGHTS, "*.model", "*.jinja", "*.txt")
+"""Of a model of the hub: configuration, weights, vocabularies and chat templates."""
 DIGEST_BYTES: Final = 32
 
-HEAD_DRAWN: Final = frozenset({"AutoModelForImageClassification"})
-"""Kinds of models whose head may be missing in a file: it is drawn anew, for the classes of the data."""
+HEADS: Final = {"AutoModelForImageClassification": "classifier"}
+"""By kind of model, the layer that may be missing in a file, as it is drawn anew for the classes of the data: it is
+trained as a whole beside adapters, and so never held in 4 bits."""
 
 DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Of a frozen base model. What is trained is always fp32."""
+
+FOUR_BITS: Final = 4.5
+"""Of a parameter held in 4 bits: NF4 has a scale of 32 bits for each 64 (2305.14314)."""
 
 MAX_REASON_CHARS: Final = 300
 """Of a library's message in ours: three lines of a terminal."""
@@ -46,6 +53,8 @@ class BaseModel:
     config: Any
     folder: Path | None
     """None: there are no weights, they are drawn."""
+    hub: HubName | None = None
+    """What it is called on the hub, with the commit; None for a folder of the user's own."""
 
     def build(self, dtype: torch.dtype = torch.float32, *, four_bit: bool = False) -> nn.Module:
         """Return the model in `dtype` on the CPU, drawn from torch's global generator where it has no weights.
@@ -71,6 +80,15 @@ class BaseModel:
         with self._one_line(), torch.device("meta"), _default_dtype(torch.float32):
             return sum(parameter.numel() for parameter in self._from_config(torch.float32).parameters())
 
+    def frozen_bytes(self, dtype: torch.dtype, *, four_bit: bool = False) -> int:
+        """Return how many bytes it takes in `dtype`, counted without memory for it: in 4 bits are the matrices of its
+        layers, and neither embeddings nor the output layer. TaskError when it cannot be made."""
+        with self._one_line(), torch.device("meta"), _default_dtype(torch.float32):
+            model = self._from_config(torch.float32)
+        whole = sum(parameter.numel() for parameter in model.parameters())
+        packed = sum(matrix.numel() for matrix in _packable(model, self.kind)) if four_bit else 0
+        return (whole - packed) * dtype.itemsize + int(packed * FOUR_BITS / 8)
+
     def _one_line(self) -> AbstractContextManager[None]:
         return one_line(f"the model {self.folder or self.config.model_type} cannot be built")
 
@@ -89,7 +107,7 @@ class BaseModel:
         return model
 
     def _loaded(self, dtype: torch.dtype, *, four_bit: bool) -> nn.Module:
-        options = {"quantization_config": _four_bits()} if four_bit else {}
+        options = {"quantization_config": _four_bits(self.kind)} if four_bit else {}
         with torch.random.fork_rng(devices=[]), _default_dtype(torch.float32):
             model, read = self._class.from_pretrained(
                 self.folder,
@@ -101,7 +119,9 @@ class BaseModel:
                 output_loading_info=True,
                 **options,
             )
-        _check_complete(model, read["missing_keys"], draws_head=self.kind in HEAD_DRAWN)
+        _check_complete(model, read["missing_keys"], draws_head=self.kind in HEADS)
+        if four_bit:
+            _keep_packed_once(model)
         whole: nn.Module = model.train()
         return whole
 
@@ -116,13 +136,13 @@ class BaseModel:
 
 
 def open_base(path: str, kind: str) -> BaseModel:
-    """Return the model in a folder, with its weights or with a config.json only, or of such a file. TaskError when
-    there is none."""
-    where = Path(path).expanduser()
+    """Return the model in a folder, with its weights or with a config.json only, of such a file, or of that name on the
+    hub. TaskError when there is none."""
+    where = place_of(path)
     folder, file = (where, where / CONFIG) if where.is_dir() else (None, where)
     if not file.is_file():
-        hint = f"give a folder with {CONFIG} and weights, or a {CONFIG} to begin from"
-        raise TaskError(f"there is no model {path}: {hint} (of the hub: hf download NAME --local-dir FOLDER)")
+        hint = f"give a folder with {CONFIG} and weights, a {CONFIG} to begin from, or a name of the hub: user/name"
+        raise TaskError(f"there is no model {path}: {hint}")
     with one_line(f"{file} describes no model"):
         # Left open, transformers asks on the terminal whether to run the folder's code, and takes a piped "y" for yes.
         config = require("transformers").AutoConfig.from_pretrained(
@@ -132,12 +152,38 @@ def open_base(path: str, kind: str) -> BaseModel:
     has_weights = folder is not None and any(folder.glob(WEIGHTS))
     if folder is not None and not has_weights and any(folder.glob("*.bin")):
         raise TaskError(f"the weights in {folder} are pickles: save them as safetensors")
-    return BaseModel(kind=kind, config=config, folder=folder if has_weights else None)
+    return BaseModel(kind=kind, config=config, folder=folder if has_weights else None, hub=pinned(path))
+
+
+def place_of(path: str) -> Path:
+    """Return where the model lies: a name of the hub stands for its folder in the hub's cache, fetched if need be.
+    Raises TaskError where it cannot be."""
+    name = hub_name(path)
+    return Path(path).expanduser() if name is None else _of_hub(name)
+
+
+def _of_hub(name: HubName) -> Path:
+    return folder_of(name, FETCHED, _is_whole, what="a config.json with all its weights as safetensors")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all weights are there: of a fetch that was broken off they are not, and where there are none at all they
+    would be drawn, without a word."""
+    with suppress(TaskError, OSError, ValueError, KeyError):
+        return (folder / CONFIG).is_file() and all(path.is_file() for path in weight_files(folder))
+    return False
+
+
+def pinned(path: str) -> HubName | None:
+    """Return the name of the hub with the commit that it stands for here; None for a folder. Raises TaskError."""
+    name = hub_name(path)
+    return None if name is None else HubName(repo=name.repo, revision=commit_of(_of_hub(name)))
 
 
 def folder_with_weights(path: str) -> Path | None:
-    """Return the folder that `path` names if there are weights in it."""
-    folder = Path(path).expanduser()
+    """Return the folder that `path` names if there are weights in it. Raises TaskError for a name of the hub that
+    cannot be fetched."""
+    folder = place_of(path)
     return folder if folder.is_dir() and any(folder.glob(WEIGHTS)) else None
 
 
@@ -166,7 +212,7 @@ def digest_of_weights(folder: Path) -> bytes:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     with one_line(f"the weights in {folder} cannot be read"):
         files: dict[str, Path] = {}
-        for path in _loaded_files(folder):
+        for path in weight_files(folder):
             for name in _names_in(path):
                 if name in files:
                     raise TaskError(f"{name} is in two files of {folder}: which of them is loaded is not said")
@@ -191,8 +237,9 @@ def _update(digest: "hashlib.blake2b", name: str, value: torch.Tensor) -> None:
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def _loaded_files(folder: Path) -> list[Path]:
-    """Those that transformers reads: others beside them may hold anything."""
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights that transformers reads: others beside them may hold anything. TaskError where there
+    are none."""
     one, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if one.is_file():
         return [one]
@@ -220,11 +267,32 @@ def _names_in(path: Path) -> list[str]:
         return list(file.keys())
 
 
-def _four_bits() -> Any:
-    require("bitsandbytes", install="bitsandbytes")
+def _packable(model: Any, kind: str) -> Iterator[torch.Tensor]:
+    """The matrices that are held in 4 bits: all but the output layer's."""
+    head, output = HEADS.get(kind), model.get_output_embeddings()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not output and name != head:
+            yield module.weight
+
+
+def _four_bits(kind: str) -> Any:
+    require("bitsandbytes", install="p2ptrain[bnb]")
     return require("transformers").BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        llm_int8_skip_modules=[HEADS[kind]] if kind in HEADS else None,  # of 4 bits, too, whatever it is called
     )
+
+
+def _keep_packed_once(model: nn.Module) -> None:
+    """Keep the layers from packing their weights again. On CPUs with AVX512-BF16 bitsandbytes does so, in place, in the
+    first evaluation: training shares these weights, an evaluation would use another kernel than training, and layers
+    narrower than a block of 64 fail."""
+    layers: Iterator[Any] = model.modules()
+    for layer in layers:
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
 
 
 def _memory() -> int | None:

@@ -11,9 +11,6 @@ from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.hf.base_model import DIGEST_BYTES, DTYPES, BaseModel, digest_of_config
 from p2ptrain.tasks.hf.lora import ALL_LINEAR, LoraOptions, adapter_size, add_adapter, frozen_digest
 
-FOUR_BITS: Final = 4.5
-"""Of a parameter held in 4 bits: NF4 has a scale of 32 bits for each 64 (2305.14314)."""
-
 ADAPTED_ONLY: Final = "is for a frozen base model: give lora=RANK as well"
 
 LoraRank = Annotated[int | None, "Rank of LoRA adapters; none: the whole model is trained."]
@@ -67,8 +64,8 @@ class BuiltModel:
         """Return how large it is."""
         if self.lora is None:
             return ModelSize(trained=self.base.numel(), frozen_bytes=0)
-        bits = FOUR_BITS if self.four_bit else 8 * DTYPES[self.dtype].itemsize
-        return ModelSize(trained=adapter_size(self.base, self.lora), frozen_bytes=int(self.base.numel() * bits / 8))
+        frozen_bytes = self.base.frozen_bytes(DTYPES[self.dtype], four_bit=self.four_bit)
+        return ModelSize(trained=adapter_size(self.base, self.lora), frozen_bytes=frozen_bytes)
 
     def identity(self, model: nn.Module) -> bytes:
         """Return 32 bytes over what members must have alike and what does not travel: the configuration, and under

@@ -7,19 +7,19 @@ from typing import Final
 
 from p2ptrain.tasks.base import TaskError
 
-QUIET: Final = ("transformers", "peft")
+QUIET: Final = ("transformers", "peft", "bitsandbytes")
 """Libraries whose warnings are told by us where they matter: a line a layer would bury them."""
 
 
 def require(module: str, *, install: str = "p2ptrain[hf]") -> ModuleType:
     """Return the imported `module`. TaskError, in one line that says what to install, where it is missing."""
+    if module in QUIET:
+        logging.getLogger(module).setLevel(logging.ERROR)  # before: bitsandbytes warns while it is imported
     try:
         found = importlib.import_module(module)
     except ImportError as error:
         missing = error.name or module
         raise TaskError(f"{missing} is not installed; it comes with: pip install '{install}'") from error
-    if module in QUIET:
-        logging.getLogger(module).setLevel(logging.ERROR)
     if module == "transformers":
         found.utils.logging.disable_progress_bar()
     return found

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from p2ptrain.tasks.base import Batch, Shard, TaskError
-from p2ptrain.tasks.hf.base_model import BaseModel, open_base
+from p2ptrain.tasks.hf.base_model import BaseModel, open_base, place_of
 from p2ptrain.tasks.hf.built_model import BaseDtype, FourBit, FreezeA, LoraAlpha, LoraRank, LoraTargets, built_model
 from p2ptrain.tasks.hf.dealing import Part
 from p2ptrain.tasks.hf.extras import require
@@ -42,8 +42,8 @@ CHARS_PER_TOKEN: Final = 4
 class HFLanguageModel:
     """A causal language model of transformers.
 
-    `model` is a folder with weights, or a config.json to begin from (None: a small Llama). `data` is a .jsonl, .parquet
-    or text file, or a folder of such. TaskError, in one line, on any that cannot be.
+    `model` is a folder with weights, a name of the hub, or a config.json to begin from (None: a small Llama). `data` is
+    a .jsonl, .parquet or text file, or a folder of such. TaskError, in one line, on any that cannot be.
     """
 
     name = "hf-lm"
@@ -54,7 +54,8 @@ class HFLanguageModel:
     def __init__(
         self,
         model: Annotated[
-            str | None, "A folder with weights, or a config.json to begin from; none: a small Llama."
+            str | None,
+            "A folder with weights, a name of the hub (user/name@revision), or a config.json; none: a small Llama.",
         ] = None,
         tokenizer: Annotated[str | None, "A folder, a tokenizer.json, or bytes; none: the model folder's."] = None,
         data: str | Path | None = None,
@@ -70,7 +71,7 @@ class HFLanguageModel:
         dtype: BaseDtype = "fp32",
         load_in_4bit: FourBit = False,
     ) -> None:
-        folder = None if model is None else Path(model).expanduser()
+        folder = None if model is None else place_of(str(model))
         self.encoder = open_encoder(
             tokenizer, folder if folder is None or folder.is_dir() else folder.parent, chat_template
         )

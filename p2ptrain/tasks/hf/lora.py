@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from p2ptrain.tasks.base import TaskError
-from p2ptrain.tasks.hf.base_model import BaseModel, digest_of_tensors, one_line, peft_quiet
+from p2ptrain.tasks.hf.base_model import HEADS, BaseModel, digest_of_tensors, one_line, peft_quiet
 from p2ptrain.tasks.hf.extras import require
 
 ALL_LINEAR: Final = "all-linear"
@@ -155,12 +155,12 @@ def _pairs(names: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, str]]:
 
 def _peft_config(kind: str, options: LoraOptions) -> Any:
     targets = options.targets
-    classifies = kind == "AutoModelForImageClassification"
+    head = HEADS.get(kind)
     return require("peft").LoraConfig(
         r=options.rank,
         lora_alpha=ALPHA_PER_RANK * options.rank if options.alpha is None else options.alpha,
         target_modules=targets if targets == ALL_LINEAR else [each.strip() for each in targets.split(",")],
         lora_dropout=0.0,
-        task_type=None if classifies else "CAUSAL_LM",
-        modules_to_save=["classifier"] if classifies else None,
+        task_type="CAUSAL_LM" if head is None else None,
+        modules_to_save=None if head is None else [head],
     )

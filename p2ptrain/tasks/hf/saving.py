@@ -1,8 +1,10 @@
 """A trained model as a folder that `from_pretrained` opens: the whole model, or its adapter alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from p2ptrain.tasks.base import TaskError
@@ -17,7 +19,9 @@ def save_pretrained(model: nn.Module, built: BuiltModel, folder: Path, *, merged
     if built.lora is not None and not merged:
         if built.base.folder is None:
             raise TaskError("the base model was drawn from the seed, so no adapter can name it: export it --merged")
-        plain.peft_config["default"].base_model_name_or_path = str(built.base.folder.absolute())
+        said, hub = plain.peft_config["default"], built.base.hub
+        said.base_model_name_or_path = str(built.base.folder.absolute()) if hub is None else hub.repo
+        said.revision = None if hub is None else hub.revision
         plain.save_pretrained(folder, save_embedding_layers=False)
     else:
         plain.save_pretrained(folder)
@@ -25,11 +29,22 @@ def save_pretrained(model: nn.Module, built: BuiltModel, folder: Path, *, merged
 
 def merged_model(model: nn.Module, built: BuiltModel) -> nn.Module:
     """Return the model without adapters, their products added to the base model's weights in fp32, in place; a model
-    without adapters as it is. TaskError for a base model in 4 bits, whose weights are not there to be added to."""
+    without adapters as it is. What was trained over a base model in 4 bits is added to its weights as they are in
+    their files: rounded ones would be rounded again wherever the sum is held in 4 bits."""
     if built.lora is None:
         return model
-    if built.four_bit:
-        raise TaskError("a base model in 4 bits cannot be merged: export with --set task.load_in_4bit=false")
-    whole: Any = model.float()
+    whole: Any = (_unquantized(model, built) if built.four_bit else model).float()
     merged: nn.Module = whole.merge_and_unload()
     return merged
+
+
+@torch.no_grad()
+def _unquantized(model: nn.Module, built: BuiltModel) -> nn.Module:
+    """Return the model built again with its base model as it is in its files, and the adapters of `model`."""
+    with torch.random.fork_rng(devices=[]):
+        whole = replace(built, four_bit=False).build()
+    theirs = dict(model.named_parameters())
+    for name, parameter in whole.named_parameters():
+        if parameter.requires_grad or ".lora_" in name:
+            parameter.copy_(theirs[name])
+    return whole

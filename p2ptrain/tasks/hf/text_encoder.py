@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.hf.extras import require
+from p2ptrain.tasks.hf.hub import HubName, folder_of, hub_name
 from p2ptrain.tasks.hf.sources import Example, Message
 
 BYTES: Final = "bytes"
@@ -29,6 +30,9 @@ Ids = npt.NDArray[np.uint32]
 Marks = npt.NDArray[np.bool_]
 
 TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+FETCHED: Final = (*TOKENIZER_FILES, "vocab.*", "merges.txt", "*.jinja", "special_tokens_map.json")
+"""Of a tokenizer of the hub."""
 
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}"
@@ -182,7 +186,14 @@ def open_encoder(tokenizer: str | None, model_dir: Path | None, chat_template: s
         tokenizer = str(model_dir)
     if tokenizer is None or tokenizer == BYTES:
         return TextEncoder(require("transformers").ByT5Tokenizer(extra_ids=0), template)
-    return TextEncoder(_opened(Path(tokenizer).expanduser()), template)
+    name = hub_name(tokenizer)
+    return TextEncoder(_opened(Path(tokenizer).expanduser() if name is None else _of_hub(name)), template)
+
+
+def _of_hub(name: HubName) -> Path:
+    return folder_of(
+        name, FETCHED, lambda folder: any((folder / each).is_file() for each in TOKENIZER_FILES), what="a tokenizer"
+    )
 
 
 def _opened(path: Path) -> Any:

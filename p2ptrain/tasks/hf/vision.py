@@ -36,8 +36,9 @@ EVAL_BATCH: Final = 64
 class HFVision:
     """An image classifier of transformers.
 
-    `model` is a folder with weights, or a config.json to begin from (None: a small ViT). `data` is a folder with a
-    folder of images for each class (None: scikit-learn's handwritten digits). TaskError on any that cannot be.
+    `model` is a folder with weights, a name of the hub, or a config.json to begin from (None: a small ViT). `data` is a
+    folder with a folder of images for each class (None: scikit-learn's handwritten digits). TaskError on any that
+    cannot be.
     """
 
     name = "hf-vision"
@@ -48,7 +49,8 @@ class HFVision:
     def __init__(
         self,
         model: Annotated[
-            str | None, "A folder with weights, or a config.json to begin from; none: a small ViT."
+            str | None,
+            "A folder with weights, a name of the hub (user/name@revision), or a config.json; none: a small ViT.",
         ] = None,
         data: str | Path | None = None,
         size: Annotated[int | None, "Pixels of an image's side; none: the model's, or 8."] = None,
