@@ -58,7 +58,7 @@ class RoundCloser:
         expected, of one where the neighbours have fallen silent, so that we do not get ahead of those who will be
         back.
 
-        Updates are expected from whoever delivers, however far behind it is. So a node that ran ahead while it was
+        Updates are expected from any neighbour that delivers, however far behind. So a node that ran ahead while it was
         alone goes more slowly than the others until they have caught up: their rounds end at a quorum, after one
         exchange."""
         if self._standing(round).staleness or self._anybody_delivers() or self._newly_met():

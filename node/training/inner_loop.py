@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from p2ptrain.saved.tensor_file import Storable
-from p2ptrain.training.base import Learner
+from p2ptrain.training.base import Learner, TakesSnapshots
+from p2ptrain.training.device_copies import GATHERED, Gathering
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class Phase:
     """The result of one round's local training."""
 
     theta_d: torch.Tensor
-    """The parameters at its end, fp32 (d,), a copy."""
+    """The parameters at its end, fp32 (d,), a copy: whole once `gathering` has ended."""
     loss: float
     """Mean training loss over its steps; NaN when all of them were skipped."""
     steps: int
@@ -35,6 +36,9 @@ class Phase:
     state: dict[str, Storable] | None
     """The trainer's state at its end, where the caller asked for it; the parameters may be missing: `theta_d` are
     those."""
+    gathering: Gathering = GATHERED
+    """The copying of `theta_d`, which from a GPU goes on during the next phase's first step. Call `finish` before
+    reading."""
     skipped: int = 0
     """How many of its steps were not taken, as their loss or gradient was not finite."""
 
@@ -122,8 +126,10 @@ class InnerLoop:
         self.phase_steps = 0
         if steps == 0:
             return None
+        theta_d, gathering = self._snapshot()
         return Phase(
-            theta_d=self.trainer.vector(),
+            theta_d=theta_d,
+            gathering=gathering,
             loss=losses / finite if finite else math.nan,
             steps=steps,
             tokens=self.trainer.tokens - tokens_before,
@@ -150,6 +156,11 @@ class InnerLoop:
             self.trainer.global_step = at_step
 
         self._door.append(apply)
+
+    def _snapshot(self) -> tuple[torch.Tensor, Gathering]:
+        if isinstance(self.trainer, TakesSnapshots):
+            return self.trainer.snapshot()
+        return self.trainer.vector(), GATHERED
 
     def _state(self) -> dict[str, Storable]:
         state = self.trainer.state_view()

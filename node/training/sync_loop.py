@@ -63,6 +63,8 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
     """Close one round for every trained phase."""
     async with phases:
         async for phase in phases:
+            if not phase.gathering.ended:
+                await node.executor.offload(phase.gathering.finish)
             node.state.look_around(node.service.swarm_round())
             if node.state.lost and await rejoin(node):
                 continue

@@ -5,12 +5,13 @@ of the user's own, whose steps the user's loop takes. A node corrects either bet
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
+from p2ptrain.training.device_copies import Gathering
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.train_config import TrainConfig
 
@@ -112,3 +113,11 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, where it is of another model."""
+
+
+@runtime_checkable
+class TakesSnapshots(Protocol):
+    """A learner whose parameters are copied while it takes its next step: it knows when they are written to."""
+
+    def snapshot(self) -> tuple[torch.Tensor, Gathering]:
+        """Return what becomes a copy of the live parameters as they are now, and its gathering."""

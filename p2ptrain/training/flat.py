@@ -14,6 +14,7 @@ from torch import nn
 
 from p2ptrain.inner.base import Place
 from p2ptrain.tasks.base import TaskError
+from p2ptrain.training.device_copies import Gathering, add, copies_for, on_host, overwrite
 from p2ptrain.training.names import canonical
 
 DECAY_MIN_DIMENSIONS = 2
@@ -38,24 +39,36 @@ class FlatParameters:
         for place, (_, parameter) in zip(self.places, named, strict=True):
             parameter.data = self.data_d[place.span].view(place.shape)
             parameter.grad = self.grad_d[place.span].view(place.shape)
+        self.copies = copies_for(self.data_d.device)
+        """Between the model and the host. Call `settle` before anything else than this class writes to `data_d`."""
         self.decayed = [self.data_d[place.span].view(place.shape) for place in self.places if place.decayed]
         """The parameters, as views, to which weight decay applies."""
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the parameters: fp32 (d,) on the CPU."""
-        return self.data_d.to("cpu", copy=True)
+        return on_host(self.copies, self.data_d)
+
+    def snapshot(self) -> tuple[torch.Tensor, Gathering]:
+        """Return what becomes a copy of the parameters as they are now, fp32 (d,) on the CPU, and its gathering."""
+        x_d = torch.empty(self.numel, device="cpu")
+        return x_d, self.copies.gather([(self.data_d, x_d)])
 
     def load_(self, x_d: torch.Tensor) -> None:
         """Set the parameters to `x_d` (d,). ValueError on another shape."""
-        self.data_d.copy_(self._checked(x_d))
+        self.copies.deliver([self._checked(x_d)], [(self.data_d,)], overwrite)
 
     def add_(self, x_d: torch.Tensor) -> None:
         """Add `x_d` (d,) to the parameters. ValueError on another shape."""
-        self.data_d.add_(self.taken(x_d))
+        self.copies.deliver([self._checked(x_d)], [(self.data_d,)], add)
 
     def taken(self, x_d: torch.Tensor) -> torch.Tensor:
-        """`x_d` (d,) on the parameters' device. ValueError on another shape."""
-        return self._checked(x_d).to(self.data_d.device)
+        """Return `x_d` (d,) whole, on the parameters' device; on the CPU itself. ValueError on another shape."""
+        x_d = self._checked(x_d)
+        if x_d.device == self.data_d.device:
+            return x_d
+        taken_d = torch.empty_like(self.data_d)
+        self.copies.deliver([x_d], [(taken_d,)], overwrite)
+        return taken_d
 
     def _checked(self, x_d: torch.Tensor) -> torch.Tensor:
         if x_d.shape != (self.numel,):

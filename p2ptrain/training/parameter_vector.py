@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from p2ptrain.tasks.base import TaskError
+from p2ptrain.training.device_copies import Copies, Take, copies_for
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.names import canonical
 
@@ -45,12 +46,12 @@ class ParameterVector:
         self._kinds = [_kind(parameter) for parameter in self.parameters]
         self.numel = sum(self.sizes)
         _check_own_memory(named)
-        self._exact: list[torch.Tensor] = [parameter for parameter in self.parameters if _is_exact(parameter)]
         self._rests = {
             index: torch.zeros_like(parameter, requires_grad=False)
             for index, parameter in enumerate(self.parameters)
-            if not _is_exact(parameter)
+            if parameter.dtype not in (torch.float32, torch.float64)
         }
+        self._copies: dict[torch.device, Copies] = {}
 
     @property
     def device(self) -> torch.device:
@@ -95,40 +96,66 @@ class ParameterVector:
                 )
 
     def vector(self) -> torch.Tensor:
-        """Return a copy of the parameters: fp32 (d,) on the CPU."""
+        """Return a copy of the parameters: fp32 (d,) on the CPU. It is whole: the user's loop may do anything to the
+        parameters next, and says nothing before it does."""
         x_d = torch.empty(self.numel, device="cpu")  # whatever the default is in the thread that trains
-        with torch.no_grad():
-            for index, (part, parameter) in enumerate(zip(self._split(x_d), self.parameters, strict=True)):
-                part.copy_(parameter)
-                if index in self._rests:
-                    part.add_(self._rests[index].to(part.device, torch.float32))
+        parts = self._split(x_d)
+        gatherings = [
+            copies.gather(
+                [(self.parameters[index], parts[index]) for index in indices],
+                added=[(self._places(index)[1], parts[index]) for index in indices if index in self._rests],
+            )
+            for copies, indices in self._by_device()
+        ]
+        for each in gatherings:
+            each.finish()
         return x_d
 
     def add_(self, x_d: torch.Tensor) -> None:
         """Add `x_d` (d,) to the parameters. ValueError on another shape."""
-        with torch.no_grad():
-            parts = self._split(self._checked(x_d))
-            exact = [part for index, part in enumerate(parts) if index not in self._rests]
-            moved = [part.to(own) for part, own in zip(exact, self._exact, strict=True)]
-            if moved:
-                torch._foreach_add_(self._exact, moved)
-            for index, rest in self._rests.items():
-                own = self.parameters[index]
-                self._round(index, own.float() + rest.to(own.device).float() + parts[index].to(own.device))
+
+        def add(index: int, part: torch.Tensor, places: tuple[torch.Tensor, ...]) -> None:
+            if len(places) == 1:
+                places[0].add_(part)
+            else:
+                parameter, rest = places
+                _round(parameter, rest, parameter.float() + rest.float() + part)
+
+        self._deliver(x_d, add)
 
     def load_(self, x_d: torch.Tensor) -> None:
         """Set the parameters to `x_d` (d,). ValueError on another shape."""
-        with torch.no_grad():
-            for index, part in enumerate(self._split(self._checked(x_d))):
-                if index in self._rests:
-                    self._round(index, part.to(self.parameters[index].device, torch.float32))
-                else:
-                    self.parameters[index].copy_(part)
 
-    def _round(self, index: int, exact: torch.Tensor) -> None:
-        parameter = self.parameters[index]
-        parameter.copy_(exact)
-        self._rests[index] = (exact - parameter.float()).to(parameter.dtype)
+        def load(index: int, part: torch.Tensor, places: tuple[torch.Tensor, ...]) -> None:
+            if len(places) == 1:
+                places[0].copy_(part)
+            else:
+                _round(places[0], places[1], part)
+
+        self._deliver(x_d, load)
+
+    def _deliver(self, x_d: torch.Tensor, take: Take) -> None:
+        """Hand each parameter its part of `x_d`, with its rest where it has one."""
+        parts = self._split(self._checked(x_d))
+        for copies, indices in self._by_device():
+            copies.deliver([parts[index] for index in indices], [self._places(index) for index in indices], take)
+
+    def _by_device(self) -> list[tuple[Copies, list[int]]]:
+        """The parameters' numbers by the device that they are on now."""
+        devices = [parameter.device for parameter in self.parameters]
+        for device in dict.fromkeys(devices):
+            self._copies.setdefault(device, copies_for(device))
+        return [
+            (copies, [index for index, each in enumerate(devices) if each == device])
+            for device, copies in self._copies.items()
+        ]
+
+    def _places(self, index: int) -> tuple[torch.Tensor, ...]:
+        parameter = self.parameters[index].detach()
+        if index not in self._rests:
+            return (parameter,)
+        self._rests[index] = self._rests[index].to(parameter.device)  # the user may have moved the model
+        return parameter, self._rests[index]
 
     def _split(self, x_d: torch.Tensor) -> list[torch.Tensor]:
         pieces = torch.split(x_d, self.sizes)
@@ -191,5 +218,6 @@ def _kind(parameter: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
     return parameter.shape, parameter.dtype
 
 
-def _is_exact(parameter: torch.Tensor) -> bool:
-    return parameter.dtype in (torch.float32, torch.float64)
+def _round(parameter: torch.Tensor, rest: torch.Tensor, exact: torch.Tensor) -> None:
+    parameter.copy_(exact)
+    rest.copy_(exact - parameter.float())

@@ -20,11 +20,13 @@ import torch
 from torch import nn
 
 from p2ptrain import drift, inner
+from p2ptrain.drift.none import NoCorrection
 from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
 from p2ptrain.training.base import Learner
 from p2ptrain.training.compiled_loss import CompiledLoss
+from p2ptrain.training.device_copies import Gathering, on_host, overwrite
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.flat import FlatParameters, fingerprint
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
@@ -69,6 +71,8 @@ class Trainer(Learner):
         self.optimizer.attach(self.flat)
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
+        self._bends = self.drift.name != NoCorrection.name
+        """Whether the drift correction wants the corrections, whole and on the device."""
         self._micro = MicroBatch(task)
         self._loss = CompiledLoss(task, compiles=config.compile)
         self._live = threading.Lock()
@@ -145,7 +149,7 @@ class Trainer(Learner):
         own number). The model does not move and the step's number stays."""
         with self._live:
             loss = self._compute_gradient(self.global_step if step is None else step)
-            return loss, self.flat.grad_d.to("cpu", copy=True)
+            return loss, on_host(self.flat.copies, self.flat.grad_d)
 
     def apply_gradient(self, grad_d: torch.Tensor, schedule_step: int | None = None) -> bool:
         """The second half of `step`: clip `grad_d` (d,), move by it, go on to the next step's number. False when it is
@@ -154,13 +158,19 @@ class Trainer(Learner):
             raise ValueError(f"a gradient of shape {tuple(grad_d.shape)} does not fit a model of {self.numel}")
         with self._live:
             self.machine.pin_threads()
-            self.flat.grad_d.copy_(grad_d)
+            self.flat.copies.deliver([grad_d], [(self.flat.grad_d,)], overwrite)
             return self._finish_step(schedule_step, rate_factor=1.0, usable=True)
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the live parameters, fp32 (d,) on the CPU."""
         with self._live:
             return self.flat.vector()
+
+    def snapshot(self) -> tuple[torch.Tensor, Gathering]:
+        """Return what becomes a copy of the live parameters as they are now, fp32 (d,) on the CPU, and its gathering:
+        steps may go on meanwhile, and wait for it before they move the model."""
+        with self._live:
+            return self.flat.snapshot()
 
     def begin_round(self) -> None:
         """The model as it is now is a snapshot: the next correction is worked out from it, and a new round begins.
@@ -175,9 +185,13 @@ class Trainer(Learner):
     def correct(self, correction_d: torch.Tensor) -> None:
         """Add `correction_d` (d,) to the live parameters, between two steps. ValueError on another shape."""
         with self._live:
+            if not self._bends:
+                self.flat.add_(correction_d)
+                return
             correction_d = self.flat.taken(correction_d)
             if not self._told_of_rounds:
                 self.drift.begin_round(self.flat.data_d)
+            self.flat.copies.settle()
             self.flat.data_d.add_(correction_d)
             self.drift.close_round(correction_d)
 
@@ -230,12 +244,12 @@ class Trainer(Learner):
         correction's (as `drift.<name>`), what the model has beside trained parameters (as `model.<name>`) and counters.
         `parameters` may be replaced by a corrected vector."""
         with self._live:
-            return self._state(lambda tensor: tensor.to("cpu", copy=True))
+            return self._state(lambda tensor: on_host(self.flat.copies, tensor))
 
     def state_view(self) -> dict[str, torch.Tensor]:
         """Return `state_dict` without copies, where it is on the CPU: to be read while nobody trains."""
         with self._live:
-            return self._state(lambda tensor: tensor.to("cpu"))
+            return self._state(lambda it: it if it.device.type == "cpu" else on_host(self.flat.copies, it))
 
     def layout(self) -> StateLayout | None:
         """Names, shapes and types of the model's own `state_dict`; None where they are not enough (`layout_of`)."""
@@ -253,7 +267,7 @@ class Trainer(Learner):
             buffers = self._buffers()
             self._check_state(state, {name: tensor.shape for name, tensor in buffers.items()} | {"counters": (3,)})
             for name, tensor in buffers.items():
-                tensor.copy_(state[name])
+                self.flat.copies.deliver([state[name]], [(tensor,)], overwrite)
             take_up_untrained(self.model, untrained)
             self.global_step, self.tokens, self.skipped_steps = (int(count) for count in state["counters"])
 
@@ -288,6 +302,7 @@ class Trainer(Learner):
         if point_d is None:
             return self._backward(step)
         kept_d = self.flat.data_d.clone()
+        self.flat.copies.settle()
         self.flat.data_d.copy_(point_d)
         try:
             return self._backward(step)
@@ -351,6 +366,7 @@ class Trainer(Learner):
             self.flat.grad_d.mul_(self.config.clip_norm / norm)
         rate = rate_factor * lr_at(schedule_step, self.config.total_steps, self.config)
         self.learning_rate = rate
+        self.flat.copies.settle()  # a snapshot was gathered beside this step so far
         self.optimizer.step(rate)
         self.drift.nudge(self.flat.data_d, rate)
         return True

@@ -24,7 +24,7 @@ from p2ptrain.aggregate import Weighted
 from p2ptrain.compress import Stateful
 from p2ptrain.tasks.base import Batch, Shard
 from p2ptrain.tasks.batches import moved
-from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training import TrainConfig, Trainer, device_copies
 from p2ptrain.training.user_model import UserModel
 
 
@@ -143,9 +143,36 @@ def a_round_of(trainer: Trainer, grads: list[torch.Tensor], correction_d: torch.
     return trainer.state_dict()
 
 
+@pytest.fixture(params=[64, device_copies.STAGED_BYTES], ids=["small buffers", "one buffer"])
+def _buffers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes between device and host does so in many pieces, or in one."""
+    monkeypatch.setattr(device_copies, "STAGED_BYTES", request.param)
+
+
+through_buffers = pytest.mark.usefixtures("_buffers")
+
+
+@through_buffers
+def test_copies_stay_on_their_sides() -> None:
+    values = [vector(200).view(10, 20), vector(60, seed=1).view(20, 3).t(), vector(70, seed=2).bfloat16()]
+    with shadowed():
+        there = [put(each.clone()) for each in values]
+        here = [put(torch.zeros_like(each), CPU) for each in values]
+        copies = device_copies.copies_for(CUDA)
+        copies.gather(list(zip(there, here, strict=True))).finish()
+        copies.deliver(here, [(each,) for each in there], device_copies.add)
+        copies.deliver(here, [(each, each) for each in there], lambda index, part, places: places[1].add_(part))
+    for value, gathered, thrice in zip(values, here, there, strict=True):
+        assert (gathered.device, thrice.device) == (CPU, CUDA)
+        assert torch.equal(values_of(gathered), value)
+        assert torch.equal(values_of(thrice), value + value + value)
+
+
 @pytest.mark.parametrize("optimizer", inner.names())
 @pytest.mark.parametrize("correction", drift.names())
-def test_steps_and_corrections_on_the_device(optimizer: str, correction: str) -> None:
+def test_steps_and_corrections_on_the_device(optimizer: str, correction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_copies, "STAGED_BYTES", 160)  # a vector in three pieces
+
     def trainer(device: str) -> Trainer:
         config = TrainConfig(optimizer=optimizer, drift=correction, device=device, precision="fp32", warmup_steps=0)
         return Trainer(Line(), config, Shard())
@@ -174,6 +201,7 @@ def test_evaluation_on_the_device() -> None:
         assert there.judge(there.vector(), 3) == pytest.approx(here.judge(here.vector(), 3))
 
 
+@through_buffers
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_corrections_of_a_users_model(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
