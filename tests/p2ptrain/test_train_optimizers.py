@@ -11,6 +11,7 @@ from sizes import examples
 from torch import nn
 
 from p2ptrain import inner
+from p2ptrain.inner import muon
 from p2ptrain.training import FlatParameters
 
 shapes = st.lists(
@@ -110,10 +111,24 @@ def test_muon_without_a_hidden_matrix_is_refused():
         inner.get("muon").attach(Problem([(3,), (4,)]))
 
 
-def test_muon_says_which_torch_it_needs(monkeypatch):
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ValueError, match="needs torch"):
-        inner.get("muon")
+@pytest.mark.parametrize("together", [1, 1 << 20], ids=["alone", "together"])
+def test_muon_moves_as_torchs_own(monkeypatch, together):
+    """Matrices of one shape that are iterated together do not mix, tall and wide ones; torch takes one at a time."""
+    monkeypatch.setattr(muon, "TOGETHER", together)
+    problem = Problem([(6, 4), (4, 6), (6, 4), (5, 5), (6, 4)])
+    optimizer = inner.get("muon", weight_decay=0.0)
+    optimizer.attach(problem)
+    masters = [nn.Parameter(torch.from_numpy(part).float()) for part in problem.split(problem.data_d)]
+    theirs = torch.optim.Muon(masters, lr=0.02, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        grad_d = torch.randn(problem.data_d.shape, generator=generator)
+        for master, grad in zip(masters, problem.split(grad_d), strict=True):
+            master.grad = torch.from_numpy(grad).float()
+        theirs.step()
+        problem.descend(optimizer, 0.02, grad_d)
+    for found, wanted in zip(problem.split(problem.data_d), masters, strict=True):
+        np.testing.assert_allclose(found, wanted.detach(), atol=2e-4)
 
 
 def hidden(model):
