@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gossip.core.identity import Identity
 from gossip.transport.memory.network import LinkQuality, MemoryNetwork, MemoryTransport
 from node.config.schema import Config, from_raw
 from node.events.event_types import Event
-from node.roles.assembly import NodeContext, make_node
+from node.roles.assembly import NodeContext, make_node, own_trainer
 from node.roles.trainer import live
 from node.swarm import credentials
 from node.system.run_dir import IDENTITY
@@ -27,6 +27,7 @@ from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.executors import InlineExecutor
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
+from p2ptrain.training import Learner
 
 STEP_SECONDS = 0.05
 
@@ -117,11 +118,13 @@ class Swarm:
         change: Callable[[Node], None] = lambda node: None,
         peers: tuple[str, ...] | None = None,
         follows: bool = False,
+        trainer_of: Callable[[Path, Config, str], Learner] | None = None,
         **sections: dict[str, Any],
     ) -> Member:
         """A node with these settings over DEFAULTS; the same name again is the same node, restarted. `peers`: the
         addresses that its operator gave; None: those of all members that run. `follows`: what may change while a run
-        goes on is as the private swarm's manifest says."""
+        goes on is as the private swarm's manifest says. `trainer_of`: builds what trains, for the node in this
+        folder."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         if not (folder / IDENTITY).exists():
@@ -143,6 +146,7 @@ class Swarm:
             rng=random.Random(self._rng.random()),
             checkpoints=CheckpointStore(folder / "checkpoint"),
             epoch_file=folder / "epoch",
+            trainer_of=own_trainer if trainer_of is None else partial(trainer_of, folder),
             private=held.private,
         )
         node, checkpoint = make_node(self._config(wait_for, peers, sections), around)

@@ -73,8 +73,8 @@ class NodeConfig:
     name: str = "node"
     """The folder under the run folder, and the node's name in tables."""
     lane: Literal["thread", "process", "inline"] = "thread"
-    """Where training runs: in a thread beside the event loop, or (`process`, for `p2ptrain.join` on Linux) in a process
-    apart from the node's. `inline` shares the event loop's thread: for tests and simulations."""
+    """Where training runs: in a thread beside the event loop, or (`process`, on Linux) in a process apart from the
+    node's. `inline` shares the event loop's thread: for tests and simulations."""
     overlap_steps: Annotated[int, Field(ge=0)] = 0
     """tau: how many steps late a closed round may be applied; 0: as many as `train.inner_steps`."""
     pace: Literal["fixed", "dylu", "auto"] = "fixed"

@@ -8,7 +8,6 @@ A node on a GPU has `nvml`, and also `rapl` or `estimate` for its processor. Whe
 the node reports none: the processor's few watts would be taken for the whole.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psutil
+
+from node.system.process_use import ProcessUse
 
 if TYPE_CHECKING:
     import torch  # a bootstrap node imports this module without torch
@@ -41,13 +42,13 @@ class CpuTimes(Protocol):
 class SystemTimes:
     """CPU times by the operating system."""
 
-    def __init__(self) -> None:
-        self._process = psutil.Process(os.getpid())
+    def __init__(self, use: ProcessUse | None = None) -> None:
+        """`use`: of the node's processes; None: of this one."""
+        self._use = ProcessUse() if use is None else use
 
     def own(self) -> float:
-        """Return this process's CPU time in seconds."""
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
+        """Return the node's CPU time in seconds."""
+        return self._use.cpu_s()
 
     def machine(self) -> float:
         """Return the machine's busy CPU time in seconds."""

@@ -31,6 +31,7 @@ from node.events.journal import Emit, Journal
 from node.metrics.energy import Meter
 from node.roles import byzantine
 from node.system.errors import RunError, UsageError
+from node.system.process_use import ProcessUse
 from node.training.averagers.averager_registry import AVERAGERS
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.checkpoint_meta import Totals
@@ -41,12 +42,12 @@ from node.training.former_member import Outside
 from node.training.inner_loop import InnerLoop
 from node.training.node import Node
 from node.training.pace import Pace
+from node.training.remote_trainer import RemoteTrainer
 from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, tasks
-from p2ptrain.attacks import Attack
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import InPlace
@@ -67,9 +68,32 @@ MAX_REFUSALS = 8
 left."""
 
 
-def not_metered(device: torch.device) -> Meter | None:
+def not_metered(device: torch.device, use: ProcessUse) -> Meter | None:
     """Default: energy is not measured."""
     return None
+
+
+TrainerOf = Callable[[Config, str], Learner]
+"""Builds what trains the task, for the node with this peer id."""
+
+
+def own_trainer(config: Config, peer_id: str) -> Trainer:
+    """Build the task's model, and what trains it on the data of the node with this peer id. Raises TaskError or
+    ValueError."""
+    attack = byzantine.attack_of(config.attack)
+    task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
+    shard, data_seed = own_data(config, peer_id)
+    return Trainer(task, config.train, shard, data_seed=data_seed)
+
+
+def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
+    """Return the node's shard and the seed of its order. Where they are not configured they follow from its peer id, so
+    that two volunteers who know nothing of each other do not train on the same batches."""
+    count, seed = config.node.shard_count, config.train.seed
+    if config.node.shard_index is not None:
+        return Shard(index=config.node.shard_index, count=count), seed
+    drawn = int.from_bytes(hashlib.blake2b(f"{seed}|{peer_id}".encode(), digest_size=8).digest(), "big")
+    return Shard(index=drawn % count, count=count), drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +111,10 @@ class NodeContext:
     rng: random.Random
     checkpoints: CheckpointStore
     epoch_file: Path
-    meter_of: Callable[[torch.device], Meter | None] = not_metered
-    """Returns the energy meter of training on a device."""
+    meter_of: Callable[[torch.device, ProcessUse], Meter | None] = not_metered
+    """Returns the energy meter of training on a device, by processes that take so much."""
+    trainer_of: TrainerOf = own_trainer
+    """Builds what trains the task: `own_trainer`, or another in a process of its own."""
     private: PrivateMembership | None = None
     """Its membership of a private swarm; None in an open swarm."""
     new_file: Callable[[], NamelessFile] | None = None
@@ -122,7 +148,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     """Build the node, resumed from its newest checkpoint where there is one. Raises TaskError, ValueError or
     RunError."""
     attack = byzantine.attack_of(config.attack)
-    trainer, genesis_d = _learner(config, around, attack)
+    trainer, genesis_d = _learner(config, around)
     honest = build(config.sync, genesis_d, around.identity.peer_id, judge=trainer.judge, rounds=config.train.rounds)
     strategy = byzantine.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
@@ -155,6 +181,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
             clock=around.clock,
         ),
     )
+    use = ProcessUse(lambda: trainer.pid if isinstance(trainer, RemoteTrainer) else None)
     counts = UpdateCounts(here=lambda: service.neighbour_ids)
     node = Node(
         state=state,
@@ -185,19 +212,18 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         refusals=refusals,
         outside=None if around.private is None else _outside(config, around.private.admission, journal),
         genesis=run.genesis.hex()[:GENESIS_DIGITS],
-        meter=around.meter_of(trainer.device),
+        meter=around.meter_of(trainer.device, use),
+        use=use,
         snapshots=snapshots,
     )
     return node, _started(node, around.user)
 
 
-def _learner(config: Config, around: NodeContext, attack: Attack | None) -> tuple[Learner, torch.Tensor]:
+def _learner(config: Config, around: NodeContext) -> tuple[Learner, torch.Tensor]:
     """Return what trains, and the initial model (d,)."""
     if around.user is not None:
         return around.user.learner, around.user.genesis_d
-    task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
-    shard, data_seed = own_data(config, around.identity.peer_id)
-    trainer = Trainer(task, config.train, shard, data_seed=data_seed)
+    trainer = around.trainer_of(config, around.identity.peer_id)
     return trainer, trainer.vector()
 
 
@@ -233,16 +259,6 @@ def network_for(config: Config, numel: int) -> NetworkConfig:
             hint="raise that limit on every member, or train a smaller model",
         )
     return replace(config.network, max_payload_bytes=min(limit, size + PAYLOAD_SLACK_BYTES))
-
-
-def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
-    """Return the node's shard and the seed of its order. Where they are not configured they follow from its peer id, so
-    that two volunteers who know nothing of each other do not train on the same batches."""
-    count, seed = config.node.shard_count, config.train.seed
-    if config.node.shard_index is not None:
-        return Shard(index=config.node.shard_index, count=count), seed
-    drawn = int.from_bytes(hashlib.blake2b(f"{seed}|{peer_id}".encode(), digest_size=8).digest(), "big")
-    return Shard(index=drawn % count, count=count), drawn
 
 
 def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor, identity: bytes = b"") -> RunInfo:

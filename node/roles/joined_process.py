@@ -15,29 +15,22 @@ its place, from the newest checkpoint and the model as it is. If the loop's proc
 
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, Final, Literal
 
 import torch
 
 from node.config.schema import Config
 from node.roles.joined import LOG, JoinSettings, NodeNow
-from node.system.calls import Calls
-from node.system.errors import P2PTrainError, RunError, UsageError
-from node.system.forks import ForkGuard
-from node.system.tensor_channel import ChannelClosedError, channel_pair, supported
+from node.system.child_process import ChildProcess, require_support
+from node.system.errors import P2PTrainError, RunError
+from node.system.tensor_channel import ChannelClosedError
 from node.training.checkpoint import Checkpoint
 from node.training.remote_learner import Counters, LearnerFacts, LearnerHost
 from p2ptrain.training.user_model import UserModel
-
-END_S: Final = 10.0
-"""Seconds for the child's end, when all is saved and said. Chosen: threads and sockets are closed in one of them."""
 
 _PORT: Final = re.compile(r"/(tcp|udp)/(\d+)")
 
@@ -83,7 +76,7 @@ class ProcessNode:
     has_trained: bool = False
     """Whether a step was counted in this process."""
     _host: LearnerHost | None = None
-    _child: "_Child | None" = None
+    _child: ChildProcess | None = None
     _over: bool = False
     _round: int = 0
     """The newest that the child has told."""
@@ -94,8 +87,7 @@ class ProcessNode:
 
     def start(self) -> None:
         """Start the node, and return once training may begin. Raises P2PTrainError."""
-        if not supported():
-            raise UsageError('node.lane = "process" needs Linux', 'leave it at "thread"')
+        require_support()
         self._pid = os.getpid()
         self._begin(self.go_on, None)
 
@@ -163,7 +155,9 @@ class ProcessNode:
         return found
 
     def _begin(self, go_on: "Checkpoint | Literal['newest', 'genesis']", doubt: str | None) -> None:
-        self._child = _Child(self._answer)
+        self._child = ChildProcess("node.roles.joined_program", answers=self._answer)
+        beside = partial(self._child.beside.serve, self._answer)
+        threading.Thread(target=beside, name="p2ptrain-beside", daemon=True).start()
         start = NodeStart(settings=self.settings, go_on=go_on, threads=torch.get_num_threads(), doubt=doubt)
         try:
             started = self._call("start", start)
@@ -186,7 +180,7 @@ class ProcessNode:
             raise died
         self._replaced_in = self._round
         assert self._host is not None
-        self._host = LearnerHost(self._host.learner, keeps_live=True)
+        self._host = self._host.again()
         self.settings = replace(self.settings, config=_on_the_ports_of(self.addresses, self.settings.config))
         doubt = f"{died.message}: another one goes on, from the newest checkpoint and the model as it is"
         self._begin("newest", doubt)
@@ -219,52 +213,9 @@ class ProcessNode:
 
     def _learner(self, config: Config, peer_id: str) -> tuple[LearnerFacts, Counters]:
         if self._host is None:
-            self._host = LearnerHost(self.learner_of(config, peer_id))
+            model = self.learner_of(config, peer_id)
+            self._host = LearnerHost(model)
         return self._host.facts(), self._host.taken()
-
-
-class _Child:
-    """The child process, and the calls to and from it."""
-
-    def __init__(self, answer: Callable[[str, tuple[Any, ...]], Any]) -> None:
-        (steps, its_steps), (beside, its_beside) = channel_pair(), channel_pair()
-        self._guard = ForkGuard(own=(steps.fileno(), beside.fileno()))
-        try:
-            with its_steps, its_beside:
-                ends = its_steps.fileno(), its_beside.fileno()
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "node.roles.joined_program", *map(str, ends)],
-                    pass_fds=ends,
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(each).absolute()) for each in sys.path)},
-                )
-        except BaseException:
-            self._guard.end()
-            steps.close()
-            beside.close()
-            raise
-        self.steps = Calls(steps, handler=answer)
-        self._beside = Calls(beside)
-        threading.Thread(target=self._beside.serve, args=(answer,), name="p2ptrain-beside", daemon=True).start()
-
-    def how_it_ended(self) -> str:
-        """Return how, in words. It has closed its end."""
-        code = self._wait()
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-    def end(self) -> None:
-        """Have it end, and wait for that."""
-        self.steps.close()
-        self._beside.close()
-        self._wait()
-        self._guard.end()
-
-    def _wait(self) -> int:
-        try:
-            return self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
 
 
 def _on_the_ports_of(addresses: list[str], config: Config) -> Config:

@@ -13,11 +13,9 @@ Updates are followed all the time: ten compressed ones are smaller than the whol
 last one has arrived when everybody leaves. With group averaging no updates can be followed: models are fetched then.
 """
 
-import os
 from dataclasses import dataclass
 from typing import Final
 
-import psutil
 import trio
 
 from gossip.core.api import Update
@@ -271,5 +269,5 @@ def _round(node: Node, state: _State) -> RoundClosed:
         collect_s=state.seconds,
         staleness=state.behind,
         peers_known=node.service.peers_known,
-        rss_bytes=psutil.Process(os.getpid()).memory_info().rss,
+        rss_bytes=node.use.rss_bytes(),
     )

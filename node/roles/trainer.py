@@ -9,11 +9,13 @@ import os
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import torch
 import trio
 
 from gossip.membership.private_swarm import PrivateMembership
@@ -32,13 +34,13 @@ from node.events.log import EventLog
 from node.events.progress import NodeProgress
 from node.events.summary import NodeSummary, read_node_summary, to_json, write_atomic
 from node.exporters import exporting
-from node.metrics.energy import meter_for
+from node.metrics.energy import Meter, SystemTimes, meter_for
 from node.metrics.gpu_metrics import register_gpu
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
 from node.page.names import Names
 from node.page.status_server import server_of
-from node.roles.assembly import NodeContext, UserLearner, make_node
+from node.roles.assembly import NodeContext, TrainerOf, UserLearner, make_node, own_trainer
 from node.roles.observer import observe, observes
 from node.roles.port_forwarding import mapper_for
 from node.roles.task_check import check_task
@@ -46,7 +48,9 @@ from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
 from node.system import free_memory, gc_tuning
 from node.system.addresses import best_address
+from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
+from node.system.process_use import ProcessUse
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
 from node.system.signals import until_signal
 from node.training import round_report
@@ -57,11 +61,13 @@ from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
-from node.training.outcome import check_room, check_saved, check_taken, device_lost
+from node.training.outcome import check_room, check_saved, check_taken, device_lost, trainer_lost
+from node.training.remote_learner import gpu_memory_of
+from node.training.remote_trainer import RemoteTrainer
 from node.training.sync_loop import follow, synchronize, train
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
-from p2ptrain.training import Trainer
+from p2ptrain.training import Learner, Trainer
 
 LOOK_AROUND_S = 0.1
 """Seconds between two checks of a finished node that its neighbours are finished, too."""
@@ -91,16 +97,32 @@ def main(
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
     if config.node.lane == "process":
-        raise UsageError('node.lane = "process" is for a training loop of your own (p2ptrain.join)', "leave it out")
+        require_support()
     sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
     free_memory.keep_little()
-    with exporting(config.monitoring.exporters, emit, node_dir) as ending:
+    with exporting(config.monitoring.exporters, emit, node_dir) as ending, ExitStack() as trainers:
         code = trio.run(
-            partial(run, config, node_dir=node_dir, emit=emit, fits=fits, passphrase=passphrase, tried=tried)
+            partial(
+                run,
+                config,
+                node_dir=node_dir,
+                emit=emit,
+                fits=fits,
+                passphrase=passphrase,
+                tried=tried,
+                trainer_of=partial(_apart, node_dir, trainers) if config.node.lane == "process" else own_trainer,
+            )
         )
         if code == 0:
             ending.finished()
     return code
+
+
+def _apart(node_dir: Path, trainers: ExitStack, config: Config, peer_id: str) -> Learner:
+    """Build what trains in a process of its own, which `trainers` ends."""
+    trainer = RemoteTrainer(config, peer_id, node_dir)
+    trainers.callback(trainer.close)
+    return trainer
 
 
 class UserLoop(Protocol):
@@ -131,10 +153,12 @@ async def run(
     fits: Callable[[], None] = lambda: None,
     passphrase: bytes | None = None,
     tried: bool = False,
+    trainer_of: TrainerOf = own_trainer,
     user_loop: UserLoop | None = None,
 ) -> int:
-    """Run a node to its end, as `main`, in the running trio loop. `user_loop`: takes the steps, and stops the node;
-    None: the node trains its task itself, until it is done or a signal comes."""
+    """Run a node to its end, as `main`, in the running trio loop. `trainer_of` builds what trains the task.
+    `user_loop`: takes the steps, and stops the node; None: the node trains its task itself, until it is done or a
+    signal comes."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
@@ -170,7 +194,8 @@ async def run(
         rng=random.Random(),
         checkpoints=CheckpointStore(node_dir / CHECKPOINTS, keep=config.node.checkpoint_keep),
         epoch_file=node_dir / EPOCH,
-        meter_of=partial(meter_for, watts=config.monitoring.watts_per_core),
+        meter_of=partial(_meter_for, watts=config.monitoring.watts_per_core),
+        trainer_of=trainer_of,
         private=held.private,
         new_file=partial(NamelessFile, node_dir),
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
@@ -186,7 +211,8 @@ async def run(
         held.news.to = follow_manifests(node, held.private.admission.chain, emit)
     metrics.live.watch(partial(round_report.readings, node))
     feed.watch(lambda: round_report.moment(node, metrics.newest_lag_s))
-    register_gpu(metrics.registry, node.inner.trainer.device)
+    trainer = node.inner.trainer
+    register_gpu(metrics.registry, trainer.device, partial(gpu_memory_of, trainer))
     told = _told_already(node, node_dir) if node.state.finished else None
     if told is not None and not node.state.private:
         _announce_over(node, told)
@@ -227,6 +253,10 @@ async def run(
     return EXIT_INTERRUPTED if interrupted.is_set() else 0
 
 
+def _meter_for(device: torch.device, use: ProcessUse, *, watts: float) -> Meter | None:
+    return meter_for(device, watts=watts, times=SystemTimes(use))
+
+
 def _certified(private: PrivateMembership | None) -> list[tuple[str, str]]:
     return [] if private is None else [(str(it.peer), it.grant.name) for it in private.admission.roster.certificates]
 
@@ -260,8 +290,12 @@ def _announce_over(node: Node, summary: NodeSummary, event: type[Ended] = Finish
 def _try_task(node: Node) -> None:
     """Try the task before this node announces itself. Raises TaskFaultError for a task that cannot be trained."""
     trainer = node.inner.trainer
-    assert isinstance(trainer, Trainer), "a user's own loop has no task"
-    for doubt in check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed):
+    if isinstance(trainer, RemoteTrainer):
+        doubts = trainer.check_task()
+    else:
+        assert isinstance(trainer, Trainer), "a user's own loop has no task"
+        doubts = check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed)
+    for doubt in doubts:
         node.journal.emit(WarningEvent(message=doubt))
 
 
@@ -321,7 +355,8 @@ async def live(
     """Run a node from the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it
     ends early with a checkpoint and a goodbye. `over`: all rounds were trained and reported before, so there is nothing
     to do unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where this node is no
-    longer a member of its swarm; RunError, after a goodbye, where the device that trains is lost."""
+    longer a member of its swarm; RunError, after a goodbye, where the device or the process that trains
+    is lost."""
     stop = trio.Event() if stop is None else stop
     node.service.fetch(node.averager.fetches)
     async with trio.open_nursery() as nursery:
@@ -333,7 +368,7 @@ async def live(
         except Exception as error:  # a former member may fail in many ways before it checks its membership
             node.state.put_out = node.state.put_out or _why_outside(node, resumed=resumed)
             if node.state.put_out is None:
-                lost = device_lost(node, error)
+                lost = device_lost(node, error) or trainer_lost(node, error)
                 if lost is None:
                     raise
                 await node.service.say_goodbye(GOODBYE_S)  # nobody waits for this node's next round

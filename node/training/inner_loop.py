@@ -55,6 +55,15 @@ def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, Storable]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
+@dataclass(frozen=True)
+class _Change:
+    """A queued change of the model."""
+
+    apply: Callable[[], None]
+    adopts: bool = False
+    """Whether another model takes its place."""
+
+
 class InnerLoop:
     """Drives a trainer step by step. `phase` runs in the training thread, everything else on the event loop. A step of
     a big model must not delay that loop: hence the queue, and no call into the trainer while it trains."""
@@ -79,7 +88,7 @@ class InnerLoop:
         """Whether the last phase has ended: nobody takes a step any more."""
         self._clock = clock
         # Unbounded in type, but at most one correction a round and one adoption are ever in it.
-        self._door: deque[Callable[[], None]] = deque()
+        self._door: deque[_Change] = deque()
 
     @property
     def waiting(self) -> int:
@@ -146,7 +155,7 @@ class InnerLoop:
             self.trainer.correct(correction_d)
             self.late_steps = self.trainer.global_step - taken_at
 
-        self._door.append(apply)
+        self._door.append(_Change(apply))
 
     def replace(self, theta_d: torch.Tensor, *, at_step: int) -> None:
         """Replace the parameters by another model, as of step `at_step` of the schedule."""
@@ -155,7 +164,12 @@ class InnerLoop:
             self.trainer.load_vector(theta_d)
             self.trainer.global_step = at_step
 
-        self._door.append(apply)
+        self._door.append(_Change(apply, adopts=True))
+
+    def forget_corrections(self) -> None:
+        """Drop the queued corrections: the model that they belong to is lost. An adopted model stays queued, for it is
+        a whole one."""
+        self._door = deque(change for change in self._door if change.adopts)
 
     def _snapshot(self) -> tuple[torch.Tensor, Gathering]:
         if isinstance(self.trainer, TakesSnapshots):
@@ -170,7 +184,7 @@ class InnerLoop:
     def settle(self) -> None:
         """Apply the queued changes."""
         while self._door:
-            self._door.popleft()()
+            self._door.popleft().apply()
 
     def settling(self) -> Generator[None, None, None]:
         """Apply the queued changes, as work for an executor: in the thread that trains, after training is over."""

@@ -11,6 +11,7 @@ from gossip.service import GossipService
 from node.config.schema import Config
 from node.events.journal import Journal
 from node.metrics.energy import Meter
+from node.system.process_use import ProcessUse
 from node.training.averagers.base import Averager
 from node.training.checkpoint import CheckpointStore
 from node.training.epochs import EpochCounter
@@ -69,6 +70,8 @@ class Node:
     """Decides when this node has to stop as a former member of its swarm. None in an open swarm."""
     meter: Meter | None = None
     """Measures the energy of training; None: it is not measured."""
+    use: ProcessUse = field(default_factory=ProcessUse)
+    """CPU time and memory of its processes."""
     snapshots: SnapshotCutter
     """Cuts the node's public model."""
     closing_times: PartTimes = field(default_factory=PartTimes)
@@ -96,12 +99,10 @@ class Node:
         return self.inner.compute_seconds / wall if wall > 0 else 0.0
 
     async def compute(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
-        """Run one piece of a round's work on vectors, on the event loop where the model is small, otherwise in the
-        executor: also where the aggregator tries models, and may wait for a step of the user's loop to do so. `spent`
-        is called with the seconds that it took."""
-        trainer = self.inner.trainer
-        may_wait = trainer.steps_elsewhere and self.config.sync.needs_judge
-        if trainer.numel <= SMALL_MODEL and not may_wait and isinstance(self.executor, ThreadExecutor):
+        """Run one piece of a round's work on vectors, on the event loop where the model is small and nothing is
+        evaluated, otherwise in the executor. `spent` is called with the seconds that it took."""
+        is_short = self.inner.trainer.numel <= SMALL_MODEL and not self.config.sync.needs_judge
+        if is_short and isinstance(self.executor, ThreadExecutor):
             await trio.lowlevel.checkpoint()
             return self.executor.here(function, spent)
         return await self.executor.offload(function, spent)

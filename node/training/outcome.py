@@ -1,10 +1,11 @@
 """Whether a run may begin, and whether its end is a success: a usable model on disk, learned together."""
 
 from node.events.event_types import WarningEvent
-from node.system.errors import LOOK_AT_THE_DEVICE, RunError, lost_device
+from node.system.errors import LOOK_AT_THE_DEVICE, RunError, lost_device, translate
 from node.system.next_command import command
 from node.training import checkpoint_room
 from node.training.node import Node
+from node.training.remote_trainer import TrainerLostError
 
 
 def check_room(node: Node) -> None:
@@ -32,13 +33,26 @@ def device_lost(node: Node, error: BaseException) -> RunError | None:
     said = lost_device(error)
     if not said:
         return None
-    kept = node.checkpoints.newest_whole()
-    newest = "no checkpoint was written before" if kept is None else f"the newest checkpoint is {kept}"
     again = command(node.checkpoints.folder.parent)
     return RunError(
-        f"{node.inner.trainer.device} was lost in round {node.state.round} ({said}); {newest}",
+        f"{node.inner.trainer.device} was lost in round {node.state.round} ({said}); {_newest(node)}",
         f"{LOOK_AT_THE_DEVICE}, and go on with {again} (another device: --set train.device=...)",
     )
+
+
+def trainer_lost(node: Node, error: BaseException) -> RunError | None:
+    """Return what to tell of an `error` in training that means that the process that trains has ended for good; None
+    for any other."""
+    known = translate(error)
+    if not isinstance(known, TrainerLostError):
+        return None
+    again = command(node.checkpoints.folder.parent)
+    return TrainerLostError(f"{known.message}; {_newest(node)}", f"{known.hint}, and go on with {again}")
+
+
+def _newest(node: Node) -> str:
+    kept = node.checkpoints.newest_whole()
+    return "no checkpoint was written before" if kept is None else f"the newest checkpoint is {kept}"
 
 
 def check_taken(node: Node) -> None:

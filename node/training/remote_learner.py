@@ -1,24 +1,26 @@
 """A learner in another process: `RemoteLearner` is what the node sees of it, `LearnerHost` answers where it is.
 
-Steps need no call of their own: who takes them tells what came of each (`Counters`). Vectors and states travel in
-shared memory (node/system/tensor_channel.py).
+Of a user's own loop steps need no call: who takes them tells what came of each (`Counters`). A trainer that the node
+has started itself is in remote_trainer.py. Vectors and states travel in shared memory (node/system/tensor_channel.py).
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from node.metrics.gpu_metrics import GpuMemory, gpu_memory
 from node.system.calls import Calls
 from node.system.errors import RunError
 from node.system.tensor_channel import ChannelClosedError
+from p2ptrain.saved.tensor_file import TensorsInFile
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
+from p2ptrain.training.base import Learner
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.train_config import TrainConfig
-from p2ptrain.training.user_model import UserModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +49,13 @@ class Counters:
     skipped_steps: int
     learning_rate: float | None
     loss: float = math.nan
+    micro_batch: int | None = None
+    compile_fault: str = ""
+    gpu: GpuMemory | None = None
 
 
 class RemoteLearner:
     """Learner whose model is at the other end of `steps`. `beside` is answered while that end trains."""
-
-    steps_elsewhere: Final = True
-    micro_batch: Final = None
-    compile_fault: Final = ""
 
     def __init__(
         self, facts: LearnerFacts, taken: Counters, steps: Calls, beside: Calls, *, told: str | None = None
@@ -70,8 +71,15 @@ class RemoteLearner:
         self._loss = math.nan
         self.note(taken)
 
+    @property
+    def steps_elsewhere(self) -> bool:
+        """Whether somebody else's loop takes the steps: yes."""
+        return True
+
     def note(self, taken: Counters) -> None:
         """Take up the counters as they are now."""
+        self.gpu = taken.gpu
+        self.micro_batch, self.compile_fault = taken.micro_batch, taken.compile_fault
         self._global_step, self.tokens, self.skipped_steps = taken.global_step, taken.tokens, taken.skipped_steps
         self.learning_rate, self._loss = taken.learning_rate, taken.loss
 
@@ -83,11 +91,11 @@ class RemoteLearner:
     @global_step.setter
     def global_step(self, step: int) -> None:
         self._global_step = step
-        _asked(self._steps, "set_global_step", step)
+        self._ask("set_global_step", step)
 
     def doubts(self) -> list[str]:
         """Return what the user should know of the model, a line each, and each once."""
-        found, own = _asked(self._steps, "doubts"), self._doubts
+        found, own = self._ask("doubts"), self._doubts
         assert isinstance(found, list)
         self._doubts = []
         return [*own, *found]
@@ -108,11 +116,11 @@ class RemoteLearner:
 
     def correct(self, correction_d: torch.Tensor) -> None:
         """Add `correction_d` (d,) to the live parameters. ValueError on another shape."""
-        _asked(self._steps, "correct", correction_d)
+        self._ask("correct", correction_d)
 
     def load_vector(self, x_d: torch.Tensor) -> None:
         """Set the live parameters to `x_d` (d,). ValueError on another shape."""
-        _asked(self._steps, "load_vector", x_d)
+        self._ask("load_vector", x_d)
 
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:
         """Return the held-out loss of the model `x_d` (d,), or of the live one."""
@@ -120,13 +128,13 @@ class RemoteLearner:
 
     def measure(self, x_d: torch.Tensor | None = None) -> Measures:
         """Return the same, and the user's own metrics."""
-        found = _asked(self._beside, "measure", x_d)
+        found = self._ask_beside("measure", x_d)
         assert isinstance(found, Measures)
         return found
 
     def judge(self, x_d: torch.Tensor, round: int) -> float:
-        """Return the held-out loss of the model `x_d` (d,)."""
-        return self.evaluate(x_d)
+        """Return the loss of the model `x_d` (d,) by which it is judged in this round."""
+        return float(self._ask_beside("judge", x_d, round))
 
     def divergence(self, own_d: torch.Tensor, others: Iterable[torch.Tensor]) -> float | None:
         """Return None, as `UserModel`."""
@@ -142,7 +150,7 @@ class RemoteLearner:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return parameters, optimizer state, buffers and counters: copies, which shared memory makes of them."""
-        state = _asked(self._steps, "state")
+        state = self._ask("state")
         assert isinstance(state, dict)
         return state
 
@@ -152,14 +160,28 @@ class RemoteLearner:
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, where it is of another model or optimizer."""
-        taken = _asked(self._steps, "load_state", dict(state))
+        state = state if isinstance(state, TensorsInFile) else dict(state)  # the file is read where it is wanted
+        taken = self._ask("load_state", state)
         assert isinstance(taken, Counters)
         self.note(taken)
 
     def _tensor(self, name: str) -> torch.Tensor:
-        found = _asked(self._steps, name)
+        found = self._ask(name)
         assert isinstance(found, torch.Tensor)
         return found
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Call the other end, in order with its steps."""
+        return _asked(self._steps, name, *arguments)
+
+    def _ask_beside(self, name: str, *arguments: Any) -> Any:
+        """Call the other end, beside its steps."""
+        return _asked(self._beside, name, *arguments)
+
+
+def gpu_memory_of(learner: Learner) -> GpuMemory | None:
+    """Return the memory of the GPU on which `learner` trains; None where that is not a CUDA device."""
+    return learner.gpu if isinstance(learner, RemoteLearner) else gpu_memory(learner.device)
 
 
 def _asked(calls: Calls, name: str, *arguments: Any) -> Any:
@@ -174,9 +196,12 @@ def _asked(calls: Calls, name: str, *arguments: Any) -> Any:
 class LearnerHost:
     """Answers for `learner`. `keeps_live`: a state that is to be loaded is not: the model is newer than it."""
 
-    def __init__(self, learner: UserModel, *, keeps_live: bool = False) -> None:
-        self.learner = learner
-        self._keeps_live = keeps_live
+    def __init__(self, learner: Learner, *, keeps_live: bool = False) -> None:
+        self.learner, self._keeps_live = learner, keeps_live
+
+    def again(self) -> "LearnerHost":
+        """Return the host for another node in place of this one: the model is newer than that one's checkpoint."""
+        return LearnerHost(self.learner, keeps_live=True)
 
     def facts(self) -> LearnerFacts:
         """Return what does not change."""
@@ -204,6 +229,9 @@ class LearnerHost:
             skipped_steps=it.skipped_steps,
             learning_rate=it.learning_rate,
             loss=loss,
+            micro_batch=it.micro_batch,
+            compile_fault=it.compile_fault,
+            gpu=gpu_memory(it.device),
         )
 
     def step_taken(self) -> Counters:
@@ -223,6 +251,8 @@ class LearnerHost:
                 it.load_vector(x_d)
             case "measure", (x_d,):
                 return it.measure(x_d)
+            case "judge", (x_d, round):
+                return it.judge(x_d, round)
             case "state", ():
                 return it.state_view()
             case "load_state", (state,):

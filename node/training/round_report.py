@@ -1,13 +1,11 @@
 """What a node records of its rounds: the round's event, evaluations, checkpoints, and the summary at the end."""
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, cast
 
-import psutil
 import torch
 import trio
 
@@ -25,6 +23,7 @@ from node.training.checkpoint_room import bytes_of, lacking_words
 from node.training.divergence import diverged, untrainable, unusable, why_unusable
 from node.training.inner_loop import Phase
 from node.training.node import Node
+from node.training.remote_learner import gpu_memory_of
 from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.saved.tensor_file import FiledTensor, Storable
 from p2ptrain.sync.base import InPlace, RoundResult
@@ -270,8 +269,7 @@ def _gap_of(graph: frozenset[tuple[bytes, frozenset[bytes]]]) -> float:
 def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close_seconds: float) -> RoundTrained:
     stats = node.service.stats
     round_seconds = node.journal.lap()
-    process = psutil.Process(os.getpid())
-    gpu = gpu_use(node.inner.trainer.device)
+    gpu = gpu_use(node.inner.trainer.device, gpu_memory_of(node.inner.trainer))
     return RoundTrained(
         round=node.state.round + 1,
         rounds=node.config.train.rounds,
@@ -316,8 +314,8 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
         skipped_steps=node.inner.trainer.skipped_steps,
         late_steps=node.inner.late_steps,
         utilization=node.utilization,
-        rss_bytes=process.memory_info().rss,
-        cpu_s=sum(process.cpu_times()[:2]),
+        rss_bytes=node.use.rss_bytes(),
+        cpu_s=node.use.cpu_s(),
         gpu_share=gpu.share,
         gpu_memory_bytes=gpu.memory_bytes,
         learning_rate=node.inner.trainer.learning_rate,

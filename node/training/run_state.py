@@ -52,6 +52,8 @@ class RunState:
     """The round of the newest checkpoint that this process has written."""
     put_out: RunError | None = None
     """Why this node stops, where it is a former member of its private swarm."""
+    trainer_lost_in: int | None = None
+    """The round in which the process that trains was lost last; None: it never was."""
     closing: bool = False
     """Whether a round is being closed, while the next one is trained."""
     _gathering: bool = False

@@ -22,7 +22,9 @@ from node.training.divergence import check_phase
 from node.training.inner_loop import Phase
 from node.training.joining import rejoin
 from node.training.node import Node
+from node.training.remote_trainer import TrainerLostError
 from node.training.round_report import record_round
+from node.training.trainer_restart import forget_trainer, go_on_anew
 from p2ptrain.compress.base import PayloadError
 
 FINAL_ROUND_PATIENCE = 2.0
@@ -39,14 +41,18 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
     """Train phase after phase, handing each to `synchronize`, until the last round is trained."""
     async with phases:
         while not node.state.finished:
-            phase = await node.executor.drive(
-                node.inner.phase(
-                    enough=node.state.enough,
-                    keep_state=node.state.checkpoint_due,
-                    schedule_step=node.state.schedule_step,
-                    rate_factor=node.state.rate_factor,
+            try:
+                phase = await node.executor.drive(
+                    node.inner.phase(
+                        enough=node.state.enough,
+                        keep_state=node.state.checkpoint_due,
+                        schedule_step=node.state.schedule_step,
+                        rate_factor=node.state.rate_factor,
+                    )
                 )
-            )
+            except TrainerLostError as lost:
+                await go_on_anew(node, lost)
+                continue
             if phase is None:  # the loop that takes the steps has ended
                 break
             node.watch.check_arrivals(phase)
@@ -80,7 +86,10 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                 nothing_d = result.snapshot_d.new_empty(0)
                 phase, result = replace(phase, theta_d=nothing_d), replace(result, correction_d=nothing_d)
             if node.inner.is_over:  # no step comes before which the correction would be applied: it is a whole model
-                await node.executor.drive(node.inner.settling())
+                try:
+                    await node.executor.drive(node.inner.settling())
+                except TrainerLostError as lost:
+                    forget_trainer(node, lost)
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             del phase, result  # before the next phase ends
             if node.inner.trainer.numel >= LARGE_MODEL:

@@ -80,6 +80,9 @@ class Learner(Protocol):
     def vector(self) -> torch.Tensor:
         """Return a copy of the live parameters."""
 
+    def doubts(self) -> list[str]:
+        """Return what the user should know of the model, a line each, and each once. Call it between two steps."""
+
     def begin_round(self) -> None:
         """Note that the model as it is now is a snapshot, from which the next correction is worked out."""
 

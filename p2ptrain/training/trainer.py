@@ -172,6 +172,10 @@ class Trainer(Learner):
         with self._live:
             return self.flat.snapshot()
 
+    def doubts(self) -> list[str]:
+        """Return nothing: a task is tried, and doubted, before a trainer is made for it."""
+        return []
+
     def begin_round(self) -> None:
         """The model as it is now is a snapshot: the next correction is worked out from it, and a new round begins.
 

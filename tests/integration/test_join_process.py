@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -155,9 +153,3 @@ def test_a_private_swarm_and_errors_of_its_node(tmp_path: Path) -> None:
             time.sleep(0.005)
         train(model, optimizer, range(taken, taken + 5))
         assert (swarm.round, swarm.global_step) == (3, taken + 5), "it goes on alone"
-
-
-def test_a_lane_for_loops_is_no_lane_of_a_node(tmp_path: Path) -> None:
-    words = ["-m", "p2ptrain", "node", "--task", "digits", "--set", "node.lane=process", "--run-dir", str(tmp_path)]
-    found = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert (found.returncode, "p2ptrain.join" in found.stderr) == (2, True)

@@ -10,7 +10,7 @@ from scraped import Scraped, parsed
 
 from gossip.core.api import Durations, Relaying
 from gossip.transport.drop_reasons import DROPS, counted
-from node.metrics.gpu_metrics import register_gpu
+from node.metrics.gpu_metrics import GpuMemory, register_gpu
 from node.metrics.live_metrics import QUEUES, REACHABILITY, REFUSALS, Readings
 from node.metrics.node_metrics import Metrics
 from node.system.disk import disk_free
@@ -146,6 +146,13 @@ def test_the_gpu_that_is_asked_is_the_one_that_trains(monkeypatch):
     assert register_gpu(metrics.registry, second)
     gpu = {name: value[""] for name, value in scrape(metrics).items() if name.startswith("gpu_")}
     assert gpu == {"gpu_memory_allocated_bytes": 200, "gpu_memory_reserved_bytes": 400, "gpu_memory_free_bytes": 600}
+    apart = Metrics()
+    told = [GpuMemory(allocated=1, reserved=2, free=3), None]
+    register_gpu(apart.registry, second, lambda: told[0])  # another process trains
+    seen = scrape(apart)
+    assert [seen[f"gpu_memory_{name}_bytes"][""] for name in ("allocated", "reserved", "free")] == [1, 2, 3]
+    told.pop(0)
+    assert scrape(apart)["gpu_memory_free_bytes"] == {"": 0}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

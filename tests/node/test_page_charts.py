@@ -12,7 +12,7 @@ from typed_events import said, typed
 
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
-from node.metrics.gpu_metrics import GpuUse, gpu_use
+from node.metrics.gpu_metrics import GpuMemory, GpuUse, gpu_use
 from node.page.columns import COLUMNS, MAX_NAME, MAX_OWN, Columns, own_of
 from node.page.feed import Feed, FeedPosition, export_command
 from node.page.names import MAX_FOLDERS, Names
@@ -79,12 +79,12 @@ def test_a_gpu_that_does_not_say_how_busy_it_is_has_its_memory_told(monkeypatch)
         raise ModuleNotFoundError("no module named pynvml")
 
     device = torch.device("cuda:0")
-    assert gpu_use(torch.device("cpu")) == GpuUse(None, None)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 << 30)
+    memory = GpuMemory(allocated=1 << 30, reserved=5 << 30, free=9 << 30)
+    assert gpu_use(torch.device("cpu"), None) == GpuUse(None, None)
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 87)
-    assert gpu_use(device) == GpuUse(0.87, 5 << 30)
+    assert gpu_use(device, memory) == GpuUse(0.87, 5 << 30)
     monkeypatch.setattr(torch.cuda, "utilization", silent)
-    assert gpu_use(device) == GpuUse(None, 5 << 30)
+    assert gpu_use(device, memory) == GpuUse(None, 5 << 30)
 
 
 def test_own_metrics_are_told_by_name_and_bounded():

@@ -7,6 +7,7 @@ from p2ptrain.registry import Registry
 
 EXECUTORS: Registry[Executor] = Registry("executors")
 EXECUTORS.register("thread")(ThreadExecutor)
+EXECUTORS.register("process")(ThreadExecutor)
 EXECUTORS.register("inline")(InlineExecutor)
 
 __all__ = ["EXECUTORS", "Executor", "InlineExecutor", "ThreadExecutor"]

@@ -1,0 +1,173 @@
+"""Nodes whose trainer is at the other end of a channel (`node.lane = "process"`), under the virtual clock: they compute
+the same bits as others, and go on when it dies."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import trio
+import trio.testing
+from remote_trainers import ThreadChild, apart, threads_as_children
+from sim_swarm import STEP_SECONDS, Member, swarm
+
+from node.system.errors import RunError, translate
+from node.system.tensor_channel import supported
+from node.training.remote_trainer import RemoteTrainer
+from p2ptrain.training import Trainer
+
+pytestmark = pytest.mark.skipif(not supported(), reason="needs memfd and sequenced datagrams")
+
+
+SLOW: dict[str, Any] = {"step_seconds": 1.5 * STEP_SECONDS, "node": {"catch_up_rounds": 100}}
+
+
+@pytest.fixture
+def born(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ThreadChild]]:
+    with threads_as_children(monkeypatch) as children:
+        yield children
+
+
+def kept(member: Member) -> dict[str, torch.Tensor]:
+    """All tensors of its newest checkpoint."""
+    found = member.node.checkpoints.newest()
+    assert found is not None
+    return dict(found.tensors)
+
+
+async def trained(folder: Path, count: int, **settings: Any) -> list[dict[str, torch.Tensor]]:
+    """What `count` nodes keep after all rounds."""
+    folder.mkdir()  # noqa: ASYNC240  # the clock is virtual
+    async with swarm(folder) as members:
+        nodes = [await members.start(f"n{number}", wait_for=count - 1, **settings) for number in range(count)]
+        await members.finished()
+    return [kept(node) for node in nodes]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110
+        await trio.sleep(STEP_SECONDS / 10)
+
+
+def trainer_warnings(member: Member) -> list[str]:
+    return [fields["message"] for fields in member.told("warning") if fields.get("about") == "trainer"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train": {"rounds": 4}},
+        pytest.param(
+            {"train": {"drift": "scaffold"}, "sync": {"aggregator": "zeno", "f": 1}}, marks=pytest.mark.thorough
+        ),
+    ],
+    ids=["plain", "with a drift correction and a judge"],
+)
+async def test_a_swarm_computes_the_same_bits(
+    settings: dict[str, Any], tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
+) -> None:
+    here = await trained(tmp_path / "here", 3, **settings)
+    there = await trained(tmp_path / "there", 3, trainer_of=apart, **settings)
+    assert len(born) == 3
+    for one, other in zip(here, there, strict=True):
+        assert one.keys() == other.keys()
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+async def test_another_trainer_goes_on_from_the_newest_model(
+    tmp_path: Path,
+    born: list[ThreadChild],
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    taken, take_over = list[dict[str, torch.Tensor]](), RemoteTrainer.take_over
+
+    def noted(trainer: RemoteTrainer, *given: Any) -> None:
+        take_over(trainer, *given)
+        taken.append(trainer.state_dict())
+
+    monkeypatch.setattr(RemoteTrainer, "take_over", noted)
+    async with swarm(tmp_path) as members:
+        node = await members.start("one", trainer_of=apart, node={"checkpoint_every": 1})
+        await until(lambda: node.node.state.round == 3 and node.node.inner.phase_steps == 3)
+        before, anchor_d = kept(node), node.node.strategy.state_dict()["anchor"].clone()
+        born[0].kill()
+        await members.finished()
+    (after,) = taken
+    assert torch.equal(after.pop("parameters"), anchor_d)
+    assert after["counters"].tolist()[0] == 3 * 5
+    assert [name for name, value in after.items() if not torch.equal(value, before[f"trainer.{name}"])] == []
+    assert trainer_warnings(node) == [
+        "the process that trains was killed by SIGKILL: another one begins round 4 again, from the newest model; "
+        "where memory ran out (dmesg says so), lower train.batch_size",
+        "training goes on in process 1",
+    ]
+    assert [fields["round"] for fields in node.told("round")] == list(range(1, 9))
+    assert node.node.inner.trainer.global_step == 8 * 5, "no data is left out, and none is counted twice"
+    assert node.eval_loss < node.told("evaluated")[0]["eval_loss"]
+
+
+async def test_a_second_death_in_one_round_ends_the_node(
+    tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path, keep_errors=True) as members:
+        node = await members.start("one", trainer_of=apart, train={"rounds": 2, "inner_steps": 1000})
+        await until(lambda: node.node.inner.phase_steps == 3)
+        born[0].kill()
+        await until(lambda: len(trainer_warnings(node)) == 2)
+        born[1].kill()
+        await members.finished()
+    assert node.error is not None
+    told = translate(node.error)
+    assert isinstance(told, RunError)
+    assert told.message.startswith("the process that trains was killed by SIGKILL, for the second time in round 1")
+    assert len(born) == 2
+
+
+async def test_deaths_in_several_rounds_are_each_made_good(
+    tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path) as members:
+        node = await members.start("one", trainer_of=apart)
+        for number in range(3):
+            await until(lambda: node.node.state.round == 1 + 2 * number)  # noqa: B023
+            born[number].kill()
+        await members.finished()
+    assert len(born) == 4
+    assert len(node.told("round")) == 8
+
+
+async def test_a_death_after_the_last_step_costs_nothing(
+    tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path) as members:
+        others = [await members.start(f"n{number}", wait_for=2, **SLOW) for number in range(2)]
+        node = await members.start("one", trainer_of=apart, wait_for=2)
+        await until(lambda: node.node.inner.is_over)
+        born[0].kill()
+        await members.finished()
+    assert len(born) == 2, "the last evaluation wants a model's code"
+    assert [len(each.told("round")) for each in (node, *others)] == [8, 8, 8]
+    assert node.told("evaluated")[-1]["round"] == 8
+    assert kept(node)["trainer.parameters"].isfinite().all()
+    assert "after its last step" in trainer_warnings(node)[0]
+
+
+async def test_a_model_that_dies_at_each_evaluation_ends_the_node(
+    tmp_path: Path,
+    born: list[ThreadChild],
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def measure(trainer: Trainer, x_d: torch.Tensor | None = None) -> None:
+        born[-1].kill()
+
+    monkeypatch.setattr(Trainer, "measure", measure)
+    async with swarm(tmp_path, keep_errors=True) as members:
+        node = await members.start("one", trainer_of=apart)
+        await members.finished()
+    assert node.error is not None
+    told = translate(node.error).message
+    assert told == "the process that trains was killed by SIGKILL; no checkpoint was written before"
+    assert len(born) == 2
