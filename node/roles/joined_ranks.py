@@ -88,6 +88,10 @@ class Ranks:
         dist.broadcast_object_list(box, dist.get_global_rank(self.group, 0), self.group)
         return box[0]
 
+    def refuse(self, error: P2PTrainError) -> None:
+        """Tell the ranks that wait for rank 0's node that there will be none."""
+        self.share(_Begun(failed=error.line()))
+
     def say(self, word: _Word = _Word.ON) -> _Word:
         """Return the word of rank 0, in every rank."""
         assert self.learner is not None
@@ -151,7 +155,7 @@ class LeadingNode:
         try:
             self.node.start()
         except P2PTrainError as error:
-            self.ranks.share(_Begun(failed=error.line()))
+            self.ranks.refuse(error)
             raise
         learner = self.ranks.learner = self.learner()
         resumed = learner.global_step > 0 and learner.optimizer is not None

@@ -22,11 +22,10 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
     write_atomic(folder / META, json.dumps(rest).encode())
 
 
-def load_state(folder: Path) -> dict[str, Any] | None:
-    """Return what `save_state` has written; None where there is nothing whole. Raises UsageError where it is
-    damaged."""
+def load_state(folder: Path) -> dict[str, Any]:
+    """Return what `save_state` has written; {} where there is nothing whole. Raises UsageError where it is damaged."""
     if not (folder / META).is_file():
-        return None
+        return {}
     try:
         rest = json.loads((folder / META).read_bytes())
         return {**rest, "tensors": load_file(folder / TENSORS)}

@@ -14,9 +14,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NoReturn, Self
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -31,7 +32,7 @@ from node.roles.joined_process import ProcessNode
 from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks
 from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
-from node.system.errors import UsageError
+from node.system.errors import P2PTrainError, UsageError
 from node.training.checkpoint import Checkpoint
 from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
 from p2ptrain.tasks import EXTERNAL, Shard
@@ -122,7 +123,7 @@ class Swarm:
         self._let_go()
         try:
             joined.stop(cut_short=cut_short)
-            return {} if self._settings is None else self._state(joined)
+            return self._state(joined) if self.has_node else {}
         finally:
             joined.close()
 
@@ -132,6 +133,12 @@ class Swarm:
         if self._joined is not None:
             raise UsageError("the swarm is joined already", "call begin_anew before the block is entered")
         self._go_on = "genesis"
+
+    def refuse(self, error: P2PTrainError) -> NoReturn:
+        """Raise `error`, in place of entering the block. Ranks that wait there for this one raise it, too."""
+        if self._ranks is not None and self._ranks.leads:
+            self._ranks.refuse(error)
+        raise error
 
     def step(self, *, loss: float | None = None) -> None:
         """Count a step of the optimizer: only for a loop that gave `join` none. `loss`: shown where the run is watched.
@@ -146,6 +153,11 @@ class Swarm:
         learner = self._there()
         learner.newest_loss = math.nan if loss is None else float(loss)
         learner.tokens += tokens
+
+    @property
+    def has_node(self) -> bool:
+        """Whether this process has the node: not in a rank of DDP that follows another one."""
+        return self._settings is not None
 
     @property
     def is_joined(self) -> bool:
@@ -211,22 +223,33 @@ class Swarm:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what another process needs to go on beside the model and the optimizer: the swarm's own state. Call it
-        between two steps. It needs the run folder, too, which has the node's key."""
-        return self._state(self._running())
+        between two steps. It needs the run folder, too, which has the node's key. A rank that follows another has no
+        state: it returns {}."""
+        joined = self._running()
+        return self._state(joined) if self.has_node else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`. Before the block is entered, or in it before the first step: the node then starts
         again. Model and optimizer are the caller's to load. Raises UsageError, with nothing changed, for a state that
         is damaged, or of another model, another run or another member; before the block, that is found as it is
-        entered."""
-        checkpoint, model = checked(state)
+        entered. Under DDP every rank calls it; what a rank that follows another gives is not looked at."""
         joined = self._joined
         if joined is not None and joined.has_trained:
             raise UsageError(
                 "the swarm's state cannot be loaded once steps were taken", "load it before the first step"
             )
-        if joined is not None and self._settings is not None:
-            self._check_given(checkpoint, model, self._there(), self._settings.config, self.peer_id)
+        if self._settings is None:
+            if joined is not None:  # rank 0's node starts again
+                joined.start()
+            return
+        try:
+            checkpoint, model = checked(state)
+            if joined is not None:
+                self._check_given(checkpoint, model, self._there(), self._settings.config, self.peer_id)
+        except UsageError as error:
+            if joined is not None:
+                self.refuse(error)
+            raise
         self._go_on, self._given_model = checkpoint, model
         if joined is not None:
             self._leave(cut_short=True)
@@ -343,6 +366,7 @@ def join(
     config: str | Path | Sequence[str | Path] = (),
     settings: Mapping[str, object] | None = None,
     passphrase_file: str | Path | None = None,
+    process_group: dist.ProcessGroup | None = None,
     quiet: bool = False,
 ) -> Swarm:
     """Return the swarm, to be entered around the training loop: `with p2ptrain.join(model, optimizer, ...) as swarm:`.
@@ -350,7 +374,8 @@ def join(
     `model`: any module with dense parameters, bare or under DDP or `torch.compile`; those that need gradients are
     averaged. Under DDP all ranks call `join` and enter the block; rank 0 has the node, and the others follow it. All
     members begin with equal ones (the same seed, or the same pretrained model), and name and shape them alike.
-    `optimizer`: its steps count; without one the loop calls `swarm.step()`.
+    `optimizer`: its steps count; without one the loop calls `swarm.step()`. `process_group`: of the ranks that train
+    `model` together, where DDP's wrapper does not say so; they hold equal parameters, and take every step together.
 
     `swarm`: an invite to a private swarm (a file, or the line itself), the folder of a member, or the one that
     `p2ptrain swarm create --task external` has made; all else is then the swarm's to say. Or `peers`: addresses of
@@ -369,22 +394,27 @@ def join(
     Raises UsageError for what cannot be meant, here or at the `with`; RunError at the `with`, and from the step in
     which the node is found to have failed.
     """
-    ranks = ranks_of(model)
+    ranks = ranks_of(model, process_group)
     if ranks is not None and not ranks.leads:
         return Swarm(model, optimizer, None, evaluate=evaluate, metric=metric, ranks=ranks)
-    how = settings_of(
-        swarm=swarm,
-        peers=peers,
-        run_dir=run_dir,
-        name=name,
-        inner_steps=inner_steps,
-        rounds=rounds,
-        wait_for=wait_for,
-        config=config,
-        settings=settings,
-        passphrase_file=passphrase_file,
-        quiet=quiet,
-    )
+    try:
+        how = settings_of(
+            swarm=swarm,
+            peers=peers,
+            run_dir=run_dir,
+            name=name,
+            inner_steps=inner_steps,
+            rounds=rounds,
+            wait_for=wait_for,
+            config=config,
+            settings=settings,
+            passphrase_file=passphrase_file,
+            quiet=quiet,
+        )
+    except P2PTrainError as error:
+        if ranks is not None:
+            ranks.refuse(error)
+        raise
     return Swarm(model, optimizer, how, evaluate=evaluate, metric=metric, ranks=ranks)
 
 
@@ -425,13 +455,14 @@ def settings_of(
     )
 
 
-def ranks_of(model: nn.Module) -> Ranks | None:
-    """Return the ranks that train `model` together; None where this process does alone."""
+def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None) -> Ranks | None:
+    """Return the ranks that train `model` together, by its DDP wrapper or as `group`; None where this process does
+    alone."""
     while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
         model = inner
-    if not isinstance(model, nn.parallel.DistributedDataParallel) or torch.distributed.get_world_size() == 1:
-        return None
-    return Ranks(model.process_group)
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        group = model.process_group
+    return None if group is None or dist.get_world_size(group) == 1 else Ranks(group)
 
 
 def export_model(model: nn.Module, folder: Path) -> Path:

@@ -3,25 +3,30 @@
     from p2ptrain.integrations.transformers import SwarmCallback
     Trainer(..., callbacks=[SwarmCallback(swarm="invite.txt", run_dir="runs/mine")]).train()
 
-The script stays as it is. The swarm is joined when training begins and left with the last step, before a best model is
-loaded; its state lies in the Trainer's own checkpoints, and `train(resume_from_checkpoint=True)` goes on from it.
+The script stays as it is, and so does the way it is started: under `torchrun` or `accelerate launch` its processes are
+one member. The swarm is joined when training begins and left with the last step, before a best model is loaded; its
+state lies in the Trainer's own checkpoints, and `train(resume_from_checkpoint=True)` goes on from it.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import torch.distributed as dist
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from node.system.errors import UsageError
-from node.system.run_dir import CHECKPOINTS
 from p2ptrain.integrations.saved_state import load_state, save_state
-from p2ptrain.integrations.swarm import Swarm, join
+from p2ptrain.integrations.swarm import Swarm
+from p2ptrain.integrations.trainer_swarm import TrainerSwarm
 
 CHECKPOINT: Final = "checkpoint-{step}"
 """A checkpoint's folder, as the Trainer names it."""
 
-OWN_CHECKPOINTS: Final = {"node.checkpoint_every": 0}
-"""The Trainer's checkpoints decide: the node writes one at its end only."""
+SHARDED: Final = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
+"""Ways to train in which no process has the whole model."""
 
 
 class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
@@ -32,84 +37,70 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     """
 
     def __init__(self, *, resume_from: str | Path | None = None, **keywords: Any) -> None:
-        self._keywords = keywords
+        self._training = TrainerSwarm(keywords, to_resume="train(resume_from_checkpoint=True)")
         self._resume_from = None if resume_from is None else Path(resume_from)
-        self._left: dict[str, Any] | None = None
-        self.swarm: Swarm | None = None
+
+    @property
+    def swarm(self) -> Swarm | None:
         """The swarm, while training goes on; None before and after."""
+        return self._training.swarm
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Join. A second time without an end between is the Trainer's way to try a smaller batch (OOM)."""
-        if args.world_size > 1:
+        how = AcceleratorState().distributed_type
+        if how in SHARDED:
             raise UsageError(
-                f"SwarmCallback is for one process, and this training has {args.world_size}",
-                "use p2ptrain.join around a loop of your own under `accelerate launch`, or start a Trainer a member",
+                f"SwarmCallback wants the whole model in each process, and {how.value} shards it",
+                "train with DDP (torchrun or accelerate launch, without fsdp and deepspeed), or in one process",
             )
-        again = self._close(cut_short=True)
-        settings = {**OWN_CHECKPOINTS, **self._keywords.get("settings", {})}
-        swarm = join(given["model"], given["optimizer"], **{**self._keywords, "settings": settings})
-        found = again or self._saved(args, state)
-        if found is not None:
-            swarm.load_state_dict(found)
-        elif state.global_step == 0 and (swarm.run_dir / CHECKPOINTS).is_dir():
-            raise UsageError(
-                f"{swarm.run_dir} has the end of a run, and this training begins anew",
-                "resume it with train(resume_from_checkpoint=True), or give another run_dir",
-            )
-        elif state.global_step:  # a Trainer's checkpoint that was cut short, or made without the swarm: its model alone
-            swarm.begin_anew()
-        self.swarm = swarm.__enter__()
+        self._training.begin(
+            given["model"],  # without its DDP wrapper, which would say of which ranks it is
+            given["optimizer"],
+            partial(self._saved, args, state),
+            global_step=state.global_step,
+            process_group=dist.group.WORLD if args.world_size > 1 else None,
+        )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Leave with the last step, so that what is evaluated and saved after it is the model with all corrections."""
         if control.should_training_stop:
-            self._close(cut_short=False)
+            self._training.leave(cut_short=False)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Leave where another callback has ended training early."""
         if control.should_training_stop:
-            self._close(cut_short=False)
+            self._training.leave(cut_short=False)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Pass the loss on to those who watch the node."""
         loss = (given.get("logs") or {}).get("loss")
-        if self.swarm is not None and loss is not None:
-            self.swarm.tell(loss=float(loss))
+        if loss is not None:
+            self._training.tell(float(loss))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Write the swarm's state into the Trainer's checkpoint."""
         if not state.is_world_process_zero:
             return
-        found = self._left if self.swarm is None else self.swarm.state_dict()
-        folder = _folder(args, state)
-        if found is not None and folder.is_dir():
+        found, folder = self._training.state(), _folder(args, state)
+        if found and folder.is_dir():
             save_state(folder, found)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
         """Leave, where nothing has before."""
-        self._close(cut_short=False)
+        self._training.leave(cut_short=False)
 
     def close(self) -> None:
         """Leave the swarm at once, with the model saved. For a loop that was ended by an exception, which the Trainer
         tells no callback of; at the end of the program it happens by itself."""
-        self._close(cut_short=True)
+        self._training.leave(cut_short=True)
 
-    def _close(self, *, cut_short: bool) -> dict[str, Any] | None:
-        """Leave, and return the state that the swarm had; None where it was not joined."""
-        swarm, self.swarm = self.swarm, None
-        if swarm is None:
-            return None
-        self._left = swarm.leave(cut_short=cut_short)
-        return self._left
-
-    def _saved(self, args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
+    def _saved(self, args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
         """The swarm's state in the checkpoint from which the Trainer has resumed."""
         if state.global_step == 0:
-            return None
-        folder = self._resume_from or _folder(args, state)
-        return load_state(folder)
+            return {}
+        return load_state(self._resume_from or _folder(args, state))
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:

@@ -27,6 +27,8 @@ ALONE: dict[str, object] = {
     "node.metrics_port": -1,
     "node.linger_s": 1.0,
 }
+MOMENTUM: dict[str, object] = {"sync.strategy": "diloco", "sync.beta": 0.5, "sync.alpha": 0.8}
+"""Corrects the model of a member that is alone, too."""
 WORDS = ("to train one model together ", "with nobody in the middle ", "on the machines of volunteers ")
 
 
@@ -92,7 +94,7 @@ def swarm_callback(folder: Path, **more: Any) -> Any:
     pytest.importorskip("transformers")
     from p2ptrain.integrations.transformers import SwarmCallback
 
-    return SwarmCallback(run_dir=folder / "run", inner_steps=4, settings=ALONE, quiet=True, **more)
+    return SwarmCallback(run_dir=folder / "run", inner_steps=4, settings={**ALONE, **more}, quiet=True)
 
 
 def told(run: Path, event: str) -> list[dict[str, Any]]:
@@ -104,10 +106,8 @@ def test_the_hf_trainer_resumes_twice_in_a_row_bit_for_bit(tmp_path: Path) -> No
     expected = bits(hf_train(tmp_path / "plain", callbacks=[]).model)
     folder = tmp_path / "ours"
     for until, resume in ((7, False), (13, True)):
-        callback = swarm_callback(folder)
-        with pytest.raises(KeyboardInterrupt):
-            hf_train(folder, callbacks=[callback], until=until, resume=resume)
-        callback.close()  # a killed process would not: what it writes then is not looked at
+        with pytest.raises(KeyboardInterrupt):  # of which the Trainer tells no callback: the next one leaves
+            hf_train(folder, callbacks=[swarm_callback(folder)], until=until, resume=resume)
     trainer = hf_train(folder, callbacks=[swarm_callback(folder)], resume=True)
     assert bits(trainer.model) == expected
     assert [fields["round"] for fields in told(folder / "run", "resumed")] == sorted(
@@ -121,7 +121,7 @@ def test_the_hf_trainer_resumes_twice_in_a_row_bit_for_bit(tmp_path: Path) -> No
 
 
 def test_the_best_model_is_not_corrected_after_it_was_loaded(tmp_path: Path) -> None:
-    callback = swarm_callback(tmp_path)
+    callback = swarm_callback(tmp_path, **MOMENTUM)
     trainer = hf_train(
         tmp_path,
         callbacks=[callback],
@@ -218,6 +218,22 @@ def test_lightning_resumes_from_its_own_checkpoint_bit_for_bit(tmp_path: Path) -
     assert bits(module) == expected
     assert len(told(tmp_path / "run", "resumed")) == 1
     assert sum(fields["steps"] for fields in told(tmp_path / "run", "round")) == 24
+
+
+def test_an_exception_in_lightning_leaves_at_once(tmp_path: Path) -> None:
+    pl = pytest.importorskip("lightning.pytorch")
+    from p2ptrain.integrations.lightning import SwarmCallback
+
+    class Failing(pl.Callback):  # type: ignore[misc,name-defined]
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 6:
+                raise ArithmeticError
+
+    callback = SwarmCallback(run_dir=tmp_path / "run", inner_steps=4, settings=ALONE, quiet=True)
+    with pytest.raises(ArithmeticError):
+        lightning_fit(tmp_path, callbacks=[callback, Failing()], steps=16)
+    assert callback.swarm is None
+    assert told(tmp_path / "run", "interrupted")[0]["summary"]["steps"] == 6
 
 
 @pytest.mark.parametrize("algorithm", ["LocalSGD", "DiLoCo"])
