@@ -83,20 +83,32 @@ def main(
     fits: Callable[[], None] = lambda: None,
     passphrase: bytes | None = None,
     tried: bool = False,
+    user_loop: "UserLoop | None" = None,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
     the newest checkpoint is read and fits this model. `passphrase` is that of its key. `tried`: whether the caller has
-    tried the task.
+    tried the task. `user_loop`: takes the steps, and stops the node; None: the node trains its task itself, until it is
+    done or a signal comes.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
-    if config.node.lane == "process":
-        raise UsageError('node.lane = "process" is for a training loop of your own (p2ptrain.join)', "leave it out")
-    sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
-    free_memory.keep_little()
+    if user_loop is None:  # else the process is the user's, or set up by who has started it
+        if config.node.lane == "process":
+            raise UsageError('node.lane = "process" is for a training loop of your own (p2ptrain.join)', "leave it out")
+        sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
+        free_memory.keep_little()
     with exporting(config.monitoring.exporters, emit, node_dir) as ending:
         code = trio.run(
-            partial(run, config, node_dir=node_dir, emit=emit, fits=fits, passphrase=passphrase, tried=tried)
+            partial(
+                run,
+                config,
+                node_dir=node_dir,
+                emit=emit,
+                fits=fits,
+                passphrase=passphrase,
+                tried=tried,
+                user_loop=user_loop,
+            )
         )
         if code == 0:
             ending.finished()
@@ -133,8 +145,7 @@ async def run(
     tried: bool = False,
     user_loop: UserLoop | None = None,
 ) -> int:
-    """Run a node to its end, as `main`, in the running trio loop. `user_loop`: takes the steps, and stops the node;
-    None: the node trains its task itself, until it is done or a signal comes."""
+    """Run a node to its end, as `main`, in the running trio loop, without exporters."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
