@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from node.system.errors import UsageError
 
 if TYPE_CHECKING:
     from gossip.membership import InviteBundle, ShortInvite
+    from node.config.schema import Config
     from node.config.toml_source import Raw
     from node.swarm.accept_invite import Membership
 
@@ -46,6 +48,14 @@ def settings_in(run_dir: Path, given: "Raw", invite: str | None) -> tuple["Raw",
     raw, notes = run_settings.of_node(run_dir / name, given)
     warn(notes)
     return raw, None
+
+
+def awaiting_peers(config: "Config") -> "Config":
+    """Return the settings with one neighbour to wait for before training begins, where peers are named and no number
+    is: who names peers does not want to train alone."""
+    if not config.network.peers or config.node.wait_for:
+        return config
+    return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 
 
 def warn(notes: Iterable[str]) -> None:

@@ -5,8 +5,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -14,20 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from node.cli import options
-from node.cli.membership_options import passphrase_in, run_dir_of, secrets_of, settings_in
+from node.cli.membership_options import awaiting_peers, passphrase_in, run_dir_of, secrets_of, settings_in
 from node.cli.telling import on_a_terminal
 from node.system import run_dir as folders
 from node.system.errors import EXIT_INTERRUPTED, is_interrupt, translate
 from node.system.next_command import node_command
 
 if TYPE_CHECKING:
-    from node.config.schema import Config
     from node.config.sections import NodeConfig
     from node.config.toml_source import Raw
     from node.events.log import EventLog
     from node.swarm.accept_invite import Membership
-
-LOG = "node.log"
 
 
 def node(
@@ -112,7 +107,7 @@ def _trainer(raw: "Raw", tried: bool) -> tuple[_Settings, _Main]:
     from node.roles import trainer
     from node.roles.assembly import check_runnable
 
-    settings = _awaiting_peers(from_raw(raw))
+    settings = awaiting_peers(from_raw(raw))
     check_runnable(settings)
     return settings, partial(trainer.main, settings, tried=tried)
 
@@ -139,21 +134,18 @@ def _run(
     from node.events import library_logs
     from node.events.event_types import Failed
     from node.events.lines import LastingConsole, LineSink
-    from node.events.log import EventLog, JsonSink
+    from node.events.log import JsonSink, opened
 
     console = LastingConsole()
-    with ExitStack() as stack:
-        stack.enter_context(folders.locked(folder))
-        if member is not None:
-            member.settle(passphrase)
+    settle = None if member is None else partial(member.settle, passphrase)
+    keep = partial(folders.keep_settings, folder, settings.to_toml())
+    with opened(folder, settle, (passphrase, *secrets_of(member))) as log:
         if not (folder / folders.CHECKPOINTS).is_dir():
-            _keep(settings, folder)  # at once: a crash may come before a first checkpoint does
-        log = stack.enter_context(EventLog(folder / folders.EVENTS))
-        log.redact.learn(passphrase, *secrets_of(member))
-        library_logs.configure(folder / LOG, log.redact, debug="--debug" in sys.argv)
+            keep()  # at once: a crash may come before a first checkpoint does
+        library_logs.configure(folder / folders.LOG, log.redact, debug="--debug" in sys.argv)
         log.add_sink(JsonSink(sys.stdout) if as_json else LineSink(console))
         try:
-            code = run(node_dir=folder, emit=log, fits=partial(_keep, settings, folder))
+            code = run(node_dir=folder, emit=log, fits=keep)
         except BaseException as error:
             if not is_interrupt(error):
                 known = translate(error)
@@ -163,18 +155,6 @@ def _run(
     if code == EXIT_INTERRUPTED and not as_json:
         console.print(f"\nTo go on: {node_command(folder)}", soft_wrap=True, highlight=False)
     return code
-
-
-def _keep(settings: _Settings, folder: Path) -> None:
-    """Write the settings of this start: those that the next one goes on with."""
-    folders.write_atomic(folder / folders.CONFIG, settings.to_toml().encode())
-
-
-def _awaiting_peers(config: "Config") -> "Config":
-    """Who names peers wants at least one of them before training begins."""
-    if not config.network.peers or config.node.wait_for:
-        return config
-    return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 
 
 def _end_with_parent() -> None:

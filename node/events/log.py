@@ -14,12 +14,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from node.events.event_types import Event, Record, parse
 from node.events.redaction import Redactor
+from node.system import run_dir as folders
 from node.system.errors import RunError
 from node.system.safe_io import say
 
@@ -179,3 +180,15 @@ def _finite(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return value
+
+
+@contextmanager
+def opened(node_dir: Path, settle: Callable[[], None] | None, secrets: Iterable[bytes | None]) -> Iterator[EventLog]:
+    """Lock a node's folder, have `settle` make it a member's, and open its log, which hides `secrets`. Raises
+    P2PTrainError."""
+    with folders.locked(node_dir):
+        if settle is not None:
+            settle()
+        with EventLog(node_dir / folders.EVENTS) as log:
+            log.redact.learn(*secrets)
+            yield log

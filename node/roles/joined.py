@@ -32,9 +32,9 @@ from gossip.core.atomic_file import write_atomic
 from node.config.schema import Config
 from node.events.event_types import Event, Failed, RoundTrained, WarningEvent
 from node.events.lines import LastingConsole, LineSink
-from node.events.log import EventLog
+from node.events.log import EventLog, opened
 from node.roles.assembly import UserLearner
-from node.roles.trainer import run
+from node.roles.trainer import main
 from node.system import run_dir as folders
 from node.system.errors import P2PTrainError, RunError, UsageError, translate
 from node.system.forks import ForkGuard
@@ -58,8 +58,6 @@ ENDLESS: Final = 1_000_000
 
 LOOK_CLOSED_S: Final = 0.005
 """Seconds between two checks of a round that a loop waits for: far below what the fastest exchange takes."""
-
-LOG: Final = "node.log"
 
 T = TypeVar("T")
 
@@ -136,12 +134,9 @@ class JoinedNode:
         Raises P2PTrainError."""
         with ExitStack() as stack:
             stack.callback(ForkGuard(self.settings.node_dir).end)
-            stack.enter_context(folders.locked(self.settings.node_dir))
-            if self.settings.settle is not None:
-                self.settings.settle()
-            log = stack.enter_context(EventLog(self.settings.node_dir / folders.EVENTS))
+            secrets = self.settings.passphrase, *self.settings.secrets
+            log = stack.enter_context(opened(self.settings.node_dir, self.settings.settle, secrets))
             self._locks = stack.pop_all()
-        log.redact.learn(self.settings.passphrase, *self.settings.secrets)
         if not self.settings.quiet:
             log.add_sink(_Spoken(LineSink(LastingConsole(file=sys.stderr))))
         self._pid = os.getpid()
@@ -309,29 +304,22 @@ class JoinedNode:
         """Thread: the node, from its start to its end."""
         settings = self.settings
         try:
-            trio.run(
-                partial(
-                    run,
-                    settings.config,
-                    node_dir=settings.node_dir,
-                    emit=log,
-                    fits=self._keep,
-                    passphrase=settings.passphrase,
-                    tried=True,
-                    user_loop=self,
-                )
+            main(
+                settings.config,
+                node_dir=settings.node_dir,
+                emit=log,
+                fits=partial(folders.keep_settings, settings.node_dir, settings.config.to_toml()),
+                passphrase=settings.passphrase,
+                tried=True,
+                user_loop=self,
             )
         except BaseException as error:
             self._error = translate(error)
-            _note(settings.node_dir / LOG, log, error)
+            _note(settings.node_dir / folders.LOG, log, error)
             log(Failed(error=self._error.message, hint=self._error.hint))
         finally:
             self.executor.close()
             self._locks.close()
-
-    def _keep(self) -> None:
-        """Write the settings of this start, for the next one and for who looks."""
-        folders.write_atomic(self.settings.node_dir / folders.CONFIG, self.settings.config.to_toml().encode())
 
     def _genesis(self, model: LoopLearner) -> torch.Tensor:
         """The model with which the run began: the folder's, or the user's as it is now, which is then kept."""

@@ -24,7 +24,8 @@ from typing import Any, Final, Literal
 import torch
 
 from node.config.schema import Config
-from node.roles.joined import LOG, JoinSettings, NodeNow
+from node.roles.joined import JoinSettings, NodeNow
+from node.system import run_dir as folders
 from node.system.child_process import ChildProcess, require_support
 from node.system.errors import P2PTrainError, RunError
 from node.system.tensor_channel import ChannelClosedError
@@ -162,7 +163,7 @@ class ProcessNode:
         try:
             started = self._call("start", start)
         except ChannelClosedError:
-            died = self._died(f"see {self.settings.node_dir / LOG}")
+            died = self._died(f"see {self.settings.node_dir / folders.LOG}")
             self.close()
             raise died from None
         except BaseException:  # refused; or Ctrl-C, while neighbours were awaited
@@ -173,7 +174,7 @@ class ProcessNode:
 
     def _replace(self) -> None:
         """Start another child in place of the one that has died. RunError where that is the second one in a round."""
-        died = self._died(f"it was the second one in round {self._round}; see {self.settings.node_dir / LOG}")
+        died = self._died(f"it was the second one in round {self._round}; see {self.settings.node_dir / folders.LOG}")
         self.close()
         if self._replaced_in == self._round:
             self._over = True

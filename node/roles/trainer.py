@@ -89,17 +89,21 @@ def main(
     fits: Callable[[], None] = lambda: None,
     passphrase: bytes | None = None,
     tried: bool = False,
+    user_loop: "UserLoop | None" = None,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
     the newest checkpoint is read and fits this model. `passphrase` is that of its key. `tried`: whether the caller has
-    tried the task.
+    tried the task. `user_loop`: takes the steps, and stops the node; None: the node trains its task itself, until it is
+    done or a signal comes.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
-    if config.node.lane == "process":
-        require_support()
-    sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
-    free_memory.keep_little()
+    apart = config.node.lane == "process" and user_loop is None
+    if user_loop is None:  # else the process is the user's, or set up by who has started it
+        if apart:
+            require_support()
+        sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
+        free_memory.keep_little()
     with exporting(config.monitoring.exporters, emit, node_dir) as ending, ExitStack() as trainers:
         code = trio.run(
             partial(
@@ -110,7 +114,8 @@ def main(
                 fits=fits,
                 passphrase=passphrase,
                 tried=tried,
-                trainer_of=partial(_apart, node_dir, trainers) if config.node.lane == "process" else own_trainer,
+                trainer_of=partial(_apart, node_dir, trainers) if apart else own_trainer,
+                user_loop=user_loop,
             )
         )
         if code == 0:
@@ -156,9 +161,8 @@ async def run(
     trainer_of: TrainerOf = own_trainer,
     user_loop: UserLoop | None = None,
 ) -> int:
-    """Run a node to its end, as `main`, in the running trio loop. `trainer_of` builds what trains the task.
-    `user_loop`: takes the steps, and stops the node; None: the node trains its task itself, until it is done or a
-    signal comes."""
+    """Run a node to its end, as `main`, in the running trio loop, without exporters. `trainer_of` builds what trains
+    the task."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,

@@ -22,6 +22,8 @@ DEFAULT_ROOT = Path("runs")
 LOCK = "lock"
 IDENTITY = "identity.key"
 EVENTS = "events.jsonl"
+LOG = "node.log"
+"""What libraries log, and tracebacks."""
 SUMMARY = "summary.json"
 CONFIG = "config.toml"
 CHECKPOINTS = "checkpoint"
@@ -42,6 +44,11 @@ again, and no start fails because of a check."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A node's name is a folder's name and a label: 64 characters are plenty, and none of them may leave the run folder."""
+
+
+def keep_settings(node_dir: Path, toml: str) -> None:
+    """Write the settings of this start, for the next one and for who looks. Raises OSError."""
+    write_atomic(node_dir / CONFIG, toml.encode())
 
 
 def fresh_run_dir(now: datetime) -> Path:

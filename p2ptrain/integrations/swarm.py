@@ -10,7 +10,6 @@ import atexit
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,9 +21,9 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from node.cli.membership_options import passphrase_in, run_dir_of, secrets_of, settings_in
+from node.cli.membership_options import awaiting_peers, passphrase_in, run_dir_of, secrets_of, settings_in
 from node.config.schema import Config, from_raw
-from node.config.sections import merged
+from node.config.sections import NodeConfig, merged
 from node.config.toml_source import Raw, merge
 from node.roles.assembly import check_runnable, own_data
 from node.roles.joined import ENDLESS, JoinedNode, JoinSettings, NodeNow
@@ -37,6 +36,7 @@ from node.training.checkpoint import Checkpoint
 from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
 from p2ptrain.tasks import EXTERNAL, Shard
 from p2ptrain.training.loop_turn import LoopTurn
+from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.user_model import Evaluate, UserModel, held_by, is_in_backward, torch_optimizer, unwrapped
 
 INVITE_BEGINS: Final = "p2p"
@@ -441,8 +441,11 @@ def settings_of(
     raw, member = settings_in(folder, merged([Path(file) for file in files], (), given), invite)
     if rounds is None and member is None:
         merge(raw, {"train": {"rounds": ENDLESS}})
-    checked = _awaiting(from_raw(raw), wait_for)
+    checked = from_raw(raw)
+    if wait_for is None:
+        checked = awaiting_peers(checked)
     check_runnable(checked)
+    _check_of_a_loop(checked)
     node_dir = folders.make_node_dir(folder, checked.node.name)
     passphrase = passphrase_in(node_dir, None if passphrase_file is None else Path(passphrase_file))
     return JoinSettings(
@@ -453,6 +456,20 @@ def settings_of(
         passphrase=passphrase,
         quiet=quiet,
     )
+
+
+def _check_of_a_loop(config: Config) -> None:
+    """Raise UsageError for a setting that means nothing where the steps are the user's, and would be missed."""
+    if config.node.role != NodeConfig.role:
+        raise UsageError(
+            f"a training loop has no place in a node with node.role = {config.node.role}",
+            f"leave the role out, or run `p2ptrain node --role {config.node.role}`",
+        )
+    if config.train.drift != TrainConfig.drift:
+        raise UsageError(
+            f"train.drift = {config.train.drift} corrects the steps of a node, and here they are the loop's",
+            "leave it out; a private swarm's admin sets it for all",
+        )
 
 
 def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None) -> Ranks | None:
@@ -529,13 +546,6 @@ def _place(swarm: str | Path | None, run_dir: str | Path | None) -> tuple[Path |
 def folders_of_members(path: Path) -> list[Path]:
     """Return the nodes' folders below `path` that hold a membership."""
     return [each for each in path.glob("*/membership") if each.is_dir()]
-
-
-def _awaiting(config: Config, wait_for: int | None) -> Config:
-    """Who names peers wants one of them at least before training begins."""
-    if wait_for is not None or not config.network.peers or config.node.wait_for:
-        return config
-    return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 
 
 __all__ = ["Swarm", "export_model", "join"]

@@ -346,3 +346,22 @@ def test_a_pause_of_the_loop_holds_up_an_evaluation_and_nothing_else(tmp_path: P
         loop.run(range(4, 6))
     assert threading.get_ident() not in threads
     assert len(threads) >= 3
+
+
+def test_exporters_are_fed_as_by_any_node(tmp_path: Path) -> None:
+    loop = groups()
+    settings = {**ALONE, "monitoring.exporters": ["tensorboard"]}
+    with joined(loop.model, loop.optimizer, tmp_path, settings=settings) as swarm:
+        loop.run(range(6))
+    written = b"".join(file.read_bytes() for file in (swarm.run_dir / "tensorboard").glob("*tfevents*"))
+    assert b"members" in written
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("node.role", "observer"), ("node.role", "bootstrap"), ("train.drift", "scaffold")]
+)
+def test_a_setting_that_needs_steps_of_the_nodes_own_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    """A loop would wait for its first step for ever, or its steps not be what the swarm agreed on."""
+    with pytest.raises(UsageError, match=rf"{key} = {value}"):
+        joined(net(), None, tmp_path / "run", settings={**ALONE, key: value})
+    assert not (tmp_path / "run").exists()
