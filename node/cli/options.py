@@ -20,7 +20,12 @@ TaskName = Annotated[
     str | None, typer.Option("--task", help="byte-lm, digits, hf-lm, hf-vision, or your own module:factory.")
 ]
 Data = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="A file or folder to learn from, for tasks that read one.")
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="A file or folder to learn from, for tasks that read one; for hf-lm a dataset of the hub, too: "
+        "user/name@commit.",
+    ),
 ]
 Model = Annotated[
     Path | None,
@@ -105,8 +110,8 @@ def flags(
         ("train", "inner_steps"): inner_steps,
         ("train", "seed"): seed,
         ("task", "name"): task,
-        ("task", "data"): None if data is None else str(data.expanduser().absolute()),
-        ("task", "model"): None if model is None else _model(model),
+        ("task", "data"): None if data is None else _of_hub_or_here(data, pinned=True),
+        ("task", "model"): None if model is None else _of_hub_or_here(model),
         ("task", "lora"): lora,
         ("attack", "name"): attack,
         ("network", "peers"): list(peers) or None,
@@ -122,11 +127,13 @@ def flags(
     return raw
 
 
-def _model(given: Path) -> str:
-    """A name of the hub as it is, everything else as an absolute path."""
+def _of_hub_or_here(given: Path, *, pinned: bool = False) -> str:
+    """A name of the hub, only with a revision where it is to be `pinned`, as it is; everything else as an absolute
+    path."""
     if not given.exists() and not given.is_absolute():
         from p2ptrain.tasks.hf.hub import hub_name
 
-        if hub_name(str(given)) is not None:
+        name = hub_name(str(given))
+        if name is not None and (name.revision is not None or not pinned):
             return str(given)
     return str(given.expanduser().absolute())

@@ -21,7 +21,10 @@ OWN: Final = {"task": ("data",), "train": ("device", "threads", "precision", "co
 """Of the sections that are agreed, what stays each machine's own."""
 
 OWN_OF_TASK: Final = {
-    "hf-lm": ("model", "tokenizer", "chat_template", "dtype", "load_in_4bit"),
+    "hf-lm": (
+        *("model", "tokenizer", "chat_template", "dtype", "load_in_4bit"),
+        *("stream", "stream_steps", "split", "subset", "column"),
+    ),
     "hf-vision": ("model", "dtype", "load_in_4bit"),
 }
 """By task, which of its options are each machine's own, too: where files lie, and how a frozen model is held. That the

@@ -16,6 +16,7 @@ from p2ptrain.tasks.hf.dealing import Part
 from p2ptrain.tasks.hf.extras import require
 from p2ptrain.tasks.hf.saving import merged_model, save_pretrained
 from p2ptrain.tasks.hf.sources import LEAST_BLOCK_CHARS
+from p2ptrain.tasks.hf.stream import ROWS, STEPS, StreamConfig, StreamedSplit, stream_source
 from p2ptrain.tasks.hf.text_encoder import open_encoder
 from p2ptrain.tasks.hf.token_rows import NOT_COUNTED, RowConfig, TokenRows, TokenSplit
 from p2ptrain.tasks.hf.token_store import open_store
@@ -64,6 +65,14 @@ class HFLanguageModel:
         chat_template: Annotated[
             str | None, "A file with the template of conversations; none: the tokenizer's."
         ] = None,
+        stream: Annotated[
+            int | None,
+            "Rows of the data that are held at a time, read by datasets in streaming; none: all of a folder.",
+        ] = None,
+        stream_steps: Annotated[int | None, "Steps on these rows before the next ones; none: 1000."] = None,
+        split: Annotated[str | None, "Of streamed data; none: train."] = None,
+        subset: Annotated[str | None, "Of a streamed dataset that has several."] = None,
+        column: Annotated[str | None, "Of streamed data, with text or messages; none: of that name."] = None,
         lora: LoraRank = None,
         lora_alpha: LoraAlpha = None,
         lora_targets: LoraTargets = None,
@@ -87,9 +96,21 @@ class HFLanguageModel:
             dtype=dtype,
             load_in_4bit=load_in_4bit,
         )
-        self.store = open_store(data, self.encoder, block_chars=max(LEAST_BLOCK_CHARS, CHARS_PER_TOKEN * self.length))
         padding = self.encoder.tokenizer.pad_token_id
-        self.split = TokenSplit(self.store, RowConfig(length=self.length, packing=packing, padding=padding or 0))
+        rows = RowConfig(length=self.length, packing=packing, padding=padding or 0)
+        source = stream_source(
+            data, stream=stream, stream_steps=stream_steps, split=split, subset=subset, column=column
+        )
+        self.split: TokenSplit | StreamedSplit
+        if source is None:
+            block_chars = max(LEAST_BLOCK_CHARS, CHARS_PER_TOKEN * self.length)
+            self.split = TokenSplit(open_store(data, self.encoder, block_chars=block_chars), rows)
+        else:
+            config = StreamConfig(
+                rows=ROWS if stream is None else stream, steps=STEPS if stream_steps is None else stream_steps
+            )
+            self.split = StreamedSplit(source, config, self.encoder, rows)
+        self.store = self.split.store
 
     def build_model(self) -> nn.Module:
         """Return the model, read from its folder or drawn from torch's global generator."""

@@ -188,6 +188,19 @@ def _example(row: object, place: str) -> Example:
     raise TaskError(f'{place}: a row is {{"text": "..."}} or {{"messages": [{{"role": ..., "content": ...}}, ...]}}')
 
 
+def example_of(row: Mapping[str, Any], place: str, column: str | None) -> Example | None:
+    """Return the example of a row of `datasets`, whose text or messages are in `column`; None where that is empty, as
+    half of the lines of a text are. TaskError for a row that is none."""
+    if column is not None and column not in row:
+        raise TaskError(f"{place}: it has no column {column!r}, but {', '.join(map(str, row))}")
+    value = (row.get("messages") or row.get("text")) if column is None else row[column]
+    if value in ("", None) and (column is not None or "text" in row or "messages" in row):
+        return None
+    if column is None and value is None:
+        raise TaskError(f"{place}: it has neither a column 'text' nor 'messages', but {', '.join(map(str, row))}")
+    return _example({"messages" if isinstance(value, list) else "text": value}, place)
+
+
 def _is_message(message: object) -> bool:
     return isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message
 

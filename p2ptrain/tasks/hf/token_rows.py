@@ -102,7 +102,7 @@ class TokenSplit:
     """The rows of a store's examples, dealt. TaskError where there are too few."""
 
     def __init__(self, store: TokenStore, config: RowConfig) -> None:
-        self._store, self._config = store, config
+        self.store, self._config = store, config
         self._dealing = Dealing(store.keys)
         self._dealt: dict[tuple[int, int, Part], TokenRows] = {}
         self.held_out = TokenRows(store, self._dealing.held_out(), config)
@@ -115,7 +115,7 @@ class TokenSplit:
         place = (shard.index % shard.count, shard.count, part)
         found = self._dealt.get(place)
         if found is None:
-            found = self._dealt[place] = TokenRows(self._store, self._dealing.of_shard(shard, part), self._config)
+            found = self._dealt[place] = TokenRows(self.store, self._dealing.of_shard(shard, part), self._config)
         if part is Part.TRAIN and not len(found):
             raise TaskError(f"shard {place[0]} of {shard.count} has no row to train on; give more data")
         return found

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -64,14 +64,24 @@ def open_store(data: str | Path | None, encoder: TextEncoder, *, block_chars: in
     """Return the tokens of `data`, made where they are not in the cache. TaskError where the data cannot be read."""
     files = files_of(data)
     folder = cache_folder() / f"tokens-{_key(files, encoder, block_chars)}"
-    examples = read_examples(files, block_chars=block_chars)
+    found = cached_store(folder, lambda: read_examples(files, block_chars=block_chars), encoder)
+    assert found is not None
+    return found
+
+
+def cached_store(folder: Path, read: Callable[[], Iterable[Example] | None], encoder: TextEncoder) -> TokenStore | None:
+    """Return the tokens in `folder`, made of the examples that `read` gives where they are not there; None where it
+    gives none. TaskError where these cannot be read."""
     found = _whole(folder)
     if found is not None:
         return found
+    examples = read()
+    if examples is None:
+        return None
     with suppress(OSError):
         _make(folder, examples, encoder)
         found = _whole(folder)
-    return found or _in_memory(read_examples(files, block_chars=block_chars), encoder)
+    return found or _in_memory(read() or (), encoder)
 
 
 def _key(files: Sequence[Source], encoder: TextEncoder, block_chars: int) -> str:
@@ -119,7 +129,7 @@ def _make(folder: Path, examples: Iterable[Example], encoder: TextEncoder) -> No
             _drop(folder)  # where it is damaged
             with suppress(OSError):
                 beside.rename(folder)
-        _drop_oldest(folder.parent)
+        drop_oldest(folder.parent, "tokens-*", CACHED_STORES)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -171,9 +181,10 @@ def _in_memory(examples: Iterable[Example], encoder: TextEncoder) -> TokenStore:
     )
 
 
-def _drop_oldest(folder: Path) -> None:
-    made = sorted(folder.glob("tokens-*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+def drop_oldest(folder: Path, pattern: str, kept: int) -> None:
+    """Remove all but so many folders of a pattern, the newest, and what was begun and left."""
+    made = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     old = time.time() - ABANDONED_S
     left = [path for path in folder.glob(".tokens-*") if path.stat().st_mtime < old]
-    for path in [*made[CACHED_STORES:], *left]:
+    for path in [*made[kept:], *left]:
         shutil.rmtree(path, ignore_errors=True)
