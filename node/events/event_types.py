@@ -390,7 +390,8 @@ class WarningEvent(Event):
 
     message: str
     about: str | None = None
-    """The topic, where programs may need it: updates_in_time, round_length, checkpoint, micro_batch."""
+    """The topic, where programs may need it: updates_in_time, round_length, checkpoint, micro_batch,
+    device."""
     recovered: bool | None = None
     """Whether the problem is over."""
 

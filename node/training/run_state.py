@@ -52,6 +52,8 @@ class RunState:
     """The round of the newest checkpoint that this process has written."""
     put_out: RunError | None = None
     """Why this node stops, where it is a former member of its private swarm."""
+    device_lost: str = ""
+    """What was said when the device that trains was lost; empty: it was not."""
     closing: bool = False
     """Whether a round is being closed, while the next one is trained."""
     _gathering: bool = False
