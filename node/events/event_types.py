@@ -391,7 +391,7 @@ class WarningEvent(Event):
     message: str
     about: str | None = None
     """The topic, where programs may need it: updates_in_time, round_length, checkpoint, micro_batch,
-    trainer."""
+    trainer, device."""
     recovered: bool | None = None
     """Whether the problem is over."""
 

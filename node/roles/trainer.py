@@ -61,7 +61,14 @@ from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
-from node.training.outcome import check_room, check_saved, check_taken, device_lost, trainer_lost
+from node.training.outcome import (
+    check_room,
+    check_saved,
+    check_taken,
+    device_lost,
+    note_lost_device,
+    trainer_lost,
+)
 from node.training.remote_learner import gpu_memory_of
 from node.training.remote_trainer import RemoteTrainer
 from node.training.sync_loop import follow, synchronize, train
@@ -359,10 +366,11 @@ async def live(
     """Run a node from the first dial to the goodbye. When it is cancelled, a checkpoint is written first; on `stop` it
     ends early with a checkpoint and a goodbye. `over`: all rounds were trained and reported before, so there is nothing
     to do unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where this node is no
-    longer a member of its swarm; RunError, after a goodbye, where the device or the process that trains
-    is lost."""
+    longer a member of its swarm; RunError where the device that trains is lost, after its neighbours have had time to
+    fetch what it has, and a goodbye, or, after a goodbye, where the process that trains is lost."""
     stop = trio.Event() if stop is None else stop
     node.service.fetch(node.averager.fetches)
+    cause: Exception | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(node.service.run)
         if started is not None:
@@ -372,12 +380,15 @@ async def live(
         except Exception as error:  # a former member may fail in many ways before it checks its membership
             node.state.put_out = node.state.put_out or _why_outside(node, resumed=resumed)
             if node.state.put_out is None:
-                lost = device_lost(node, error) or trainer_lost(node, error)
-                if lost is None:
+                if (lost := trainer_lost(node, error)) is not None:
+                    await node.service.say_goodbye(GOODBYE_S)  # nobody waits for this node's next round
+                    raise lost from error
+                if not note_lost_device(node, error):
                     raise
-                await node.service.say_goodbye(GOODBYE_S)  # nobody waits for this node's next round
-                raise lost from error
-            stop.set()
+                cause = error
+                await _leave_before(node, stop)
+            else:
+                stop.set()
         finally:
             # Ask the scope, not the exception: a cancelled nursery may raise a group around Cancelled.
             if stop.is_set() or trio.current_effective_deadline() == -math.inf:
@@ -385,6 +396,8 @@ async def live(
         nursery.cancel_scope.cancel()
     if node.state.put_out is not None:
         raise node.state.put_out
+    if node.state.device_lost:
+        raise device_lost(node) from cause
 
 
 async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool) -> None:
@@ -434,7 +447,7 @@ async def _cut_short(node: Node, *, goodbye: bool) -> None:
     async with trio.open_nursery() as nursery:
         if goodbye:
             nursery.start_soon(node.service.say_goodbye, GOODBYE_S)
-        if node.journal.has_begun:
+        if node.journal.has_begun and not node.state.device_lost:
             with trio.CancelScope(shield=True):
                 try:
                     await save_interrupted(node)
@@ -451,6 +464,19 @@ async def _leave(node: Node) -> None:
         while any(it.round + 1 < node.state.round for it in node.service.neighbours().values()):  # noqa: ASYNC110
             await trio.sleep(LOOK_AROUND_S)
     await node.service.leave(node.config.node.linger_s)
+
+
+async def _leave_before(node: Node, stop: trio.Event) -> None:
+    """Leave as a node that has finished does, or until `stop`."""
+    async with trio.open_nursery() as nursery:
+
+        async def until_stopped() -> None:
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(until_stopped)
+        await _leave(node)
+        nursery.cancel_scope.cancel()
 
 
 async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:

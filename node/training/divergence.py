@@ -46,7 +46,7 @@ async def unusable(node: Node, theta_d: torch.Tensor) -> str | None:
     if not all_finite(theta_d):
         return "the model's parameters are not finite"
     trainer = node.inner.trainer
-    if not trainer.evaluates:
+    if not trainer.evaluates or node.state.device_lost:
         return None
     if math.isfinite(await node.executor.evaluate(lambda: trainer.judge(theta_d, node.state.round))):
         return None

@@ -27,15 +27,23 @@ def check_saved(node: Node) -> None:
     )
 
 
-def device_lost(node: Node, error: BaseException) -> RunError | None:
-    """Return what to tell of an `error` in training that means that the device is lost; None for any other. What it
-    held cannot be read any more: the run goes on from the newest checkpoint."""
+def note_lost_device(node: Node, error: BaseException) -> bool:
+    """Note and report, the first time, that `error` in training means that the device is lost; False for any other."""
     said = lost_device(error)
-    if not said:
-        return None
+    if said and not node.state.device_lost:
+        node.state.device_lost = said
+        device = node.inner.trainer.device
+        message = f"{device} was lost ({said}): training has ended, and neighbours may still fetch what is here"
+        node.journal.emit(WarningEvent(message=message, about="device"))
+    return bool(said)
+
+
+def device_lost(node: Node) -> RunError:
+    """Return what to tell of a lost device. What it held cannot be read any more: the run goes on from the newest
+    checkpoint."""
     again = command(node.checkpoints.folder.parent)
     return RunError(
-        f"{node.inner.trainer.device} was lost in round {node.state.round} ({said}); {_newest(node)}",
+        f"{node.inner.trainer.device} was lost in round {node.state.round} ({node.state.device_lost}); {_newest(node)}",
         f"{LOOK_AT_THE_DEVICE}, and go on with {again} (another device: --set train.device=...)",
     )
 

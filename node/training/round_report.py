@@ -53,7 +53,7 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
     node.watch.check_skipped(node.inner.trainer.skipped_steps)
     node.watch.check_refused()
     node.journal.emit(_round(node, phase, view, result, close_seconds))
-    evaluates = node.state.evaluation_due() and node.inner.trainer.evaluates
+    evaluates = node.state.evaluation_due() and node.inner.trainer.evaluates and not node.state.device_lost
     if evaluates or phase.state is not None:
         phi_d = result.snapshot_d
         if phi_d is None:

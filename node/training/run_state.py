@@ -54,6 +54,8 @@ class RunState:
     """Why this node stops, where it is a former member of its private swarm."""
     trainer_lost_in: int | None = None
     """The round in which the process that trains was lost last; None: it never was."""
+    device_lost: str = ""
+    """What was said when the device that trains was lost; empty: it was not."""
     closing: bool = False
     """Whether a round is being closed, while the next one is trained."""
     _gathering: bool = False

@@ -22,6 +22,7 @@ from node.training.divergence import check_phase
 from node.training.inner_loop import Phase
 from node.training.joining import rejoin
 from node.training.node import Node
+from node.training.outcome import note_lost_device
 from node.training.remote_trainer import TrainerLostError
 from node.training.round_report import record_round
 from node.training.trainer_restart import forget_trainer, go_on_anew
@@ -36,20 +37,16 @@ LARGE_MODEL = 1 << 22
 """Parameters from which freed memory is given back after every round. What the C library keeps of a smaller model's
 chunks and payloads is small beside the program. Chosen."""
 
+LOOK_CLOSED_S = 0.05
+"""Seconds between two checks that the last round of a node without a device is closed. Chosen: rounds take longer."""
+
 
 async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
     """Train phase after phase, handing each to `synchronize`, until the last round is trained."""
     async with phases:
         while not node.state.finished:
             try:
-                phase = await node.executor.drive(
-                    node.inner.phase(
-                        enough=node.state.enough,
-                        keep_state=node.state.checkpoint_due,
-                        schedule_step=node.state.schedule_step,
-                        rate_factor=node.state.rate_factor,
-                    )
-                )
+                phase = await _next_phase(node)
             except TrainerLostError as lost:
                 await go_on_anew(node, lost)
                 continue
@@ -63,6 +60,25 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             await phases.send(phase)
             del phase  # its parameters are a whole model
         node.inner.is_over = True
+
+
+async def _next_phase(node: Node) -> Phase | None:
+    """Train a phase. Where the device is lost, its error is raised once the round before is closed: what was trained in
+    that one is on the host, to be sent and saved."""
+    try:
+        return await node.executor.drive(
+            node.inner.phase(
+                enough=node.state.enough,
+                keep_state=node.state.checkpoint_due,
+                schedule_step=node.state.schedule_step,
+                rate_factor=node.state.rate_factor,
+            )
+        )
+    except Exception as error:
+        if note_lost_device(node, error):
+            while node.state.closing:  # noqa: ASYNC110  # it has a deadline
+                await trio.sleep(LOOK_CLOSED_S)
+        raise
 
 
 async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> None:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from sim_swarm import swarm
+import trio
+from sim_swarm import Member, swarm
 from torch import nn
 
+from gossip.transport.memory.network import LinkQuality
 from node.system.errors import EXIT_FAILED, translate
 from p2ptrain import faults
 from p2ptrain.tasks import Batch
@@ -64,6 +66,8 @@ async def test_a_lost_device_ends_the_run_with_the_newest_checkpoint_and_a_goodb
 
         monkeypatch.setattr(trainer.task, "loss", loss)
         await members.finished()
+    (warning,) = [each for each in member.told("warning") if each.get("about") == "device"]
+    assert warning["message"].startswith("cpu was lost (CUDA error: unspecified launch failure): training has ended")
     assert member.error is not None
     error = translate(member.error)
     assert error.message.startswith("cpu was lost in round 4 (CUDA error: unspecified launch failure); the newest")
@@ -78,6 +82,62 @@ async def test_a_lost_device_ends_the_run_with_the_newest_checkpoint_and_a_goodb
     assert len(steps) == 1  # it is not tried again, with a smaller batch or otherwise
     assert other.node.inner.steps > steps[0]
     assert other.told("finished") or other.node.state.finished
+
+
+class LostAt:
+    """Loses the device of a member at its step `at`: no loss is computed on it any more, nor is any model judged."""
+
+    def __init__(self, member: Member, at: int) -> None:
+        trainer = member.node.inner.trainer
+        assert isinstance(trainer, Trainer)
+        self._trainer, self._at, self._loss = trainer, at, trainer.task.loss
+        self.is_lost = False
+
+    def __call__(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        self.is_lost = self.is_lost or (self._trainer.global_step >= self._at and torch.is_grad_enabled())
+        if self.is_lost:
+            raise torch.AcceleratorError(LOST)
+        return self._loss(model, batch)
+
+
+async def test_the_round_before_a_loss_is_sent_closed_and_saved(tmp_path, autojump_clock, monkeypatch):
+    """Its parameters and its optimizer's buffers are on the host by then, and the next step ends training."""
+    async with swarm(tmp_path, keep_errors=True, link=LinkQuality(latency_s=0.05)) as members:
+        settings = {"train": {"rounds": 6, "eval_every": 1}, "node": {"checkpoint_every": 1}}
+        member = await members.start("a", **settings)
+        other = await members.start("b", wait_for=1, **settings)
+        monkeypatch.setattr(member.node.inner.trainer.task, "loss", LostAt(member, 10))
+        await members.finished("a")
+        fetched = other.node.counts.deltas
+        await members.finished("b")
+    assert member.error is not None
+    assert translate(member.error).message.endswith("round-00000002")
+    assert [each["round"] for each in member.told("round")] == [1, 2]
+    assert fetched == 2
+    assert not member.told("diverged")
+    assert "finished" in {each["event"] for each in other.events} or other.node.state.finished
+
+
+async def test_who_fetches_from_a_node_without_a_device_is_waited_for(tmp_path, autojump_clock, monkeypatch):
+    """The update of its last round is still on its way to a slow neighbour; Ctrl-C ends the wait."""
+    fetched = {}
+    for stopped in (False, True):
+        folder = tmp_path / str(stopped)
+        folder.mkdir()
+        async with swarm(folder, keep_errors=True, link=LinkQuality(bytes_per_s=4e3)) as members:
+            settings = {"train": {"rounds": 6}, "network": {"initial_deadline_s": 0.2}}
+            member = await members.start("a", node={"linger_s": 20.0}, **settings)
+            other = await members.start("b", wait_for=1, **settings)
+            monkeypatch.setattr(member.node.inner.trainer.task, "loss", LostAt(member, 5))
+            while not member.node.state.device_lost:  # noqa: ASYNC110  # the clock is virtual
+                await trio.sleep(0.05)
+            if stopped:
+                member.stop.set()
+            await members.finished("a")
+            fetched[stopped] = other.node.counts.deltas
+            assert member.error is not None
+            assert translate(member.error).message.endswith("no checkpoint was written before")  # nor after
+    assert fetched == {False: 1, True: 0}
 
 
 @pytest.mark.parametrize(
