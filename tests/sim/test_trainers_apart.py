@@ -1,6 +1,7 @@
 """Nodes whose trainer is at the other end of a channel (`node.lane = "process"`), under the virtual clock: they compute
 the same bits as others, and go on when it dies."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ import trio.testing
 from remote_trainers import ThreadChild, apart, threads_as_children
 from sim_swarm import STEP_SECONDS, Member, swarm
 
+from gossip.transport.memory.network import LinkQuality
 from node.system.errors import RunError, translate
 from node.system.tensor_channel import supported
 from node.training.remote_trainer import RemoteTrainer
+from p2ptrain.tasks.hf import open_base
 from p2ptrain.training import Trainer
+
+TINY = Path(__file__).parents[1] / "data" / "tiny-llama.json"
 
 pytestmark = pytest.mark.skipif(not supported(), reason="needs memfd and sequenced datagrams")
 
@@ -75,6 +80,29 @@ async def test_a_swarm_computes_the_same_bits(
         assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
+@pytest.mark.thorough
+async def test_so_does_a_swarm_of_adapters(
+    tmp_path: Path,
+    born: list[ThreadChild],
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pytest.importorskip("peft")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data.jsonl").write_text("\n".join(json.dumps({"text": f"{n} {n * n}"}) for n in range(400)))
+    open_base(str(TINY), "AutoModelForCausalLM").build().save_pretrained(tmp_path / "base")  # type: ignore[operator]
+    task = {"name": "hf-lm", "length": 16, "data": str(tmp_path / "data.jsonl"), "model": str(tmp_path / "base")}
+    settings = {
+        "task": {**task, "lora": 2},
+        "train": {"rounds": 2, "inner_steps": 2, "eval_examples": 8, "batch_size": 2},
+    }
+    here = await trained(tmp_path / "here", 2, **settings)
+    there = await trained(tmp_path / "there", 2, trainer_of=apart, **settings)
+    for one, other in zip(here, there, strict=True):
+        assert one.keys() == other.keys()
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
 async def test_another_trainer_goes_on_from_the_newest_model(
     tmp_path: Path,
     born: list[ThreadChild],
@@ -108,6 +136,37 @@ async def test_another_trainer_goes_on_from_the_newest_model(
     assert node.eval_loss < node.told("evaluated")[0]["eval_loss"]
 
 
+async def test_one_that_dies_while_a_round_is_closed_gets_what_comes_of_it(
+    tmp_path: Path,
+    born: list[ThreadChild],
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The round's correction belongs to the model that is lost: the anchor has it already."""
+    taken, take_over = list[tuple[bool, int, bool]](), RemoteTrainer.take_over
+
+    def noted(trainer: RemoteTrainer, anchor_d: torch.Tensor, *given: Any) -> None:
+        take_over(trainer, anchor_d, *given)
+        own = node.node
+        is_newest = torch.equal(trainer.vector(), own.strategy.state_dict()["anchor"])
+        taken.append((own.state.closing, own.inner.waiting, is_newest))
+
+    monkeypatch.setattr(RemoteTrainer, "take_over", noted)
+    async with swarm(tmp_path, link=LinkQuality(latency_s=STEP_SECONDS)) as members:
+        await members.start("other", wait_for=1)
+        node = await members.start("one", wait_for=1, trainer_of=apart)
+        await until(lambda: node.node.state.round == 2 and node.node.state.closing)
+        before = node.node.strategy.state_dict()["anchor"].clone()
+        born[0].kill()
+        await members.finished()
+    assert taken == [(False, 0, True)]
+    assert trainer_warnings(node)[0].startswith(
+        "the process that trains was killed by SIGKILL: another one begins round 4"
+    )
+    assert len(node.told("round")) == 8
+    assert not torch.equal(before, node.node.strategy.state_dict()["anchor"])
+
+
 async def test_a_second_death_in_one_round_ends_the_node(
     tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -138,6 +197,7 @@ async def test_deaths_in_several_rounds_are_each_made_good(
     assert len(node.told("round")) == 8
 
 
+@pytest.mark.thorough
 async def test_a_death_after_the_last_step_costs_nothing(
     tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
 ) -> None:
