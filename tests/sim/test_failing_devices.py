@@ -84,17 +84,19 @@ async def test_a_lost_device_ends_the_run_with_the_newest_checkpoint_and_a_goodb
     assert other.told("finished") or other.node.state.finished
 
 
-class LostAt:
-    """Loses the device of a member at its step `at`: no loss is computed on it any more, nor is any model judged."""
+class LostAfter:
+    """Loses the device of a member in the step after so many phases: no loss is computed on it any more, nor is any
+    model judged."""
 
-    def __init__(self, member: Member, at: int) -> None:
+    def __init__(self, member: Member, phases: int) -> None:
         trainer = member.node.inner.trainer
         assert isinstance(trainer, Trainer)
-        self._trainer, self._at, self._loss = trainer, at, trainer.task.loss
+        self._state, self._phases, self._loss = member.node.state, phases, trainer.task.loss
         self.is_lost = False
 
     def __call__(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        self.is_lost = self.is_lost or (self._trainer.global_step >= self._at and torch.is_grad_enabled())
+        trained = self._state.round + self._state.closing
+        self.is_lost = self.is_lost or (trained >= self._phases and torch.is_grad_enabled())
         if self.is_lost:
             raise torch.AcceleratorError(LOST)
         return self._loss(model, batch)
@@ -106,7 +108,7 @@ async def test_the_round_before_a_loss_is_sent_closed_and_saved(tmp_path, autoju
         settings = {"train": {"rounds": 6, "eval_every": 1}, "node": {"checkpoint_every": 1}}
         member = await members.start("a", **settings)
         other = await members.start("b", wait_for=1, **settings)
-        monkeypatch.setattr(member.node.inner.trainer.task, "loss", LostAt(member, 10))
+        monkeypatch.setattr(member.node.inner.trainer.task, "loss", LostAfter(member, 2))
         await members.finished("a")
         fetched = other.node.counts.deltas
         await members.finished("b")
@@ -128,7 +130,7 @@ async def test_who_fetches_from_a_node_without_a_device_is_waited_for(tmp_path, 
             settings = {"train": {"rounds": 6}, "network": {"initial_deadline_s": 0.2}}
             member = await members.start("a", node={"linger_s": 20.0}, **settings)
             other = await members.start("b", wait_for=1, **settings)
-            monkeypatch.setattr(member.node.inner.trainer.task, "loss", LostAt(member, 5))
+            monkeypatch.setattr(member.node.inner.trainer.task, "loss", LostAfter(member, 1))
             while not member.node.state.device_lost:  # noqa: ASYNC110  # the clock is virtual
                 await trio.sleep(0.05)
             if stopped:
