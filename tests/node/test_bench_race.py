@@ -21,7 +21,7 @@ from torch import nn
 
 from node.bench import output, plot
 from node.bench.race import hivemind_host, host, namespaces, race
-from node.bench.race.contestants import CONTESTANTS, Contestant, Recipe, Rival, host_folder, wait_until
+from node.bench.race.contestants import CONTESTANTS, MUON, Contestant, Recipe, Rival, host_folder, wait_until
 from node.bench.race.crew import Crew
 from node.bench.race.curves import Point, seconds_to, steps_to, stretched
 from node.bench.race.judge import Judge
@@ -35,7 +35,6 @@ from p2ptrain.training.model import build_model
 from p2ptrain.training.train_config import lr_at
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-MUON = {"optimizer": "muon", "learning_rate": 2e-2}
 
 
 @pytest.fixture
@@ -150,7 +149,7 @@ def test_a_rivals_host_does_the_steps_of_a_node_alone(
     spec: RaceSpec, tmp_path: Path, own: dict[str, Any], apart: float
 ):
     """Same batches, rates, clipping and optimizer: else a race would compare these."""
-    model, local = run_local(spec, tmp_path / "host", **own)
+    model, local = run_local(spec, tmp_path / "host", train=own)
     config = replace(spec.train(), **own)
     trainer = Trainer(spec.task(), config, Shard(count=2))
     for _ in range(spec.steps):
@@ -164,12 +163,14 @@ def test_a_rivals_host_does_the_steps_of_a_node_alone(
     assert [mark.step for mark in marks if mark.model is not None] == [2, 4, 6]
 
 
-def test_with_and_without_the_network_muon_has_one_rate():
+def test_both_who_train_with_muon_do_it_alike():
     ours, theirs = CONTESTANTS.get("p2ptrain-muon"), CONTESTANTS.get("ddp-muon")
     assert isinstance(ours, Recipe)
     assert isinstance(theirs, Rival)
-    assert ours.settings["train"] == {key: theirs.options[key] for key in ("optimizer", "learning_rate")}
-    assert ours.config(RaceSpec(hosts=4, steps=400), Path("run"), 0, "10.77.0.1", ()).train.optimizer == "muon"
+    spec = RaceSpec(hosts=4, steps=400)
+    own = ours.config(spec, Path("run"), 0, "10.77.0.1", ()).train
+    plan = plan_of(spec, Path("host"), **theirs.options)
+    assert replace(own, rounds=400, inner_steps=1, eval_every=1) == replace(host.training(plan), eval_every=1)
 
 
 def test_only_the_first_host_keeps_models(spec: RaceSpec, tmp_path: Path):

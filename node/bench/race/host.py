@@ -28,6 +28,8 @@ READY: Final = "ready"
 BETAS: Final = (0.9, 0.95)
 WEIGHT_DECAY: Final = 0.1
 """Both as our own adamw has them (p2ptrain/inner/adamw.py): decay on tensors of two dimensions and more."""
+MOMENTUM: Final = 0.95
+"""As our own muon has it."""
 
 STEPPERS: Final = {
     "ddp": "node.bench.race.ddp_host",
@@ -87,32 +89,31 @@ def adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
     return _adamw(list(model.parameters()), rate)
 
 
-def muon(model: nn.Module, rate: float) -> list[torch.optim.Optimizer]:
+def muon(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """Return torch's Muon for the hidden matrices, and AdamW for the rest, with the settings of ours
     (p2ptrain/inner/muon.py)."""
     hidden = {place.name for place in places(model) if place.hidden}
     matrices = torch.optim.Muon(
         [each for name, each in model.named_parameters() if name in hidden],
-        lr=rate,
+        lr=config.learning_rate,
         weight_decay=WEIGHT_DECAY,
-        momentum=0.95,
+        momentum=MOMENTUM if config.momentum is None else config.momentum,
         nesterov=True,
         adjust_lr_fn="match_rms_adamw",
     )
-    return [matrices, _adamw([each for name, each in model.named_parameters() if name not in hidden], rate)]
+    others = [each for name, each in model.named_parameters() if name not in hidden]
+    return [matrices, _adamw(others, config.learning_rate)]
 
 
 def optimizers(plan: HostPlan, model: nn.Module) -> list[torch.optim.Optimizer]:
-    """Return those of this contestant's choice: AdamW, or Muon where its options say so."""
-    rate = training(plan).learning_rate
-    return muon(model, rate) if plan.options.get("optimizer") == "muon" else [adamw(model, rate)]
+    """Return those of this contestant's choice: AdamW, or Muon."""
+    config = training(plan)
+    return muon(model, config) if config.optimizer == "muon" else [adamw(model, config.learning_rate)]
 
 
 def training(plan: HostPlan) -> TrainConfig:
-    """Return the settings of training: what all have in common, and the contestant's own learning rate where it has
-    one."""
-    config = plan.spec.train()
-    return replace(config, learning_rate=plan.options.get("learning_rate", config.learning_rate))
+    """Return the settings of training: what all have in common, under the contestant's own."""
+    return replace(plan.spec.train(), **plan.options.get("train", {}))
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
