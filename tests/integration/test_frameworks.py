@@ -167,7 +167,8 @@ class Digits(nn.Module):
         self.net = nn.Linear(6, 3)
 
 
-def lightning_fit(folder: Path, *, callbacks: list[Any], steps: int, ckpt: Path | None = None) -> Any:
+def lightning_fit(folder: Path, *, callbacks: list[Any], steps: int, ckpt: Path | None = None, more: int = 0) -> Any:
+    """`more`: steps of a second `fit`, which goes on from the first."""
     pytest.importorskip("lightning")
     import lightning.pytorch as pl
 
@@ -198,6 +199,9 @@ def lightning_fit(folder: Path, *, callbacks: list[Any], steps: int, ckpt: Path 
         callbacks=callbacks,
     )
     trainer.fit(module, loader, ckpt_path=None if ckpt is None else str(ckpt))
+    if more:
+        trainer.fit_loop.epoch_loop.max_steps = steps + more
+        trainer.fit(module, loader)
     if ckpt is None:
         trainer.save_checkpoint(folder / f"{steps}.ckpt")
     return module
@@ -217,6 +221,19 @@ def test_lightning_resumes_from_its_own_checkpoint_bit_for_bit(tmp_path: Path) -
     module = lightning_fit(tmp_path, callbacks=[callback()], steps=24, ckpt=tmp_path / "16.ckpt")
     assert bits(module) == expected
     assert len(told(tmp_path / "run", "resumed")) == 1
+    assert sum(fields["steps"] for fields in told(tmp_path / "run", "round")) == 24
+
+
+def test_a_second_fit_of_lightning_goes_on_with_the_swarms_state(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from p2ptrain.integrations.lightning import SwarmCallback
+
+    (tmp_path / "plain").mkdir()
+    expected = bits(lightning_fit(tmp_path / "plain", callbacks=[], steps=16, more=8))
+    callback = SwarmCallback(run_dir=tmp_path / "run", inner_steps=4, settings=ALONE, quiet=True)
+    assert bits(lightning_fit(tmp_path, callbacks=[callback], steps=16, more=8)) == expected
+    (resumed,) = told(tmp_path / "run", "resumed")
+    assert resumed["round"] > 0
     assert sum(fields["steps"] for fields in told(tmp_path / "run", "round")) == 24
 
 

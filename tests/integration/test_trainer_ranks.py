@@ -66,4 +66,5 @@ def test_what_rank_0_is_refused_ends_all(
     with Script(framework, out, *words, launcher=launcher) as refused:
         assert refused.end() != 0
     assert "and this training begins anew; resume it with" in refused.stderr
+    assert "RunError: rank 0: " in refused.stderr, "the other one does not wait for ever"
     assert not refused.heard("step")

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 import p2ptrain
-from node.roles.joined_ranks import LeadingNode
 from p2ptrain.integrations.swarm import Swarm
 
 SETTINGS: dict[str, object] = {
@@ -30,8 +29,6 @@ SETTINGS: dict[str, object] = {
     "node.metrics_port": -1,
     "node.linger_s": 1.0,
 }
-MOMENTUM: dict[str, object] = {"sync.strategy": "diloco", "sync.beta": 0.5, "sync.alpha": 0.8}
-"""Has a state of its own, and corrects the model of a member that is alone, too."""
 WORDS = ("to train one model together ", "with nobody in the middle ", "on the machines of volunteers ")
 RANK = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
@@ -54,14 +51,6 @@ class Watch:
         if swarm is not None and swarm.has_node:
             say("listens", address=swarm.addresses[0])
 
-    def before_step(self) -> None:
-        """Wait for the round that is being closed: its correction then comes in with this step, whenever it runs."""
-        swarm = self._swarm()
-        if self._options.in_order and swarm is not None and swarm.has_node:
-            node = swarm._joined.node if isinstance(swarm._joined, LeadingNode) else swarm._joined
-            while node.ask(lambda node: node.state.closing):  # type: ignore[union-attr]
-                time.sleep(0.001)
-
     def after_step(self, step: int, loss: float) -> None:
         """Say its loss; stop still, or fail, where that was asked for."""
         if RANK == 0:
@@ -76,18 +65,17 @@ class Watch:
 
 def keywords(options: argparse.Namespace) -> dict[str, Any]:
     """Of p2ptrain.join, and of the callbacks."""
-    settings = {**SETTINGS, **(MOMENTUM if options.in_order else {})}
     return {
         "run_dir": Path(options.out) / "run",
         "peers": options.peer,
         "wait_for": len(options.peer),
         "inner_steps": options.inner_steps,
-        "settings": settings,
+        "settings": SETTINGS,
         "quiet": True,
     }
 
 
-def done(model: nn.Module, run_dir: Path | None = None) -> None:
+def done(model: nn.Module) -> None:
     """Say what came out."""
     bits = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
     say("done", digest=hashlib.sha256(bits).hexdigest())
@@ -123,9 +111,6 @@ def trainer_callbacks(options: argparse.Namespace) -> list[Any]:
     class Watching(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             watch.begun()
-
-        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            watch.before_step()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **__: Any) -> None:
             if "loss" in logs:
@@ -230,9 +215,6 @@ def lightning(options: argparse.Namespace) -> nn.Module:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
-        def on_before_optimizer_step(self, optimizer: Any) -> None:
-            watch.before_step()
-
     class Watching(pl.Callback):  # type: ignore[misc,name-defined]
         def on_train_start(self, *_: Any) -> None:
             watch.begun()
@@ -288,7 +270,6 @@ def accelerate(options: argparse.Namespace) -> nn.Module:
             at = 8 * (accelerator.num_processes * step + accelerator.process_index) % len(data)
             loss = model(data[at : at + 8])
             accelerator.backward(loss)
-            watch.before_step()
             optimizer.step()
             optimizer.zero_grad()
             if (step + 1) % options.save_every == 0:
@@ -308,7 +289,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--in-order", action="store_true", help="wait for each round, whose correction is not nothing")
     parser.add_argument("--devices", type=int, default=1, help="of Lightning")
     parser.add_argument("--strategy", help="of Lightning")
     parser.add_argument("--halt-at", type=int)
