@@ -31,7 +31,7 @@ from node.roles.joined_process import ProcessNode
 from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks
 from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
-from node.system.errors import UsageError
+from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
 from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
 from p2ptrain.tasks import EXTERNAL, Shard
@@ -483,4 +483,4 @@ def _awaiting(config: Config, wait_for: int | None) -> Config:
     return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 
 
-__all__ = ["Swarm", "export_model", "join"]
+__all__ = ["P2PTrainError", "RunError", "Swarm", "UsageError", "export_model", "join"]
