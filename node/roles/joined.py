@@ -143,7 +143,7 @@ class JoinedNode:
             self._locks = stack.pop_all()
         log.redact.learn(self.settings.passphrase, *self.settings.secrets)
         if not self.settings.quiet:
-            log.add_sink(_Spoken(LineSink(LastingConsole(file=sys.stderr))))
+            log.add_sink(_Spoken(LineSink(LastingConsole(file=sys.stderr, force_jupyter=False))))
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, args=(log,), name="p2ptrain", daemon=True)
         self._thread.start()
