@@ -1,22 +1,30 @@
 """A script for the Trainer of Hugging Face, with one line for the swarm: a small Llama on the text of Python's library.
 
-python examples/hf_trainer.py --out a                  # the first member; it prints its address
-python examples/hf_trainer.py --out b --peer ADDRESS   # the others; each draws its batches in an order of its own
+python examples/hf_trainer.py --out a --wait-for 1     # the first member; it prints its address
+python examples/hf_trainer.py --out b --peer ADDRESS   # the others; each draws its batches in its own order
 python examples/hf_trainer.py --out c --alone          # the same script without the line, to compare
 """
 
 import argparse
 import statistics
+import sys
 import time
 import zlib
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
 
-from p2ptrain.integrations.transformers import SwarmCallback
+import p2ptrain
+
+try:
+    import datasets
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+    from transformers.trainer_utils import get_last_checkpoint
+
+    from p2ptrain.integrations.transformers import SwarmCallback
+except ModuleNotFoundError as error:
+    sys.exit(f"hf_trainer: {error.name} is not installed; it comes with: pip install 'p2ptrain[hf]'")
 
 LENGTH, HELD_OUT = 128, 64
 
@@ -53,11 +61,13 @@ def main() -> None:
     parser.add_argument("--swarm", help="an invite (a file, or its line), or a member's folder")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--wait-for", type=int, help="members to wait for before the first step")
+    parser.add_argument("--wait-for", type=int, help="members to wait for before the first step, a minute at most")
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: its own choice")
     parser.add_argument("--alone", action="store_true", help="leave the swarm out")
     parser.add_argument("--resume", action="store_true", help="go on from the Trainer's newest checkpoint")
     options = parser.parse_args()
+    if options.resume and not (Path(options.out).is_dir() and get_last_checkpoint(options.out)):
+        parser.error(f"there is no checkpoint in {options.out} to go on from")
     if options.threads:
         torch.set_num_threads(options.threads)
 
@@ -107,4 +117,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except p2ptrain.P2PTrainError as error:  # in one line: what is wrong, and what to do
+        sys.exit(f"hf_trainer: {error}")
+    except KeyboardInterrupt:  # the node says itself that its checkpoint is written
+        sys.exit(130)

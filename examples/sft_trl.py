@@ -1,6 +1,6 @@
 """A script for TRL's SFTTrainer, with one line for the swarm: a small Llama learns to answer from conversations.
 
-python examples/sft_trl.py --out a                  # the first member; it prints its address
+python examples/sft_trl.py --out a --wait-for 1     # the first member; it prints its address
 python examples/sft_trl.py --out b --peer ADDRESS   # the others; each has conversations of its own
 python examples/sft_trl.py --out c --alone          # the same script without the line, to compare
 
@@ -11,16 +11,23 @@ Without it the script writes some into `--out`.
 import argparse
 import json
 import random
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
-from datasets import load_dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
-from trl import SFTConfig, SFTTrainer
+import p2ptrain
 
-from p2ptrain.integrations.transformers import SwarmCallback
+try:
+    from datasets import load_dataset
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+    from transformers.trainer_utils import get_last_checkpoint
+    from trl import SFTConfig, SFTTrainer
+
+    from p2ptrain.integrations.transformers import SwarmCallback
+except ModuleNotFoundError as error:
+    sys.exit(f"sft_trl: {error.name} is not installed; it comes with: pip install 'p2ptrain[hf,trl]'")
 
 LENGTH, HELD_OUT = 96, 32
 PAD, TURN, END = "<pad>", "<turn>", "<end>"
@@ -96,16 +103,20 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], help="the address that another member prints")
     parser.add_argument("--swarm", help="an invite (a file, or its line), or a member's folder")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--wait-for", type=int, help="members to wait for before the first step")
+    parser.add_argument("--wait-for", type=int, help="members to wait for before the first step, a minute at most")
     parser.add_argument("--alone", action="store_true", help="leave the swarm out")
     parser.add_argument("--resume", action="store_true", help="go on from the trainer's newest checkpoint")
     options = parser.parse_args()
 
     out = Path(options.out)
+    if options.data and not Path(options.data).is_file():
+        parser.error(f"there is no file {options.data}")
+    if options.resume and not (out.is_dir() and get_last_checkpoint(out)):
+        parser.error(f"there is no checkpoint in {out} to go on from")
     out.mkdir(parents=True, exist_ok=True)
     own = zlib.crc32(str(out.absolute()).encode())  # everybody has other conversations, in another order
     data = Path(options.data) if options.data else out / "chat.jsonl"
-    if not data.exists():
+    if not options.data:
         write_conversations(data, seed=own)
     held_out = out / "held-out.jsonl"
     write_conversations(held_out, seed=0, count=HELD_OUT)
@@ -149,4 +160,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except p2ptrain.P2PTrainError as error:  # in one line: what is wrong, and what to do
+        sys.exit(f"sft_trl: {error}")
+    except KeyboardInterrupt:  # the node says itself that its checkpoint is written
+        sys.exit(130)

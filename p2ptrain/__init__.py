@@ -15,6 +15,8 @@
     with p2ptrain.join(model, optimizer, swarm="invite.txt") as swarm:
         ...
 
+What it raises is a `P2PTrainError`: a `UsageError` for what cannot be meant, a `RunError` for what has failed.
+
 `load` reads the model of a run's folder, with the names of the task's own model:
 
     state = p2ptrain.load("runs/first")
@@ -32,10 +34,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from p2ptrain.integrations.swarm import P2PTrainError as P2PTrainError
+    from p2ptrain.integrations.swarm import RunError as RunError
+    from p2ptrain.integrations.swarm import UsageError as UsageError
     from p2ptrain.integrations.swarm import join as join
 
 _PARTS = ("aggregate", "attacks", "compress", "outer", "sync")
-__all__ = ["aggregate", "attacks", "compress", "join", "load", "outer", "sync"]
+_OF_JOIN = ("P2PTrainError", "RunError", "UsageError", "join")
+__all__ = [
+    "P2PTrainError",
+    "RunError",
+    "UsageError",
+    "aggregate",
+    "attacks",
+    "compress",
+    "join",
+    "load",
+    "outer",
+    "sync",
+]
 
 
 def load(run: str | PathLike[str], node: str | None = None) -> "dict[str, torch.Tensor]":
@@ -63,6 +80,6 @@ def __getattr__(name: str) -> Any:
     """Import a public part of the package on first use. AttributeError for any other name."""
     if name in _PARTS:
         return importlib.import_module(f"{__name__}.{name}")
-    if name == "join":
-        return importlib.import_module(f"{__name__}.integrations.swarm").join
+    if name in _OF_JOIN:
+        return getattr(importlib.import_module(f"{__name__}.integrations.swarm"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -138,7 +138,7 @@ class JoinedNode:
             log = stack.enter_context(opened(self.settings.node_dir, self.settings.settle, secrets))
             self._locks = stack.pop_all()
         if not self.settings.quiet:
-            log.add_sink(_Spoken(LineSink(LastingConsole(file=sys.stderr))))
+            log.add_sink(_Spoken(LineSink(LastingConsole(file=sys.stderr, force_jupyter=False))))
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, args=(log,), name="p2ptrain", daemon=True)
         self._thread.start()

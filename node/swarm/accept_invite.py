@@ -78,7 +78,10 @@ def read_invite(word: str) -> InviteBundle | ShortInvite:
     elif _BEGINS.search(word):
         text = word
     else:  # what it is may be most of a line, which belongs in no message
-        raise UsageError("the invite is neither a line that begins with p2p nor a file that is there", "see --invite")
+        raise UsageError(
+            "the invite is neither a line that begins with p2p nor a file that is there",
+            "give the file's path, or the whole line",
+        )
     try:
         return parse_any(text)
     except LocalError as error:

@@ -145,6 +145,9 @@ def _take(descriptor: int, folder: Path) -> None:
             time.sleep(LOCK_AGAIN_S)
     else:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        if holder == str(os.getpid()):  # a notebook's cell that is run again
+            hint = "leave the swarm that was joined with it first (swarm.leave()), or give another run_dir"
+            raise RunError(f"the folder {folder} is in use by this very process", hint)
         hint = "wait for it to end, or give another --run-dir or --name"
         raise RunError(f"the folder {folder} is in use by process {holder}", hint)
     os.ftruncate(descriptor, 0)

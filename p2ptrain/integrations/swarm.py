@@ -31,7 +31,7 @@ from node.roles.joined_process import ProcessNode
 from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks
 from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
-from node.system.errors import P2PTrainError, UsageError
+from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
 from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
 from p2ptrain.tasks import EXTERNAL, Shard
@@ -548,4 +548,4 @@ def folders_of_members(path: Path) -> list[Path]:
     return [each for each in path.glob("*/membership") if each.is_dir()]
 
 
-__all__ = ["Swarm", "export_model", "join"]
+__all__ = ["P2PTrainError", "RunError", "Swarm", "UsageError", "export_model", "join"]
