@@ -13,7 +13,6 @@ import pytest
 
 from gossip.core.api import EventName
 from gossip.transport.drop_reasons import DROPS
-from node.cli.node_cmd import LOG
 from node.config.schema import Config
 from node.events import event_types
 from node.metrics.node_metrics import Metrics
@@ -124,7 +123,7 @@ def test_every_file_of_a_run_is_described():
     files = section("What lies in a run folder")
     for name in (
         *(run_dir.LOCK, run_dir.IDENTITY, run_dir.EVENTS, run_dir.SUMMARY, run_dir.CONFIG, run_dir.CHECKPOINTS),
-        *(run_dir.EPOCH, run_dir.ADDRESSES, run_dir.STDERR, run_dir.PEERS, run_dir.TARGETS, LOG),
+        *(run_dir.EPOCH, run_dir.ADDRESSES, run_dir.STDERR, run_dir.PEERS, run_dir.TARGETS, run_dir.LOG),
     ):
         assert re.search(rf"[`/]{re.escape(name)}[`/]", files), name
 
