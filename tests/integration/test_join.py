@@ -4,6 +4,7 @@ import copy
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import threading
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import trio
@@ -94,6 +96,7 @@ def test_three_loops_train_one_model(tmp_path: Path) -> None:
             errors.append(error)
 
     threads: list[threading.Thread] = []
+    drawn = random.getstate(), np.random.get_state(legacy=False)  # the user's own
     for index in range(3):  # each knows all before it, so that nobody begins while two still look for each other
         known = [address for earlier in range(index) for address in swarms[earlier].addresses]
         threads.append(threading.Thread(target=loop, args=(index, known)))
@@ -102,6 +105,8 @@ def test_three_loops_train_one_model(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(60)
     assert errors == []
+    assert random.getstate() == drawn[0], "no node draws from the process's random numbers"
+    assert str(np.random.get_state(legacy=False)) == str(drawn[1])
     assert all(round_ >= 3 for round_, _ in seen.values())
     rounds = told(swarms[0], "round")
     assert max(fields["members"] for fields in rounds) == 3

@@ -199,3 +199,11 @@ def test_an_anchor_of_another_size_is_refused_where_the_state_has_no_other_vecto
         with pytest.raises(UsageError, match="no vector of 161 parameters"):
             swarm.load_state_dict(state)
         assert swarm.addresses == at
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**70, True, 1.5, "1", None])
+def test_a_round_that_is_none_is_named(there: tuple[Swarm, nn.Module, State], wrong: object) -> None:
+    swarm, _, state = there
+    with pytest.raises(UsageError, match="its round is"):
+        swarm.load_state_dict({**state, "round": wrong})
+    assert swarm.is_joined
