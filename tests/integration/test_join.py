@@ -25,7 +25,7 @@ from node.config.schema import load
 from node.roles import joined as joined_module
 from node.system.errors import RunError, UsageError
 from p2ptrain import tasks
-from p2ptrain.integrations.swarm import Swarm
+from p2ptrain.integrations.swarm import ENDLESS, Swarm, settings_of
 from p2ptrain.training.user_model import UserModel
 
 pytestmark = [pytest.mark.paired, pytest.mark.slow]
@@ -178,13 +178,16 @@ def test_an_exception_in_the_loop_saves_the_model_and_is_the_loops_own(tmp_path:
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
+    swarm = joined(model, optimizer, tmp_path)
+
     def cut() -> None:
-        with joined(model, optimizer, tmp_path):
+        with swarm:
             train(model, optimizer, range(6))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         cut()
+    assert told(swarm, "interrupted"), "at once: its neighbours are not waited for, as at the end of a block"
     kept = p2ptrain.load(tmp_path)
     assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
 
@@ -307,6 +310,11 @@ def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
         p2ptrain.join(model, swarm=tmp_path)
     with pytest.raises(tasks.TaskError, match=r"p2ptrain\.join"):
         tasks.get(load(sets=["task.name=external"]).task.name)
+
+
+def test_a_run_has_an_end_where_one_is_given(tmp_path: Path) -> None:
+    assert settings_of(run_dir=tmp_path / "a").config.train.rounds == ENDLESS
+    assert settings_of(run_dir=tmp_path / "b", rounds=3).config.train.rounds == 3
 
 
 def test_a_model_goes_home(tmp_path: Path) -> None:
