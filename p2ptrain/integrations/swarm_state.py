@@ -94,16 +94,19 @@ def check_fits(
             f"this state is of another run than the one in {folder}, which began with another initial model",
             "give the run_dir that it was made with",
         )
-    _check_sync(checkpoint.part("sync"), config, peer_id)
+    _check_sync(checkpoint.part("sync"), learner.numel, config, peer_id)
 
 
-def _check_sync(state: dict[str, torch.Tensor], config: Config, peer_id: str) -> None:
-    """Raise UsageError unless a strategy takes this state, and would write the same one."""
+def _check_sync(state: dict[str, torch.Tensor], numel: int, config: Config, peer_id: str) -> None:
+    """Raise UsageError unless a strategy for a model of `numel` parameters takes this state, and would write the same
+    one."""
     hint = "go on with the settings (sync.*) that it was made with, or from the checkpoint before"
     anchor_d = state.get("anchor")
     try:
         if anchor_d is None:
             raise ValueError("its anchor is missing")
+        if anchor_d.shape != (numel,):
+            raise ValueError(f"its anchor is no vector of {numel} parameters")
         strategy = build(config.sync, anchor_d, peer_id, judge=lambda model_d, round: 0.0, rounds=config.train.rounds)
         strategy.load_state_dict(state)
         again = strategy.state_dict()

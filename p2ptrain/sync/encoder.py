@@ -220,6 +220,6 @@ class ErrorFeedbackEncoder(_BaseEncoder):
         """Take up `state_dict`. ValueError when it is of another encoder."""
         super().load_state_dict(state)
         untold_d = state.get("untold", self.untold_d)
-        if untold_d.shape != self.public_d.shape:
+        if untold_d.shape != self.public_d.shape or untold_d.dtype is not torch.float32:
             raise ValueError("the sync state belongs to another model: its vectors have other sizes")
         self.untold_d = untold_d.clone()

@@ -228,7 +228,9 @@ class ModelAveraging:
         """Take up `state_dict`. ValueError when it is of another model. The public estimate starts again at the anchor,
         as the base of a new chain."""
         if "anchor" not in state or not all(self._fits(name, value) for name, value in state.items()):
-            raise ValueError("the sync state belongs to another model or strategy: its vectors have other sizes")
+            raise ValueError(
+                "the sync state belongs to another model or strategy: its vectors have other sizes or types"
+            )
         check_model(state["anchor"])
         self._restart_at(state["anchor"].clone())
         for index, optimizer in enumerate(self._outers):
@@ -243,8 +245,8 @@ class ModelAveraging:
             index = name.split(".")[1]
             known = index.isdecimal() and int(index) < len(self._outers)
             # A buffer is a vector of the part's size, or a counter.
-            return known and value.shape in {(self.encoder.schedule.parts[int(index)].numel,), (1,)}
-        return value.shape == {"anchor": (self._numel,), _HELD: (1,)}.get(name)
+            return known and (value.shape == (1,) or _is_vector(value, self.encoder.schedule.parts[int(index)].numel))
+        return value.shape == (1,) if name == _HELD else name == "anchor" and _is_vector(value, self._numel)
 
     def _step(self, theta_d: torch.Tensor, target_p: torch.Tensor, part: Fragment) -> torch.Tensor:
         """The outer step of a part towards its target: the anchor moves. What that corrects the model by (d,)."""
@@ -311,3 +313,7 @@ class ModelAveraging:
 
 def _below(prefix: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _is_vector(value: torch.Tensor, numel: int) -> bool:
+    return value.shape == (numel,) and value.dtype is torch.float32

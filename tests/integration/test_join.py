@@ -4,6 +4,7 @@ import copy
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import threading
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import trio
@@ -23,7 +25,7 @@ from node.config.schema import load
 from node.roles import joined as joined_module
 from node.system.errors import RunError, UsageError
 from p2ptrain import tasks
-from p2ptrain.integrations.swarm import Swarm
+from p2ptrain.integrations.swarm import ENDLESS, Swarm, settings_of
 from p2ptrain.training.user_model import UserModel
 
 pytestmark = [pytest.mark.paired, pytest.mark.slow]
@@ -94,6 +96,7 @@ def test_three_loops_train_one_model(tmp_path: Path) -> None:
             errors.append(error)
 
     threads: list[threading.Thread] = []
+    drawn = random.getstate(), np.random.get_state(legacy=False)  # the user's own
     for index in range(3):  # each knows all before it, so that nobody begins while two still look for each other
         known = [address for earlier in range(index) for address in swarms[earlier].addresses]
         threads.append(threading.Thread(target=loop, args=(index, known)))
@@ -102,6 +105,8 @@ def test_three_loops_train_one_model(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(60)
     assert errors == []
+    assert random.getstate() == drawn[0], "no node draws from the process's random numbers"
+    assert str(np.random.get_state(legacy=False)) == str(drawn[1])
     assert all(round_ >= 3 for round_, _ in seen.values())
     rounds = told(swarms[0], "round")
     assert max(fields["members"] for fields in rounds) == 3
@@ -173,13 +178,16 @@ def test_an_exception_in_the_loop_saves_the_model_and_is_the_loops_own(tmp_path:
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
+    swarm = joined(model, optimizer, tmp_path)
+
     def cut() -> None:
-        with joined(model, optimizer, tmp_path):
+        with swarm:
             train(model, optimizer, range(6))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         cut()
+    assert told(swarm, "interrupted"), "at once: its neighbours are not waited for, as at the end of a block"
     kept = p2ptrain.load(tmp_path)
     assert all(torch.equal(kept[name], value) for name, value in model.state_dict().items())
 
@@ -302,6 +310,11 @@ def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
         p2ptrain.join(model, swarm=tmp_path)
     with pytest.raises(tasks.TaskError, match=r"p2ptrain\.join"):
         tasks.get(load(sets=["task.name=external"]).task.name)
+
+
+def test_a_run_has_an_end_where_one_is_given(tmp_path: Path) -> None:
+    assert settings_of(run_dir=tmp_path / "a").config.train.rounds == ENDLESS
+    assert settings_of(run_dir=tmp_path / "b", rounds=3).config.train.rounds == 3
 
 
 def test_a_model_goes_home(tmp_path: Path) -> None:

@@ -159,3 +159,51 @@ def test_before_the_block_it_is_found_as_the_block_is_entered(tmp_path: Path, wr
         pass
     assert not swarm.is_joined
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("sync.outer.0.momentum", lambda value: value * torch.inf, "momentum is not finite"),
+        ("sync.outer.0.momentum", lambda value: value.double(), "have other sizes or types"),
+        ("sync.outer.0.momentum", lambda value: value.half(), "have other sizes or types"),
+        ("sync.outer.0.momentum", lambda value: value.int(), "have other sizes or types"),
+        ("sync.anchor", lambda value: value * torch.nan, "anchor is not finite"),
+        ("sync.anchor", lambda value: value[None], "no vector of 161 parameters"),
+        ("sync.anchor", lambda value: value.double(), "flat fp32 CPU vector"),
+        ("sync.voice.more", lambda value: torch.ones(3), "does not fit these settings, or is damaged;"),
+        ("trainer.counters", lambda value: value.int(), "its counters are none"),
+        ("trainer.counters", lambda value: value - 2**40, "counters are out of bounds"),
+    ],
+)
+def test_each_damage_is_named(
+    there: tuple[Swarm, nn.Module, State], name: str, damage: Callable[[Any], Any], words: str
+) -> None:
+    swarm, _, state = there
+    damaged = copy.deepcopy(state)
+    damaged["tensors"][name] = damage(damaged["tensors"].get(name))
+    damaged["names"] = sorted(damaged["tensors"])
+    at = swarm.addresses
+    with pytest.raises(UsageError, match=words):
+        swarm.load_state_dict(damaged)
+    assert swarm.addresses == at, "the same node runs on"
+
+
+def test_an_anchor_of_another_size_is_refused_where_the_state_has_no_other_vector(tmp_path: Path) -> None:
+    plain: dict[str, object] = {**ALONE, "sync.strategy": "tracked_gossip", "node.checkpoint_every": 0}
+    state = state_in(tmp_path, model_of(), 9, settings=plain)
+    state["tensors"]["sync.anchor"] = torch.ones(162)
+    model = model_of()
+    with joined(model, torch.optim.SGD(model.parameters(), lr=0.05), tmp_path, settings=plain) as swarm:
+        at = swarm.addresses
+        with pytest.raises(UsageError, match="no vector of 161 parameters"):
+            swarm.load_state_dict(state)
+        assert swarm.addresses == at
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**70, True, 1.5, "1", None])
+def test_a_round_that_is_none_is_named(there: tuple[Swarm, nn.Module, State], wrong: object) -> None:
+    swarm, _, state = there
+    with pytest.raises(UsageError, match="its round is"):
+        swarm.load_state_dict({**state, "round": wrong})
+    assert swarm.is_joined

@@ -1,5 +1,7 @@
 """A user's own model as a learner: names, vectors, states, with nothing of the user's replaced."""
 
+import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from torch import nn
 from p2ptrain.tasks import Shard, TaskError
 from p2ptrain.training import TrainConfig, UserModel
 from p2ptrain.training.flat import fingerprint
+from p2ptrain.training.loop_turn import LoopTurn
 from p2ptrain.training.names import canonical
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.user_model import measures_of, torch_optimizer, unwrapped
@@ -399,3 +402,66 @@ def test_an_evaluation_of_the_live_model_leaves_the_modes_of_its_parts() -> None
     assert ours.evaluate_live() == 1
     assert seen == [[False] * 4]
     assert [each.training for each in model.modules()] == [True, False, True, True]
+
+
+def test_changes_from_outside_and_steps_are_counted() -> None:
+    """The other ranks of a DDP model ask whether there was one."""
+    ours = learner(small())
+    ours.correct(torch.zeros(ours.numel))
+    assert ours.changes == 1
+    ours.load_vector(ours.vector())
+    assert ours.changes == 2
+    ours.newest_loss = 2.5
+    assert ours.take_step() == 2.5
+    assert math.isnan(ours.take_step() or 0.0), "told once"
+    assert ours.counters().tolist() == [2, 0, 0]
+    ours.ended = True
+    assert ours.take_step() is None
+    assert ours.global_step == 2
+
+
+def test_buffers_and_frozen_layers_come_back_with_a_state() -> None:
+    def made(value: float) -> nn.Sequential:
+        model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))
+        model[0].running_mean.fill_(value)  # type: ignore[union-attr,operator]
+        model[0].weight.requires_grad_(False).fill_(value)  # type: ignore[union-attr,operator]
+        return model
+
+    other = made(1.0)
+    learner(other).load_state_dict(learner(made(5.0)).state_dict())
+    assert other[0].running_mean.tolist() == other[0].weight.tolist() == [5.0] * 3  # type: ignore[union-attr,operator]
+
+
+def test_a_state_is_a_copy_and_a_view_is_not() -> None:
+    model = small()
+    ours = learner(model, optimizer := torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    stepped(model, optimizer)
+    state, view = ours.state_dict(), ours.state_view()
+    key = "optimizer.0.momentum_buffer"
+    before = state[key].clone()
+    stepped(model, optimizer)
+    assert torch.equal(state[key], before)
+    assert not torch.equal(view[key], before)
+
+
+def test_evaluations_wait_for_their_turn_and_leave_the_random_numbers_alone() -> None:
+    turn, seen = LoopTurn(), list[float]()
+
+    def evaluate(given: nn.Module) -> float:
+        torch.manual_seed(1)
+        return float(torch.rand(()))
+
+    ours = UserModel(small(), None, TrainConfig(), Shard(), data_seed=0, evaluate=evaluate, turn=turn)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    assert ours.evaluate_live() == ours.evaluate()
+    turn.take_back()
+    thread = threading.Thread(target=lambda: seen.append(ours.evaluate(ours.vector())))
+    thread.start()
+    thread.join(0.05)
+    assert seen == [], "the loop's own code runs"
+    turn.lend()
+    thread.join(20)
+    assert len(seen) == 1
+    assert torch.equal(torch.rand(3), expected)
