@@ -156,6 +156,6 @@ def test_an_image_classifier_trains_over_four_bits(places):
 
 @pytest.mark.thorough
 def test_nothing_of_it_is_told_on_the_terminal(places):
-    code = "import sys; from p2ptrain.tasks.hf.base_model import _four_bits; _four_bits('')"
+    code = "from p2ptrain.tasks.hf.extras import require; require('peft'); require('bitsandbytes')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == done.stderr == ""

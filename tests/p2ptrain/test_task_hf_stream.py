@@ -150,6 +150,15 @@ def test_the_cache_holds_a_bounded_part(data):
     assert len(list(folder.glob("tokens-*"))) == CACHED_STORES < TOTAL // 20
 
 
+def test_a_cache_that_cannot_be_written_costs_nothing_but_reading_again(data, tmp_path, monkeypatch):
+    task = streamed(data)
+    wanted = [rows_of(task, step) for step in range(7 * STEPS)]
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    held = streamed(data)
+    assert [rows_of(held, step) for step in range(7 * STEPS)] == wanted
+
+
 def test_parquet_columns_of_other_names_and_empty_rows(tmp_path):
     folder = tmp_path / "parquet"
     folder.mkdir()

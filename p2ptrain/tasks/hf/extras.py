@@ -14,7 +14,8 @@ QUIET: Final = ("transformers", "peft", "bitsandbytes")
 def require(module: str, *, install: str = "p2ptrain[hf]") -> ModuleType:
     """Return the imported `module`. TaskError, in one line that says what to install, where it is missing."""
     if module in QUIET:
-        logging.getLogger(module).setLevel(logging.ERROR)  # before: bitsandbytes warns while it is imported
+        for each in QUIET:  # before: bitsandbytes warns while it is imported, which peft does, too
+            logging.getLogger(each).setLevel(logging.ERROR)
     try:
         found = importlib.import_module(module)
     except ImportError as error:

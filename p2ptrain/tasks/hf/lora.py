@@ -114,6 +114,7 @@ class ProductGap:
         return f"{100 * self.share:.2g}% of the mean update, ||mean(BA) - mean(B) mean(A)|| = {self.gap:.2g}"
 
 
+@torch.no_grad()
 def product_gap(models: Sequence[Mapping[str, torch.Tensor]]) -> ProductGap | None:
     """Return the gap between models' adapters, by the names of their parameters. None for fewer than two models, and
     where no pair of factors is among the names (no LoRA, or A is frozen and so the same: the gap is zero).

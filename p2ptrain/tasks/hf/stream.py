@@ -13,7 +13,9 @@ where neither is left, the rows before are read again. All three give the same r
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -253,8 +255,9 @@ def _builder_of(file: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """What cannot be kept is found out again."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{id(text)}")
-    beside.write_text(text)
-    beside.replace(file)
+    """Several nodes may write the same at once; what cannot be kept is found out again."""
+    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text)
+        beside.replace(file)
