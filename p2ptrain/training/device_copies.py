@@ -438,9 +438,11 @@ def on_host(copies: Copies, tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def queues_for(device: torch.device) -> Queues:
+    """Return the queues of `device`."""
+    return on_cuda(device) if device.type == "cuda" and torch.cuda.is_available() else at_once(device)
+
+
 def copies_for(device: torch.device) -> Copies:
     """Return the copies between `device` and the host."""
-    if device.type == "cpu":
-        return HostCopies()
-    queues = on_cuda(device) if device.type == "cuda" and torch.cuda.is_available() else at_once(device)
-    return StagedCopies(queues, staged=STAGED_BYTES)
+    return HostCopies() if device.type == "cpu" else StagedCopies(queues_for(device), staged=STAGED_BYTES)
