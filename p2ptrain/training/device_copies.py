@@ -233,6 +233,8 @@ class StagedCopies:
     def _device_place(self, buffer: _Buffer) -> torch.Tensor:
         if buffer.device is None:
             buffer.device = self._queues.scratch(self._staged)
+            # The memory may be that of a tensor let go of, with which something queued before is still computed.
+            buffer.taken = self._queues.computing.mark()
         return buffer.device
 
 
