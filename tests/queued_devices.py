@@ -7,6 +7,7 @@ that a mark that is missing shows as a wrong value for some seeds.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -59,8 +60,11 @@ class QueuedDevice:
         return torch.full((size,), 0x7F, dtype=torch.uint8)  # read before it is written: a huge number
 
     def _scratch(self, size: int) -> torch.Tensor:
+        """Memory of a tensor that was let go of, and is written to by what was queued before."""
         self.scratch_sizes.append(size)
-        return torch.full((size,), 0x7F, dtype=torch.uint8)
+        memory = torch.full((size,), 0x7F, dtype=torch.uint8)
+        self.computing.run(partial(memory.fill_, 0x7F))
+        return memory
 
 
 @dataclass(frozen=True)

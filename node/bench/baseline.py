@@ -45,13 +45,13 @@ def _decode_scaled(encoded: Encoded, numel: int) -> torch.Tensor:
 def _encode_sign(x_d: torch.Tensor) -> Encoded:
     x_rw = _blocks(x_d)
     bit_rw = (x_rw >= 0).view(-1, 8).to(torch.uint8)
-    weight = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
+    weight = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=x_d.device)
     return x_rw.abs().mean(dim=1, keepdim=True), (bit_rw * weight).sum(dim=1, dtype=torch.uint8)
 
 
 def _decode_sign(encoded: Encoded, numel: int) -> torch.Tensor:
     scale_r1, byte_b = encoded
-    bit_b8 = byte_b[:, None] >> torch.arange(8, dtype=torch.uint8) & 1
+    bit_b8 = byte_b[:, None] >> torch.arange(8, dtype=torch.uint8, device=byte_b.device) & 1
     sign_rw = (bit_b8.float() * 2 - 1).view(scale_r1.shape[0], -1)
     return (sign_rw * scale_r1).view(-1)[:numel]
 
@@ -63,15 +63,17 @@ _EDGES = torch.tensor([-0.9816, 0.0, 0.9816])
 def _encode_q2(x_d: torch.Tensor) -> Encoded:
     x_rw = _blocks(x_d)
     scale_r1 = x_rw.square().mean(dim=1, keepdim=True).sqrt()
-    code_b4 = torch.bucketize(x_rw / scale_r1.clamp(min=torch.finfo(torch.float32).tiny), _EDGES).view(-1, 4)
-    weight = torch.tensor([1, 4, 16, 64])
+    code_b4 = torch.bucketize(x_rw / scale_r1.clamp(min=torch.finfo(torch.float32).tiny), _EDGES.to(x_d.device)).view(
+        -1, 4
+    )
+    weight = torch.tensor([1, 4, 16, 64], device=x_d.device)
     return scale_r1, (code_b4 * weight).sum(dim=1).to(torch.uint8)
 
 
 def _decode_q2(encoded: Encoded, numel: int) -> torch.Tensor:
     scale_r1, byte_b = encoded
-    code_b4 = byte_b[:, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8) & 3
-    return (_LEVELS[code_b4.long()].view(scale_r1.shape[0], -1) * scale_r1).view(-1)[:numel]
+    code_b4 = byte_b[:, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=byte_b.device) & 3
+    return (_LEVELS.to(byte_b.device)[code_b4.long()].view(scale_r1.shape[0], -1) * scale_r1).view(-1)[:numel]
 
 
 def _encode_topk(x_d: torch.Tensor) -> Encoded:
@@ -81,7 +83,7 @@ def _encode_topk(x_d: torch.Tensor) -> Encoded:
 
 def _decode_topk(encoded: Encoded, numel: int) -> torch.Tensor:
     kept, value_k = encoded
-    return torch.zeros(numel).index_put_((kept,), value_k)
+    return torch.zeros(numel, device=value_k.device).index_put_((kept,), value_k)
 
 
 _CODECS: dict[str, Codec] = {

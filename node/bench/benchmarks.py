@@ -5,6 +5,7 @@ from node.bench.average import Average
 from node.bench.base import Benchmark
 from node.bench.blob import Blob
 from node.bench.codecs import Codecs
+from node.bench.gpu import Gpu
 from node.bench.metrics_cost import MetricsCost
 from node.bench.race.race import Race
 from node.bench.robust import Robust
@@ -14,5 +15,5 @@ from p2ptrain.registry import Registry
 __all__ = ["BENCHMARKS"]
 
 BENCHMARKS: Registry[Benchmark] = Registry("benchmarks")
-for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost, Race):
+for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost, Race, Gpu):
     BENCHMARKS.register(_member.name)(_member)

@@ -118,6 +118,35 @@ def aggregators(
     _carry_out(benchmark, json=json, plot=plot)
 
 
+@app.command()
+def gpu(
+    device: Annotated[str, typer.Option(help="cuda, cuda:1; cpu runs the same code.")] = "cuda",
+    numel: Annotated[int | None, typer.Option(min=1, help="Parameters of a vector. (default: 25M; quick: 4M)")] = None,
+    size: Annotated[
+        str, typer.Option(help="Of the byte-lm whose steps are timed: pico, nano, micro, small.")
+    ] = "small",
+    compiled: Annotated[bool, typer.Option(help="Also time steps through torch.compile.")] = True,
+    threads: Threads = None,
+    turns: Turns = None,
+    seed: Seed = 0,
+    plot: Plot = None,
+    quick: Quick = False,
+    json: Json = False,
+) -> None:
+    """Measure what the swarm's work costs a machine that trains on a GPU, and which of it pays there: copies, codecs,
+    aggregation, steps, memory."""
+    from node.bench.benchmarks import BENCHMARKS
+
+    benchmark = BENCHMARKS.get(
+        "gpu",
+        device=device,
+        size="nano" if quick else size,
+        compile=compiled,
+        **_on_vectors(numel, threads, turns, seed=seed, quick=quick),
+    )
+    _carry_out(benchmark, json=json, plot=plot)
+
+
 def _on_vectors(
     numel: int | None, threads: int | None, turns: int | None, *, seed: int, quick: bool
 ) -> dict[str, object]:

@@ -4,6 +4,9 @@ A message is any object that pickles. Its tensors, and what is too long for a da
 (memfd) that is handed over with the message: written once by the sender, read in place by the receiver, and freed with
 the last tensor that looks into it. Nobody else can open it. Both ends are ours: a process and a child that it started.
 
+Its pages are not locked for a GPU. Locking those of one message takes longer than to copy it through the buffers that
+stay locked, as p2ptrain/training/device_copies.py does (scripts/page_locks.py).
+
 A datagram arrives whole or not at all (SOCK_SEQPACKET): Ctrl-C in the midst of sending leaves the channel whole.
 """
 

@@ -233,6 +233,8 @@ class StagedCopies:
     def _device_place(self, buffer: _Buffer) -> torch.Tensor:
         if buffer.device is None:
             buffer.device = self._queues.scratch(self._staged)
+            # The memory may be that of a tensor let go of, with which something queued before is still computed.
+            buffer.taken = self._queues.computing.mark()
         return buffer.device
 
 
@@ -438,9 +440,11 @@ def on_host(copies: Copies, tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def queues_for(device: torch.device) -> Queues:
+    """Return the queues of `device`."""
+    return on_cuda(device) if device.type == "cuda" and torch.cuda.is_available() else at_once(device)
+
+
 def copies_for(device: torch.device) -> Copies:
     """Return the copies between `device` and the host."""
-    if device.type == "cpu":
-        return HostCopies()
-    queues = on_cuda(device) if device.type == "cuda" and torch.cuda.is_available() else at_once(device)
-    return StagedCopies(queues, staged=STAGED_BYTES)
+    return HostCopies() if device.type == "cpu" else StagedCopies(queues_for(device), staged=STAGED_BYTES)

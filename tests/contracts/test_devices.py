@@ -19,6 +19,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 from vectors import vector
 
+from node.bench import baseline
+from node.bench.gpu import CODECS
 from p2ptrain import aggregate, drift, inner
 from p2ptrain.aggregate import Weighted
 from p2ptrain.compress import Stateful
@@ -91,6 +93,20 @@ def test_a_codec_stays_on_the_host(make: Make) -> None:
         state = other.state_dict() if isinstance(other, Stateful) else {}
     assert torch.equal(found_d, expected_d)
     assert {each.device for each in state.values()} <= {CPU}
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_the_plain_codecs_of_bench_gpu_stay_on_the_device(name: str) -> None:
+    plain = baseline.codec(name)
+    assert plain is not None
+    encode, decode = plain
+    x_d = vector(3000)
+    expected_d = decode(encode(x_d), 3000)
+    with shadowed():
+        encoded = encode(put(x_d))
+        found_d = decode(encoded, 3000)
+    assert {each.device for each in (*encoded, found_d)} == {CUDA}
+    torch.testing.assert_close(values_of(found_d), expected_d)
 
 
 class Placed(nn.Sequential):

@@ -12,6 +12,7 @@ from p2ptrain.tasks.base import Batch, Shard, Task
 from p2ptrain.tasks.batches import examples_in, pieces
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training.machine import Machine
 from p2ptrain.training.preflight import preflight
 
 
@@ -43,7 +44,7 @@ class Uneven(Small):
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         inputs, labels = super().train_batch(step, seed=seed, shard=shard, size=size)
         labels = labels.clone()
-        labels[: size // 2] = -100
+        labels[: size // 2 + 1] = -100  # an odd number: pieces have unlike numbers of predictions
         return inputs, labels
 
     def tokens(self, batch: Batch) -> int:
@@ -66,6 +67,14 @@ def test_the_gradient_is_the_whole_batchs(kind: type[Small], accumulation: int, 
     assert same_loss == pytest.approx(loss, rel=1e-5)
     torch.testing.assert_close(same_d, grad_d, rtol=1e-4, atol=1e-6)
     assert whole.tokens == cut.tokens
+
+
+def test_memory_is_given_back_before_each_new_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+    task = Small(4)
+    monkeypatch.setattr(Machine, "free", lambda machine: freed.append(task.seen[-1]))
+    trainer_of(task).step()
+    assert freed == [16, 8]
 
 
 def test_steps_go_on_with_what_has_fitted() -> None:
