@@ -231,3 +231,16 @@ async def test_a_model_that_dies_at_each_evaluation_ends_the_node(
     told = translate(node.error).message
     assert told == "the process that trains was killed by SIGKILL; no checkpoint was written before"
     assert len(born) == 2
+
+
+async def test_an_observer_evaluates_there(
+    tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path) as members:
+        for name in "abc":
+            await members.start(name, wait_for=2)
+        seen = await members.start("observer", wait_for=1, node={"role": "observer"}, trainer_of=apart)
+        await members.finished()
+    losses = [fields["eval_loss"] for fields in seen.told("evaluated")]
+    assert losses[-1] < losses[0]
+    assert kept(seen)["trainer.parameters"].isfinite().all()
