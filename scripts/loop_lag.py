@@ -30,6 +30,7 @@ from p2ptrain.tasks.base import Batch, Shard
 LAG = re.compile(r'event_loop_lag_seconds_bucket\{[^}]*le="([^"]+)"[^}]*\} (\S+)')
 SIZE = 1_000
 LANES = ("thread", "process")
+LOOK_S = 0.5
 
 
 def held(seconds: float) -> int:
@@ -56,6 +57,15 @@ def lag_at(page: str) -> str:
     found = [(float(bound), float(count)) for bound, count in LAG.findall(text)]
     shown = ", ".join(f"p{100 * part:g} <= {1000 * quantile(found, part):g} ms" for part in (0.5, 0.9, 0.99, 1.0))
     return f"{shown} ({found[-1][1]:g} samples)"
+
+
+def bare_lag(seconds: float) -> float:
+    """Return by how much this process, which does nothing else, slept too long at most: the machine's own lag."""
+    ends, worst = time.monotonic() + seconds, 0.0
+    while (began := time.monotonic()) < ends:
+        time.sleep(LOOK_S)
+        worst = max(worst, time.monotonic() - began - LOOK_S)
+    return worst
 
 
 class Holding:
@@ -179,8 +189,8 @@ def noded(lane: str, folder: Path, seconds: float, hold: float) -> None:
     started = first.hear("started")
     second = NodeProgram(lane, folder / "1", count, started["addresses"][:1])
     second.hear("started")
-    time.sleep(seconds)
-    shown = lag_at(started["metrics_url"])
+    bare_ms = 1000 * bare_lag(seconds)
+    shown = f"{lag_at(started['metrics_url'])}, of this script's own sleeps {bare_ms:.0f} ms at most"
     told = first.stop()
     second.stop()
     rate, rounds, neighbours = told["tokens"] / told["wall_s"], told["rounds"], told["neighbours"]

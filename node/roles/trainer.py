@@ -70,7 +70,7 @@ from node.training.outcome import (
     trainer_lost,
 )
 from node.training.remote_learner import gpu_memory_of
-from node.training.remote_trainer import RemoteTrainer
+from node.training.remote_trainer import RemoteTrainer, TrainerLostError
 from node.training.sync_loop import follow, synchronize, train
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
@@ -514,7 +514,10 @@ async def save_interrupted(node: Node) -> None:
     """Save the moving model as it is: training has stopped between two steps."""
     node.journal.training_ended()
     over = node.state.round >= node.config.train.rounds and node.state.unsaved is None
-    state = await node.executor.drive(node.inner.state())
+    try:
+        state = await node.executor.drive(node.inner.state())
+    except TrainerLostError as lost:
+        raise (trainer_lost(node, lost) or lost) from lost
     theta_d = state["parameters"]
     why = await unusable(node, theta_d)
     if why is not None:

@@ -49,13 +49,13 @@ def device_lost(node: Node) -> RunError:
 
 
 def trainer_lost(node: Node, error: BaseException) -> RunError | None:
-    """Return what to tell of an `error` in training that means that the process that trains has ended for good; None
-    for any other."""
-    known = translate(error)
-    if not isinstance(known, TrainerLostError):
+    """Return what to tell of an `error` that means that the process that trains has ended for good; None for any
+    other."""
+    lost = translate(error)
+    if not isinstance(lost, TrainerLostError):
         return None
     again = command(node.checkpoints.folder.parent)
-    return TrainerLostError(f"{known.message}; {_newest(node)}", f"{known.hint}, and go on with {again}")
+    return RunError(f"{lost.message}; {_newest(node)}", f"{lost.hint}, and go on with {again}")
 
 
 def _newest(node: Node) -> str:

@@ -184,6 +184,21 @@ async def test_a_second_death_in_one_round_ends_the_node(
     assert len(born) == 2
 
 
+async def test_stopped_without_a_trainer_it_names_what_is_left(
+    tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path, keep_errors=True) as members:
+        node = await members.start("one", trainer_of=apart, node={"checkpoint_every": 1})
+        await until(lambda: node.node.state.round == 3 and node.node.inner.phase_steps == 3)
+        born[0].kill()
+        node.stop.set()
+        await members.finished()
+    assert node.error is not None
+    told = translate(node.error).message
+    assert told.startswith("the process that trains was killed by SIGKILL; the newest checkpoint is ")
+    assert told.endswith("round-00000003")
+
+
 async def test_deaths_in_several_rounds_are_each_made_good(
     tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -231,3 +246,16 @@ async def test_a_model_that_dies_at_each_evaluation_ends_the_node(
     told = translate(node.error).message
     assert told == "the process that trains was killed by SIGKILL; no checkpoint was written before"
     assert len(born) == 2
+
+
+async def test_an_observer_evaluates_there(
+    tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path) as members:
+        for name in "abc":
+            await members.start(name, wait_for=2)
+        seen = await members.start("observer", wait_for=1, node={"role": "observer"}, trainer_of=apart)
+        await members.finished()
+    losses = [fields["eval_loss"] for fields in seen.told("evaluated")]
+    assert losses[-1] < losses[0]
+    assert kept(seen)["trainer.parameters"].isfinite().all()
