@@ -57,7 +57,7 @@ from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
-from node.training.outcome import check_room, check_saved, check_taken, device_lost
+from node.training.outcome import check_room, check_saved, check_taken, device_lost, vector_lost
 from node.training.sync_loop import follow, synchronize, train
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
@@ -333,7 +333,7 @@ async def live(
         except Exception as error:  # a former member may fail in many ways before it checks its membership
             node.state.put_out = node.state.put_out or _why_outside(node, resumed=resumed)
             if node.state.put_out is None:
-                lost = device_lost(node, error)
+                lost = device_lost(node, error) or vector_lost(node, error)
                 if lost is None:
                     raise
                 await node.service.say_goodbye(GOODBYE_S)  # nobody waits for this node's next round
