@@ -131,7 +131,8 @@ def memory(subject: Subject, model: Model) -> Finding:
     seen += text.plural(subject.network.degree, "neighbour")
     if need <= available:
         return Finding(check="memory", level="ok", seen=seen)
-    fix = "a smaller model or network.degree, or close other programs"
+    on_disk = "" if config.node.estimates_on == "disk" else "node.estimates_on=disk, "
+    fix = f"{on_disk}a smaller model or network.degree, or close other programs"
     least = memory_forecast(model.parameters, model.device, config, kept=model.kept_bytes, neighbours=1)
     return Finding(check="memory", level="problem" if least.total > available else "warning", seen=seen, fix=fix)
 

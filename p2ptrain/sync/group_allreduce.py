@@ -33,9 +33,9 @@ from p2ptrain.sync.peer_selection import PeerSelection, in_turn, shared_seed
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
 
-PIECES_HELD: Final = 12
-"""Pieces of the members' models that are held decoded: one for each thread that reads, and a few that end in the next.
-Of eight members, as fp16, 16 MiB each."""
+PIECES_HELD: Final = 3
+"""Pieces of the members' models that are held decoded: threads read side by side, and a chunk may end in the next one.
+Of eight members, as fp16, each has 16 MiB."""
 
 
 def run_key(config: SyncConfig) -> str:
