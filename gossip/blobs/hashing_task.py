@@ -41,7 +41,7 @@ class Hasher:
         """Return `data` with its manifest. It is put into a file where it is large, and is a copy of a view."""
         return await self.run(len(data), lambda: Payload(manifest=blob_manifest_of(data), data=self._kept(data)))
 
-    async def manifest(self, data: bytes | memoryview) -> BlobManifest:
+    async def manifest(self, data: bytes | memoryview | BlobFile) -> BlobManifest:
         """Return the manifest of `data`, which does not change meanwhile."""
         return await self.run(len(data), lambda: blob_manifest_of(data))
 

@@ -214,7 +214,7 @@ class Tracked:
     after its newest accepted update; None when it holds none. It is called, and they are read, while a `reading` is
     entered, so that they cannot change. `liars`: how many may be among the neighbours."""
 
-    estimate: Callable[[PeerId], Awaitable[bytes | memoryview | None]]
+    estimate: Callable[[PeerId], Awaitable[bytes | memoryview | BlobFile | None]]
     reading: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     liars: int = 1
 

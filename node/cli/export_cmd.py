@@ -73,7 +73,7 @@ def export(
     if to is Format.SAFETENSORS:
         sizes = _write_state(place, found, metadata, force=force)
     else:
-        sizes = _write_model(run, node, data, place, to, merged=merged)
+        sizes = _write_model(found, data, place, to, merged=merged)
     if json:
         typer.echo(jsonlib.dumps({"file": str(place), **metadata, **sizes, "left_out": list(found.left_out)}))
     else:
@@ -89,13 +89,11 @@ def _write_state(out: Path, found: "RunModels", metadata: dict[str, str], *, for
     return {"tensors": len(state), "parameters": found.models[0].vector_d.numel(), "bytes": out.stat().st_size}
 
 
-def _write_model(
-    run: Path, node: str | None, data: Path | None, out: Path, to: Format, *, merged: bool
-) -> dict[str, Any]:
-    from node.training.evaluation import load_models
+def _write_model(found: "RunModels", data: Path | None, out: Path, to: Format, *, merged: bool) -> dict[str, Any]:
+    from node.training.evaluation import build_models
     from node.training.model_export import export_folder, export_graph
 
-    models = load_models(run, node, overrides={} if data is None else {"data": str(data.expanduser().absolute())})
+    models = build_models(found, overrides={} if data is None else {"data": str(data.expanduser().absolute())})
     done = export_graph(models, out) if to is Format.ONNX else export_folder(models, out, merged=merged)
     files = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
     sizes = {

@@ -225,7 +225,7 @@ def _check_room(plan: "Plan") -> None:
     parameters = sum(each.numel() for each in model.parameters() if each.requires_grad)
     stores = [CheckpointStore(plan.run_dir / node.name / folders.CHECKPOINTS) for node in plan.nodes]
     checkpoint_room.check(
-        plan.run_dir, parameters, spare=sum(store.spare_bytes() for store in stores), nodes=len(plan.nodes)
+        plan.run_dir, parameters, config, spare=sum(store.spare_bytes() for store in stores), nodes=len(plan.nodes)
     )
 
 

@@ -75,6 +75,10 @@ class NodeConfig:
     lane: Literal["thread", "process", "inline"] = "thread"
     """Where training runs: in a thread beside the event loop, or (`process`, on Linux) in a process apart from the
     node's. `inline` shares the event loop's thread: for tests and simulations."""
+    estimates_on: Literal["memory", "disk"] = "memory"
+    """Where the neighbours' models are held. `disk`: in files of the run folder that no listing shows, gone when the
+    node ends. Saves 4 bytes of memory a parameter and neighbour (2 with sync.estimates = "bf16"), and writes as many a
+    round."""
     overlap_steps: Annotated[int, Field(ge=0)] = 0
     """tau: how many steps late a closed round may be applied; 0: as many as `train.inner_steps`."""
     pace: Literal["fixed", "dylu", "auto"] = "fixed"

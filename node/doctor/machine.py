@@ -18,7 +18,7 @@ from node.roles.memory_forecast import memory_forecast
 from node.roles.task_check import BYTES_PER_PARAMETER_GPU
 from node.system import text
 from node.system.run_dir import EPOCH
-from node.training.checkpoint_room import CHECKPOINT_BYTES_PER_PARAMETER
+from node.training.checkpoint_room import CHECKPOINT_BYTES_PER_PARAMETER, estimates_bytes
 from p2ptrain import tasks
 from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Trainer
@@ -137,7 +137,8 @@ def memory(subject: Subject, model: Model) -> Finding:
     seen += text.plural(subject.network.degree, "neighbour")
     if need <= available:
         return Finding(check="memory", level="ok", seen=seen)
-    fix = "a smaller model or network.degree, or close other programs"
+    on_disk = "" if config.node.estimates_on == "disk" else "node.estimates_on=disk, "
+    fix = f"{on_disk}a smaller model or network.degree, or close other programs"
     least = memory_forecast(model.parameters, model.device, config, kept=model.kept_bytes, neighbours=1)
     return Finding(check="memory", level="problem" if least.total > available else "warning", seen=seen, fix=fix)
 
@@ -152,6 +153,9 @@ def disk(subject: Subject, model: Model | None) -> Finding:
     checkpoints = subject.node.checkpoint_keep + 1
     need = CHECKPOINT_BYTES_PER_PARAMETER * checkpoints * (model.parameters if model else 0)
     seen = f"{text.size(free)} free at {place}, {text.size(need)} for {text.plural(checkpoints, 'checkpoint')}"
+    if model and subject.learning and (held := estimates_bytes(subject.learning, model.parameters)):
+        need += held
+        seen += f", {text.size(held)} for neighbours' models"
     fix = "free some space, give another --run-dir, or lower node.checkpoint_keep"
     if need > free:
         return Finding(check="disk", level="problem", seen=seen, fix=fix)

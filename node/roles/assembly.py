@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -50,7 +51,7 @@ from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, tasks
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
-from p2ptrain.sync.base import InPlace
+from p2ptrain.sync.base import EstimatesInFiles, InPlace
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Learner, Trainer, vector_bytes
 
@@ -157,6 +158,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
     run = run_info(config, trainer.fingerprint, genesis_d, trainer.identity)
     _file_genesis(strategy, genesis_d, around.new_file)
+    _file_estimates(strategy, config, around.new_file, journal)
     del genesis_d
     snapshots = SnapshotCutter(strategy, around.new_file)
     service = byzantine.service_type(attack)(
@@ -326,6 +328,26 @@ def _file_genesis(strategy: SyncStrategy, genesis_d: torch.Tensor, new_file: Cal
             strategy.keep_genesis_in(new_file())
 
 
+def _file_estimates(
+    strategy: SyncStrategy, config: Config, new_file: Callable[[], NamelessFile] | None, journal: Journal
+) -> None:
+    """Keep the neighbours' estimates on disk, where that is asked. Raises UsageError for a strategy that cannot."""
+    if config.node.estimates_on == "memory" or new_file is None:
+        return
+    if not isinstance(strategy, EstimatesInFiles):
+        message = f"the strategy {strategy.name} keeps its neighbours' models in memory"
+        raise UsageError(message, "leave node.estimates_on at memory")
+    told = threading.Event()
+
+    def refused(error: OSError) -> None:
+        if not told.is_set():
+            told.set()
+            message = f"the disk does not take the neighbours' models ({error.strerror}): they are held in memory"
+            journal.emit(WarningEvent(message=message))
+
+    strategy.keep_estimates_in(new_file, refused)
+
+
 def _snapshot_source(
     snapshots: SnapshotCutter, executor: Executor, lock: trio.Lock, head: Callable[[], Head]
 ) -> SnapshotSource:
@@ -337,7 +359,7 @@ def _snapshot_source(
 
 
 def _tracked(strategy: SyncStrategy, executor: Executor, lock: trio.Lock, liars: int) -> Tracked:
-    async def estimate(peer: PeerId) -> bytes | memoryview | None:
+    async def estimate(peer: PeerId) -> bytes | memoryview | BlobFile | None:
         if isinstance(strategy, InPlace):
             return strategy.estimate_view(str(peer))
         return await executor.offload(lambda: strategy.estimate(str(peer)))

@@ -12,8 +12,11 @@ import torch
 from gossip.blobs.hashing_task import FILED_FROM
 from node.config.schema import Config
 from p2ptrain import compress, drift, inner, outer
+from p2ptrain.compress.by_parts import ByParts
 from p2ptrain.inner.base import Place
-from p2ptrain.outer import Average
+from p2ptrain.outer import BySlices
+from p2ptrain.sync import averages_gradients, build
+from p2ptrain.sync.encoder import ErrorFeedbackEncoder
 
 PROGRAM_BYTES: Final = 450_000_000
 """Python, torch and the rest, with no model. Measured."""
@@ -22,6 +25,18 @@ FP32: Final = 4
 
 SAMPLE: Final = 1 << 16
 """Parameters of the vector that is encoded to see how large payloads are: as many as whole blocks of every codec."""
+
+FEW: Final = 64
+"""Parameters of the vector that an outer optimizer is tried with."""
+
+STEPS: Final = 256
+"""Steps that it takes: more than one that gathers movements gathers, or is likely to."""
+
+FRAGMENT_PAGES: Final = 1.25
+"""Pages in which a fragment's correction lies, for each that it fills: its runs are of 16 KiB, and begin anywhere."""
+
+ERROR_FEEDBACK_VECTORS: Final = 2
+"""Vectors that an encoder with an error feedback makes beside what it keeps: what it wishes, and what was told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +56,13 @@ class MemoryForecast:
     snapshot: int
     """A phase's last parameters, which become the correction."""
     estimates: int
-    """Own public estimate, and one of each neighbour."""
+    """Own public estimate, and one of each neighbour, unless those lie on disk."""
     initial: int
     """The initial model, where it is too small for a file."""
     payloads: int
     """Updates: the neighbours' newest ones and those that are being fetched, and own ones."""
     work: int
-    """Vectors that a round makes and drops: none with the outer step `average`."""
+    """Vectors that a round makes and drops: none where a whole model is averaged, and a codec works by parts."""
 
     @property
     def total(self) -> int:
@@ -68,19 +83,20 @@ def memory_forecast(
     payload = payload_bytes(config, parameters)
     own_payloads = 1 if payload >= FILED_FROM else config.network.history + 1
     rounds_outer = outer.get(sync.outer, **sync.outer_options())
+    remembered, drafting = encoder_bytes(config, parameters)
     return MemoryForecast(
-        program=PROGRAM_BYTES,
+        program=PROGRAM_BYTES * (2 if config.node.lane == "process" else 1),
         parameters=0 if on_gpu else vector,
         gradient=0 if on_gpu else vector,
         optimizer=0 if on_gpu else optimizer_bytes(config, parameters),
         activations=0 if on_gpu else kept,
         anchor=vector,
-        outer=outer_bytes(rounds_outer, parameters),
+        outer=outer_bytes(rounds_outer, parameters) + remembered,
         snapshot=vector,
-        estimates=(1 + tracked) * estimate,
+        estimates=(1 if config.node.estimates_on == "disk" else 1 + tracked) * estimate,
         initial=estimate if vector < FILED_FROM else 0,
         payloads=(own_payloads + 2 * tracked) * payload,
-        work=0 if isinstance(rounds_outer, Average) else 3 * vector,
+        work=max(work_bytes(config, rounds_outer, parameters), drafting),
     )
 
 
@@ -95,10 +111,36 @@ def optimizer_bytes(config: Config, parameters: int) -> int:
 
 
 def outer_bytes(rounds_outer: outer.OuterOptimizer, parameters: int) -> int:
-    """Return the bytes that the outer optimizer remembers from round to round."""
-    nothing_d = torch.empty(parameters, device="meta")
-    rounds_outer.step(nothing_d, nothing_d)
-    return sum(each.nbytes for each in rounds_outer.state_dict().values())
+    """Return the most bytes that the outer optimizer remembers from round to round, by letting it take some steps of a
+    few parameters."""
+    few_d, most = torch.zeros(FEW), 0
+    for _ in range(STEPS):
+        rounds_outer.step(few_d, few_d)
+        buffers = [each for each in rounds_outer.state_dict().values() if each.numel() == FEW]
+        most = max(most, sum(each.nbytes for each in buffers))
+    return most * parameters // FEW
+
+
+def encoder_bytes(config: Config, parameters: int) -> tuple[int, int]:
+    """Return the bytes that the encoder of messages remembers, and those of the vectors that it makes for one."""
+    if averages_gradients(config.sync.strategy):
+        return 0, 0
+    strategy = build(config.sync, torch.ones(SAMPLE), judge=lambda model_d, round: 0.0)
+    encoder = getattr(strategy, "encoder", None)
+    if not isinstance(encoder, ErrorFeedbackEncoder):
+        return 0, 0
+    kept = sum(each.nbytes for each in encoder.state_dict().values())
+    return kept * parameters // SAMPLE, ERROR_FEEDBACK_VECTORS * FP32 * parameters
+
+
+def work_bytes(config: Config, rounds_outer: outer.OuterOptimizer, parameters: int) -> int:
+    """Return the bytes of the vectors that closing a round makes and drops."""
+    vector = FP32 * parameters
+    outers = 0 if isinstance(rounds_outer, BySlices) else 3 * vector
+    turn = config.sync.spec().turn
+    fragment = 0 if turn == 1 else FRAGMENT_PAGES * vector // turn
+    codec = compress.get(config.sync.compressor, **config.sync.codec_options())
+    return outers + round(fragment) + (0 if isinstance(codec, ByParts) else vector)
 
 
 def payload_bytes(config: Config, parameters: int) -> int:

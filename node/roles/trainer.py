@@ -68,6 +68,7 @@ from node.training.outcome import (
     device_lost,
     note_lost_device,
     trainer_lost,
+    vector_lost,
 )
 from node.training.remote_learner import gpu_memory_of
 from node.training.remote_trainer import RemoteTrainer, TrainerLostError
@@ -367,7 +368,8 @@ async def live(
     ends early with a checkpoint and a goodbye. `over`: all rounds were trained and reported before, so there is nothing
     to do unless a private swarm's admin has given more. Raises RunError, after the checkpoint, where this node is no
     longer a member of its swarm; RunError where the device that trains is lost, after its neighbours have had time to
-    fetch what it has, and a goodbye, or, after a goodbye, where the process that trains is lost."""
+    fetch what it has, and a goodbye; RunError, after a goodbye, where the process that trains is lost, or a
+    neighbour's model that was on the disk."""
     stop = trio.Event() if stop is None else stop
     node.service.fetch(node.averager.fetches)
     cause: Exception | None = None
@@ -380,7 +382,7 @@ async def live(
         except Exception as error:  # a former member may fail in many ways before it checks its membership
             node.state.put_out = node.state.put_out or _why_outside(node, resumed=resumed)
             if node.state.put_out is None:
-                if (lost := trainer_lost(node, error)) is not None:
+                if (lost := trainer_lost(node, error) or vector_lost(node, error)) is not None:
                     await node.service.say_goodbye(GOODBYE_S)  # nobody waits for this node's next round
                     raise lost from error
                 if not note_lost_device(node, error):

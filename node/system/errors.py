@@ -73,6 +73,11 @@ def lost_device(error: BaseException) -> str:
     return next((str(leaf).splitlines()[0] for leaf in _leaves(error) if faults.is_device_lost(leaf)), "")
 
 
+def first_leaf(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """Return the first exception of this kind, alone or inside a group; None where there is none."""
+    return next((leaf for leaf in _leaves(error) if isinstance(leaf, kind)), None)
+
+
 def is_interrupt(error: BaseException) -> bool:
     """Return whether it is Ctrl-C, alone or inside a group."""
     return any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error))

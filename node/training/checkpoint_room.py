@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from node.config.schema import Config
 from node.system import text
 from node.system.disk import disk_free
 from node.system.errors import RunError
+from node.training.estimates import MAX_DEPARTED
 from p2ptrain.saved.tensor_file import Storable
 
 CHECKPOINT_BYTES_PER_PARAMETER: Final = 20
@@ -44,15 +46,24 @@ def lacking_words(folder: Path, needed: int) -> str:
     return f", {text.size(needed)} needed, {free} free at {folder}: free {text.size(lacking)} more" if lacking else ""
 
 
-def check(folder: Path, parameters: int, *, spare: int = 0, nodes: int = 1) -> None:
-    """Raise RunError unless each of `nodes` nodes can write one checkpoint of its model on the disk of `folder`.
-    `spare` is the bytes of older checkpoints, which may be removed."""
-    needed = nodes * expected_bytes(parameters)
+def estimates_bytes(config: Config, parameters: int) -> int:
+    """Return the most bytes that the neighbours' models take on disk."""
+    if config.node.estimates_on == "memory":
+        return 0
+    return (config.network.degree + MAX_DEPARTED) * config.sync.estimate_dtype.itemsize * parameters
+
+
+def check(folder: Path, parameters: int, config: Config, *, spare: int = 0, nodes: int = 1) -> None:
+    """Raise RunError unless each of `nodes` nodes can write one checkpoint of its model on the disk of `folder`, beside
+    its neighbours' models, where these lie there. `spare` is the bytes of older checkpoints, which may be removed."""
+    held = estimates_bytes(config, parameters)
+    needed = nodes * (expected_bytes(parameters) + held)
     lacking = missing(folder, max(0, needed - spare))
     if not lacking:
         return
-    what = "a checkpoint" if nodes == 1 else f"a checkpoint of each of {nodes} nodes"
+    beside, instead = (" and its neighbours' models", ", or leave node.estimates_on at memory") if held else ("", "")
+    what = f"a checkpoint{beside}" if nodes == 1 else f"a checkpoint{beside} of each of {nodes} nodes"
     raise RunError(
         f"there is no room for {what}: {text.size(needed)} needed, {text.size(disk_free(folder))} free at {folder}",
-        f"free {text.size(lacking)} more, or give another --run-dir",
+        f"free {text.size(lacking)} more, or give another --run-dir{instead}",
     )

@@ -2,7 +2,8 @@
 
 An estimate is a whole model. An attacker that joins, is tracked and leaves again pays no more than a key for it. So the
 number held has a bound that is known at the start: before a new peer is tracked, departed ones are forgotten. In
-bytes it is (degree + MAX_DEPARTED) * 4 * d for a model of d parameters, and half of that in bf16.
+bytes, of memory or of the disk (`node.estimates_on`), it is (degree + MAX_DEPARTED) * 4 * d for a model of d
+parameters, and half of that in bf16.
 
 A peer that left after a round was closed still counts in it, for at the end of a run all leave within one round's time.
 Those peers are forgotten last, the most recently tracked first: keys that come in turn are always younger than the

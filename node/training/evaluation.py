@@ -101,7 +101,15 @@ def load_models(
     """Load the models of a run that belong together (`p2ptrain/saved/models.py`), or one node's newest. Raises
     UsageError for a folder that is not a run's, RunError where nothing was saved yet, or a saved model is not
     finite."""
-    saved = find_models(run, node).models
+    return build_models(find_models(run, node), device=device, overrides=overrides)
+
+
+def build_models(
+    found: RunModels, *, device: str = "cpu", overrides: dict[str, Any] | None = None
+) -> list[LoadedModel]:
+    """Return the models that were found, each with its task, built again: nothing is read a second time. Raises
+    TaskError, or RunError where one is not finite."""
+    saved = found.models
     try:
         check_finite(saved)
     except NotFiniteError as error:

@@ -1,18 +1,19 @@
 """Whether a run may begin, and whether its end is a success: a usable model on disk, learned together."""
 
 from node.events.event_types import WarningEvent
-from node.system.errors import LOOK_AT_THE_DEVICE, RunError, lost_device, translate
+from node.system.errors import LOOK_AT_THE_DEVICE, RunError, first_leaf, lost_device, translate
 from node.system.next_command import command
 from node.training import checkpoint_room
 from node.training.node import Node
 from node.training.remote_trainer import TrainerLostError
+from p2ptrain.saved.filed_vector import LostVectorError
 
 
 def check_room(node: Node) -> None:
     """Raise RunError where the disk has no room for one checkpoint, and there are rounds left to train."""
     if not node.state.finished:
         store = node.checkpoints
-        checkpoint_room.check(store.folder, node.inner.trainer.numel, spare=store.spare_bytes())
+        checkpoint_room.check(store.folder, node.inner.trainer.numel, node.config, spare=store.spare_bytes())
 
 
 def check_saved(node: Node) -> None:
@@ -56,6 +57,18 @@ def trainer_lost(node: Node, error: BaseException) -> RunError | None:
         return None
     again = command(node.checkpoints.folder.parent)
     return RunError(f"{lost.message}; {_newest(node)}", f"{lost.hint}, and go on with {again}")
+
+
+def vector_lost(node: Node, error: BaseException) -> RunError | None:
+    """Return what to tell of an `error` that means that a neighbour's model cannot be read from the disk; None for any
+    other."""
+    said = first_leaf(error, LostVectorError)
+    if said is None:
+        return None
+    again = command(node.checkpoints.folder.parent)
+    return RunError(
+        f"{said}; {_newest(node)}", f"look at the disk, and go on with {again} --set node.estimates_on=memory"
+    )
 
 
 def _newest(node: Node) -> str:

@@ -27,6 +27,7 @@ from node.training.remote_trainer import TrainerLostError
 from node.training.round_report import record_round
 from node.training.trainer_restart import forget_trainer, go_on_anew
 from p2ptrain.compress.base import PayloadError
+from p2ptrain.saved.filed_vector import LostVectorError
 
 FINAL_ROUND_PATIENCE = 2.0
 """Phases' time that a node waits at most for slower ones after its last step, when it has nothing to train meanwhile
@@ -139,6 +140,8 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
         except PayloadError as offence:
             node.counts.note_refused(peer)
             node.service.rejected(update, *_charge(offence))
+        except LostVectorError:  # our disk's fault, and nobody else's
+            raise
         except Exception as error:  # the sender chose codec and bytes: no decoder error may end our node
             node.counts.note_refused(peer)
             node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")

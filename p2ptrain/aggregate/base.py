@@ -24,9 +24,22 @@ class Rows:
     Several threads may read at once. Columns are asked for in chunks of at most 32,704; a reader that computes should
     do so row by row, since torch divides an operation on more than 32,768 values among threads of its own.
     """
-    out: torch.Tensor | None = None
-    """Where the aggregate (d,) may be written, so that no vector has to be made: no row is read from there. Only the
-    coordinate-wise rules do."""
+    whole_d: int | None = None
+    """The columns of the matrix of which these are a slice; None: these are all."""
+
+    @property
+    def values(self) -> int:
+        """How many values the whole matrix has: what decides how it is worked on, so that slices do not differ."""
+        return self.n * (self.d if self.whole_d is None else self.whole_d)
+
+    def columns(self, at: slice) -> "Rows":
+        """Return a slice of the columns, with explicit start and stop, as a matrix of its own."""
+        first = at.start
+
+        def read(part: slice) -> torch.Tensor:
+            return self.read(slice(first + part.start, first + part.stop))
+
+        return Rows(self.n, at.stop - first, read, self.d if self.whole_d is None else self.whole_d)
 
     @classmethod
     def of(cls, x_nd: torch.Tensor) -> "Rows":
@@ -57,6 +70,27 @@ class Aggregator(Protocol):
 
     def reduce(self, rows: Rows) -> torch.Tensor:
         """`__call__` for vectors that are read by chunks of columns; the same result, a few chunks of memory."""
+
+
+Columns = Callable[[slice], torch.Tensor]
+"""Gives a slice (with explicit start and stop) of an aggregate (d,): a tensor that may be overwritten."""
+
+
+@runtime_checkable
+class ByColumns(Protocol):
+    """An aggregator whose result can be had a slice of columns at a time, so that no vector (d,) has to be made."""
+
+    def by_columns(self, rows: Rows) -> Columns:
+        """Look at the rows, as far as the rule has to see them whole, and return what gives any slice of what `reduce`
+        returns, with the same bits. A slice reads no other columns. ValueError as `reduce`."""
+
+
+def by_columns(rule: Aggregator, rows: Rows) -> Columns:
+    """Return what gives any slice of `rule.reduce(rows)`; of a rule that is not `ByColumns` the whole is made here."""
+    if isinstance(rule, ByColumns):
+        return rule.by_columns(rows)
+    whole_d = rule.reduce(rows)
+    return lambda at: whole_d[at]
 
 
 @runtime_checkable

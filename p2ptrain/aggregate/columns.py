@@ -32,7 +32,7 @@ Work = Callable[[slice], None]
 
 def threads_for(rows: Rows) -> int:
     """Return how many threads a pass over such a matrix is worth."""
-    return max(1, min(torch.get_num_threads(), MAX_THREADS, rows.n * rows.d // NUMEL_A_THREAD))
+    return max(1, min(torch.get_num_threads(), MAX_THREADS, rows.values // NUMEL_A_THREAD))
 
 
 def width_for(rows: Rows, scratch_rows: int, device: torch.device) -> int:

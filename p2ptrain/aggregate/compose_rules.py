@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from p2ptrain.aggregate.base import Aggregator, Clips, Rows
+from p2ptrain.aggregate.base import Aggregator, Clips, Columns, Rows, by_columns
 from p2ptrain.aggregate.geometric import GeometricRule
-from p2ptrain.aggregate.geometry import Geometry, measure, weighted_sum
+from p2ptrain.aggregate.geometry import Geometry, measure, sums
 from p2ptrain.aggregate.mixtures import mixtures
 from p2ptrain.aggregate.pre_aggregator import PreAggregator
 from p2ptrain.aggregate.rule import Rule
@@ -58,13 +58,18 @@ class Composed(Rule):
         return needed
 
     def _combine(self, rows: Rows) -> torch.Tensor:
+        return self.by_columns(rows)(slice(0, rows.d))
+
+    def by_columns(self, rows: Rows) -> Columns:
+        """Return what gives any slice of the aggregate: the stages look at the rows now."""
+        self._check(rows)
         geometry = self._measure(rows)
         weight_mp, geometry = self._mix(rows.n, geometry)
         weight_mn = weight_mp[:, : rows.n]  # zero, where it is a point, adds nothing
         if isinstance(self.rule, GeometricRule):
             assert geometry is not None
-            return weighted_sum(rows, self.rule.weigh(geometry.first(len(weight_mn))) @ weight_mn)
-        return self.rule.reduce(mixtures(rows, weight_mn))
+            return sums(rows, self.rule.weigh(geometry.first(len(weight_mn))) @ weight_mn)
+        return by_columns(self.rule, mixtures(rows, weight_mn))
 
     def _measure(self, rows: Rows) -> Geometry | None:
         if not isinstance(self.rule, GeometricRule) and not any(stage.looks for stage in self.stages):

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from p2ptrain import jit
-from p2ptrain.aggregate.base import Rows
+from p2ptrain.aggregate.base import Columns, Rows
 from p2ptrain.aggregate.columns import Work, new_vector, parts, sweep, width_for
 from p2ptrain.aggregate.compiled_network import MeanOfMiddle
 from p2ptrain.aggregate.rule import Rule
@@ -37,6 +37,11 @@ class RowSelector(Protocol):
 
 class CoordinateRule(Rule, ABC):
     """A rule that treats every column by itself."""
+
+    def by_columns(self, rows: Rows) -> Columns:
+        """Return what gives any slice of the aggregate: each column is one by itself."""
+        self._check(rows)
+        return lambda at: self._combine(rows.columns(at))
 
     def _combine(self, rows: Rows) -> torch.Tensor:
         return average(rows, self._selector(rows.n))
@@ -78,7 +83,7 @@ class Network:
 
 def average(rows: Rows, selector: RowSelector) -> torch.Tensor:
     """Return the mean (d,) of what the sieve leaves of every column."""
-    out_d = new_vector(rows) if rows.out is None else rows.out
+    out_d = new_vector(rows)
     width = width_for(rows, selector.scratch, out_d.device)
     cut = parts(0, rows.d, width)
     sum_p = out_d.new_zeros(len(cut))
@@ -107,12 +112,7 @@ Averager = Callable[[torch.Tensor, torch.Tensor], None]
 
 def _averager(rows: Rows, selector: RowSelector, out_d: torch.Tensor, width: int) -> Callable[[], Averager]:
     """One for each thread: compiled, where there is a compiler and enough to do, or else by torch's operations."""
-    if (
-        isinstance(selector, Network)
-        and out_d.device.type == "cpu"
-        and rows.n * rows.d >= jit.WORTH
-        and jit.available()
-    ):
+    if isinstance(selector, Network) and out_d.device.type == "cpu" and rows.values >= jit.WORTH and jit.available():
         program = selector.program
         return lambda: MeanOfMiddle(program)
     return lambda: Operations(selector, out_d, width)

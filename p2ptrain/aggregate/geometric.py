@@ -4,13 +4,18 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from p2ptrain.aggregate.base import Rows
-from p2ptrain.aggregate.geometry import Geometry, measure, weighted_sum
+from p2ptrain.aggregate.base import Columns, Rows
+from p2ptrain.aggregate.geometry import Geometry, measure, sums, weighted_sum
 from p2ptrain.aggregate.rule import Rule, WeightedRule
 
 
 class GeometricRule(Rule, ABC):
     """A rule that answers with one weight a row, from the rows' geometry alone. Cost: two passes, O(n^2 d)."""
+
+    def by_columns(self, rows: Rows) -> Columns:
+        """Return what gives any slice of the aggregate: all rows are measured now, and added up when it is asked."""
+        self._check(rows)
+        return sums(rows, self.weigh(measure(rows, self.f, own_first=self.own_first)))
 
     def _combine(self, rows: Rows) -> torch.Tensor:
         return weighted_sum(rows, self.weigh(measure(rows, self.f, own_first=self.own_first)))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from p2ptrain.aggregate.base import Rows
+from p2ptrain.aggregate.base import Columns, Rows
 from p2ptrain.aggregate.columns import WIDTH, Work, new_vector, parts, sweep, width_for
 
 BLOCKS = 64
@@ -195,6 +195,11 @@ def _chunks(rows: Rows, part: slice, width: int) -> Iterator[torch.Tensor]:
         x_nc = rows.read(wide)
         for chunk in parts(0, x_nc.shape[1], width):
             yield x_nc[:, chunk]
+
+
+def sums(rows: Rows, share_n: torch.Tensor) -> Columns:
+    """Return what gives any slice of the sum (d,) of the rows with these weights."""
+    return lambda at: weighted_sum(rows.columns(at), share_n)
 
 
 def weighted_sum(rows: Rows, share_n: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import torch
 
-from p2ptrain.aggregate.base import Rows
+from p2ptrain.aggregate.base import Columns, Rows
 from p2ptrain.aggregate.coordinate import Everything, average
 from p2ptrain.aggregate.geometry import weighted_sum
 from p2ptrain.aggregate.rule import WeightedRule
@@ -27,6 +27,11 @@ class Mean(WeightedRule):
     def minimum(self) -> int:
         """Return 1: a single vector is enough."""
         return 1
+
+    def by_columns(self, rows: Rows) -> Columns:
+        """Return what gives any slice of the mean: each column is one by itself."""
+        self._check(rows)
+        return lambda at: self._combine(rows.columns(at))
 
     def _combine(self, rows: Rows) -> torch.Tensor:
         return average(rows, Everything(rows.n))

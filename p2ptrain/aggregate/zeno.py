@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import torch
 
-from p2ptrain.aggregate.base import Rows
+from p2ptrain.aggregate.base import Columns, Rows
 from p2ptrain.aggregate.columns import Work, new_vector, parts, sweep, width_for
 from p2ptrain.aggregate.geometric import mean_of
-from p2ptrain.aggregate.geometry import weighted_sum
+from p2ptrain.aggregate.geometry import sums, weighted_sum
 from p2ptrain.aggregate.rule import Rule
 from p2ptrain.registry import BadOptionError
 
@@ -43,11 +43,19 @@ class Zeno(Rule):
         """f + 1: one honest vector."""
         return self.f + 1
 
+    def by_columns(self, rows: Rows) -> Columns:
+        """Return what gives any slice of the mean: all vectors are tried now."""
+        self._check(rows)
+        return sums(rows, self._weigh(rows))
+
     def _combine(self, rows: Rows) -> torch.Tensor:
+        return weighted_sum(rows, self._weigh(rows))
+
+    def _weigh(self, rows: Rows) -> torch.Tensor:
         vector_d = new_vector(rows)
         scores = torch.tensor([self._scored(rows, row, vector_d) for row in range(rows.n)], dtype=torch.float64)
         best = scores.argsort(stable=True)[: rows.n - self.f]  # NaN comes last
-        return weighted_sum(rows, mean_of(best, rows.n))
+        return mean_of(best, rows.n)
 
     def _scored(self, rows: Rows, row: int, vector_d: torch.Tensor) -> float:
         _read_row(rows, row, vector_d)

@@ -1,13 +1,13 @@
 """Outer optimizers: how the averaged model moves the anchor, once a round. `base.py` has their contract."""
 
 from p2ptrain.outer.average import Average
-from p2ptrain.outer.base import OuterOptimizer
+from p2ptrain.outer.base import BySlices, OuterOptimizer
 from p2ptrain.outer.delayed_nesterov import DelayedNesterov
 from p2ptrain.outer.nesterov import Nesterov
 from p2ptrain.outer.noloco_momentum import NoLoCo
 from p2ptrain.registry import Registry
 
-__all__ = ["OUTER", "Average", "OuterOptimizer", "get", "names"]
+__all__ = ["OUTER", "Average", "BySlices", "OuterOptimizer", "get", "names"]
 
 OUTER: Registry[OuterOptimizer] = Registry("outer_optimizers")
 for _member in (Average, DelayedNesterov, Nesterov, NoLoCo):

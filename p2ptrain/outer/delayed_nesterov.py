@@ -4,12 +4,13 @@ from typing import Annotated
 
 import torch
 
+from p2ptrain.outer.base import Move, SlicedStep
 from p2ptrain.outer.momentum import Momentum
 
 _NAMES = {"momentum", "gathered", "pushes"}
 
 
-class DelayedNesterov:
+class DelayedNesterov(SlicedStep):
     """phi <- phi + beta (theta' - phi) in every round; in each N-th also m <- alpha m + mean of the last N movements,
     and phi <- phi + N beta alpha m (Async Local-SGD, 2401.09135, with c = 0).
 
@@ -46,18 +47,29 @@ class DelayedNesterov:
         self._pushes = 0
         """Movements in `gathered`."""
 
-    def step(self, phi_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """Return the new anchor (d,) from the old one and the averaged parameters; both stay as they are."""
-        move_d = target_d - phi_d
-        self._gathered_d = move_d.clone() if self._gathered_d is None else self._gathered_d + move_d
-        self._pushes += 1
-        if self._pushes == self.every:
-            momentum_d = self._gathered_d / self.every
-            if self._momentum_d is not None:
-                momentum_d.add_(self._momentum_d, alpha=self.alpha)
-            self._momentum_d, self._gathered_d, self._pushes = momentum_d, None, 0
-            move_d.add_(momentum_d, alpha=self.every * self.alpha)
-        return move_d.mul_(self.beta).add_(phi_d)
+    def begin_step(self, numel: int) -> Move:
+        """Begin the step of a vector (numel,): return what moves each slice of the anchor, and of the buffers. In each
+        N-th the movements that were gathered become the momentum."""
+        gathered_d = torch.zeros(numel) if self._gathered_d is None else self._gathered_d
+        earlier_d = self._momentum_d
+        pushes = self._pushes + 1
+        turns = pushes == self.every
+        if turns:
+            self._momentum_d, self._gathered_d, self._pushes = gathered_d, None, 0
+        else:
+            self._gathered_d, self._pushes = gathered_d, pushes
+
+        def move(at: slice, phi_c: torch.Tensor, target_c: torch.Tensor) -> None:
+            move_c = target_c - phi_c
+            gathered_c = gathered_d[at].add_(move_c)
+            if turns:
+                momentum_c = gathered_c.div_(self.every)
+                if earlier_d is not None:
+                    momentum_c.add_(earlier_d[at], alpha=self.alpha)
+                move_c.add_(momentum_c, alpha=self.every * self.alpha)
+            phi_c.add_(move_c.mul_(self.beta))
+
+        return move
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """`momentum` and `gathered`, as far as there are any, and how many movements are gathered, int64 (1,)."""

@@ -4,10 +4,11 @@ from typing import Annotated
 
 import torch
 
+from p2ptrain.outer.base import Move, SlicedStep
 from p2ptrain.outer.momentum import Momentum
 
 
-class Nesterov:
+class Nesterov(SlicedStep):
     """v <- alpha v + (theta' - phi); phi <- phi + beta (theta' - phi + alpha v) (DiLoCo, 2311.08105, with Delta as the
     movement: its sign is the other one).
 
@@ -35,14 +36,18 @@ class Nesterov:
         self.beta = beta
         self._momentum_d: torch.Tensor | None = None
 
-    def step(self, phi_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """Return the new anchor (d,) from the old one and the averaged parameters; both stay as they are."""
-        move_d = target_d - phi_d
-        momentum_d = (
-            move_d.clone() if self._momentum_d is None else torch.add(move_d, self._momentum_d, alpha=self.alpha)
-        )
-        self._momentum_d = momentum_d
-        return move_d.add_(momentum_d, alpha=self.alpha).mul_(self.beta).add_(phi_d)
+    def begin_step(self, numel: int) -> Move:
+        """Begin the step of a vector (numel,): return what moves each slice of the anchor, and of the momentum."""
+        if self._momentum_d is None:
+            self._momentum_d = torch.zeros(numel)
+        momentum_d = self._momentum_d
+
+        def move(at: slice, phi_c: torch.Tensor, target_c: torch.Tensor) -> None:
+            move_c, momentum_c = target_c - phi_c, momentum_d[at]
+            torch.add(move_c, momentum_c, alpha=self.alpha, out=momentum_c)
+            phi_c.add_(move_c.add_(momentum_c, alpha=self.alpha).mul_(self.beta))
+
+        return move
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """`momentum`, once there was a step."""

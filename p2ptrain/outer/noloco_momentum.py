@@ -4,10 +4,11 @@ from typing import Annotated
 
 import torch
 
+from p2ptrain.outer.base import Move, SlicedStep
 from p2ptrain.outer.momentum import Momentum
 
 
-class NoLoCo:
+class NoLoCo(SlicedStep):
     """delta <- alpha delta + beta (theta' - phi); phi <- phi + delta (NoLoCo, 2506.10911, with gamma = beta).
 
     alpha 0.5, beta 0.7 are the paper's; runs of fewer than 200 rounds take less (momentum.py). Gossip is stable only
@@ -33,13 +34,18 @@ class NoLoCo:
         self.beta = beta
         self._delta_d: torch.Tensor | None = None
 
-    def step(self, phi_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """Return the new anchor (d,) from the old one and the averaged parameters; both stay as they are."""
-        delta_d = (target_d - phi_d).mul_(self.beta)
-        if self._delta_d is not None:
-            delta_d.add_(self._delta_d, alpha=self.alpha)
-        self._delta_d = delta_d
-        return phi_d + delta_d
+    def begin_step(self, numel: int) -> Move:
+        """Begin the step of a vector (numel,): return what moves each slice of the anchor, and of the momentum."""
+        if self._delta_d is None:
+            self._delta_d = torch.zeros(numel)
+        delta_d = self._delta_d
+
+        def move(at: slice, phi_c: torch.Tensor, target_c: torch.Tensor) -> None:
+            delta_c = delta_d[at]
+            torch.add((target_c - phi_c).mul_(self.beta), delta_c, alpha=self.alpha, out=delta_c)
+            phi_c.add_(delta_c)
+
+        return move
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """`delta`, once there was a step."""

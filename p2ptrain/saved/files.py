@@ -10,6 +10,7 @@ Here is what every reader has to know. What else stands in a meta.json is its wr
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from p2ptrain.saved.tensor_file import TensorsInFile
+from p2ptrain.saved.tensor_file import OpenedFile, TensorsInFile
 from p2ptrain.training.layout import LayoutError, StateLayout
 
 Meta = dict[str, Any]
@@ -134,14 +135,18 @@ def read(
 
 
 def mapped(folder: Path, *, parser: Callable[[bytes], Meta] = parse) -> tuple[Meta, TensorsInFile]:
-    """Return the fields of a checkpoint, and its tensors, which stay in the file until they are asked for. Raises
-    CheckpointError when it is not whole."""
-    meta = read_meta(folder, parser)
+    """Return the fields of a checkpoint, and its tensors, which stay in the file until they are asked for. All is that
+    of one checkpoint: each file is opened once, and what a running node removes or writes in its place meanwhile is
+    not seen. Raises CheckpointError when it is not whole."""
     state = folder / STATE
+    with _opened(folder) as directory:
+        described = _open(META, directory, folder)
+        file = _open(STATE, directory, folder)
+    meta = _meta_in(described, folder, parser)
     with _readable(state):
-        if not state.is_file() or digest_of_file(state) != meta["digest"]:
+        if not file.path.is_file() or digest_of_file(file.path) != meta["digest"]:
             raise CheckpointError(f"{state} does not match its digest: cut short or damaged")
-        return meta, TensorsInFile(state)
+        return meta, TensorsInFile(file)
 
 
 @contextmanager
@@ -154,14 +159,41 @@ def _readable(state: Path) -> Iterator[None]:
         raise CheckpointError(f"{state} cannot be read: {type(error).__name__}: {error}") from error
 
 
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """The folder's descriptor: it stays this folder's, whatever gets its name."""
+    try:
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError(f"{folder / META} is missing") from error
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _open(name: str, directory: int, folder: Path) -> OpenedFile:
+    try:
+        return OpenedFile(name, folder=directory)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder / name} is missing") from error
+    except OSError as error:
+        raise CheckpointError(f"{folder / name} cannot be read: {error.strerror}") from error
+
+
 def read_meta(folder: Path, parser: Callable[[bytes], Meta] = parse) -> Meta:
     """Return the fields of a checkpoint's meta.json. Raises CheckpointError."""
+    with _opened(folder) as directory:
+        return _meta_in(_open(META, directory, folder), folder, parser)
+
+
+def _meta_in(file: OpenedFile, folder: Path, parser: Callable[[bytes], Meta]) -> Meta:
     path = folder / META
     try:
-        if not path.is_file():
+        if not file.path.is_file():
             raise CheckpointError(f"{path} is missing")
-        with path.open("rb") as file:
-            meta = parser(file.read(MAX_META_BYTES + 1))
+        with file.path.open("rb") as opened:
+            meta = parser(opened.read(MAX_META_BYTES + 1))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except CheckpointError as error:

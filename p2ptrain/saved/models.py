@@ -227,7 +227,15 @@ def _of_common_round(newest: Mapping[Path, SavedModel]) -> dict[Path, SavedModel
 
 
 def _newest(folder: Path) -> SavedModel | None:
-    return next(filter(None, map(_read, reversed(checkpoint_dirs(folder / CHECKPOINTS)))), None)
+    """The newest whole one. A running node may remove all that were there while they are read: it has written others
+    then."""
+    seen: list[Path] | None = None
+    while (there := checkpoint_dirs(folder / CHECKPOINTS)) != seen:
+        found = next(filter(None, map(_read, reversed(there))), None)
+        if found is not None:
+            return found
+        seen = there
+    return None
 
 
 def _of_round(folder: Path, round: int) -> SavedModel | None:

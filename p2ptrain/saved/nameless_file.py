@@ -1,5 +1,7 @@
 """A file without a name, for what is too large for memory: gone when nobody holds it any more, also after a crash."""
 
+import errno
+import mmap
 import os
 import weakref
 from pathlib import Path
@@ -28,6 +30,29 @@ class NamelessFile:
             done = os.pwrite(self._descriptor, view, at)
             view, at = view[done:], at + done
         self._size = max(self._size, at)
+
+    def reserve(self, size: int) -> None:
+        """Make the file so large, and reserve the room where the system can. Raises OSError where there is too
+        little."""
+        if size > self._size:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._descriptor, 0, size)
+            else:
+                os.ftruncate(self._descriptor, size)
+            self._size = size
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Fill `out` with the bytes from this place on. Raises OSError, also where there are fewer."""
+        at = 0
+        while at < len(out):
+            done = os.preadv(self._descriptor, [out[at:]], start + at)
+            if not done:
+                raise OSError(errno.EIO, f"a nameless file ends at {start + at} bytes, before {start + len(out)}")
+            at += done
+
+    def mapped(self) -> mmap.mmap:
+        """Return all bytes as they are now, mapped: not to be written to, and in memory as far as they are read."""
+        return mmap.mmap(self._descriptor, self._size)
 
     def __len__(self) -> int:
         """Return how many bytes there are."""

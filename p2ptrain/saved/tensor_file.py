@@ -7,6 +7,8 @@ a length (8 bytes), a JSON header with type, shape and place of each tensor, and
 
 import json
 import math
+import os
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,21 +61,36 @@ class FiledTensor:
             at += PIECE_BYTES
 
 
+class OpenedFile:
+    """A file that was opened once, and is read at any time as it was then: also when its name is another's, or gone."""
+
+    def __init__(self, name: str, *, folder: int | None = None) -> None:
+        """Open a file, of the folder with this descriptor where there is one. Raises OSError."""
+        # O_NONBLOCK: a pipe in its place would else be waited for.
+        self._descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    @property
+    def path(self) -> Path:
+        """Return a path that leads to this file in this process, while this object is held."""
+        return Path(f"/dev/fd/{self._descriptor}")
+
+
 class TensorsInFile(Mapping[str, torch.Tensor]):
     """Tensors of a safetensors file, under their names there or others. One takes memory only while somebody holds it:
     it is mapped anew each time that it is asked for, and not kept. What safetensors raises where it is no such file."""
 
-    def __init__(self, path: Path, names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, file: OpenedFile, names: Mapping[str, str] | None = None) -> None:
         """`names`: those in the file, by those under which the tensors are found here; by default all, as they are."""
-        self._path = path
+        self._file = file
         if names is None:
-            with safe_open(path, framework="pt") as file:
-                names = {name: name for name in file.keys()}  # noqa: SIM118
+            with safe_open(self._file.path, framework="pt") as opened:
+                names = {name: name for name in opened.keys()}  # noqa: SIM118
         self._names = dict(names)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        with safe_open(self._path, framework="pt") as file:
-            return file.get_tensor(self._names[name])  # type: ignore[no-any-return]
+        with safe_open(self._file.path, framework="pt") as opened:
+            return opened.get_tensor(self._names[name])  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -83,7 +100,7 @@ class TensorsInFile(Mapping[str, torch.Tensor]):
 
     def renamed(self, names: Mapping[str, str]) -> "TensorsInFile":
         """Return some of them: `names` has those here, by the new ones."""
-        return TensorsInFile(self._path, {new: self._names[old] for new, old in names.items()})
+        return TensorsInFile(self._file, {new: self._names[old] for new, old in names.items()})
 
 
 Storable = torch.Tensor | FiledTensor

@@ -35,7 +35,7 @@ one line, and `build_gradient` makes a `GradientStrategy` for drivers that have 
     trainer.apply_gradient(strategy.aggregate(peers, step=t))     # the same bits at every member
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -62,7 +62,7 @@ class RoundResult:
     """phi_new, the outer parameters: what is to be evaluated, and what momentum over rounds compares. Not a copy."""
     snapshot_d: torch.Tensor | None = None
     """The snapshot as corrected, where the strategy holds such a vector: the anchor, where the whole model was
-    averaged. Not a copy. None: it is the sum of the snapshot and the correction."""
+    averaged. Not a copy. None: it is the sum of the snapshot, which then was not changed, and the correction."""
     consensus_distance: float
     """Root mean square over all named neighbours (own model included) of the L2 distance to their mean."""
     members: int
@@ -137,13 +137,14 @@ class InPlace(SyncStrategy, Protocol):
     """A strategy that can do with no vectors beside its own, for models that fill the memory."""
 
     def aggregate_(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
-        """`aggregate`, but `theta_d` is given away: it may come back as the correction. The old anchor's vector may
-        become the new one's. When it raises, the anchor is a whole model: the old one or `theta_d`."""
+        """`aggregate`, but `theta_d` is given away: it may come back as the correction or the snapshot. The old
+        anchor's vector may become the new one's. When it raises, each parameter of the anchor is the old or the new
+        one."""
 
     def snapshot_view(self) -> memoryview:
         """Return `snapshot` without a copy: valid until the next `encode`, `adopt` or `load_state_dict`."""
 
-    def estimate_view(self, peer: str) -> memoryview | None:
+    def estimate_view(self, peer: str) -> memoryview | NamelessFile | None:
         """Return `estimate` without a copy: valid until the next `apply` of that peer."""
 
     def estimate_model(self, peer: str) -> torch.Tensor | None:
@@ -151,6 +152,15 @@ class InPlace(SyncStrategy, Protocol):
 
     def keep_genesis_in(self, file: NamelessFile) -> None:
         """Keep the initial model, from which newcomers are tracked, in this open file from now on. Raises OSError."""
+
+
+@runtime_checkable
+class EstimatesInFiles(SyncStrategy, Protocol):
+    """A strategy that can keep the neighbours' estimates on disk."""
+
+    def keep_estimates_in(self, new_file: Callable[[], NamelessFile], refused: Callable[[OSError], None]) -> None:
+        """Keep each estimate that begins from now on in a file of its own, with the same values. `refused` is told,
+        from any thread, when the disk does not take one: it is then in memory, with nothing lost."""
 
 
 @runtime_checkable
@@ -169,7 +179,8 @@ class AllReduceStrategy(SyncStrategy, Protocol):
 
     def pack(self, theta_d: torch.Tensor) -> bytes:
         """Return the model after the inner steps, as bytes; parts begin at multiples of packing.PART_BYTES. It becomes
-        the public model. ValueError when it is not finite: own training has diverged."""
+        the public model, and is not to be changed until `finish`. ValueError when it is not finite: own training has
+        diverged."""
 
     def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
         """Reduce one part of several members' models, own among them, to as many bytes: the same on every owner, if the
@@ -181,6 +192,17 @@ class AllReduceStrategy(SyncStrategy, Protocol):
     ) -> RoundResult:
         """Close the round. Where a part is missing or is none, own values stay. The consensus distance is that of own
         model to the group's mean, as far as it came."""
+
+
+@runtime_checkable
+class InPlaceAllReduce(AllReduceStrategy, Protocol):
+    """One that can do with no vectors beside its own, for models that fill the memory."""
+
+    def finish_(
+        self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
+    ) -> RoundResult:
+        """`finish`, but `theta_d` is given away: it may come back as the correction. The old anchor's vector may become
+        the new one's."""
 
 
 @runtime_checkable

@@ -142,7 +142,7 @@ class Byzantine:
         """Return the lie sent so far, without a copy."""
         return view_of(self._encoder.public_d)
 
-    def estimate_view(self, peer: str) -> memoryview | None:
+    def estimate_view(self, peer: str) -> memoryview | NamelessFile | None:
         """As the honest strategy."""
         return view_of(self._inner.estimates[peer]) if peer in self._inner.estimates else None
 
@@ -207,6 +207,12 @@ class LyingMember(Byzantine):
     ) -> RoundResult:
         """Do as the honest strategy does."""
         return self._inner_group.finish(theta_d, group, parts, round=round)
+
+    def finish_(
+        self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
+    ) -> RoundResult:
+        """Do as the honest strategy does, with vectors of its own."""
+        return self.finish(theta_d, group, parts, round=round)
 
 
 def liar_of(

@@ -1,5 +1,6 @@
 """From a message to an estimate: the one way that senders and receivers both go, so that they hold the same bits."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -8,16 +9,20 @@ import torch
 from p2ptrain import compress
 from p2ptrain.compress.base import Compressor, PayloadError
 from p2ptrain.compress.blocks import Floats
-from p2ptrain.compress.by_parts import decoding
+from p2ptrain.compress.by_parts import cut, decoding
+from p2ptrain.saved.filed_vector import FiledVector, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import fragments
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.vectors import (
     ByteSource,
+    Vector,
     check_bytes,
-    from_bytes,
+    fill,
     is_sane_part,
+    raw_of,
     rounded,
+    set_raw,
     set_values,
     values_of,
     view_of,
@@ -40,7 +45,7 @@ class Decoder:
         self.advance_(advanced_d, codec, payload)
         return advanced_d
 
-    def advance_(self, estimate_d: torch.Tensor, codec: str, payload: bytes) -> None:
+    def advance_(self, estimate_d: Vector, codec: str, payload: bytes) -> None:
         """Add a message to an estimate fp32 or bf16 (d,), in place: one decoding, one addition, and one rounding where
         it is bf16.
 
@@ -91,17 +96,23 @@ class Decoder:
         return self._codecs[name]
 
 
+NewFile = Callable[[], NamelessFile]
+"""Makes a file. Raises OSError."""
+
+
 class Estimates:
-    """The neighbours' models, as far as they have sent them, fp32 or bf16 (d,). They change in place, but not by a
-    payload that is refused."""
+    """The neighbours' models, as far as they have sent them, fp32 or bf16 (d,): in memory, or in files when asked. They
+    change in place, but not by a payload that is refused."""
 
     def __init__(self, genesis_d: torch.Tensor, decoder: Decoder, dtype: torch.dtype) -> None:
-        self.models: dict[str, torch.Tensor] = {}
+        self.models: dict[str, Vector] = {}
         self._numel = genesis_d.numel()
         self._dtype = dtype
         self._genesis_d: torch.Tensor | None = rounded(genesis_d, dtype)
         """What many may begin at, and nobody changes; None once it lies in a file."""
         self._file: NamelessFile | None = None
+        self._new_file: NewFile | None = None
+        self._refused: Refused | None = None
         self._decoder = decoder
 
     def keep_genesis_in(self, file: NamelessFile) -> None:
@@ -109,8 +120,13 @@ class Estimates:
         if self._genesis_d is not None:
             file.append(view_of(self._genesis_d))
             for peer in [peer for peer, model_d in self.models.items() if model_d is self._genesis_d]:
-                self.models[peer] = self._genesis_d.clone()  # no longer known to be shared
+                self.models[peer] = self._copy(self._genesis_d)  # no longer known to be shared
             self._file, self._genesis_d = file, None
+
+    def keep_in(self, new_file: NewFile, refused: Refused) -> None:
+        """Keep each estimate that begins from now on in a file of its own; in memory, where the disk refuses it, which
+        `refused` is told."""
+        self._new_file, self._refused = new_file, refused
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
         """Advance a neighbour's estimate by its payload. Raises PayloadError; the estimate is then unchanged. Reasons:
@@ -118,7 +134,7 @@ class Estimates:
         if peer not in self.models:
             raise PayloadError("protocol", "an update of a peer that is not tracked")
         if self.models[peer] is self._genesis_d:
-            self.models[peer] = self._genesis_d.clone()
+            self.models[peer] = self._copy(self._genesis_d)
         self._decoder.advance_(self.models[peer], codec, payload)
 
     def track(self, peer: str, base: ByteSource | None) -> None:
@@ -127,14 +143,30 @@ class Estimates:
         if base is not None:
             check_bytes(base, self._numel, self._dtype)
         self.models.pop(peer, None)  # first: two of one peer need not be held
-        self.models[peer] = self._genesis() if base is None else from_bytes(base, self._numel, self._dtype)
+        if base is None and self._genesis_d is not None:
+            self.models[peer] = self._genesis_d
+            return
+        source = self._file if base is None else base
+        assert source is not None, "the initial model is in memory or in the file"
+        model_d = self._empty()
+        fill(model_d, source)
+        self.models[peer] = model_d
 
     def forget(self, peer: str) -> None:
         """Drop a neighbour's estimate; no-op where there is none."""
         self.models.pop(peer, None)
 
-    def _genesis(self) -> torch.Tensor:
-        if self._genesis_d is not None:
-            return self._genesis_d
-        assert self._file is not None, "it is in memory or in the file"
-        return from_bytes(self._file, self._numel, self._dtype)
+    def _copy(self, x_d: torch.Tensor) -> Vector:
+        copy_d = self._empty()
+        for at in cut(self._numel):
+            set_raw(copy_d, at, raw_of(x_d)[at])
+        return copy_d
+
+    def _empty(self) -> Vector:
+        """A vector that is not set yet."""
+        if self._new_file is not None and self._refused is not None:
+            try:
+                return FiledVector(self._numel, self._dtype, self._new_file(), self._refused)
+            except OSError as error:
+                self._refused(error)
+        return torch.empty(self._numel, dtype=self._dtype)

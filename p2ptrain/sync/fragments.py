@@ -7,6 +7,7 @@ Run i is [i d / n, (i + 1) d / n), n a multiple of P, so that the fragments' siz
 On the wire a fragment is a stage in the codec's name, as `part0of4+int4`: it says which parameters a payload is of.
 """
 
+import mmap
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -14,10 +15,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
 import torch
+
+from p2ptrain.sync.vectors import Vector, values_of
 
 RUN = 4096
 """Parameters in a row that stay together: four blocks of the block-wise codecs, one chunk of topk."""
+FP32_BYTES = 4
 MAX_FRAGMENTS = 64
 """More would make each travel so seldom that nothing is shared; and the wire's name must stay short."""
 
@@ -76,6 +81,26 @@ class Fragment:
         """This part's values (p,); of the whole, `x_d` itself."""
         return x_d if self.count == 1 else torch.cat([x_d[run] for run in self.slices])
 
+    def read(self, x_d: Vector, at: slice) -> torch.Tensor:
+        """Return a slice of this part's values as fp32: a view, where `x_d` is fp32 in memory and this the whole; else
+        a copy."""
+        if self.count == 1:
+            return torch.from_numpy(values_of(x_d, at))
+        value_p = np.empty(at.stop - at.start, dtype=np.float32)
+        for in_model, in_part in self.within(at):
+            value_p[in_part] = values_of(x_d, in_model)
+        return torch.from_numpy(value_p)
+
+    def write_(self, x_d: torch.Tensor, at: slice, value_p: torch.Tensor) -> None:
+        """Set a slice of this part's values in `x_d` fp32 (d,), unless `value_p` is a view of them."""
+        if self.count == 1:
+            if value_p.data_ptr() != x_d[at].data_ptr():
+                x_d[at] = value_p
+            return
+        x, value = x_d.numpy(), value_p.numpy()
+        for in_model, in_part in self.within(at):
+            x[in_model] = value[in_part]
+
     def put(self, x_d: torch.Tensor, x_p: torch.Tensor) -> torch.Tensor:
         """Return a vector like `x_d` with `x_p` in this part's place; of the whole, `x_p` itself."""
         if self.count == 1:
@@ -86,6 +111,15 @@ class Fragment:
             out_d[run] = x_p[start : start + width]
             start += width
         return out_d
+
+
+def zeros_but_for_a_part(numel: int) -> torch.Tensor:
+    """Return zeros fp32 (numel,) of which a part is to be set: pages that nobody writes to take no memory. Pages of the
+    usual size: a huge one has runs of all parts."""
+    memory = mmap.mmap(-1, FP32_BYTES * numel, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.from_numpy(np.frombuffer(memory, dtype=np.float32))
 
 
 def parse(name: str, total: int) -> tuple[Fragment, str]:

@@ -16,20 +16,26 @@ Cost, of k members and vectors of M bytes as packed: 2 (k-1)/k M sent, a pair 1 
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
 
 import torch
 
 from p2ptrain import compress
-from p2ptrain.aggregate.base import Rows
+from p2ptrain.aggregate.base import Rows, by_columns
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.sync.base import Reduced, RoundResult
 from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
-from p2ptrain.sync.packing import Packing
+from p2ptrain.sync.packing import PART_BYTES, Packing
 from p2ptrain.sync.peer_selection import PeerSelection, in_turn, shared_seed
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
+
+PIECES_HELD: Final = 3
+"""Pieces of the members' models that are held decoded: threads read side by side, and a chunk may end in the next one.
+Of eight members, as fp16, each has 16 MiB."""
 
 
 def run_key(config: SyncConfig) -> str:
@@ -38,8 +44,9 @@ def run_key(config: SyncConfig) -> str:
 
 
 class GroupAllReduce(ModelAveraging):
-    """Averages whole models within a group, by parts. Memory: three fp32 vectors of size d, the packed model, and what
-    the outer optimizer remembers; while a part is reduced, as much as a model and the reduced part again."""
+    """Averages whole models within a group, by parts. Memory: the anchor, which between exchanges is the public model
+    too, and what the outer optimizer remembers; from `pack` to `finish` the packed model, and the others' packed parts
+    with what was made of them."""
 
     def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, peer_selection: PeerSelection) -> None:
         schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
@@ -57,6 +64,8 @@ class GroupAllReduce(ModelAveraging):
         self.packing = Packing(codec, genesis_d.numel())
         self._packed = b""
         self._heard = 1
+        self._is_public = False
+        """Whether the anchor is the public model too, and lent for no other reason."""
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """Return who takes part in this round's exchange, own name included, in the order of their parts."""
@@ -64,55 +73,92 @@ class GroupAllReduce(ModelAveraging):
         return in_turn([self._own, *chosen], self._seed, round)
 
     def pack(self, theta_d: torch.Tensor) -> bytes:
-        """Return the model after the inner steps as bytes; it becomes the public model. ValueError when not finite."""
+        """Return the model after the inner steps as bytes; it becomes the public model, and is not to be changed until
+        `finish`. ValueError when not finite."""
         self._check_shape(theta_d)
         check_model(theta_d)
-        self.encoder.restart(theta_d.clone())
+        self.encoder.restart(theta_d)
+        self._lent, self._is_public = self._lent and not self._is_public, False
         self._packed, self._heard = self.packing.pack(theta_d), 1
         return self._packed
 
     def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
-        """Reduce one part of several members' models to as many bytes. Rows are models, in the order in which members
-        come."""
-        models = [model_r for data in packed.values() if (model_r := self._read(data)) is not None]
-        self._heard = len(models)
-        rule, _ = self._fault_tolerance.rule(len(models))
+        """Reduce one part of several members' models to as many bytes, a piece at a time. Rows are models, in the order
+        in which members come."""
+        own, pack = packed[self._own], self.packing
+        there = [data for data in packed.values() if len(data) == len(own) and self._can_read(data)]
+        self._heard = len(there)
+        rule, _ = self._fault_tolerance.rule(len(there))
         if rule is None:
-            return bytes(packed[self._own])
-        rows = Rows(len(models), models[0].numel(), lambda part: torch.stack([model_r[part] for model_r in models]))
-        return self.packing.pack(rule.reduce(rows))
+            return bytes(own)
+        numel = pack.numel_of(len(own))
+
+        @lru_cache(maxsize=PIECES_HELD)
+        def models(index: int) -> torch.Tensor:
+            return torch.stack([pack.piece(data, index) for data in there])
+
+        def read(at: slice) -> torch.Tensor:
+            pieces = range(at.start // pack.piece_numel, -(-at.stop // pack.piece_numel))
+            first = pieces.start * pack.piece_numel
+            model_nc = models(pieces[0]) if len(pieces) == 1 else torch.cat([*map(models, pieces)], dim=1)
+            return model_nc[:, at.start - first : at.stop - first]
+
+        columns = by_columns(rule, Rows(len(there), numel, read))
+        reduced = []
+        for index, at in enumerate(pack.pieces(numel)):
+            models(index)  # once, before several threads ask for it
+            reduced.append(pack.pack(columns(at)))
+        return b"".join(reduced)
 
     def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
     ) -> RoundResult:
         """Close the round with the reduced parts; where one is missing, own values stay."""
+        self._lent = True  # the caller may hold the old anchor, as it was returned
+        return self.finish_(theta_d.clone(), group, parts, round=round)
+
+    def finish_(
+        self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
+    ) -> RoundResult:
+        """Do so in place, a piece at a time: `theta_d` becomes the correction, and the anchor the new one."""
         self._check_shape(theta_d)
-        target_d, squares, came = theta_d.clone(), 0.0, False
+        self._own_anchor()
+        width, gamma, squares, came = self.packing.piece_numel, self.config.gamma or 1.0, 0.0, False
+        found: dict[int, tuple[bytes, int]] = {}
         for owner, part, data in parts:
-            mean_r = self._read(data) if data is not None else None
-            span = self.packing.span(part)
-            if mean_r is None or mean_r.numel() != span.stop - span.start:
+            if data is None or len(data) != part.stop - part.start or not self._can_read(data):
                 continue
             came = came or owner != self._own
-            move_r = mean_r - self.packing.unpack(memoryview(self._packed)[part])
-            squares += float(torch.linalg.vector_norm(move_r)) ** 2
-            gamma = self.config.gamma or 1.0
-            target_d[span] = mean_r if self.packing.exact and gamma == 1.0 else theta_d[span] + gamma * move_r
+            first = part.start // PART_BYTES
+            found |= {first + index: (data, index) for index in range(-(-len(data) // PART_BYTES))}
+
+        def target(at: slice) -> torch.Tensor:
+            nonlocal squares
+            index = at.start // width
+            if index not in found:
+                return theta_d[at]
+            mean_p, own_p = self.packing.piece(*found[index]), self.packing.piece(self._packed, index)
+            move_p = torch.sub(mean_p, own_p, out=own_p)
+            squares += float(torch.linalg.vector_norm(move_p)) ** 2
+            return mean_p if self.packing.exact and gamma == 1.0 else move_p.mul_(gamma).add_(theta_d[at])
+
+        moved = self._move_(theta_d, target, Fragment(theta_d.numel()), self.packing.pieces(theta_d.numel()))
         members = len(group) if came else self._heard
-        correction_d = self._step(theta_d, target_d, Fragment(theta_d.numel()))
         self.encoder.restart(self.anchor_d)
-        self._lent = True
+        self._lent = self._is_public = True
         self._packed = b""
         return RoundResult(
-            correction_d=correction_d,
+            correction_d=moved.correction_d,
             anchor_d=self.anchor_d,
+            snapshot_d=moved.snapshot_d,
             consensus_distance=squares**0.5,
             members=members,
             robust=self._fault_tolerance.rule(members)[1],
         )
 
-    def _read(self, data: bytes | memoryview) -> torch.Tensor | None:
+    def _can_read(self, data: bytes | memoryview) -> bool:
         try:
-            return self.packing.unpack(data)
+            self.packing.check(data)
         except PayloadError:  # the bytes are the ones that were announced: what they mean is nobody else's business
-            return None
+            return False
+        return True

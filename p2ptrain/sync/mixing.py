@@ -17,83 +17,105 @@ from statistics import median
 import torch
 
 from p2ptrain.aggregate import Aggregator
-from p2ptrain.aggregate.base import Rows
+from p2ptrain.aggregate.base import Columns, Rows, by_columns
+from p2ptrain.aggregate.columns import WIDTH
+from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.loss_scorer import LossScorer
+from p2ptrain.sync.vectors import Vector, values_of
 
 CHUNK_NUMEL = 1 << 16
 """Coordinates stacked at a time: 256 KiB a member."""
 
+SEGMENT_NUMEL = 8 * WIDTH
+"""Coordinates for which theta' exists at a time: 1 MiB, a chunk for each thread. A multiple of an aggregator's chunks,
+so that these are the same as of the whole vector, and their results the same bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MixInputs:
-    """The vectors of a round, or of the part of the model that it averages: fp32, estimates perhaps bf16. None of them
-    may be changed, but for `out_p`."""
+    """The vectors of a round (d,), fp32, estimates perhaps bf16, and the part of the model that it averages. They are
+    read a slice at a time, and what was read before may be changed meanwhile."""
 
-    theta_p: torch.Tensor
-    anchor_p: torch.Tensor
-    public_p: torch.Tensor
-    others: Sequence[torch.Tensor]
-    """The chosen neighbours' estimates (p,)."""
+    part: Fragment
+    theta_d: torch.Tensor
+    anchor_d: torch.Tensor
+    public_d: torch.Tensor
+    others: Sequence[Vector]
+    """The chosen neighbours' estimates (d,)."""
     weights: Sequence[float]
     """Theirs, by staleness."""
     gamma: float
     loss_scorer: LossScorer
     """Scores models for an aggregator that tries them; begins at theta."""
-    out_p: torch.Tensor | None = None
-    """Where the result may be written, though it is the anchor's own vector."""
+
+    def read(self, x_d: Vector, at: slice) -> torch.Tensor:
+        """Return a slice of the part's values of one of the vectors, fp32: not to be changed."""
+        return self.part.read(x_d, at)
 
 
-Blend = Callable[[MixInputs, Aggregator], torch.Tensor]
-"""theta' (p,), a new tensor or `out_p`."""
+Blend = Callable[[MixInputs, Aggregator], Columns]
+"""Gives slices of theta' (p,), each once, in order: new tensors."""
 
 
-def tracked(table: MixInputs, rule: Aggregator) -> torch.Tensor:
-    """Return theta' (p,): theta moved by the robust mean of the weighted differences to the public estimate."""
+def tracked(table: MixInputs, rule: Aggregator) -> Columns:
+    """Return theta' (p,) by slices: theta moved by the robust mean of the weighted differences to the public
+    estimate."""
 
-    def read(part: slice) -> torch.Tensor:
-        own_c = table.public_p[part].float()
+    def read(at: slice) -> torch.Tensor:
+        own_c = table.read(table.public_d, at)
         difference_nc = own_c.new_zeros(len(table.others) + 1, own_c.numel())
-        for row_c, other_p, weight in zip(difference_nc[1:], table.others, table.weights, strict=True):
-            torch.sub(other_p[part].float(), own_c, out=row_c).mul_(weight)
+        for row_c, other_d, weight in zip(difference_nc[1:], table.others, table.weights, strict=True):
+            torch.sub(table.read(other_d, at), own_c, out=row_c).mul_(weight)
         return difference_nc
 
-    move_p = rule.reduce(Rows(len(table.others) + 1, table.public_p.numel(), read, table.out_p))
-    return move_p.mul_(table.gamma).add_(table.theta_p)
+    move = by_columns(rule, Rows(len(table.others) + 1, table.part.numel, read))
+    return lambda at: move(at).mul_(table.gamma).add_(table.read(table.theta_d, at))
 
 
-def clipped(table: MixInputs, rule: Aggregator) -> torch.Tensor:
-    """Return theta' (p,): the anchor moved by public estimates, each clipped to the median distance."""
-    vectors = [table.public_p, *table.others]
-    norms = [distance(x_p, table.anchor_p) for x_p in vectors]
+def clipped(table: MixInputs, rule: Aggregator) -> Columns:
+    """Return theta' (p,) by slices: the anchor moved by public estimates, each clipped to the median distance."""
+    whole = slice(0, table.part.numel)
+    vectors: list[Vector] = [table.public_d, *table.others]
+    norms = [_distance(table, x_d) for x_d in vectors]
     scales = [min(1.0, median(norms) / norm) if norm > 0 else 1.0 for norm in norms]
 
-    def read(part: slice) -> torch.Tensor:
-        anchor_c = table.anchor_p[part]
-        own_c = torch.sub(table.public_p[part].float(), anchor_c).mul_(scales[0])
+    def read(at: slice) -> torch.Tensor:
+        anchor_c = table.read(table.anchor_d, at)
+        own_c = torch.sub(table.read(table.public_d, at), anchor_c).mul_(scales[0])
         moved_nc = anchor_c.new_zeros(len(vectors), anchor_c.numel())
-        for row_c, x_p, scale, weight in zip(moved_nc[1:], table.others, scales[1:], table.weights, strict=True):
-            torch.sub(x_p[part].float(), anchor_c, out=row_c).mul_(scale).sub_(own_c).mul_(weight)
+        for row_c, x_d, scale, weight in zip(moved_nc[1:], table.others, scales[1:], table.weights, strict=True):
+            torch.sub(table.read(x_d, at), anchor_c, out=row_c).mul_(scale).sub_(own_c).mul_(weight)
         return moved_nc
 
-    own_p = torch.sub(table.public_p.float(), table.anchor_p).mul_(scales[0]).add_(table.anchor_p)
-    table.loss_scorer.start_from(own_p)
-    return own_p + rule.reduce(Rows(len(vectors), table.public_p.numel(), read))
+    def own(at: slice) -> torch.Tensor:
+        anchor_c = table.read(table.anchor_d, at)
+        return torch.sub(table.read(table.public_d, at), anchor_c).mul_(scales[0]).add_(anchor_c)
+
+    if table.loss_scorer.judge is not None:
+        table.loss_scorer.start_from(own(whole))
+    move = by_columns(rule, Rows(len(vectors), table.part.numel, read))
+    return lambda at: own(at).add_(move(at))
 
 
-def distance(x_d: torch.Tensor, y_d: torch.Tensor) -> float:
-    """||x - y||, a chunk at a time."""
+def segments(numel: int) -> list[slice]:
+    """0..numel in slices of SEGMENT_NUMEL, the last one perhaps shorter."""
+    return [slice(start, min(start + SEGMENT_NUMEL, numel)) for start in range(0, numel, SEGMENT_NUMEL)]
+
+
+def _distance(table: MixInputs, x_d: Vector) -> float:
+    """||x - phi|| in the part, a chunk at a time."""
     squares = 0.0
-    for part in parts(x_d.numel()):
-        squares += float(torch.linalg.vector_norm(x_d[part].float() - y_d[part].float())) ** 2
+    for at in parts(table.part.numel):
+        squares += float(torch.linalg.vector_norm(table.read(x_d, at) - table.read(table.anchor_d, at))) ** 2
     return float(squares**0.5)
 
 
-def spread(own_d: torch.Tensor, others: Sequence[torch.Tensor]) -> float:
+def spread(own_d: torch.Tensor, others: Sequence[Vector]) -> float:
     """Root mean square distance of own vector and the others to their mean."""
     squares = 0.0
     for part in parts(own_d.numel()):
-        own_c = own_d[part].float()
-        x_nc = torch.stack([own_c, *(other_d[part].float() for other_d in others)]).sub_(own_c)
+        own_c, *others_c = (torch.from_numpy(values_of(x_d, part)) for x_d in (own_d, *others))
+        x_nc = torch.stack([own_c, *others_c]).sub_(own_c)
         squares += float(torch.linalg.vector_norm(x_nc - x_nc.mean(dim=0))) ** 2
     return float((squares / (len(others) + 1)) ** 0.5)
 

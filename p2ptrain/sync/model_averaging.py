@@ -13,23 +13,26 @@ In a round that sends a part of the model, only that part is averaged. Each part
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from p2ptrain import aggregate, outer
-from p2ptrain.aggregate.base import Clips, Rows
-from p2ptrain.outer import Average, OuterOptimizer
+from p2ptrain.aggregate.base import Clips, Columns, Rows, by_columns
+from p2ptrain.outer import Average, BySlices, OuterOptimizer
+from p2ptrain.outer.base import Move
+from p2ptrain.saved.filed_vector import FiledVector, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync.base import Message, RoundResult
-from p2ptrain.sync.decoding import Estimates
+from p2ptrain.sync.decoding import Estimates, NewFile
 from p2ptrain.sync.encoder import ScheduledEncoder
 from p2ptrain.sync.fault_tolerance import FaultTolerance
-from p2ptrain.sync.fragments import Fragment
+from p2ptrain.sync.fragments import Fragment, zeros_but_for_a_part
 from p2ptrain.sync.loss_scorer import Judge, LossScorer
-from p2ptrain.sync.mixing import Blend, MixInputs, spread, tracked
+from p2ptrain.sync.mixing import Blend, MixInputs, segments, spread, tracked
 from p2ptrain.sync.peer_selection import EVERYONE, PeerSelection
 from p2ptrain.sync.sync_config import SyncConfig
-from p2ptrain.sync.vectors import ByteSource, check_model, to_bytes, view_of
+from p2ptrain.sync.vectors import ByteSource, check_model, to_bytes, values_of, view_of, whole
 
 _OUTER, _VOICE, _HELD = "outer.", "voice.", "held"
 
@@ -45,11 +48,17 @@ class AveragingParts:
     """Share of the local parameters that a correction leaves."""
 
 
+class _Moved(NamedTuple):
+    correction_d: torch.Tensor
+    snapshot_d: torch.Tensor
+    """The model before the correction, with it."""
+
+
 class ModelAveraging:
-    """Averages models once a round. Memory: the anchor, and own and each neighbour's estimate in the precision that
-    `sync.estimates` says; the initial model, unless it lies in a file; what the outer optimizer and the encoder
-    remember. At work nothing more where `aggregate_` is given a whole model and the outer step is `average`; else two
-    vectors of size d, and, where fragments travel, a copy of every member's fragment.
+    """Averages models once a round. Memory: the anchor; own and each neighbour's estimate in the precision that
+    `sync.estimates` says, the neighbours' unless they lie in files; the initial model, unless it lies in a file; what
+    the outer optimizer and the encoder remember. At work nothing more of their size where `aggregate_` is given a whole
+    model; where a fragment is averaged, as much as it has.
     """
 
     def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, parts: AveragingParts) -> None:
@@ -76,8 +85,8 @@ class ModelAveraging:
 
     @property
     def estimates(self) -> dict[str, torch.Tensor]:
-        """xhat_j by neighbour."""
-        return self._known.models
+        """xhat_j by neighbour, to be read."""
+        return {peer: whole(model_d) for peer, model_d in self._known.models.items()}
 
     def encode(self, theta_d: torch.Tensor, *, round: int) -> Message:
         """Return the message of this round and advance the public estimate. ValueError on a model that is not
@@ -109,42 +118,35 @@ class ModelAveraging:
         return self.aggregate_(theta_d.clone(), staleness, round=round)
 
     def aggregate_(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
-        """Do so with no vector beside `theta_d`, which becomes the correction, and the anchor, which becomes the new
-        one: where the whole model is averaged, and the outer step is `average`, as that does not look back."""
+        """Do so in place, a slice at a time: the anchor becomes the new one, and `theta_d` what corrects the model by
+        that; where only a part of the model is averaged, or moved by a share, `theta_d` becomes the snapshot as
+        corrected. An outer optimizer that is not `BySlices` makes vectors of its own.
+
+        When it raises, each parameter of the anchor is the old or the new one."""
         self._check_shape(theta_d)
-        heard = sorted(staleness.keys() & self.estimates.keys())  # sorted: sums do not depend on who came first
+        known = self._known.models
+        heard = sorted(staleness.keys() & known.keys())  # sorted: sums do not depend on who came first
         # Drawn among all whom we know: both partners draw from the same names, however late either one's update is.
-        chosen = self._parts.peer_selection.chosen(sorted(self.estimates), round)
+        chosen = self._parts.peer_selection.chosen(sorted(known), round)
         members = [peer for peer in chosen if peer in staleness]
         rule, robust = self._fault_tolerance.rule(len(members) + 1)
         part = self.encoder.schedule.part(round)
-        alone = rule is None or not members
-        in_place = part.count == 1 and isinstance(self._outers[part.index], Average)
+        self._own_anchor()
         clipped: tuple[str, ...] = ()
-        if alone:
-            correction_d = self._keep_(theta_d) if in_place else self._step(theta_d, part.of(theta_d).clone(), part)
+        if rule is None or not members:
+            moved = self._move_(theta_d, lambda at: part.read(theta_d, at), part)
         else:
-            assert rule is not None
             self._loss_scorer.begin(theta_d, part, round)
-            out_d = self._own_anchor() if in_place and self._parts.blend is tracked else None
-            table = self._table(theta_d, members, staleness, round, out_d)
-            try:
-                target_p = self._parts.blend(table, rule)
-            except BaseException:
-                if out_d is not None:
-                    out_d.copy_(theta_d)  # it was being written to, and must be a model
-                raise
+            target = self._parts.blend(self._table(theta_d, members, staleness, round), rule)
             if isinstance(rule, Clips):
                 clipped = tuple(members[row - 1] for row in rule.clipped if row > 0)  # row 0 is own model
-            del table
             self._loss_scorer.end()
-            correction_d = self._move_(theta_d, target_p) if in_place else self._step(theta_d, target_p, part)
-        whole = part.count == 1 and self._parts.mixing == 0
+            moved = self._move_(theta_d, target, part)
         return RoundResult(
-            correction_d=correction_d,
+            correction_d=moved.correction_d,
             anchor_d=self.anchor_d,
-            snapshot_d=self.anchor_d if whole else None,
-            consensus_distance=spread(self.public_d, [self.estimates[peer] for peer in heard]),
+            snapshot_d=moved.snapshot_d,
+            consensus_distance=spread(self.public_d, [known[peer] for peer in heard]),
             members=len(members) + 1,
             robust=robust,
             clipped=clipped,
@@ -161,18 +163,22 @@ class ModelAveraging:
 
         The result is the anchor itself, and not a copy: valid until the next `aggregate_`.
         """
-        donors = [self.estimates[peer] for peer in sorted(staleness.keys() & self.estimates.keys())]
+        known = self._known.models
+        donors = [known[peer] for peer in sorted(staleness.keys() & known.keys())]
         if not donors:
             raise ValueError("no neighbour is tracked: there is no model to adopt")
-        out_d: torch.Tensor | None = self._own_anchor()
+        self._own_anchor()
         if 1 < len(donors) <= 2 * self.config.f:
             donors.append(self.anchor_d)
-            out_d = None
         rule = aggregate.get("trimmed_mean", f=min(self.config.f, (len(donors) - 1) // 2))
-        rows = Rows(
-            len(donors), self._numel, lambda part: torch.stack([donor_d[part].float() for donor_d in donors]), out_d
-        )
-        self._restart_at(rule.reduce(rows))
+
+        def read(at: slice) -> torch.Tensor:
+            return torch.stack([torch.from_numpy(values_of(donor_d, at)) for donor_d in donors])
+
+        adopted = by_columns(rule, Rows(len(donors), self._numel, read))
+        for at in segments(self._numel):  # a slice of the anchor is read for the same slice alone
+            self.anchor_d[at] = adopted(at)
+        self._restart_at(self.anchor_d)
         return self.anchor_d
 
     def judge_by(self, judge: Judge) -> None:
@@ -194,19 +200,20 @@ class ModelAveraging:
 
     def estimate(self, peer: str) -> bytes | None:
         """Return a neighbour's estimate, exact, or None: fp32 or bf16, little-endian."""
-        return to_bytes(self.estimates[peer]) if peer in self.estimates else None
+        return to_bytes(whole(self._known.models[peer])) if peer in self._known.models else None
 
     def snapshot_view(self) -> memoryview:
         """Return `snapshot` without a copy: valid until the public estimate moves."""
         return view_of(self.public_d)
 
-    def estimate_view(self, peer: str) -> memoryview | None:
+    def estimate_view(self, peer: str) -> memoryview | NamelessFile | None:
         """Return `estimate` without a copy: valid until that estimate moves."""
-        return view_of(self.estimates[peer]) if peer in self.estimates else None
+        model_d = self._known.models.get(peer)
+        return model_d.source() if isinstance(model_d, FiledVector) else None if model_d is None else view_of(model_d)
 
     def estimate_model(self, peer: str) -> torch.Tensor | None:
         """Return a neighbour's estimate as fp32 (d,): itself where it is held so."""
-        return self.estimates[peer].float() if peer in self.estimates else None
+        return whole(self._known.models[peer]).float() if peer in self._known.models else None
 
     def keep_genesis_in(self, file: NamelessFile) -> None:
         """Keep the initial model in this file and not in memory. The vector that this strategy was built with is given
@@ -214,6 +221,11 @@ class ModelAveraging:
         self._known.keep_genesis_in(file)
         self.encoder.unshare()
         self._lent = False
+
+    def keep_estimates_in(self, new_file: NewFile, refused: Refused) -> None:
+        """Keep the neighbours' estimates in files from now on. `refused` is told when the disk does not take one, which
+        is then in memory."""
+        self._known.keep_in(new_file, refused)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the own state: `anchor`; outer buffers as `outer.<part>.<name>`; the encoder's memory as
@@ -248,29 +260,38 @@ class ModelAveraging:
             return known and (value.shape == (1,) or _is_vector(value, self.encoder.schedule.parts[int(index)].numel))
         return value.shape == (1,) if name == _HELD else name == "anchor" and _is_vector(value, self._numel)
 
-    def _step(self, theta_d: torch.Tensor, target_p: torch.Tensor, part: Fragment) -> torch.Tensor:
-        """The outer step of a part towards its target: the anchor moves. What that corrects the model by (d,)."""
-        phi_p = self._outers[part.index].step(part.of(self.anchor_d), target_p)
-        correction_p = (phi_p - part.of(theta_d)).mul_(1 - self._parts.mixing)
-        self.anchor_d, self._lent = part.put(self.anchor_d, phi_p), False
-        return part.put(torch.zeros_like(theta_d), correction_p) if part.count > 1 else correction_p
+    def _move_(
+        self, theta_d: torch.Tensor, target: Columns, part: Fragment, slices: Sequence[slice] | None = None
+    ) -> "_Moved":
+        """The outer step of a part towards its target, by `slices` of the part: the anchor moves, and `theta_d` becomes
+        the correction or, where that is not of every parameter or not all of the way, the snapshot as corrected."""
+        slices = segments(part.numel) if slices is None else slices
+        share, is_whole = 1 - self._parts.mixing, part.count == 1 and self._parts.mixing == 0
+        correction_d = theta_d if is_whole else zeros_but_for_a_part(theta_d.numel())
+        target, move = self._begin_step(target, part, slices)
+        for at in slices:
+            phi_c, theta_c = part.read(self.anchor_d, at), part.read(theta_d, at)
+            move(at, phi_c, target(at))
+            part.write_(self.anchor_d, at, phi_c)
+            correction_c = torch.sub(phi_c, theta_c).mul_(share)
+            part.write_(correction_d, at, correction_c)
+            if not is_whole:
+                part.write_(theta_d, at, correction_c.add_(theta_c))
+        return _Moved(correction_d, self.anchor_d if is_whole else theta_d)
 
-    def _keep_(self, theta_d: torch.Tensor) -> torch.Tensor:
-        """Nobody is listened to: the anchor becomes `theta_d`, and `theta_d` the correction, which is nothing."""
+    def _begin_step(self, target: Columns, part: Fragment, slices: Sequence[slice]) -> tuple[Columns, Move]:
+        """The part's outer step: its target, and what moves a slice of the anchor towards it."""
+        optimizer = self._outers[part.index]
+        if isinstance(optimizer, BySlices):
+            return target, optimizer.begin_step(part.numel)
+        target_p = torch.cat([target(at) for at in slices])
+        phi_p = optimizer.step(part.of(self.anchor_d), target_p)
+        return lambda at: phi_p[at], Average().begin_step(part.numel)
+
+    def _own_anchor(self) -> None:
+        """Hold the anchor as a vector of its own, to be changed in place."""
         if self._lent:
-            self.anchor_d, self._lent = theta_d, False
-            return torch.zeros_like(theta_d)
-        self.anchor_d.copy_(theta_d)
-        return theta_d.zero_()
-
-    def _move_(self, theta_d: torch.Tensor, target_d: torch.Tensor) -> torch.Tensor:
-        """The outer step `average`: the anchor becomes the target, and `theta_d` what that corrects the model by."""
-        self.anchor_d, self._lent = target_d, False
-        return torch.sub(target_d, theta_d, out=theta_d).mul_(1 - self._parts.mixing)
-
-    def _own_anchor(self) -> torch.Tensor:
-        """The anchor's vector, to be written over; another one where it is not ours alone."""
-        return torch.empty_like(self.anchor_d) if self._lent else self.anchor_d
+            self.anchor_d, self._lent = self.anchor_d.clone(), False
 
     def _table(
         self,
@@ -278,19 +299,17 @@ class ModelAveraging:
         members: Sequence[str],
         staleness: Mapping[str, int],
         round: int,
-        out_d: torch.Tensor | None,
     ) -> MixInputs:
         schedule, own_gamma = self.encoder.schedule, self.config.gamma
-        part = schedule.part(round)
         return MixInputs(
-            theta_p=part.of(theta_d),
-            anchor_p=part.of(self.anchor_d),
-            public_p=part.of(self.public_d),
-            others=[part.of(self.estimates[peer]) for peer in members],
+            part=schedule.part(round),
+            theta_d=theta_d,
+            anchor_d=self.anchor_d,
+            public_d=self.public_d,
+            others=[self._known.models[peer] for peer in members],
             weights=[self._weight(staleness[peer]) for peer in members],
             loss_scorer=self._loss_scorer,
             gamma=self.encoder.gamma(round) if own_gamma is None or schedule.is_exact(round) else own_gamma,
-            out_p=out_d,
         )
 
     def _weight(self, staleness: int) -> float:

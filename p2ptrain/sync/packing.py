@@ -7,6 +7,7 @@ Whole models travel here, not differences, so that only codecs serve which keep 
 fp16, bf16, int8. Two bits of a model are no model.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -39,8 +40,7 @@ class Packing:
 
     def pack(self, x_d: torch.Tensor) -> bytes:
         """Return the bytes of a whole model, or of the parameters of a run of pieces."""
-        width = self.piece_numel
-        return b"".join(self._piece(x_d[start : start + width]) for start in range(0, x_d.numel(), width))
+        return b"".join(self._piece(x_d[at]) for at in self.pieces(x_d.numel()))
 
     def numel_of(self, size: int) -> int:
         """Return how many parameters a run of pieces of `size` bytes has."""
@@ -55,19 +55,37 @@ class Packing:
     def unpack(self, packed: bytes | memoryview) -> torch.Tensor:
         """Return the parameters of a run of pieces. Raises PayloadError: the codec's reasons, and `nonfinite` beyond
         all bounds."""
-        view = memoryview(packed)
-        if not view:
-            raise PayloadError("wrong_shape", "no bytes")
-        x_r = torch.empty(self.numel_of(len(view)))
-        done = 0
-        for start in range(0, len(view), PART_BYTES):
-            piece = view[start : start + PART_BYTES]
-            numel = self.piece_numel if len(piece) == PART_BYTES else self._last
-            x_r[done : done + numel] = self.codec.decode(piece[: self._sizes[numel]], numel)
-            done += numel
-        if not is_sane(x_r):
-            raise PayloadError("nonfinite", "a model beyond all bounds")
+        x_r = torch.empty(self.numel_of(len(packed)))
+        for at, value_p in self._unpacking(packed):
+            x_r[at] = value_p
         return x_r
+
+    def check(self, packed: bytes | memoryview) -> None:
+        """Raise as `unpack` does, with a piece in memory at a time."""
+        for _ in self._unpacking(packed):
+            pass
+
+    def piece(self, packed: bytes | memoryview, index: int) -> torch.Tensor:
+        """Return the parameters of a piece of a run that `check` has passed."""
+        return self._decoded(memoryview(packed)[index * PART_BYTES : (index + 1) * PART_BYTES])
+
+    def pieces(self, numel: int) -> list[slice]:
+        """Return where the pieces lie in a run of so many parameters."""
+        width = self.piece_numel
+        return [slice(start, min(start + width, numel)) for start in range(0, numel, width)]
+
+    def _unpacking(self, packed: bytes | memoryview) -> Iterator[tuple[slice, torch.Tensor]]:
+        if not len(packed):
+            raise PayloadError("wrong_shape", "no bytes")
+        for index, at in enumerate(self.pieces(self.numel_of(len(packed)))):
+            value_p = self.piece(packed, index)
+            if not is_sane(value_p):
+                raise PayloadError("nonfinite", "a model beyond all bounds")
+            yield at, value_p
+
+    def _decoded(self, piece: memoryview) -> torch.Tensor:
+        numel = self.piece_numel if len(piece) == PART_BYTES else self._last
+        return self.codec.decode(piece[: self._sizes[numel]], numel)
 
     def _piece(self, x_p: torch.Tensor) -> bytes:
         raw = self.codec.encode(x_p.contiguous())

@@ -10,8 +10,12 @@ import torch
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.compress.blocks import Floats
 from p2ptrain.compress.by_parts import cut
+from p2ptrain.saved.filed_vector import FiledVector, Raw
 
 Precision = Literal["fp32", "bf16"]
+
+Vector = torch.Tensor | FiledVector
+"""An estimate (d,), fp32 or bf16, in memory or in a file."""
 
 DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """What estimates are held in, by the names of the setting `sync.estimates`."""
@@ -44,26 +48,44 @@ class ByteSource(Protocol):
         """Return the bytes of a slice with explicit start and stop."""
 
 
-def values_of(x_d: torch.Tensor, part: slice) -> Floats:
-    """Return a part of an estimate (d,) as fp32: a view where it is fp32, a copy where it is bf16.
+def values_of(x_d: Vector, part: slice) -> Floats:
+    """Return a part of an estimate (d,) as fp32: a view where it is fp32 in memory, else a copy.
 
     In NumPy, which starts no threads within ours, and by whole numbers: the same bits on every machine.
     """
+    raw_p = x_d.read(part) if isinstance(x_d, FiledVector) else raw_of(x_d)[part]
     if x_d.dtype == torch.float32:
-        value_p: Floats = x_d.numpy()[part]
-        return value_p
-    return (bits_of(x_d)[part].astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return raw_p
+    return (raw_p.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def set_values(x_d: torch.Tensor, part: slice, value_p: Floats) -> None:
+def set_values(x_d: Vector, part: slice, value_p: Floats) -> None:
     """Set a part of an estimate (d,) to finite fp32 values: as they are, or rounded to the nearest bf16, ties to even.
     Authors and followers both do this, so that they hold the same bits. `value_p` may be overwritten."""
-    if x_d.dtype == torch.float32:
-        x_d.numpy()[part] = value_p
-        return
-    bits_p = value_p.view(np.uint32)
-    bits_p += (bits_p >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF)
-    bits_of(x_d)[part] = bits_p >> np.uint32(16)
+    raw_p: Raw = value_p
+    if x_d.dtype == torch.bfloat16:
+        bits_p = value_p.view(np.uint32)
+        bits_p += (bits_p >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF)
+        raw_p = (bits_p >> np.uint32(16)).astype(np.uint16)
+    set_raw(x_d, part, raw_p)
+
+
+def set_raw(x_d: Vector, part: slice, raw_p: Raw) -> None:
+    """Set a part of an estimate (d,) to values as it stores them."""
+    if isinstance(x_d, FiledVector):
+        x_d.write(part, raw_p)
+    else:
+        raw_of(x_d)[part] = raw_p
+
+
+def whole(x_d: Vector) -> torch.Tensor:
+    """Return an estimate as a tensor (d,) that is only read: itself, or its file, mapped."""
+    return x_d.mapped() if isinstance(x_d, FiledVector) else x_d
+
+
+def raw_of(x_d: torch.Tensor) -> Raw:
+    """Return the values of a vector (d,) as they are stored, a view: floats, or the bits of bf16."""
+    return x_d.numpy() if x_d.dtype == torch.float32 else bits_of(x_d)
 
 
 def bits_of(x_d: torch.Tensor) -> npt.NDArray[np.uint16]:
@@ -83,7 +105,7 @@ def rounded(x_d: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def view_of(x_d: torch.Tensor) -> memoryview:
     """Return the bytes of an fp32 or bf16 vector (d,), little-endian, with no copy where the machine is."""
-    array = x_d.numpy() if x_d.dtype == torch.float32 else bits_of(x_d)
+    array = raw_of(x_d)
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return little.view(np.uint8).data
 
@@ -96,9 +118,14 @@ def to_bytes(x_d: torch.Tensor) -> bytes:
 def from_bytes(raw: ByteSource, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return the vector (numel,) that `to_bytes` made of one of this type, read by parts. Raises as `check_bytes`."""
     x_d = torch.empty(numel, dtype=dtype)
-    for at, part_d in _parts_of(raw, numel, dtype):
-        x_d[at] = part_d
+    fill(x_d, raw)
     return x_d
+
+
+def fill(x_d: Vector, raw: ByteSource) -> None:
+    """Set all values of a vector to those that `to_bytes` made of one of its type. Raises as `check_bytes`."""
+    for at, part_d in _parts_of(raw, x_d.numel(), x_d.dtype):
+        set_raw(x_d, at, raw_of(part_d))
 
 
 def check_bytes(raw: ByteSource, numel: int, dtype: torch.dtype) -> None:

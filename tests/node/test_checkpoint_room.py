@@ -15,12 +15,14 @@ import torch
 from safetensors.torch import save_file
 
 from node.cli import main
+from node.config.schema import Config, from_raw
 from node.events import library_logs
 from node.events.redaction import Redactor
 from node.system.errors import RunError
 from node.training import checkpoint as checkpoints
 from node.training import checkpoint_room
 from node.training.checkpoint import Checkpoint, CheckpointStore
+from node.training.estimates import MAX_DEPARTED
 
 PARAMETERS = 1 << 18
 """A checkpoint of 1 MiB: what a small file system tells of."""
@@ -103,13 +105,30 @@ def test_room_is_asked_for_before_anything_is_written(tmp_path: Path, monkeypatc
 def test_a_start_counts_on_what_older_checkpoints_would_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = checkpoint_room.expected_bytes(PARAMETERS)
     monkeypatch.setattr(checkpoint_room, "disk_free", lambda _: needed // 2)
-    checkpoint_room.check(tmp_path, PARAMETERS, spare=needed)
-    with pytest.raises(RunError, match="no room for a checkpoint"):
-        checkpoint_room.check(tmp_path, PARAMETERS)
+    checkpoint_room.check(tmp_path, PARAMETERS, Config(), spare=needed)
+    with pytest.raises(RunError, match="no room for a checkpoint:"):
+        checkpoint_room.check(tmp_path, PARAMETERS, Config())
     with pytest.raises(RunError, match="of each of 3 nodes"):
-        checkpoint_room.check(tmp_path, PARAMETERS, spare=needed, nodes=3)
+        checkpoint_room.check(tmp_path, PARAMETERS, Config(), spare=needed, nodes=3)
     monkeypatch.setattr(checkpoint_room, "disk_free", lambda _: -1)
-    checkpoint_room.check(tmp_path, PARAMETERS)
+    checkpoint_room.check(tmp_path, PARAMETERS, Config())
+
+
+@pytest.mark.parametrize(("estimates", "size"), [("fp32", 4), ("bf16", 2)])
+def test_a_start_counts_the_neighbours_models_where_they_lie_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, estimates: str, size: int
+) -> None:
+    held = (3 + MAX_DEPARTED) * size * PARAMETERS
+    free = checkpoint_room.expected_bytes(PARAMETERS) + held - 1
+    monkeypatch.setattr(checkpoint_room, "disk_free", lambda _: free)
+    sections = {"sync": {"estimates": estimates}, "network": {"degree": 3}}
+    checkpoint_room.check(tmp_path, PARAMETERS, from_raw(sections))
+    on_disk = from_raw({**sections, "node": {"estimates_on": "disk"}})
+    with pytest.raises(RunError, match="a checkpoint and its neighbours' models") as refused:
+        checkpoint_room.check(tmp_path, PARAMETERS, on_disk)
+    assert "node.estimates_on" in refused.value.hint
+    free += 1
+    checkpoint_room.check(tmp_path, PARAMETERS, on_disk)
 
 
 def test_a_checkpoint_that_is_not_finite_is_passed_over_and_never_taken_home(

@@ -64,6 +64,8 @@ def test_what_a_drift_correction_holds(drift: str) -> None:
 @pytest.mark.parametrize("outer", ["average", "noloco", "nesterov", "delayed_nesterov"])
 def test_what_a_strategy_holds(estimates: str, outer: str) -> None:
     sync = {"estimates": estimates, "outer": outer, "f": 1, "compressor": "int4", "strategy": "async"}
+    if outer == "delayed_nesterov":
+        sync["every"] = 1  # the momentum of the first round
     config = config_of(sync=sync, network={"degree": 3})
     trainer, strategy = held(config)
     seen = memory_forecast(trainer.numel, "cpu", config)
@@ -71,7 +73,29 @@ def test_what_a_strategy_holds(estimates: str, outer: str) -> None:
     assert seen.anchor == sizes(strategy.anchor_d) == seen.snapshot
     outers = {name: value for name, value in strategy.state_dict().items() if name.startswith("outer.")}
     assert seen.outer == pytest.approx(sizes(*outers.values()), abs=8)
-    assert (seen.work == 0) == (outer == "average")
+    assert seen.work == 0
+    on_disk = memory_forecast(trainer.numel, "cpu", config_of(sync=sync, node={"estimates_on": "disk"}))
+    assert on_disk.estimates == sizes(strategy.public_d)
+
+
+def test_what_gathers_is_forecast_at_its_fullest() -> None:
+    seen = memory_forecast(10**6, "cpu", config_of(sync={"strategy": "async"}))
+    assert seen.outer == 2 * 4 * 10**6, "three rounds of movements beside the momentum"
+
+
+def test_vectors_of_a_round_are_counted_where_there_are_any() -> None:
+    vector = 4 * 10**6
+    streaming = memory_forecast(10**6, "cpu", config_of(sync={"strategy": "streaming"}))
+    assert streaming.work == pytest.approx(1.25 * vector / 4), "a correction of a quarter of the model"
+    config = config_of(sync={"strategy": "sparse_loco"})
+    sparse = memory_forecast(10**6, "cpu", config)
+    strategy = build(config.sync, torch.ones(1000))
+    assert isinstance(strategy, ModelAveraging)
+    assert sizes(*strategy.encoder.state_dict().values()) == 4 * 1000
+    assert sparse.outer == vector, "what was to be told and did not fit"
+    assert sparse.work == 2 * vector
+    apart = memory_forecast(10**6, "cpu", config_of(node={"lane": "process"}))
+    assert apart.program == 2 * PROGRAM_BYTES
 
 
 @pytest.mark.parametrize("compressor", ["q2", "int8", "none", "topk"])

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from p2ptrain.saved import tensor_file
 from p2ptrain.saved.nameless_file import NamelessFile
-from p2ptrain.saved.tensor_file import DTYPE_NAMES, TensorsInFile, keep_in_file, save_file
+from p2ptrain.saved.tensor_file import DTYPE_NAMES, OpenedFile, TensorsInFile, keep_in_file, save_file
 
 
 def every_kind() -> dict[str, torch.Tensor]:
@@ -61,7 +61,7 @@ def test_a_nameless_file_is_read_by_slices(tmp_path: Path) -> None:
 def test_tensors_in_a_file_are_found_under_other_names_and_not_kept(tmp_path: Path) -> None:
     tensors = every_kind()
     save_file(tensors, tmp_path / "file")
-    found = TensorsInFile(tmp_path / "file")
+    found = TensorsInFile(OpenedFile(str(tmp_path / "file")))
     assert found.keys() == tensors.keys()
     some = found.renamed({"a": "one", "b": "turned"}).renamed({"c": "b"})
     assert dict(some).keys() == {"c"}

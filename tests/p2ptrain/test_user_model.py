@@ -98,6 +98,24 @@ def test_small_corrections_of_bf16_weights_are_not_lost() -> None:
     assert float(plain) == 0.5, "or the test would show nothing"
 
 
+def test_rests_come_back_with_a_state() -> None:
+    """A resumed bf16 model is the one that was saved, its rests included: the same corrections lead to the same."""
+    model, other = small(dtype=torch.bfloat16), small(seed=9, dtype=torch.bfloat16)
+    ours, theirs = learner(model), learner(other)
+    correction_d = 1e-4 * torch.randn(ours.numel, generator=torch.Generator().manual_seed(4))
+    for _ in range(3):
+        ours.correct(correction_d)
+    rounded_d = nn.utils.parameters_to_vector(model.parameters()).detach().float()
+    assert not torch.equal(ours.vector(), rounded_d), "there are rests"
+    theirs.load_state_dict({name: value.clone() for name, value in ours.state_dict().items()})
+    for _ in range(20):
+        assert torch.equal(theirs.vector(), ours.vector())
+        ours.correct(correction_d)
+        theirs.correct(correction_d)
+    exact_d = rounded_d + 20 * correction_d
+    assert float((ours.vector() - exact_d).abs().max()) < 0.005
+
+
 def test_only_what_learns_travels() -> None:
     model = small()
     model[0].requires_grad_(False)

@@ -3,6 +3,8 @@
 Whole swarms under a virtual clock, with the sizes from which all this begins set to nothing.
 """
 
+import errno
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,13 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         self.made = 0
+        self.full = False
         self._folder = folder
         folder.mkdir()
 
     def __call__(self) -> NamelessFile:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.made += 1
         return NamelessFile(self._folder)
 
@@ -83,6 +88,36 @@ async def test_files_change_no_bit(
 
 
 @pytest.mark.slow
+async def test_estimates_on_disk_change_no_bit(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, files: Files
+) -> None:
+    """Each machine chooses for itself; neighbours leave and come, a node joins late, and a disk may be full."""
+    held = await joined_late(tmp_path / "held")
+    made = files.made
+    node = {"checkpoint_every": 2, "estimates_on": "disk"}
+    assert await joined_late(tmp_path / "disk", node=node) == held
+    assert files.made - made >= made + 4 * 3, "an estimate of each neighbour"
+    assert not files.left
+    files.full = True
+    assert await joined_late(tmp_path / "full", node=node) == held
+
+
+@pytest.mark.slow
+async def test_a_full_disk_is_told_once(tmp_path: Path, autojump_clock: trio.testing.MockClock, files: Files) -> None:
+    files.full = True
+    async with swarm(tmp_path) as members:
+        for number in range(3):
+            await members.start(f"n{number}", wait_for=2, node={"estimates_on": "disk"})
+        await members.finished()
+        for member in members.members.values():
+            (told,) = [warning for warning in member.told("warning") if "neighbours' models" in warning["message"]]
+            assert told["message"] == (
+                "the disk does not take the neighbours' models (No space left on device): they are held in memory"
+            )
+            assert member.told("round")[-1]["members"] == 3
+
+
+@pytest.mark.slow
 async def test_a_swarm_with_estimates_in_bf16_learns_as_well(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, files: Files
 ) -> None:
@@ -94,12 +129,12 @@ async def test_a_swarm_with_estimates_in_bf16_learns_as_well(
 
 
 @pytest.mark.slow
-async def test_a_node_comes_back_from_its_checkpoint_with_estimates_in_bf16(
+async def test_a_node_comes_back_from_its_checkpoint_with_estimates_in_bf16_and_on_disk(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, files: Files
 ) -> None:
     shared: dict[str, Any] = {
         "train": {"rounds": 20},
-        "node": {"checkpoint_every": 1},
+        "node": {"checkpoint_every": 1, "estimates_on": "disk"},
         "sync": {"estimates": "bf16"},
     }
     async with swarm(tmp_path) as members:

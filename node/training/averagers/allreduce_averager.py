@@ -21,6 +21,7 @@ from node.training.divergence import diverged, why_refused
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
+from p2ptrain.sync.base import InPlaceAllReduce
 
 MARK = b"\0"
 MARK_CODEC = "met"
@@ -87,7 +88,8 @@ class AllReduceAverager:
         async with node.strategy_lock:
             node.forget(node.estimates.forget_all_but(()))  # models fetched to enter the run
             with node.pace.work():
-                finish = partial(strategy.finish, phase.theta_d, names, parts, round=node.state.round)
+                close = strategy.finish_ if isinstance(strategy, InPlaceAllReduce) else strategy.finish
+                finish = partial(close, phase.theta_d, names, parts, round=node.state.round)
                 return view, await node.executor.offload(finish)
 
     async def _pack(self, node: Node, phase: Phase) -> bytes:
