@@ -436,3 +436,20 @@ def test_members_over_unlike_frozen_parameters_refuse_each_other(tmp_path: Path)
             pass
         with joined(models[2], optimizers[2], tmp_path / "2", **peers) as same:
             assert same.peers
+
+
+def test_a_run_that_begins_anew_keeps_its_key_and_nothing_else(tmp_path: Path) -> None:
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with joined(model, optimizer, tmp_path) as swarm:
+        train(model, optimizer, range(5))
+        known = swarm.peer_id
+    other = model_of(seed=4)
+    before = nn.utils.parameters_to_vector(other.parameters()).detach()
+    again = joined(other, torch.optim.SGD(other.parameters(), lr=0.1), tmp_path)
+    again.begin_anew()
+    with again:
+        assert (again.global_step, again.round, again.peer_id) == (0, 0, known)
+        assert torch.equal(nn.utils.parameters_to_vector(other.parameters()).detach(), before)
+        with pytest.raises(UsageError, match="before the block is entered"):
+            again.begin_anew()

@@ -5,6 +5,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from p2ptrain.saved.tensor_file import save_file
 from p2ptrain.sync import SyncConfig, build
 from p2ptrain.sync.base import InPlace
 
-D = 6_000_000
+D = 12_000_000
 VECTOR = 4 * D
 LITTLE = VECTOR // 2
 """Chunks of a few threads, payloads, and what the C library keeps: far below a vector, bf16 or not."""
@@ -47,10 +48,12 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("estimates", ["fp32", "bf16"])
-def test_a_round_makes_no_vector(estimates: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"estimates": "fp32"}, {"estimates": "bf16"}, {"outer": "noloco"}, {"strategy": "async"}], ids=str
+)
+def test_a_round_makes_no_vector(settings: dict[str, Any], tmp_path: Path) -> None:
     theta_d = torch.randn(D, generator=torch.Generator().manual_seed(0))
-    node = build(SyncConfig(estimates=estimates), theta_d, "own")
+    node = build(SyncConfig(**settings), theta_d, "own")
     assert isinstance(node, InPlace)
     peers = ["one", "two", "three"]
     for peer in peers:
