@@ -1,6 +1,8 @@
 """examples/sft_lora.py from its first line to its last, with few rounds: a base model, adapters, and an answer."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,40 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "sft_lora.py"
+TINY = ROOT / "tests" / "data" / "tiny-llama.json"
+
+
+@pytest.mark.paired
+@pytest.mark.thorough
+def test_a_model_and_conversations_of_ones_own_are_tuned_and_asked(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    base, chat = tmp_path / "base", tmp_path / "chat.jsonl"
+    transformers.LlamaForCausalLM(transformers.LlamaConfig.from_json_file(TINY)).save_pretrained(base)
+    rows = [
+        [{"role": "user", "content": f"Question {n}?"}, {"role": "assistant", "content": "The answer is yes."}]
+        for n in range(200)
+    ]
+    chat.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    words = ["--out", tmp_path / "sft", "--model", base, "--data", chat, "--rounds", "2", "--ask", "Question 7?"]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), *map(str, words)],
+        cwd=ROOT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("Question 7? -> ")
+    first, last = (
+        float(word)
+        for word in re.findall(r"eval loss +([\d.]+) -> ([\d.]+)", done.stdout)[0]  # of the mean of both nodes' models
+    )
+    assert last < first - 0.02
+    assert "product gap: " in done.stdout
+    kept = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "sft" / "merged")
+    assert kept.config.hidden_size == transformers.LlamaConfig.from_json_file(TINY).hidden_size
 
 
 @pytest.mark.soak
