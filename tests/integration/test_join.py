@@ -292,7 +292,7 @@ def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
             swarm.step()
         with pytest.raises(UsageError, match="no evaluate"):
             swarm.evaluate()
-        with pytest.raises(RunError, match="in use by process"), joined(model_of(), None, tmp_path / "a"):
+        with pytest.raises(RunError, match="in use by this very process"), joined(model_of(), None, tmp_path / "a"):
             pass
     other.step()  # out of the block it is nobody's business
     with (

@@ -18,6 +18,7 @@ import trio.testing
 from sim_swarm import Member, Swarm, swarm
 
 from gossip.transport.memory.network import LinkQuality
+from node.config.schema import Config
 from node.training.executors.thread import ThreadExecutor
 from node.training.in_time import WINDOW
 from node.training.node import SMALL_MODEL, Node
@@ -234,7 +235,11 @@ def test_twenty_updates_lost_in_a_row_bring_the_warning_and_then_the_recovery() 
 
 @pytest.mark.parametrize(("parameters", "handed_over"), [(SMALL_MODEL, False), (SMALL_MODEL + 1, True)])
 async def test_a_small_models_vectors_are_handed_to_no_thread(parameters: int, handed_over: bool) -> None:
-    node = SimpleNamespace(executor=ThreadExecutor(), inner=SimpleNamespace(trainer=SimpleNamespace(numel=parameters)))
+    node = SimpleNamespace(
+        executor=ThreadExecutor(),
+        inner=SimpleNamespace(trainer=SimpleNamespace(numel=parameters)),
+        config=Config(),
+    )
     took: list[float] = []
     thread = await Node.compute(node, threading.get_ident, took.append)  # type: ignore[arg-type]
     assert (thread != threading.get_ident()) is handed_over
