@@ -70,6 +70,11 @@ class OpenedFile:
         self._descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
         weakref.finalize(self, os.close, self._descriptor)
 
+    def __reduce__(self) -> tuple[type["OpenedFile"], tuple[str]]:
+        """Have another process of this machine open the same file, whatever its name is by then (Linux), while this
+        object is held."""
+        return OpenedFile, (f"/proc/{os.getpid()}/fd/{self._descriptor}",)
+
     @property
     def path(self) -> Path:
         """Return a path that leads to this file in this process, while this object is held."""

@@ -31,7 +31,7 @@ P2PTRAIN = ("-m", "p2ptrain")
 Event = dict[str, Any]
 
 
-def _heed_ctrl_c() -> None:
+def heed_ctrl_c() -> None:
     """As at a terminal. What a shell starts in the background ignores it, and so would the programs of a test there."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -68,7 +68,7 @@ class Program:
         folder.mkdir(parents=True, exist_ok=True)
         self._stderr = folder / f"stderr-{len(list(folder.glob('stderr-*')))}"
         with self._stderr.open("wb") as stderr:
-            popen, more = (subprocess.Popen, {"preexec_fn": _heed_ctrl_c}) if real or before else (_forking(), {})
+            popen, more = (subprocess.Popen, {"preexec_fn": heed_ctrl_c}) if real or before else (_forking(), {})
             self.process = popen(
                 [*before, sys.executable, *map(str, run), *map(str, words)],
                 stdin=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from processes_harness import heed_ctrl_c
 
 import p2ptrain
 
@@ -50,6 +51,7 @@ class Running:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            preexec_fn=heed_ctrl_c,
         )
         self.lines: list[str] = []
         self._news = threading.Condition()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes_harness import heed_ctrl_c
 
 pytestmark = pytest.mark.alone
 
@@ -25,10 +26,6 @@ try:
 except BaseException:
     pass
 '''
-
-
-def heed_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("command", ["up", "node"])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import p2ptrain
 from p2ptrain.integrations.swarm import Swarm
@@ -300,6 +300,12 @@ def main() -> None:
     torch.set_num_threads(1)
     frameworks = {"hf": hf, "sft": sft, "lightning": lightning, "accelerate": accelerate}
     done(frameworks[options.framework](options))
+    if distributed.is_initialized():
+        # gloo's threads outlive the group, and one that needs Python while it ends aborts the process: torch's own
+        # fault, seen under load with all work done.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

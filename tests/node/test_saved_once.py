@@ -1,6 +1,7 @@
 """Beside a running node a model is read once, and is that of one checkpoint, whatever the node writes meanwhile."""
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,16 @@ def test_a_checkpoint_replaced_while_it_is_read_is_not_seen(tmp_path: Path) -> N
     replaced(folder, 3.0)
     assert bool((tensors["trainer.parameters"] == 1.0).all()), "also when it is asked for again, later"
     assert bool((files.read(folder)[1]["trainer.parameters"] == 3.0).all())
+
+
+def test_who_is_sent_opened_tensors_reads_the_same_file(tmp_path: Path) -> None:
+    """As the process that trains is sent a checkpoint's: whatever the node has written by then."""
+    folder = CheckpointStore(tmp_path).save(checkpoint(6, 1.0))
+    _, opened = files.mapped(folder)
+    replaced(folder, 2.0)
+    received = pickle.loads(pickle.dumps(opened))
+    del opened
+    assert bool((received["trainer.parameters"] == 1.0).all()), "and it holds the file open itself"
 
 
 def test_whoever_finds_all_checkpoints_gone_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

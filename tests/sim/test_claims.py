@@ -154,8 +154,7 @@ async def test_identities_that_come_and_go_do_not_capture_an_observer(
                     members, nursery, nodes[0], number, value=1e12, peers=(watcher.transport.addresses[0],)
                 )
                 await liar.say(59)
-                held = watcher.node.strategy.estimates  # type: ignore[attr-defined]
-                await until(lambda: str(liar.peer) in held)  # noqa: B023
+                await until(lambda: str(liar.peer) in watcher.node.estimates)  # noqa: B023
                 await liar.leave()
             at = watcher.node.state.round
             await members.finished()
