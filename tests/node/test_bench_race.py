@@ -20,7 +20,7 @@ from bench_words import run as bench
 from torch import nn
 
 from node.bench import output, plot
-from node.bench.race import hivemind_host, host, namespaces, race
+from node.bench.race import hivemind_host, host, namespaces, race, recorded_task
 from node.bench.race.contestants import CONTESTANTS, MUON, Contestant, Recipe, Rival, host_folder, wait_until
 from node.bench.race.crew import Crew
 from node.bench.race.curves import Point, seconds_to, steps_to, stretched
@@ -28,7 +28,10 @@ from node.bench.race.judge import Judge
 from node.bench.race.recorded_task import RecordedByteLM
 from node.bench.race.spec import HostPlan, RaceSpec
 from node.bench.race.track import TrackWriter, read_track, step_seconds
+from node.events.event_types import Started
+from node.events.log import EventLog
 from node.system.errors import RunError, UsageError
+from node.system.run_dir import EVENTS
 from p2ptrain.tasks.base import Shard
 from p2ptrain.training import Trainer
 from p2ptrain.training.model import build_model
@@ -87,8 +90,44 @@ def test_a_steps_time_leaves_out_the_first_one():
     assert step_seconds(marks(0, 9)) is None
 
 
+def at_the_start_line(folder: Path, spec: RaceSpec) -> RecordedByteLM:
+    """The task of a node that is up, in a race that has started."""
+    recorded = RecordedByteLM(folder, size=spec.size, data=spec.data)
+    up(folder)
+    (folder / recorded_task.GO).touch()
+    return recorded
+
+
+def up(folder: Path) -> None:
+    """Write what a node writes once it listens."""
+    with EventLog(folder / EVENTS) as log:
+        log(Started(role="trainer", peer_id="me", addresses=[], pid=1, run_dir=None, metrics_url=None, token_file=None))
+
+
+def test_a_node_waits_for_the_start_and_what_it_tries_before_is_on_no_track(spec: RaceSpec, tmp_path: Path):
+    folder = tmp_path / "host"
+    recorded = RecordedByteLM(folder, size=spec.size, data=spec.data)
+
+    def batch() -> None:
+        recorded.train_batch(0, seed=0, shard=Shard(count=2), size=2)
+
+    batch()
+    assert read_track(folder) == []
+    assert not (folder / recorded_task.READY).exists()
+    up(folder)
+    waiting = threading.Thread(target=batch)
+    waiting.start()
+    while not (folder / recorded_task.READY).exists():
+        time.sleep(0.001)
+    assert waiting.is_alive()
+    assert read_track(folder) == []
+    (folder / recorded_task.GO).touch()
+    waiting.join(10)
+    assert [mark.step for mark in read_track(folder)] == [0]
+
+
 def test_every_contestants_models_are_judged_by_the_same_examples(spec: RaceSpec, tmp_path: Path):
-    recorded = RecordedByteLM(tmp_path / "host", size=spec.size, data=spec.data)
+    recorded = at_the_start_line(tmp_path / "host", spec)
     trainer = Trainer(recorded, spec.train(), Shard(count=2))
     began = time.time()
     for _ in range(3):
@@ -105,7 +144,7 @@ def test_every_contestants_models_are_judged_by_the_same_examples(spec: RaceSpec
 
 
 def test_a_recorded_task_trains_as_the_plain_one(spec: RaceSpec, tmp_path: Path):
-    ours = Trainer(RecordedByteLM(tmp_path / "host", size=spec.size, data=spec.data), spec.train(), Shard(count=2))
+    ours = Trainer(at_the_start_line(tmp_path / "host", spec), spec.train(), Shard(count=2))
     plain = Trainer(spec.task(), spec.train(), Shard(count=2))
     assert [ours.step() for _ in range(2)] == [plain.step() for _ in range(2)]
 
@@ -332,7 +371,7 @@ class FakeContestant:
         for rank in range(spec.hosts):
             leave_track(spec, host_folder(folder, rank), steps, step_s, kept=rank == 0 and steps == spec.steps)
 
-    def go(self, crew: Crew) -> None:
+    def go(self, crew: Crew, spec: RaceSpec, folder: Path) -> None:
         """It has run long ago."""
 
     def done(self, spec: RaceSpec, folder: Path) -> bool:

@@ -47,8 +47,8 @@ class Contestant(Protocol):
         """Start its processes, each with a folder `host-I` for its track, and return when all stand at the start line.
         RunError where they do not come there."""
 
-    def go(self, crew: Crew) -> None:
-        """Give the sign to start, if its processes wait for one."""
+    def go(self, crew: Crew, spec: RaceSpec, folder: Path) -> None:
+        """Give the sign to start."""
 
     def done(self, spec: RaceSpec, folder: Path) -> bool:
         """Return whether the first host has done all its steps and kept its last model."""
@@ -89,7 +89,7 @@ class Rival:
         ready = [host_folder(folder, rank) / READY for rank in range(spec.hosts)]
         wait_until(lambda: all(path.exists() for path in ready), crew, f"{self.name}'s hosts have not met")
 
-    def go(self, crew: Crew) -> None:
+    def go(self, crew: Crew, spec: RaceSpec, folder: Path) -> None:
         """Give the sign to start."""
         crew.go()
 
@@ -112,7 +112,7 @@ class Recipe:
         return ""
 
     def start(self, crew: Crew, hosts: Hosts, spec: RaceSpec, folder: Path) -> None:
-        """Start the first node, then those that join it, and return when all have begun to train."""
+        """Start the first node, then those that join it, and return when all have met."""
         self._start_node(crew, hosts, spec, folder, 0, ())
         events = host_folder(folder, 0) / EVENTS
         wait_until(lambda: _address(events) is not None, crew, f"{self.name}'s first node has not started")
@@ -120,15 +120,14 @@ class Recipe:
         assert address is not None
         for rank in range(1, spec.hosts):
             self._start_node(crew, hosts, spec, folder, rank, (address,))
-        ranks = range(spec.hosts)
-        wait_until(
-            lambda: all(any(mark.model is None for mark in read_track(host_folder(folder, rank))) for rank in ranks),
-            crew,
-            f"{self.name}'s nodes have not begun to train",
-        )
+        folders = [host_folder(folder, rank) for rank in range(spec.hosts)]
+        met = [each / recorded_task.READY for each in folders]
+        wait_until(lambda: all(path.exists() for path in met), crew, f"{self.name}'s nodes have not met")
 
-    def go(self, crew: Crew) -> None:
-        """Do nothing: nodes begin by themselves, once they have found each other."""
+    def go(self, crew: Crew, spec: RaceSpec, folder: Path) -> None:
+        """Give the sign to start."""
+        for rank in range(spec.hosts):
+            (host_folder(folder, rank) / recorded_task.GO).touch()
 
     def done(self, spec: RaceSpec, folder: Path) -> bool:
         """Return whether the first node has evaluated its last round."""

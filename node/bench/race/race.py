@@ -158,7 +158,7 @@ class Race:
         with Hosts(self.spec.hosts, mbit) as hosts, Crew() as crew:
             contestant.start(crew, hosts, self.spec, folder)
             before = hosts.bytes_sent()
-            contestant.go(crew)
+            contestant.go(crew, self.spec, folder)
             start = self._started(crew, folder)
             complete = self._watch(contestant, crew, folder, start, may_cut=contestant.synchronous and not first)
             sent = [after - then for after, then in zip(hosts.bytes_sent(), before, strict=True)]

@@ -2,8 +2,12 @@
 
 A node evaluates beside its training, on cores that it shares here with the other hosts. So the held-out split is a few
 windows, enough for the node to see that it has not diverged, and the model that it evaluates is kept.
+
+The first batch that it is asked for once its node is up waits for the start of the race, as all contestants' first
+steps do: nodes that meet do not do so at one moment. Before, the node tries the task, and none of that is on the track.
 """
 
+import time
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +15,19 @@ import torch
 from torch import nn
 
 from node.bench.race.track import TrackWriter
+from node.events.event_types import Started
+from node.events.log import read_events
+from node.system.run_dir import EVENTS
 from p2ptrain.tasks.base import Batch, Shard
 from p2ptrain.tasks.byte_lm.task import ByteLM
 
 NAME: Final = "node.bench.race.recorded_task:create"
+READY: Final = "ready"
+"""An empty file in the host's folder: its node stands at the start line."""
+GO: Final = "go"
+"""An empty file beside it: the race has started."""
+LOOK_S: Final = 0.002
+"""Seconds between two looks for it."""
 WINDOWS: Final = 4
 """Held-out windows that a node itself evaluates: as many as it compares its neighbours' predictions on."""
 
@@ -24,14 +37,19 @@ class RecordedByteLM(ByteLM):
 
     def __init__(self, folder: Path, *, size: str, data: str | None) -> None:
         super().__init__(size=size, data=data)
-        self._track = TrackWriter(folder)
-        self._step = 0
+        self._folder, self._track = folder, TrackWriter(folder)
+        self._step: int | None = None
+        """The newest that was begun since the start of the race; None: it has not started."""
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
-        """Note that the steps before this one are done, and return the task's own batch."""
+        """Wait for the start, note that the steps before this one are done, and return the task's own batch."""
+        batch = super().train_batch(step, seed=seed, shard=shard, size=size)
+        if self._step is None and not self._is_up():
+            return batch
+        self._wait_for_start()
         self._step = step
         self._track.step(step)
-        return super().train_batch(step, seed=seed, shard=shard, size=size)
+        return batch
 
     def eval_batches(self, limit: int) -> list[Batch]:
         """Return the first few held-out windows, in one batch."""
@@ -39,9 +57,19 @@ class RecordedByteLM(ByteLM):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the task's own loss, and keep a model that is being evaluated."""
-        if not model.training:
+        if not model.training and self._step is not None:
             self._track.keep(self._step, model)
         return super().loss(model, batch)
+
+    def _is_up(self) -> bool:
+        return any(isinstance(event, Started) for event in read_events(self._folder / EVENTS))
+
+    def _wait_for_start(self) -> None:
+        if self._step is not None:
+            return
+        (self._folder / READY).touch()
+        while not (self._folder / GO).exists():
+            time.sleep(LOOK_S)
 
 
 def create(folder: str, size: str = "nano", data: str | None = None) -> RecordedByteLM:
