@@ -45,6 +45,8 @@ BASE: Final = "ddp"
 """What others are compared with."""
 MARK: Final = "~"
 """Before a time that is steps times seconds a step."""
+TICKS: Final = (1.0, 2.0, 5.0)
+"""Of each power of ten: times on a fast link lie within one or two."""
 STYLES: Final = {True: "--", False: "-"}
 """Of a line in the picture, by whether its times are computed."""
 
@@ -137,7 +139,7 @@ class Race:
                 if row["link_mbit"] == mbit:
                     _line(axes, row, f"C{names.index(str(row['contestant']))}")
             _label(axes, mbit, self.to)
-        figure.axes[0].legend(fontsize="small")
+        figure.axes[-1].legend(fontsize="x-small", loc="upper right")  # the fastest link: lines end early there
 
     def _present(self) -> list[Contestant]:
         there = []
@@ -291,10 +293,15 @@ def _line(axes: "Axes", row: Row, colour: str) -> None:
 
 
 def _label(axes: "Axes", mbit: float, to: Sequence[float]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter  # of an extra
+
     axes.set_title(f"{mbit / 1000:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s", fontsize="medium")
     for loss in to:
         axes.axhline(loss, color="grey", linewidth=0.6, linestyle=":")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=TICKS))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("seconds")
     axes.set_ylabel("held-out loss")
     axes.grid(visible=True, alpha=0.3)

@@ -28,6 +28,8 @@ GO: Final = "go"
 """An empty file beside it: the race has started."""
 LOOK_S: Final = 0.002
 """Seconds between two looks for it."""
+PATIENCE_S: Final = 300.0
+"""Seconds at the start line. The other hosts have 120 to come there (contestants.START_S)."""
 WINDOWS: Final = 4
 """Held-out windows that a node itself evaluates: as many as it compares its neighbours' predictions on."""
 
@@ -68,7 +70,10 @@ class RecordedByteLM(ByteLM):
         if self._step is not None:
             return
         (self._folder / READY).touch()
+        deadline = time.monotonic() + PATIENCE_S
         while not (self._folder / GO).exists():
+            if time.monotonic() > deadline:  # who runs the race was killed: no node may outlive it
+                raise TimeoutError(f"the race has not started within {PATIENCE_S:.0f} s")
             time.sleep(LOOK_S)
 
 
