@@ -141,6 +141,7 @@ def scratch_bytes(work: Work) -> int:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     out = work()
+    peak = max(peak, _held_bytes())  # what it built and keeps, whenever the watcher's last look was
     done.set()
     watcher.join()
     own = out.numel() * out.element_size() if isinstance(out, torch.Tensor) else 0

@@ -46,7 +46,8 @@ def test_every_part_runs_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
         "to the host, plain",
         *(f"to the host, staged, {size >> 20} MiB" for size in gpu.BUFFERS),
     }
-    assert named["memory", "held"]["bytes"] >= 16  # parameters, gradient and two moments in fp32
+    # Parameters, gradient and two moments in fp32 are 16, less what finds room in pages that are held already.
+    assert named["memory", "held"]["bytes"] >= 12
 
 
 @pytest.mark.slow
