@@ -36,7 +36,7 @@ def test_a_model_and_conversations_of_ones_own_are_tuned_and_asked(tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("Question 7? -> ")
+    assert "\nQuestion 7? -> " in done.stdout  # so small a model may answer with line breaks
     first, last = (
         float(word)
         for word in re.findall(r"eval loss +([\d.]+) -> ([\d.]+)", done.stdout)[0]  # of the mean of both nodes' models
