@@ -84,7 +84,7 @@ def start(command: str, at_s: float, number: signal.Signals, folder: Path) -> En
         except subprocess.TimeoutExpired:
             code = None
         took_s = time.monotonic() - began
-        _, left = psutil.wait_procs(family, timeout=max(0.0, PROMISE_S - took_s))
+        left = _outlasting(family, until=began + PROMISE_S)
         for each in left:
             each.kill()
         process.wait()
@@ -104,6 +104,21 @@ def _family(pid: int) -> list[psutil.Process]:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def _outlasting(family: list[psutil.Process], *, until: float) -> list[psutil.Process]:
+    """Which of them still run at `until`, or none as soon as none does. One that has ended counts as ended, though its
+    new parent has not waited for it: after a start that ended at once, that is init's part."""
+    while (running := [each for each in family if _runs(each)]) and time.monotonic() < until:
+        time.sleep(0.01)
+    return running
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def table(ended: list[Ended], number: signal.Signals) -> list[str]:
