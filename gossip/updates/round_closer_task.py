@@ -100,9 +100,14 @@ class RoundCloser:
             standing = self._standing(round)
             if standing.neighbours == 0:
                 return "alone"
-            if standing.quorum_reached(self._quorum, due=self._due(round)):
+            if self._is_quorum(standing, round):
                 return "quorum"
             await self._context.changed.wait()
+
+    def _is_quorum(self, standing: Standing, round: int) -> bool:
+        if not standing.quorum_reached(self._quorum):  # nor with what is due, which takes longer to find out
+            return False
+        return standing.quorum_reached(self._quorum, due=self._due(round, standing))
 
     def _standing(self, round: int) -> Standing:
         return self._context.engine.standing(round, trio.current_time())
@@ -111,16 +116,15 @@ class RoundCloser:
         seconds = self.exchange_seconds()
         return min(self._longest, EXCHANGE_MARGIN * (FIRST_EXCHANGE_S if seconds is None else seconds))
 
-    def _due(self, round: int) -> int:
+    def _due(self, round: int, standing: Standing) -> int:
         """Return how many neighbours are too stale to be live, yet deliver, and have announced this round, or one that
         we had open while an announcement may have been under way."""
         engine, since = self._context.engine, self._since()
-        live = self._standing(round).staleness
         opened = trio.current_time() - self._exchange_patience()
         least = round - sum(at >= opened for at in self._closed_at)
+        stale = {peer: it for peer, it in engine.seated().items() if peer not in standing.staleness}
         return sum(
-            peer not in live and (it.announced_round or 0) >= least and self._exchanges.delivers(peer, since)
-            for peer, it in engine.seated().items()
+            (it.announced_round or 0) >= least and self._exchanges.delivers(peer, since) for peer, it in stale.items()
         )
 
     def _anybody_delivers(self) -> bool:

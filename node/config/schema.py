@@ -124,6 +124,9 @@ def _check_options(raw: Raw) -> None:
 
 
 def _check_pace(config: Config) -> None:
+    if config.node.pace != "fixed" and not config.node.overlap:
+        message = f"node.pace={config.node.pace} takes the time between updates for that of their steps, and with "
+        raise UsageError(f"{message}node.overlap=false it is not", "leave out one of them")
     if config.node.pace == "auto" and "adaptive" in config.sync.compressor.split("+"):
         message = "node.pace=auto and sync.compressor=adaptive both follow the link, each the other downwards"
         raise UsageError(message, "choose the steps (node.pace) or the bits (sync.compressor) yourself")

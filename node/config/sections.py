@@ -79,6 +79,9 @@ class NodeConfig:
     """Where the neighbours' models are held. `disk`: in files of the run folder that no listing shows, gone when the
     node ends. Saves 4 bytes of memory a parameter and neighbour (2 with sync.estimates = "bf16"), and writes as many a
     round."""
+    overlap: bool = True
+    """Whether the next round's steps run while a round is closed. false: training waits for the round, and no
+    correction is late; for links over which an exchange takes a small part of a round."""
     overlap_steps: Annotated[int, Field(ge=0)] = 0
     """tau: how many steps late a closed round may be applied; 0: as many as `train.inner_steps`."""
     pace: Literal["fixed", "dylu", "auto"] = "fixed"

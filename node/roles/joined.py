@@ -56,9 +56,6 @@ GENESIS_KEY: Final = "genesis"
 ENDLESS: Final = 1_000_000
 """Rounds of a run that ends when the user's loop does."""
 
-LOOK_CLOSED_S: Final = 0.005
-"""Seconds between two checks of a round that a loop waits for: far below what the fastest exchange takes."""
-
 T = TypeVar("T")
 
 
@@ -190,7 +187,7 @@ class JoinedNode:
     def wait_closed(self) -> None:
         """Wait until the newest round is closed, and apply its correction: for a loop that cannot go on without it."""
         node, token = self._running()
-        trio.from_thread.run(_closed, node, trio_token=token)
+        trio.from_thread.run(node.state.until_closed, trio_token=token)
         node.inner.settle()
 
     def stop(self, *, cut_short: bool) -> None:
@@ -386,7 +383,7 @@ class JoinedNode:
         with the steps since."""
         assert self.node is not None
         state = self.node.state
-        await _closed(self.node)
+        await state.until_closed()
         if self.node.inner.phase_steps:
             state.end_after(state.round + 1)
 
@@ -413,11 +410,6 @@ def _genesis_in(file: Path) -> torch.Tensor:
     if kept_d is None or not all_finite(kept_d):
         raise RunError(f"{file} is damaged", "put a copy of it back, or give another run_dir")
     return kept_d
-
-
-async def _closed(node: Node) -> None:
-    while node.state.closing:  # noqa: ASYNC110  # bounded by the round's deadline
-        await trio.sleep(LOOK_CLOSED_S)
 
 
 async def _snapshot(node: Node, counters: torch.Tensor) -> Checkpoint:

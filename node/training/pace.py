@@ -5,10 +5,11 @@
     auto    as few as hide the exchange over the measured links, and enough to keep rounds as long as the neighbours'
 
 All that is needed of the others is on the wire anyway: each update says how many steps it covers. The time between two
-updates is the time of these steps, for training never waits. Claims are trusted no further than necessary. For `dylu`
-the `sync.f` fastest neighbours are ignored, and no plan is below LEAST_SHARE of train.inner_steps. For `auto` the low
-median of the neighbours decides how long rounds are. A peer that claims to be slow can keep them at their present
-length, but no plan is above train.inner_steps, which `fixed` has anyway. docs/decisions/0012 has the reasons.
+updates is the time of these steps, as training does not wait; with `node.overlap = false` it does, and only `fixed` is
+possible. Claims are trusted no further than necessary. For `dylu` the `sync.f` fastest neighbours are ignored, and no
+plan is below LEAST_SHARE of train.inner_steps. For `auto` the low median of the neighbours decides how long rounds are.
+A peer that claims to be slow can keep them at their present length, but no plan is above train.inner_steps, which
+`fixed` has anyway. docs/decisions/0012 has the reasons.
 """
 
 import math

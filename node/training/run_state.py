@@ -1,8 +1,10 @@
 """A node's place in its run: what rounds change, and what follows from it. The parts that stay are in `Node`."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+import trio
 
 from node.config.schema import Config
 from node.system.errors import RunError
@@ -58,6 +60,8 @@ class RunState:
     """What was said when the device that trains was lost; empty: it was not."""
     closing: bool = False
     """Whether a round is being closed, while the next one is trained."""
+    _entered: trio.Event = field(default_factory=trio.Event)
+    """Set when the next round is entered."""
     _gathering: bool = False
     _uncounted: int = 0
 
@@ -153,7 +157,14 @@ class RunState:
         """Go on with round `number`; nothing is being closed any more."""
         self.round = number
         self.closing = self._gathering = False
+        self._entered.set()
+        self._entered = trio.Event()
         self.apply_manifests()
+
+    async def until_closed(self) -> None:
+        """Wait while a round is being closed: no longer than its deadline."""
+        while self.closing:
+            await self._entered.wait()
 
     def apply_manifests(self) -> None:
         """Apply the settings of the next rounds."""

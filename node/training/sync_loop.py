@@ -3,8 +3,9 @@
 inner steps -> difference to the tracked estimate -> compress -> sign -> announce -> neighbours pull -> (theirs: verify,
 decode, tracked estimate) -> quorum or deadline -> robust aggregate -> outer step -> correction of the moving model.
 
-Training runs beside this and never waits for it: while a round closes, the next one's steps run, and the result is
-added to the moving parameters. When closing takes longer than the next phase, that phase only becomes longer.
+Training runs beside this and does not wait for it, unless it is told to (`node.overlap`): while a round closes, the
+next one's steps run, and the result is added to the moving parameters. When closing takes longer than the next phase,
+that phase only becomes longer.
 """
 
 from collections.abc import Callable
@@ -38,9 +39,6 @@ LARGE_MODEL = 1 << 22
 """Parameters from which freed memory is given back after every round. What the C library keeps of a smaller model's
 chunks and payloads is small beside the program. Chosen."""
 
-LOOK_CLOSED_S = 0.05
-"""Seconds between two checks that the last round of a node without a device is closed. Chosen: rounds take longer."""
-
 
 async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
     """Train phase after phase, handing each to `synchronize`, until the last round is trained."""
@@ -60,6 +58,8 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             plan_phase(node, phase.step_seconds)
             await phases.send(phase)
             del phase  # its parameters are a whole model
+            if not (node.config.node.overlap or node.state.finished):
+                await node.state.until_closed()
         node.inner.is_over = True
 
 
@@ -77,8 +77,7 @@ async def _next_phase(node: Node) -> Phase | None:
         )
     except Exception as error:
         if note_lost_device(node, error):
-            while node.state.closing:  # noqa: ASYNC110  # it has a deadline
-                await trio.sleep(LOOK_CLOSED_S)
+            await node.state.until_closed()
         raise
 
 

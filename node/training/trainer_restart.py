@@ -13,7 +13,6 @@ import trio
 from node.events.event_types import WarningEvent
 from node.system.errors import RunError
 from node.system.next_command import command
-from node.training.joining import LOOK_AGAIN_S
 from node.training.node import Node
 from node.training.remote_trainer import LOOK_WHY, RemoteTrainer, TrainerLostError
 
@@ -30,8 +29,7 @@ async def go_on_anew(node: Node, lost: TrainerLostError) -> None:
     message = f"{lost.message}: another one begins round {trained + 1} again, from the newest model; {LOOK_WHY}"
     node.journal.emit(WarningEvent(message=message, about="trainer"))
     await trio.to_thread.run_sync(trainer.restart, abandon_on_cancel=True)
-    while node.state.closing:  # noqa: ASYNC110  # its correction is of the model that is lost, and its anchor is newer
-        await trio.sleep(LOOK_AGAIN_S)
+    await node.state.until_closed()  # its correction is of the model that is lost, and its anchor is newer
     node.inner.forget_corrections()
     async with node.strategy_lock:
         anchor_d = _anchor(node)

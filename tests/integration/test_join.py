@@ -120,6 +120,34 @@ def test_three_loops_train_one_model(tmp_path: Path) -> None:
     assert summary["steps"] == 150
 
 
+def test_a_loop_waits_for_its_rounds_where_it_is_told_to(tmp_path: Path) -> None:
+    settings = {**ALONE, "node.overlap": False}
+    models = [model_of() for _ in range(2)]
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in models]
+    errors: list[BaseException] = []
+
+    swarm = joined(models[0], optimizers[0], tmp_path / "a", wait_for=1, settings=settings)
+
+    def other() -> None:
+        try:
+            until(lambda: bool(swarm.is_joined and swarm.addresses))
+            with joined(models[1], optimizers[1], tmp_path / "b", wait_for=1, peers=list(swarm.addresses)):
+                train(models[1], optimizers[1], range(60), factor=1.0, wait_s=0.02)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with swarm:
+        train(models[0], optimizers[0], range(60), factor=0.0, wait_s=0.02)
+        rounds = told(swarm, "round")
+    thread.join(60)
+    assert errors == []
+    assert len(rounds) >= 10
+    assert {fields["late_steps"] for fields in rounds} == {0}
+    assert max(fields["members"] for fields in rounds) == 2
+
+
 def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
     ends = time.monotonic() + within_s
     while not true():

@@ -73,6 +73,19 @@ def test_alone_it_changes_nothing_and_the_folder_goes_on_bit_for_bit(tmp_path: P
     assert state["round"] == len(told(swarm, "round"))
 
 
+def test_a_loop_waits_for_its_rounds_where_it_is_told_to(tmp_path: Path) -> None:
+    model = model_of()
+    optimizer, script = adam(model), Path(__file__).with_name("quiet_loop.py")
+    with Program(tmp_path, tmp_path / "first", run=[script]) as neighbour:
+        peers, settings = [neighbour.hear("listens")["address"]], {**APART, "node.overlap": False}
+        with apart(model, optimizer, tmp_path / "here", peers=peers, wait_for=1, settings=settings) as swarm:
+            train(model, optimizer, range(60), wait_s=0.02)
+            rounds = told(swarm, "round")
+    assert len(rounds) >= 10
+    assert {fields["late_steps"] for fields in rounds} == {0}
+    assert max(fields["members"] for fields in rounds) == 2
+
+
 def test_another_node_takes_the_place_of_one_that_was_killed(tmp_path: Path) -> None:
     first, model = tmp_path / "first", model_of()
     optimizer = adam(model)

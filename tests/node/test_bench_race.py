@@ -27,7 +27,7 @@ from node.bench.race.curves import Point, seconds_to, steps_to, stretched
 from node.bench.race.judge import Judge
 from node.bench.race.recorded_task import RecordedByteLM
 from node.bench.race.spec import HostPlan, RaceSpec
-from node.bench.race.track import TrackWriter, read_track, step_seconds
+from node.bench.race.track import Speed, TrackWriter, read_track, speed
 from node.events.event_types import Started
 from node.events.log import EventLog
 from node.system.errors import RunError, UsageError
@@ -65,7 +65,8 @@ def test_a_loss_is_reached_on_the_line_between_two_points():
 
 
 def test_a_curve_is_stretched_by_the_seconds_of_a_step():
-    assert stretched(curve((3, 2, 4.0), (9, 6, 3.0)), 0.5) == curve((1.0, 2, 4.0), (3.0, 6, 3.0))
+    seconds_of = Speed(step_s=0.5, more_s=2.0).seconds
+    assert stretched(curve((0, 0, 5.0), (3, 4, 4.0)), seconds_of) == curve((0.0, 0, 5.0), (4.0, 4, 4.0))
 
 
 def test_a_track_is_read_while_it_is_written(tmp_path: Path):
@@ -82,12 +83,15 @@ def test_a_track_is_read_while_it_is_written(tmp_path: Path):
     assert read_track(tmp_path / "nobody") == []
 
 
-def test_a_steps_time_leaves_out_the_first_one():
+def test_a_steps_time_leaves_out_the_first_few():
     def marks(*at: float) -> list[Any]:
         return [SimpleNamespace(step=step, at=each, model=None) for step, each in enumerate(at)]
 
-    assert step_seconds(marks(0, 9, 11, 13)) == 2
-    assert step_seconds(marks(0, 9)) is None
+    found = speed(marks(10, 19, 28, 30, 32, 34), 10.0)
+    assert found == Speed(step_s=2, more_s=14)
+    assert found.seconds(5) == 24
+    assert found.seconds(10) == 34
+    assert speed(marks(10, 19, 28, 30, 32), 10.0) is None
 
 
 def at_the_start_line(folder: Path, spec: RaceSpec) -> RecordedByteLM:

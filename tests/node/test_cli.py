@@ -41,6 +41,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["up", "--attack", "dissensus", "--byzantine", "1"], "it is for simulations"),
         (["node", "--set", "attack.name=spectral"], "it is for simulations"),
         (["up", "--set", "node.pace=auto", "--set", "sync.compressor=adaptive"], "both follow the link"),
+        (["up", "--set", "node.pace=dylu", "--set", "node.overlap=false"], "node.overlap=false it is not"),
         (["up", "--data", "/no/such/text"], "/no/such/text"),
         (["up", "--task", "no_module:make"], "no_module"),
         (["up", "--task", "digits", "--data", "x"], "data"),

@@ -233,6 +233,12 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
                 self.peerstore.clear_peerdata(peer_id)
             self.on_peer(PeerId(str(peer_id)), False)
 
+    async def _notify(self, method: str, *args: Any) -> None:
+        """Tell listeners, but of no stream: none of libp2p's own does anything then, and stock code starts a task for
+        each (swarm.py:3169)."""
+        if method not in ("opened_stream", "closed_stream"):
+            await super()._notify(method, *args)
+
     def used(self, muxed: Any) -> None:
         """A stream of ours goes over this connection: others are let go before it."""
         self._inbound.used(muxed)

@@ -15,11 +15,11 @@ from typing import Any, Final
 import trio
 from libp2p.io.exceptions import IOException, MessageTooLarge
 from libp2p.network.connection.exceptions import RawConnError
-from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID, PROTOCOL_ID_V11, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
+from libp2p.stream_muxer.exceptions import MuxedStreamError
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from gossip.core.errors import Reason, RemoteError
@@ -149,12 +149,13 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
         self._reading[peer] += 1
         try:
             while True:
-                frame = await read_varint_prefixed_bytes_limited(stream, MAX_RPC_BYTES)
+                # Of the muxed stream: a NetStream takes a lock for each read, and there are three to a frame.
+                frame = await read_varint_prefixed_bytes_limited(stream.muxed_stream, MAX_RPC_BYTES)
                 await trio.sleep(self._budget.pause_for(peer, len(frame), trio.current_time()))
                 await self._take(peer, frame, unsigned)
         except MessageTooLarge:
             raise
-        except (StreamError, IOException, RawConnError):
+        except (MuxedStreamError, IOException, RawConnError):
             return  # it has ended, one way or the other
         finally:
             self._reading[peer] -= 1

@@ -82,26 +82,41 @@ class SteadyStream(YamuxStream):  # type: ignore[misc]
             view = view[size:]
 
     async def read(self, n: int | None = -1) -> bytes:
-        """As the base class's, but a reset is always felt, after what came before it.
+        """What has come, at most n bytes of it, once there is any.
 
-        Stock code forgets a reset stream at once, so that its reader sees a clean end (yamux.py:1058), and what was
-        received before the reset is lost, so that a stream reset early looks like a protocol refused.
+        Stock code takes two locks for each read, though nothing in it waits (yamux.py:474 and 1051). It forgets a reset
+        stream at once, so that its reader sees a clean end (yamux.py:1058), and what was received before the reset is
+        lost, so that a stream reset early looks like a protocol refused. Here a reset is always felt, after what came
+        before it.
         """
-        try:
-            return bytes(await super().read(n))
-        except (MuxedStreamEOF, MuxedStreamReset):
-            if not self.reset_received:
-                raise
-            if rest := self._take_rest(n):
-                return rest
-            raise MuxedStreamReset("the stream was reset") from None
-
-    def _take_rest(self, n: int | None) -> bytes:
-        buffer: bytearray = self.conn.stream_buffers.get(self.stream_id, bytearray())
-        size = len(buffer) if n is None or n < 0 else n
-        data = bytes(buffer[:size])
-        del buffer[:size]  # once empty, the base class's sweeper forgets the stream
+        while not (buffer := self.conn.stream_buffers.get(self.stream_id)):
+            self._check_open(forgotten=buffer is None)
+            await self._arrival()
+        size = len(buffer) if n is None or n < 0 else min(n, len(buffer))
+        with memoryview(buffer) as view, view[:size] as part:
+            data = bytes(part)
+        del buffer[:size]
+        if self.closed and not buffer:
+            await self.conn._finalize_stream(self, fully_closed=True)
+        await self._auto_tune_and_send_window_update(bytes_read=size)
         return data
+
+    def _check_open(self, *, forgotten: bool) -> None:
+        """Raise where nothing more can come."""
+        if self.reset_received:
+            raise MuxedStreamReset("the stream was reset")
+        if forgotten or self.recv_closed or self.conn.event_shutting_down.is_set():
+            raise MuxedStreamEOF("the stream has ended")
+        if self.closed:
+            raise MuxedStreamReset("the stream is closed")
+
+    async def _arrival(self) -> None:
+        """Wait until something has come, or will not come any more."""
+        event = self.conn.stream_events.get(self.stream_id)
+        if event is None:
+            raise MuxedStreamEOF("the stream has ended")
+        await event.wait()
+        self.conn.stream_events[self.stream_id] = trio.Event()
 
     async def _auto_tune_and_send_window_update(self, *, bytes_read: int = 0) -> None:
         """Give room back once it is half of the window, as go-yamux does.

@@ -241,6 +241,19 @@ def p2ptrain_muon() -> Recipe:
     return Recipe(name="p2ptrain-muon", inner_steps=3, settings=settings)
 
 
+@CONTESTANTS.register("p2ptrain-muon-sync")
+def p2ptrain_muon_sync() -> Recipe:
+    """That, without overlap: training waits until its round is closed, for all neighbours. No correction is late, which
+    saves one step in six, and each round lasts an exchange longer."""
+    settings = {
+        "sync": dict(LOCAL),
+        "train": dict(MUON),
+        "node": {"overlap": False},
+        "network": {"quorum": 1.0},
+    }
+    return Recipe(name="p2ptrain-muon-sync", inner_steps=3, settings=settings)
+
+
 def host_name(rank: int) -> str:
     """Return the name of a host's folder, and of its node."""
     return f"host-{rank}"

@@ -1,6 +1,6 @@
 """From kept models to times: when a curve came down to a loss, and when it would have."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -24,10 +24,13 @@ def steps_to(curve: Sequence[Point], loss: float) -> float | None:
     return _crossing([(float(point.step), point.loss) for point in curve], loss)
 
 
-def stretched(curve: Sequence[Point], step_s: float) -> list[Point]:
-    """Return the curve of the same steps where each takes `step_s` seconds: for a contestant whose loss by step is the
-    same on every link."""
-    return [Point(seconds=point.step * step_s, step=point.step, loss=point.loss) for point in curve]
+def stretched(curve: Sequence[Point], seconds_of: Callable[[float], float]) -> list[Point]:
+    """Return the curve of the same steps, where so many take `seconds_of` of them: for a contestant whose loss by step
+    is the same on every link."""
+    return [
+        Point(seconds=seconds_of(point.step) if point.step else 0.0, step=point.step, loss=point.loss)
+        for point in curve
+    ]
 
 
 def _crossing(points: Sequence[tuple[float, float]], loss: float) -> float | None:

@@ -6,8 +6,8 @@ processes are up, have met and hold their data. Nobody evaluates on the clock: t
 which are evaluated afterwards, all by the same code.
 
 A synchronous contestant's loss after a step is the same on every link. So where its run would take longer than the
-limit it is cut short, and its time is the steps that it took on the fastest link, times the seconds of a step here:
-such times are marked.
+limit it is cut short, and its time is the steps that it took on the fastest link, times the seconds of a step here, and
+what the first few took beyond that: such times are marked.
 """
 
 import csv
@@ -27,7 +27,7 @@ from node.bench.race.curves import Point, seconds_to, steps_to, stretched
 from node.bench.race.judge import Judge
 from node.bench.race.namespaces import Hosts, check_possible
 from node.bench.race.spec import RaceSpec
-from node.bench.race.track import Mark, read_track, step_seconds
+from node.bench.race.track import UNLIKE, Mark, Speed, read_track, speed
 from node.bench.timing import cores
 from node.system.errors import UsageError
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_HOSTS: Final = 16
 """Processes on one machine, each with an interpreter and torch: 300 MB."""
 SAMPLE_S: Final = 10.0
-SAMPLE_STEPS: Final = 4
+SAMPLE_STEPS: Final = UNLIKE + 3
 """What a run that is cut short has done at least, for the time of its steps to be known."""
 LOOK_S: Final = 0.25
 BASE: Final = "ddp"
@@ -183,8 +183,8 @@ class Race:
                 return False
             if may_cut and elapsed > SAMPLE_S:
                 steps = [mark for mark in read_track(host_folder(folder, 0)) if mark.model is None]
-                step_s = step_seconds(steps)
-                if step_s is not None and len(steps) > SAMPLE_STEPS and step_s * self.spec.steps > self.limit_s:
+                found = speed(steps, start)
+                if found is not None and len(steps) > SAMPLE_STEPS and found.seconds(self.spec.steps) > self.limit_s:
                     return False
             time.sleep(LOOK_S)
         return True
@@ -192,11 +192,11 @@ class Race:
     def _row(
         self, contestant: Contestant, mbit: float, run: Run, curve: Sequence[Point], fastest: Sequence[Point]
     ) -> Row:
-        step_s, steps = step_seconds(run.marks), max(mark.step for mark in run.marks)
-        computed = contestant.synchronous and not run.complete and fastest is not curve and step_s is not None
+        pace, steps = speed(run.marks, run.start), max(mark.step for mark in run.marks)
+        computed = contestant.synchronous and not run.complete and fastest is not curve and pace is not None
         final_loss = curve[-1].loss if math.isfinite(curve[-1].loss) else None
         curve, fastest = _finite(curve), _finite(fastest)
-        shown = stretched(fastest, step_s) if computed and step_s is not None else curve
+        shown = stretched(fastest, pace.seconds) if computed and pace is not None else curve
         return {
             "contestant": contestant.name,
             "link_mbit": mbit,
@@ -208,9 +208,12 @@ class Race:
             "steps_done": steps,
             "complete": run.complete,
             "computed": computed,
-            "step_s": None if step_s is None else round(step_s, 4),
+            "step_s": None if pace is None else round(pace.step_s, 4),
             "sent_kb_a_step": round(run.sent_bytes / 1e3 / max(1, steps), 1),
-            "to": [{"loss": loss, "seconds": _time_to(curve, fastest, loss, step_s, computed)} for loss in self.to],
+            "to": [
+                {"loss": loss, "seconds": _time_to(curve, fastest, loss, pace if computed else None)}
+                for loss in self.to
+            ],
             "final_loss": final_loss,
             "curve": [asdict(point) for point in shown],
         }
@@ -238,13 +241,11 @@ def _beginning(folder: Path) -> float | None:
     return next((mark.at for mark in read_track(folder) if mark.model is None), None)
 
 
-def _time_to(
-    curve: Sequence[Point], fastest: Sequence[Point], loss: float, step_s: float | None, computed: bool
-) -> float | None:
-    """As it was measured here, else as it is computed."""
+def _time_to(curve: Sequence[Point], fastest: Sequence[Point], loss: float, pace: Speed | None) -> float | None:
+    """As it was measured here, else as it is computed where a pace is given."""
     found = seconds_to(curve, loss)
-    if found is None and computed and step_s is not None and (steps := steps_to(fastest, loss)) is not None:
-        found = steps * step_s
+    if found is None and pace is not None and (steps := steps_to(fastest, loss)) is not None:
+        found = pace.seconds(steps)
     return None if found is None else round(found, 2)
 
 

@@ -17,6 +17,9 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 LINES: Final = "track.jsonl"
+UNLIKE: Final = 3
+"""The first steps, which take another time than the others: buffers and buckets are made, and PowerSGD sends whole
+gradients in the first two (ddp_host.FIRST_COMPRESSED)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +71,26 @@ def read_track(folder: Path) -> list[Mark]:
     ]
 
 
-def step_seconds(marks: Sequence[Mark]) -> float | None:
-    """Return the mean seconds of a step, from the end of the first one: it makes buffers and buckets. None: fewer than
-    two steps were done."""
-    steps = [mark for mark in marks if mark.model is None and mark.step > 0]
-    if len(steps) < 2 or steps[-1].step == steps[0].step:
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How fast a host takes steps."""
+
+    step_s: float
+    """Seconds of a step, after the first few."""
+    more_s: float
+    """Seconds that the first few took beyond that; less than 0: they were quicker."""
+
+    def seconds(self, steps: float) -> float:
+        """Return the seconds from the start to the end of so many steps, more than the first few."""
+        return self.more_s + steps * self.step_s
+
+
+def speed(marks: Sequence[Mark], start: float) -> Speed | None:
+    """Return the speed of a run that started at `start` (Unix seconds). None: fewer than two steps followed the first
+    UNLIKE ones."""
+    steps = [mark for mark in marks if mark.model is None and mark.step >= UNLIKE]
+    if len(steps) < 3:
         return None
-    return (steps[-1].at - steps[0].at) / (steps[-1].step - steps[0].step)
+    first, last = steps[0], steps[-1]
+    step_s = (last.at - first.at) / (last.step - first.step)
+    return Speed(step_s=step_s, more_s=first.at - start - first.step * step_s)
