@@ -3,13 +3,14 @@
     python scripts/torchft_diloco.py --out FOLDER [--size nano] [--nodes 4] [--rounds 40] [--inner-steps 20]
         [--alpha 0.9] [--beta 0.7] [--seeds 0 1 2]
 
-Three ways to the same thing, in turns: the same initial model, batches of each member, inner optimizer (AdamW), rounds
+Four ways to the same thing, in turns: the same initial model, batches of each member, inner optimizer (AdamW), rounds
 of H steps, and outer optimizer (SGD with Nesterov momentum).
 
     exact     one process, no network: the members' models one after the other, the mean of their pseudo-gradients
     torchft   a process for each member, on loopback: `torchft.local_sgd.DiLoCo` over `GossipManager`
     ours      a process for each member, on loopback: `p2ptrain.join` with sync.strategy = diloco, which trains on while
               a round closes
+    waits     the same with node.overlap = false: a member waits until its round is closed, for all (network.quorum = 1)
 
 Prints a Markdown table: the held-out loss of the mean of the members' last models, the mean and the spread of the
 members' own, rounds in which a member had everybody's update, and seconds.
@@ -32,7 +33,8 @@ import p2ptrain
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 
-WAYS = ("exact", "torchft", "ours")
+WAYS = ("exact", "torchft", "ours", "waits")
+WAITING: dict[str, object] = {"node.overlap": False, "network.quorum": 1.0}
 ON_LOOPBACK = {
     "network.listen": ["/ip4/127.0.0.1/tcp/0"],
     "network.upnp": False,
@@ -158,7 +160,9 @@ def be_member(way: str, run: Run, index: int, out: Path, peers: list[str]) -> No
         "settings": ON_LOOPBACK,
         "quiet": True,
     }
-    {"torchft": over_torchft, "ours": by_our_own}[way](member, keywords)
+    if way == "waits":
+        keywords["settings"] = ON_LOOPBACK | WAITING
+    (over_torchft if way == "torchft" else by_our_own)(member, keywords)
     torch.save(member.model.state_dict(), out / f"{index}.pt")
 
 

@@ -75,7 +75,8 @@ class Composed(Rule):
         if not isinstance(self.rule, GeometricRule) and not any(stage.looks for stage in self.stages):
             return None
         origin = any(stage.from_origin for stage in self.stages)
-        return measure(rows, self.f, origin=origin, own_first=self.own_first)
+        f = max(self.f, *(stage.f for stage in self.stages))  # of a rule that withstands none, as mean, the stages' own
+        return measure(rows, f, origin=origin, own_first=self.own_first)
 
     def _mix(self, n: int, geometry: Geometry | None) -> tuple[torch.Tensor, Geometry | None]:
         """The stages' matrices, multiplied: weights of the mixtures (m, points), and the mixtures' geometry."""

@@ -219,6 +219,17 @@ def test_stage_and_rule(stage: str, name: str, lie: float) -> None:
     agree(composed(x_nd), expected_d, x_nd[:-2])
 
 
+@pytest.mark.parametrize("stage", ["arc", "clipping"])
+@pytest.mark.parametrize("name", ["mean", "trimmed_mean", "geometric_median"])
+@pytest.mark.parametrize("liars", [(0,), (2,), (6,), (0, 1), (0, 6), (3, 5)])
+@pytest.mark.parametrize("lie", [1e3, 1e6, 1e12, 1e17])  # squares of farther ones overflow: they are lost
+def test_far_rows_are_shortened_wherever_they_stand(stage: str, name: str, liars: tuple[int, ...], lie: float) -> None:
+    x_nd = torch.randn(7, 200, generator=torch.Generator().manual_seed(10))
+    x_nd[list(liars)] *= lie * torch.arange(1, len(liars) + 1)[:, None]
+    expected_d = SLOW[name](STAGES[stage](as_numpy(x_nd), 2), 2)
+    agree(aggregate.get(f"{stage}+{name}", f=2)(x_nd), expected_d, torch.ones(1, 200))
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", ["trimmed_mean", "krum", "geometric_median", "nnm+median"])
 @pytest.mark.parametrize("lie", [1.0, torch.inf])

@@ -47,6 +47,8 @@ MARK: Final = "~"
 """Before a time that is steps times seconds a step."""
 TICKS: Final = (1.0, 2.0, 5.0)
 """Of each power of ten: times on a fast link lie within one or two."""
+WIDE: Final = 1000.0
+"""The last time over the first, from which there is a tick a power of ten: others would lie on each other."""
 STYLES: Final = {True: "--", False: "-"}
 """Of a line in the picture, by whether its times are computed."""
 
@@ -300,7 +302,8 @@ def _label(axes: "Axes", mbit: float, to: Sequence[float]) -> None:
     for loss in to:
         axes.axhline(loss, color="grey", linewidth=0.6, linestyle=":")
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=TICKS))
+    first, last = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=TICKS if last < WIDE * first else TICKS[:1]))
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("seconds")
