@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 import trio
 
@@ -53,6 +54,7 @@ from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import EstimatesInFiles, InPlace
 from p2ptrain.tasks import Shard
+from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer, vector_bytes
 
 DIGEST_BYTES = 32
@@ -94,7 +96,8 @@ def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
     if config.node.shard_index is not None:
         return Shard(index=config.node.shard_index, count=count), seed
     drawn = int.from_bytes(hashlib.blake2b(f"{seed}|{peer_id}".encode(), digest_size=8).digest(), "big")
-    return Shard(index=drawn % count, count=count), drawn
+    (index,) = shards_of(np.array([drawn], np.uint64), count).tolist()
+    return Shard(index=index, count=count), drawn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Who trains on what: by hashes of examples and peer ids, not by a rank among the members of the moment."""
 
 import numpy as np
+import pytest
 
 from node.config.schema import from_raw
 from node.roles.assembly import own_data
@@ -25,6 +26,21 @@ def test_who_joins_or_leaves_moves_nobody_elses_examples() -> None:
         assert after == {each: examples for each, examples in before.items() if each != gone}
     joined = examples_of([*members, "newcomer"])
     assert {each: joined[each] for each in members} == before
+
+
+def test_with_a_part_more_only_what_goes_to_it_moves() -> None:
+    members = [f"peer-{number}" for number in range(MEMBERS)]
+    more = from_raw({"task": {"name": "hf-lm"}, "node": {"shard_count": SHARDS + 1}})
+    stayed = 0
+    for member in members:
+        before, after = own_data(CONFIG, member)[0], own_data(more, member)[0]
+        assert after.index in (before.index, SHARDS)
+        if after.index == before.index:
+            stayed += 1
+            kept, had = DEALING.of_shard(after), DEALING.of_shard(before)
+            assert set(kept.tolist()) <= set(had.tolist())
+            assert len(kept) == pytest.approx(len(had) * SHARDS / (SHARDS + 1), rel=0.05)
+    assert stayed == pytest.approx(MEMBERS * SHARDS / (SHARDS + 1), rel=0.1)
 
 
 def test_what_one_member_trains_on_is_a_shard_of_its_own_order_and_all_is_trained_on_by_some() -> None:

@@ -20,6 +20,7 @@ from p2ptrain.tasks.hf.sources import Example, files_of, has_rows, read_examples
 from p2ptrain.tasks.hf.text_encoder import open_encoder
 from p2ptrain.tasks.hf.token_rows import NOT_COUNTED, RowConfig, TokenRows, TokenSplit
 from p2ptrain.tasks.hf.token_store import TokenStore, open_store
+from p2ptrain.tasks.sharding import shards_of
 
 CHAT = [{"role": "user", "content": "zwei und zwei?"}, {"role": "assistant", "content": "fünf, ähm, vier"}]
 
@@ -198,7 +199,7 @@ def test_shards_hold_out_alike_whatever_their_number(count):
     keys = np.random.default_rng(0).integers(0, 2**64, 200 * count, dtype=np.uint64)
     parts = part_of(keys)
     for index in range(count):
-        assert 0.8 < (parts[keys % count == index] == Part.TRAIN).mean() < 1
+        assert 0.8 < (parts[shards_of(keys, count) == index] == Part.TRAIN).mean() < 1
 
 
 def test_of_few_examples_one_is_held_out():

@@ -1,7 +1,7 @@
 """Which examples are whose, by their keys alone: not by their place in a file, nor by who is in the swarm.
 
-One in 16 is held out for all, of the others one in 32 for its shard, and the rest are trained on by the shard
-`key % count`. Two copies of an example share a key, so that none is both trained on and held out.
+One in 16 is held out for all, of the others one in 32 for its shard, and the rest are trained on by its shard
+(`shards_of`). Two copies of an example share a key, so that none is both trained on and held out.
 """
 
 from enum import IntEnum
@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from p2ptrain.tasks.base import Shard, TaskError
+from p2ptrain.tasks.sharding import Keys, shards_of
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
-Keys: TypeAlias = npt.NDArray[np.uint64]
-"""Hashes of examples, (m,)."""
 
 HELD_OUT_ONE_IN: Final = 16
 """As byte-lm holds out: 6% of the examples."""
@@ -56,7 +55,7 @@ class Dealing:
         """Return the shard's examples, to train on or held out for it, in the order of their keys. TaskError where it
         has none to train on."""
         index = shard.index % shard.count
-        mine = self._keys % np.uint64(shard.count) == np.uint64(index)
+        mine = shards_of(self._keys, shard.count) == index
         found = self._chosen(mine & (self._parts == part))
         if part is Part.TRAIN and not len(found):
             raise TaskError(
