@@ -22,8 +22,8 @@ from torch import nn
 
 import p2ptrain
 from node.config.schema import load
-from node.roles import joined as joined_module
 from node.system.errors import RunError, UsageError
+from node.training.run_state import RunState
 from p2ptrain import tasks
 from p2ptrain.integrations.swarm import ENDLESS, Swarm, settings_of
 from p2ptrain.training.user_model import UserModel
@@ -254,13 +254,13 @@ def test_ctrl_c_while_a_round_is_copied_is_the_loops_own_and_saves_the_model(
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_at_the_end_saves_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(node: object) -> None:
+    async def never(state: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await trio.sleep_forever()
 
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    monkeypatch.setattr(joined_module, "_closed", never)  # a last round that others keep waiting
+    monkeypatch.setattr(RunState, "until_closed", never)  # a last round that others keep waiting
     swarm = joined(model, optimizer, tmp_path).__enter__()
     train(model, optimizer, range(6))
     with pytest.raises(KeyboardInterrupt):

@@ -94,8 +94,9 @@ async def test_a_manifest_reaches_all_and_observers_hear_and_say_nothing(tmp_pat
     async with living(*nodes, watcher) as nursery:
         await gather(nursery, nodes)
         for node in nodes:
-            await node.service.begin_epoch(epoch=1, round=0, snapshot=None)
             await watcher.transport.dial(node.address)
+        for node in nodes:  # once the watcher has met all: what a stranger has published would be refused
+            await node.service.begin_epoch(epoch=1, round=0, snapshot=None)
         await until(lambda: len(watcher.service.neighbours()) == 3, 20)
         await nodes[0].service.publish(round=1, codec="none", payload=b"an update", steps=1, tokens=1)
         await until(lambda: any(update.payload == b"an update" for update in watcher.updates), 20)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 MAX_HOSTS: Final = 16
 """Processes on one machine, each with an interpreter and torch: 300 MB."""
+LEAST_STEPS: Final = UNLIKE + 1
 SAMPLE_S: Final = 10.0
 SAMPLE_STEPS: Final = UNLIKE + 3
 """What a run that is cut short has done at least, for the time of its steps to be known."""
@@ -84,7 +85,7 @@ class Race:
 
     def __post_init__(self) -> None:
         within("hosts", self.spec.hosts, 2, MAX_HOSTS)
-        within("steps", self.spec.steps, SAMPLE_STEPS)
+        within("steps", self.spec.steps, LEAST_STEPS)
         if not self.links or min(self.links) <= 0:
             raise ValueError(f"links must be speeds in Mbit/s, not {list(self.links)}")
         if not self.to or min(self.to) <= 0:
