@@ -14,10 +14,11 @@ from p2ptrain.saved.tensor_file import save_file
 from p2ptrain.sync import SyncConfig, build
 from p2ptrain.sync.base import InPlace
 
-D = 12_000_000
+D = 24_000_000
+"""So large that what the C library keeps, up to 25 MB on a busy machine whatever the model, is little beside a vector."""
 VECTOR = 4 * D
 LITTLE = VECTOR // 2
-"""Chunks of a few threads, payloads, and what the C library keeps: far below a vector, bf16 or not."""
+"""Chunks of a few threads, copies of a payload, and what the C library keeps: below a vector, bf16 or not."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's peak of resident memory is read")
 
@@ -74,5 +75,6 @@ def test_a_round_makes_no_vector(settings: dict[str, Any], tmp_path: Path) -> No
 
         costs = [added(encode), added(apply), added(close), added(lambda: save_file(node.state_dict(), tmp_path / "x"))]
         (tmp_path / "x").unlink()
+        costs[0] -= len(messages[0].payload)  # the message itself, which is kept
     assert max(costs) < LITTLE, costs
     assert added(lambda: node.aggregate(theta_d, dict.fromkeys(peers, 0), round=3)) > VECTOR, "this is what it measures"
