@@ -642,6 +642,10 @@ class Engine:
             beginning=now < self._begun_at + ARRIVAL_S,
         )
 
+    def degrees_of(self, peers: Iterable[PeerId]) -> dict[PeerId, int]:
+        """Return how many neighbours each of these neighbours has, as its newest hello says."""
+        return {peer: self.neighbours[peer].neighbours for peer in peers if peer in self.neighbours}
+
     def round_of(self, neighbour: Neighbour) -> int | None:
         """Return a neighbour's round: of its newest update that is here or, where nothing is fetched, that it
         announced."""

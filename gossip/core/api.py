@@ -82,10 +82,13 @@ class Update:
 @dataclass(frozen=True, kw_only=True)
 class RoundView:
     """How a round closed. `staleness` (rounds) names exactly the neighbours to aggregate over, of which `fresh` have
-    reached the round. `arriving`: neighbours that have not announced yet, since our chain has only just begun."""
+    reached the round. `arriving`: neighbours that have not announced yet, since our chain has only just begun.
+    `degree`: how many neighbours we have, `degrees`: each of those named, as its newest hello says."""
 
     round: int
     staleness: dict[PeerId, int]
+    degree: int = 0
+    degrees: dict[PeerId, int] = field(default_factory=dict)
     fresh: int
     neighbours: int
     closed_by: Literal["quorum", "deadline", "alone"]

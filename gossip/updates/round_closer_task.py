@@ -88,6 +88,8 @@ class RoundCloser:
         return RoundView(
             round=round,
             staleness=standing.staleness,
+            degree=len(self._context.engine.neighbours),
+            degrees=self._context.engine.degrees_of(standing.staleness),
             fresh=standing.fresh,
             neighbours=standing.neighbours,
             arriving=standing.arriving,

@@ -153,7 +153,14 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     RunError."""
     attack = byzantine.attack_of(config.attack)
     trainer, genesis_d = _learner(config, around)
-    honest = build(config.sync, genesis_d, around.identity.peer_id, judge=trainer.judge, rounds=config.train.rounds)
+    honest = build(
+        config.sync,
+        genesis_d,
+        around.identity.peer_id,
+        judge=trainer.judge,
+        rounds=config.train.rounds,
+        largest_gamma=config.train.largest_gamma,
+    )
     strategy = byzantine.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
     lock = trio.Lock()

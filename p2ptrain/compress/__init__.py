@@ -34,7 +34,7 @@ A stage works on what another one encodes; alone it takes the default in bracket
 """
 
 from p2ptrain.compress.adaptive import Adaptive
-from p2ptrain.compress.base import Compressor, PayloadError, Stateful, gamma_for
+from p2ptrain.compress.base import Compressor, PayloadError, Stateful, gamma_for, gamma_of
 from p2ptrain.compress.compose_codecs import CodecCompositions
 from p2ptrain.compress.demo import Demo
 from p2ptrain.compress.dense import Dense
@@ -59,6 +59,7 @@ __all__ = [
     "Stateful",
     "check",
     "gamma_for",
+    "gamma_of",
     "get",
     "names",
 ]

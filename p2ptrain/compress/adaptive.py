@@ -15,7 +15,7 @@ from functools import cached_property
 
 import torch
 
-from p2ptrain.compress.base import Compressor, PayloadError
+from p2ptrain.compress.base import Compressor, PayloadError, gamma_of
 from p2ptrain.compress.dense import Dense
 from p2ptrain.compress.float16 import Bf16, Fp16
 from p2ptrain.compress.int4 import Int4
@@ -96,6 +96,11 @@ class Adaptive:
     def gamma(self) -> float:
         """That of the rung last used."""
         return self.ladder[self._rung].codec.gamma
+
+    def gamma_of(self, payload: bytes | memoryview) -> float | None:
+        """Return that of the member that the payload names."""
+        code, rest = cut_header(payload, CODE_BYTES)
+        return gamma_of(CODES[code[0]](), rest)
 
     @property
     def rung(self) -> str:

@@ -35,6 +35,8 @@ RAW_WINDOW = -15
 """zlib's sign for a stream with no header and no checksum: links and blobs have digests."""
 MEMORY = 9
 """zlib's largest: a Huffman table for each 32 Ki bytes, a quarter of which it costs at the default."""
+HEAD_BYTES = 64
+"""More than the heads of all codecs that may stand within together: what a payload's gamma is read from."""
 SLACK_BYTES = 4096
 """Headers and scales of tiny vectors; a payload that is longer than fp32 and this travels as it is."""
 
@@ -70,6 +72,12 @@ class Lossless(Stage):
         if len(squeezed) >= len(payload) or sum(map(len, pieces)) >= bound(x_d.numel()):
             return bytes([AS_IS]) + payload
         return bytes([form]) + squeezed
+
+    def within(self, payload: bytes | memoryview) -> bytes | memoryview:
+        """Return the beginning of the inner payload, inflated: all heads fit into it, and topk's plain form has the
+        same one."""
+        form, rest = cut_header(payload, 1)
+        return rest if form[0] == AS_IS else zlib.decompressobj(RAW_WINDOW).decompress(rest, HEAD_BYTES)
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """Decode to fp32 (numel,). Raises PayloadError."""

@@ -82,6 +82,10 @@ class PowerSGD:
         """By gamma_for, so that it follows what payloads keep."""
         return gamma_for(self._contraction)
 
+    def gamma_of(self, payload: bytes | memoryview) -> None:
+        """Return None: what the encoder's payloads keep is not told."""
+        return
+
     def encode(self, x_d: torch.Tensor) -> bytes:
         """Encode an fp32 vector (d,)."""
         value_d = check_vector(x_d)

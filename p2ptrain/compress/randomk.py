@@ -87,6 +87,17 @@ class RandomK(Stage):
             drawn_g.fill(np.nan)  # what is not finite must be seen, drawn or not
         return HEADER.pack(self.every, turn, seed) + self.inner.encode(torch.from_numpy(drawn_g))
 
+    def within(self, payload: bytes | memoryview) -> memoryview:
+        """Return what follows the header."""
+        return cut_header(payload, HEADER.size)[1]
+
+    def gamma_of(self, payload: bytes | memoryview) -> float | None:
+        """Return the inner codec's over the `every` that the payload names."""
+        header, _ = cut_header(payload, HEADER.size)
+        every, _, _ = HEADER.unpack(header)
+        inner = super().gamma_of(payload)
+        return None if inner is None else inner / every
+
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """Decode to fp32 (numel,). Raises PayloadError."""
         header, rest = cut_header(payload, HEADER.size)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from p2ptrain.compress.base import Compressor, PayloadError, State, load_state, reset, state_of
+from p2ptrain.compress.base import Compressor, PayloadError, SaysGamma, State, gamma_of, load_state, reset, state_of
 
 INNER = "inner."
 """Before the names of the inner codec's memory."""
@@ -36,6 +36,17 @@ class Stage(ABC):
     def gamma(self) -> float:
         """That of the codec within."""
         return self.inner.gamma
+
+    def gamma_of(self, payload: bytes | memoryview) -> float | None:
+        """Return that of the codec within, by its own payload where it is one that says it."""
+        if not isinstance(self.inner, SaysGamma):
+            return self.inner.gamma
+        within = self.within(payload)
+        return None if within is None else gamma_of(self.inner, within)
+
+    def within(self, payload: bytes | memoryview) -> bytes | memoryview | None:
+        """Return the payload of the codec within, or as much of it as its gamma needs; None: that takes decoding."""
+        return None
 
     @abstractmethod
     def encode(self, x_d: torch.Tensor) -> bytes:

@@ -30,7 +30,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from p2ptrain.compress.base import PayloadError, gamma_for
+from p2ptrain.compress.base import PayloadError, sparse_gamma_for
 from p2ptrain.compress.blocks import FLOAT_MAX, BlockCodec, Bytes, Decoding, Floats, ReadPart
 from p2ptrain.compress.topk_select import Places, largest_places
 from p2ptrain.compress.topk_values import MIN_BITS, WHOLE_BITS, decode_values, encode_values, values_bytes
@@ -67,7 +67,12 @@ class TopK:
             raise ValueError(f"topk: value_bits must be {MIN_BITS} to {WHOLE_BITS}, not {value_bits}")
         self._rows = _Rows(max(1, round(ratio * CHUNK)), value_bits)
         self.contraction = round(KEPT_SHARE * kept_of_gaussian(self._rows.k / CHUNK), 6)
-        self.gamma = gamma_for(self.contraction)
+        self.gamma = sparse_gamma_for(self.contraction)
+
+    def gamma_of(self, payload: bytes | memoryview) -> float:
+        """Return the consensus step for the ratio that the payload's head names."""
+        rows, _ = _opened(payload)
+        return TopK(ratio=rows.k / CHUNK).gamma
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """Encode an fp32 vector (d,)."""

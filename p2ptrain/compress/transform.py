@@ -77,6 +77,10 @@ class BlockTransform(Stage):
         for_each(lambda piece: self.forward(piece.of(value_d), piece.of(turned_d)), pieces(value_d.size, self.block))
         return bytes([shift]) + self.header() + self.inner.encode(torch.from_numpy(turned_d))
 
+    def within(self, payload: bytes | memoryview) -> memoryview:
+        """Return what follows the header."""
+        return cut_header(payload, 1 + self.header_bytes)[1]
+
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """Decode to fp32 (numel,). Raises PayloadError."""
         header, rest = cut_header(payload, 1 + self.header_bytes)

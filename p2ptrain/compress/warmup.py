@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import torch
 
-from p2ptrain.compress.base import Compressor, PayloadError, State
+from p2ptrain.compress.base import Compressor, PayloadError, State, gamma_of
 from p2ptrain.compress.dense import Dense
 from p2ptrain.compress.float16 import Fp16
 from p2ptrain.compress.sign1 import ScaledSign
@@ -57,6 +57,11 @@ class Warmup(Stage):
     def gamma(self) -> float:
         """That of the codec whose turn it is."""
         return self._members[self._kind()].gamma
+
+    def gamma_of(self, payload: bytes | memoryview) -> float | None:
+        """Return that of the codec that the payload names."""
+        kind, rest = cut_header(payload, 1)
+        return gamma_of(self._members[kind[0]], rest)
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """Encode an fp32 vector (d,)."""

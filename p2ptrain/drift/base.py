@@ -18,6 +18,8 @@ class DriftCorrection(Protocol):
     snapshot `begin_round`; when its round is closed `close_round`. Members take `strength`, except for `none`."""
 
     name: str
+    largest_gamma: float
+    """The largest consensus step with which averaging stays stable on every graph (sync/model_averaging.py)."""
     buffers: Mapping[str, torch.Tensor]
     """Its whole state once attached, by name; the tensors are changed in place and never replaced."""
 

@@ -16,6 +16,7 @@ class FedProx:
     """
 
     name = "fedprox"
+    largest_gamma = 1.0
 
     def __init__(self, *, strength: float = 0.01) -> None:
         if not 0 <= strength < float("inf"):

@@ -7,6 +7,7 @@ class NoCorrection:
     """Does nothing and keeps nothing."""
 
     name = "none"
+    largest_gamma = 1.0
 
     def __init__(self) -> None:
         self.buffers: dict[str, torch.Tensor] = {}

@@ -19,6 +19,7 @@ class QuasiGlobalMomentum:
     """`strength` is b: 0.9, the paper's, which weighs the running mean and the step with the same number."""
 
     name = "qgm"
+    largest_gamma = 1.0
 
     def __init__(self, *, strength: float = 0.9) -> None:
         if not 0 <= strength < 1:

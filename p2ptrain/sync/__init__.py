@@ -91,10 +91,12 @@ def build(
     *,
     judge: Judge | None = None,
     rounds: int | None = None,
+    largest_gamma: float = 1.0,
 ) -> SyncStrategy:
     """Return the configured strategy of the node `own`, for a model that starts as `genesis_d`, fp32 (d,) on the CPU.
 
     `rounds` of the run decide about outer momentum where none is set; None: as many as the papers want.
+    `largest_gamma` bounds the consensus step, where the configuration does not set one.
     `judge` is the loss of a model on the node's own data, for an aggregator that tries models (zeno).
     ValueError if the model is not such, where an aggregator needs a judge and there is none, and for a strategy that
     averages gradients: a node cannot run it.
@@ -108,6 +110,8 @@ def build(
             "use tracked_gossip with train.inner_steps = 1, or `p2ptrain bench strategies` to measure it"
         )
     strategy = method.models(config, genesis_d, own)
+    if isinstance(strategy, ModelAveraging):
+        strategy.largest_gamma = largest_gamma
     if config.needs_judge:
         if judge is None or not isinstance(strategy, Scored):
             raise ValueError(f"{config.aggregator} tries models on local data: {method.name} was given no judge")

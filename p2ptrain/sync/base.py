@@ -37,12 +37,15 @@ one line, and `build_gradient` makes a `GradientStrategy` for drivers that have 
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync.vectors import ByteSource
+
+ALL_WHOLE: Mapping[str, float] = MappingProxyType({})
 
 
 class Message(NamedTuple):
@@ -93,8 +96,16 @@ class SyncStrategy(Protocol):
     def forget(self, peer: str) -> None:
         """Drop a neighbour's estimate and its memory. No-op when it has none."""
 
-    def aggregate(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
-        """Close the round over the named neighbours, each so many rounds old."""
+    def aggregate(
+        self,
+        theta_d: torch.Tensor,
+        staleness: Mapping[str, int],
+        *,
+        round: int,
+        shares: Mapping[str, float] = ALL_WHOLE,
+    ) -> RoundResult:
+        """Close the round over the named neighbours, each so many rounds old. `shares`: of its weight that a
+        neighbour has, where not all of it (mixing.metropolis_shares)."""
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
         """Adopt the robust aggregate of the neighbours' estimates, as a late joiner does, and return it. It becomes
@@ -136,7 +147,14 @@ class Reduced(NamedTuple):
 class InPlace(SyncStrategy, Protocol):
     """A strategy that can do with no vectors beside its own, for models that fill the memory."""
 
-    def aggregate_(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
+    def aggregate_(
+        self,
+        theta_d: torch.Tensor,
+        staleness: Mapping[str, int],
+        *,
+        round: int,
+        shares: Mapping[str, float] = ALL_WHOLE,
+    ) -> RoundResult:
         """`aggregate`, but `theta_d` is given away: it may come back as the correction or the snapshot. The old
         anchor's vector may become the new one's. When it raises, each parameter of the anchor is the old or the new
         one."""

@@ -23,7 +23,7 @@ import torch
 from p2ptrain.attacks.base import ModelAttack, VectorAttack
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.saved.nameless_file import NamelessFile
-from p2ptrain.sync.base import AllReduceStrategy, Message, Reduced, RoundResult, SyncStrategy, UpdateEncoder
+from p2ptrain.sync.base import ALL_WHOLE, AllReduceStrategy, Message, Reduced, RoundResult, SyncStrategy, UpdateEncoder
 from p2ptrain.sync.group_allreduce import GroupAllReduce
 from p2ptrain.sync.vectors import ByteSource, to_bytes, view_of
 
@@ -101,14 +101,21 @@ class Byzantine:
         self._inner.forget(peer)
         self._rounds.pop(peer, None)
 
-    def aggregate(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
+    def aggregate(
+        self,
+        theta_d: torch.Tensor,
+        staleness: Mapping[str, int],
+        *,
+        round: int,
+        shares: Mapping[str, float] = ALL_WHOLE,
+    ) -> RoundResult:
         """Do as the honest strategy does."""
         for peer, behind in staleness.items():
             # What we counted may be more: updates still come between the closing of a round and this. Who told nothing
             # yet counts as level at first, since all begin in round 0.
             if self._rounds.get(peer) != NOTHING_YET:
                 self._rounds[peer] = max(self._rounds.get(peer, round - behind), round - behind)
-        return self._inner.aggregate(theta_d, staleness, round=round)
+        return self._inner.aggregate(theta_d, staleness, round=round, shares=shares)
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
         """Do as the honest strategy does; the lying starts from there."""
@@ -134,9 +141,16 @@ class Byzantine:
         """Do as the honest strategy does."""
         return self._inner.estimate(peer)
 
-    def aggregate_(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
+    def aggregate_(
+        self,
+        theta_d: torch.Tensor,
+        staleness: Mapping[str, int],
+        *,
+        round: int,
+        shares: Mapping[str, float] = ALL_WHOLE,
+    ) -> RoundResult:
         """Do as the honest strategy does, with vectors of its own."""
-        return self.aggregate(theta_d, staleness, round=round)
+        return self.aggregate(theta_d, staleness, round=round, shares=shares)
 
     def snapshot_view(self) -> memoryview:
         """Return the lie sent so far, without a copy."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from p2ptrain import compress
-from p2ptrain.compress.base import Compressor, PayloadError
+from p2ptrain.compress.base import Compressor, PayloadError, gamma_of
 from p2ptrain.compress.blocks import Floats
 from p2ptrain.compress.by_parts import cut, decoding
 from p2ptrain.saved.filed_vector import FiledVector, Refused
@@ -72,6 +72,11 @@ class Decoder:
         hand_out(check)
         hand_out(move)
 
+    def gamma(self, codec: str, payload: bytes) -> float | None:
+        """Return the consensus step of a message's encoder, once `advance_` has read it. None: that is not told."""
+        _, name = self._part(codec)
+        return gamma_of(self._codec(name), payload)
+
     def _part(self, name: str) -> tuple[Fragment, str]:
         try:
             return fragments.parse(name, self.numel)
@@ -106,6 +111,8 @@ class Estimates:
 
     def __init__(self, genesis_d: torch.Tensor, decoder: Decoder, dtype: torch.dtype) -> None:
         self.models: dict[str, Vector] = {}
+        self.gammas: dict[str, float | None] = {}
+        """The consensus step of each neighbour's newest codec; none before its first payload."""
         self._numel = genesis_d.numel()
         self._dtype = dtype
         self._genesis_d: torch.Tensor | None = rounded(genesis_d, dtype)
@@ -136,13 +143,14 @@ class Estimates:
         if self.models[peer] is self._genesis_d:
             self.models[peer] = self._copy(self._genesis_d)
         self._decoder.advance_(self.models[peer], codec, payload)
+        self.gammas[peer] = self._decoder.gamma(codec, payload)
 
     def track(self, peer: str, base: ByteSource | None) -> None:
         """Begin a neighbour's estimate at the genesis (None) or a snapshot. Raises PayloadError. Reasons:
         `wrong_shape`, `nonfinite`."""
         if base is not None:
             check_bytes(base, self._numel, self._dtype)
-        self.models.pop(peer, None)  # first: two of one peer need not be held
+        self.forget(peer)  # first: two of one peer need not be held
         if base is None and self._genesis_d is not None:
             self.models[peer] = self._genesis_d
             return
@@ -155,6 +163,7 @@ class Estimates:
     def forget(self, peer: str) -> None:
         """Drop a neighbour's estimate; no-op where there is none."""
         self.models.pop(peer, None)
+        self.gammas.pop(peer, None)
 
     def _copy(self, x_d: torch.Tensor) -> Vector:
         copy_d = self._empty()

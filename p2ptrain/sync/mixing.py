@@ -8,9 +8,19 @@ x are the public estimates, own one x_i; w_j is the staleness weight, which shri
 (docs/decisions/0002). The aggregator sees own zero first, so that rules for gossip know which vector is their own.
 `tracked` keeps what the own model has and has not sent yet. `clipped` goes to what was sent, which all members know
 alike, and lets nobody pull harder than the median member (SparseLoCo, 2508.15706).
+
+**What keeps the members' mean where it is.** Under the plain mean an edge moves its two ends by
+
+    gamma_ij (x_j - x_i) / (1 + max(deg_i, deg_j)),   gamma_ij = min(gamma_i, gamma_j)
+
+which is the same at both but for its sign: Metropolis weights (Xiao and Boyd, Systems & Control Letters 2004), doubly
+stochastic on every graph, and one consensus step for an edge whatever the two codecs are. Both come as factors of at
+most 1 on the difference, under any rule: the neighbour's degree against own (`metropolis_shares`), its gamma, too.
+What a neighbour says of its degree is a claim, and so is the codec that it sends with. A large degree or a coarse codec
+makes it weigh less. A small degree or a fine codec gains it nothing over one that is like ours.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -43,7 +53,9 @@ class MixInputs:
     others: Sequence[Vector]
     """The chosen neighbours' estimates (d,)."""
     weights: Sequence[float]
-    """Theirs, by staleness."""
+    """Theirs, by staleness and degree."""
+    gammas: Sequence[float]
+    """The consensus steps that their codecs take."""
     gamma: float
     loss_scorer: LossScorer
     """Scores models for an aggregator that tries them; begins at theta."""
@@ -57,14 +69,22 @@ Blend = Callable[[MixInputs, Aggregator], Columns]
 """Gives slices of theta' (p,), each once, in order: new tensors."""
 
 
+def metropolis_shares(own: int, degrees: Mapping[str, int]) -> dict[str, float]:
+    """Return for each neighbour what makes 1 / (1 + own) the Metropolis weight 1 / (1 + max(own, theirs)), from how
+    many neighbours we have and these have."""
+    return {peer: (1 + own) / (1 + max(own, theirs)) for peer, theirs in degrees.items()}
+
+
 def tracked(table: MixInputs, rule: Aggregator) -> Columns:
     """Return theta' (p,) by slices: theta moved by the robust mean of the weighted differences to the public
     estimate."""
+    shares = [min(1.0, gamma / table.gamma) for gamma in table.gammas]
+    weights = [weight * share for weight, share in zip(table.weights, shares, strict=True)]
 
     def read(at: slice) -> torch.Tensor:
         own_c = table.read(table.public_d, at)
         difference_nc = own_c.new_zeros(len(table.others) + 1, own_c.numel())
-        for row_c, other_d, weight in zip(difference_nc[1:], table.others, table.weights, strict=True):
+        for row_c, other_d, weight in zip(difference_nc[1:], table.others, weights, strict=True):
             torch.sub(table.read(other_d, at), own_c, out=row_c).mul_(weight)
         return difference_nc
 

@@ -23,7 +23,7 @@ from p2ptrain.outer import Average, BySlices, OuterOptimizer
 from p2ptrain.outer.base import Move
 from p2ptrain.saved.filed_vector import FiledVector, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
-from p2ptrain.sync.base import Message, RoundResult
+from p2ptrain.sync.base import ALL_WHOLE, Message, RoundResult
 from p2ptrain.sync.decoding import Estimates, NewFile
 from p2ptrain.sync.encoder import ScheduledEncoder
 from p2ptrain.sync.fault_tolerance import FaultTolerance
@@ -70,6 +70,8 @@ class ModelAveraging:
         self._lent = True
         """Whether the anchor is somebody else's vector too: it is copied before it is changed in place."""
         self._parts = parts
+        self.largest_gamma = 1.0
+        """Bounds the codec's consensus step in rounds that are not exact: what a drift correction stands."""
         self._numel = genesis_d.numel()
         self._known = Estimates(genesis_d, self.encoder.decoder, config.estimate_dtype)
         self._loss_scorer = LossScorer(self._numel)
@@ -109,15 +111,29 @@ class ModelAveraging:
         """Drop a neighbour's estimate; no-op where there is none."""
         self._known.forget(peer)
 
-    def aggregate(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
+    def aggregate(
+        self,
+        theta_d: torch.Tensor,
+        staleness: Mapping[str, int],
+        *,
+        round: int,
+        shares: Mapping[str, float] = ALL_WHOLE,
+    ) -> RoundResult:
         """Close the round over the named neighbours, each so many rounds old. Those with no estimate are left out.
 
         The consensus distance is that of the public estimates, own included: what all of them can be seen to hold.
         """
         self._lent = True  # the caller may hold the old anchor, as it was returned
-        return self.aggregate_(theta_d.clone(), staleness, round=round)
+        return self.aggregate_(theta_d.clone(), staleness, round=round, shares=shares)
 
-    def aggregate_(self, theta_d: torch.Tensor, staleness: Mapping[str, int], *, round: int) -> RoundResult:
+    def aggregate_(
+        self,
+        theta_d: torch.Tensor,
+        staleness: Mapping[str, int],
+        *,
+        round: int,
+        shares: Mapping[str, float] = ALL_WHOLE,
+    ) -> RoundResult:
         """Do so in place, a slice at a time: the anchor becomes the new one, and `theta_d` what corrects the model by
         that; where only a part of the model is averaged, or moved by a share, `theta_d` becomes the snapshot as
         corrected. An outer optimizer that is not `BySlices` makes vectors of its own.
@@ -137,7 +153,8 @@ class ModelAveraging:
             moved = self._move_(theta_d, lambda at: part.read(theta_d, at), part)
         else:
             self._loss_scorer.begin(theta_d, part, round)
-            target = self._parts.blend(self._table(theta_d, members, staleness, round), rule)
+            weights = [self._weight(staleness[peer], shares.get(peer, 1.0)) for peer in members]
+            target = self._parts.blend(self._table(theta_d, members, weights, round), rule)
             if isinstance(rule, Clips):
                 clipped = tuple(members[row - 1] for row in rule.clipped if row > 0)  # row 0 is own model
             self._loss_scorer.end()
@@ -297,23 +314,37 @@ class ModelAveraging:
         self,
         theta_d: torch.Tensor,
         members: Sequence[str],
-        staleness: Mapping[str, int],
+        weights: Sequence[float],
         round: int,
     ) -> MixInputs:
-        schedule, own_gamma = self.encoder.schedule, self.config.gamma
+        gamma = self._gamma(round)
         return MixInputs(
-            part=schedule.part(round),
+            part=self.encoder.schedule.part(round),
             theta_d=theta_d,
             anchor_d=self.anchor_d,
             public_d=self.public_d,
             others=[self._known.models[peer] for peer in members],
-            weights=[self._weight(staleness[peer]) for peer in members],
+            weights=weights,
             loss_scorer=self._loss_scorer,
-            gamma=self.encoder.gamma(round) if own_gamma is None or schedule.is_exact(round) else own_gamma,
+            gamma=gamma,
+            gammas=[self._gamma_of(peer, gamma) for peer in members],
         )
 
-    def _weight(self, staleness: int) -> float:
-        return float((1 + max(0, staleness)) ** -self.config.staleness_exponent)
+    def _gamma(self, round: int) -> float:
+        if self.encoder.schedule.is_exact(round):
+            return self.encoder.gamma(round)
+        return min(self.encoder.gamma(round), self.largest_gamma) if self.config.gamma is None else self.config.gamma
+
+    def _gamma_of(self, peer: str, own: float) -> float:
+        """The consensus step that a neighbour takes towards us; own one, where it does not say, or where the user has
+        set one for all."""
+        said = self._known.gammas.get(peer)
+        return own if said is None or self.config.gamma is not None else said
+
+    def _weight(self, staleness: int, share: float) -> float:
+        fresh = float((1 + max(0, staleness)) ** -self.config.staleness_exponent)
+        # The members of a group have all as many partners, however many neighbours each has.
+        return fresh * share if self._parts.peer_selection is EVERYONE else fresh
 
     def _fresh_outers(self) -> list[OuterOptimizer]:
         options = self.config.outer_options()

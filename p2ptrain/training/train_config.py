@@ -97,6 +97,11 @@ class TrainConfig:
         return {} if self.drift_strength is None else {"strength": self.drift_strength}
 
     @property
+    def largest_gamma(self) -> float:
+        """The largest consensus step that the drift correction stands on every graph."""
+        return drift.get(self.drift, **self.drift_options()).largest_gamma
+
+    @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         return self.rounds * self.inner_steps

@@ -28,6 +28,8 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
         standing=lambda round, now: standing,
         round_closed=lambda: None,
         seated=dict,
+        neighbours=standing.staleness,
+        degrees_of=lambda peers: dict.fromkeys(peers, 2),
     )
     config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)
     context = SimpleNamespace(config=config, engine=engine, changed=Notifier(), liars=1)

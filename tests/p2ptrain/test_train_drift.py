@@ -200,3 +200,25 @@ def test_scaffold_at_full_strength_does_not_stand_a_whole_round_of_lateness():
         swings[strength] = max(corrections[-6:])  # a swing of 6 rounds
     assert swings[0.5] < 1e-6
     assert swings[1.0] > 0.5
+
+
+def two_full_sides(side):
+    """The Metropolis mixing matrix of K(side, side); its least eigenvalue is (1 - side) / (1 + side)."""
+    across = np.kron(1 - np.eye(2), np.ones((side, side)))
+    return (np.eye(2 * side) + across) / (side + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+@pytest.mark.parametrize("name", ["scaffold", "momentum_tracking"])
+def test_control_variates_stand_every_graph_at_their_largest_consensus_step(name, strength):
+    grads, optimum = references.quadratics(16, D, seed=3)
+    gamma, w = drift.get(name, strength=strength).largest_gamma, two_full_sides(8)
+    ends = {}
+    for step in (gamma, 1.0):
+        swarm = Swarm(name, grads, np.eye(16) + step * (w - np.eye(16)), rate=0.02, steps=5, strength=strength)
+        for _ in range(400):
+            anchors = swarm.round()
+        ends[step] = float(np.abs(anchors - optimum).max())
+    assert ends[gamma] < 1e-4
+    assert not ends[1.0] < 1e3

@@ -9,6 +9,7 @@ from node.bench.swarm.simulated_node import SimulatedNode
 from node.bench.swarm.traffic import Traffic
 from p2ptrain.compress import PayloadError
 from p2ptrain.sync import Message, RoundResult
+from p2ptrain.sync.mixing import metropolis_shares
 
 
 class SimulatedGossip:
@@ -37,9 +38,14 @@ class SimulatedGossip:
             self._publish(self._liars, thetas, round)
         else:
             self._lie_to_each(self._edge_lies, thetas, round)
-        return (
-            node.sync.aggregate(thetas[node.name], dict.fromkeys(node.tracked, 0), round=round) for node in self._nodes
-        )
+        degrees = {node.name: len(node.tracked) for node in self._nodes}
+        return (self._aggregate(node, thetas[node.name], degrees, round) for node in self._nodes)
+
+    def _aggregate(
+        self, node: SimulatedNode, theta_d: torch.Tensor, degrees: Mapping[str, int], round: int
+    ) -> RoundResult:
+        shares = metropolis_shares(len(node.tracked), {peer: degrees[peer] for peer in node.tracked})
+        return node.sync.aggregate(theta_d, dict.fromkeys(node.tracked, 0), round=round, shares=shares)
 
     def _publish(self, speakers: Sequence[SimulatedNode], thetas: Mapping[str, torch.Tensor], round: int) -> None:
         said = {node.name: node.sync.encode(thetas[node.name], round=round) for node in speakers}

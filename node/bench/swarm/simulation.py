@@ -83,7 +83,14 @@ class Swarm:
         shard = Shard(index=index, count=shape.nodes)
         trainer = Trainer(self._conspiracy.task(task) if lies else task, self.recipe.config.train, shard)
         config = self.recipe.config
-        sync = build(config.sync, trainer.vector(), own=name, judge=trainer.judge, rounds=config.train.rounds)
+        sync = build(
+            config.sync,
+            trainer.vector(),
+            own=name,
+            judge=trainer.judge,
+            rounds=config.train.rounds,
+            largest_gamma=config.train.largest_gamma,
+        )
         return SimulatedNode(name, trainer, self._conspiracy.member(sync, index) if lies else sync, trainer.vector())
 
     def _steps(self, count: int) -> None:

@@ -9,6 +9,7 @@ from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import Message, RoundResult, SyncStrategy
 from p2ptrain.sync.base import InPlace
+from p2ptrain.sync.mixing import metropolis_shares
 
 
 class GossipAverager:
@@ -63,6 +64,7 @@ class GossipAverager:
         """Aggregate over the members of the closed round and take the outer step. The phase's parameters are used up:
         they may be the correction afterwards."""
         staleness = {str(peer): rounds for peer, rounds in view.staleness.items()}
+        shares = metropolis_shares(view.degree, {str(peer): degree for peer, degree in view.degrees.items()})
         if view.arriving and len(staleness) + 1 < node.watch.needed_members:
             staleness = {}  # others are about to arrive: until then the few members here may all be liars
         async with node.strategy_lock:
@@ -71,4 +73,6 @@ class GossipAverager:
             with node.pace.work():
                 strategy = self._strategy
                 close = strategy.aggregate_ if isinstance(strategy, InPlace) else strategy.aggregate
-                return await node.compute(lambda: close(phase.theta_d, staleness, round=node.state.round))
+                return await node.compute(
+                    lambda: close(phase.theta_d, staleness, round=node.state.round, shares=shares)
+                )
