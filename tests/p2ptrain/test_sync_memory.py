@@ -15,7 +15,7 @@ from p2ptrain.sync import SyncConfig, build
 from p2ptrain.sync.base import InPlace
 
 D = 24_000_000
-"""So large that what the C library keeps, up to 25 MB on a busy machine whatever the model, is little beside a vector."""
+"""So large that what the C library keeps, up to 25 MB on a busy machine, is little beside a vector."""
 VECTOR = 4 * D
 LITTLE = VECTOR // 2
 """Chunks of a few threads, copies of a payload, and what the C library keeps: below a vector, bf16 or not."""
