@@ -389,7 +389,7 @@ def _swarm_command(name: str) -> Callable[..., None]:
         size: Annotated[str | None, typer.Option(help="Of byte-lm: pico, nano, micro, small, base.")] = None,
         data: options.Data = None,
         partition: Annotated[
-            str | None, typer.Option(metavar="A,B", help="How digits are dealt out: iid, dirichlet, label.")
+            str | None, typer.Option(metavar="A,B", help="How data are dealt out: iid, dirichlet, label, domain.")
         ] = None,
         config: options.Files = None,
         set_: options.Sets = None,

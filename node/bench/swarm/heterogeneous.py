@@ -59,8 +59,10 @@ class SmallText(ByteLM):
             raise TaskError(f"alpha must be a positive number, not {alpha}")
         super().__init__(data=data, context=SIZE.context)
         self.size = SIZE
-        block = min(self.split.block, BLOCK)
-        blocks, window = len(self.corpus) // block, self.split.window
+        window = SIZE.context + 1
+        block = min(Split.of(len(self.corpus), window).block, BLOCK)
+        blocks = len(self.corpus) // block
+        self.partition = partition
         if partition == "iid":
             self.split = Split(block=block, blocks=blocks, window=window)
         else:
