@@ -61,8 +61,6 @@ def _grid(sections: Raw) -> dict[str, Any]:
     return grid
 
 
-Settings = Annotated[Raw, AfterValidator(_flat)]
-"""Sections of keys, as dotted keys once they are read."""
 SearchGrid = Annotated[Raw, AfterValidator(_grid)]
 """Values to try by dotted key; every combination is a trial."""
 Trial = dict[str, Any]
