@@ -7,6 +7,7 @@ from node.bench.blob import Blob
 from node.bench.codecs import Codecs
 from node.bench.gpu import Gpu
 from node.bench.metrics_cost import MetricsCost
+from node.bench.quality.quality import Quality
 from node.bench.race.race import Race
 from node.bench.robust import Robust
 from node.bench.strategies import Strategies
@@ -15,5 +16,5 @@ from p2ptrain.registry import Registry
 __all__ = ["BENCHMARKS"]
 
 BENCHMARKS: Registry[Benchmark] = Registry("benchmarks")
-for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost, Race, Gpu):
+for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost, Race, Gpu, Quality):
     BENCHMARKS.register(_member.name)(_member)

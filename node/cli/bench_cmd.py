@@ -38,6 +38,7 @@ Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw a
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: under a minute.")]
 
 
+Jobs = Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, a process and a thread each.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Torch's threads. (default: 2, or as many cores as there are)")
 ]
@@ -56,6 +57,7 @@ def every(context: typer.Context, json: Json = False) -> None:
         aggregators(quick=True, json=json)
         for name in SWARM_HELP:
             _study(name, {}, quick=True, json=json, jobs=cores())
+        quality(quick=True, json=json, jobs=cores())
         blob(quick=True, json=json)
         average(quick=True, json=json)
         metrics(quick=True, json=json)
@@ -287,6 +289,41 @@ def race(
     _carry_out(benchmark, json=json, plot=plot)
 
 
+@app.command()
+def quality(
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="Data, methods, predictions: configs/studies/quality.toml.")
+    ] = None,
+    jobs: Jobs = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Keep runs.jsonl and rows.parquet there; runs found there are not repeated."
+        ),
+    ] = None,
+    plot: Plot = None,
+    quick: Quick = False,
+    json: Json = False,
+) -> None:
+    """Final loss against bits sent, after a plan: all methods are tuned alike and reported on other data, with
+    predictions made first. One process, no network."""
+    from node.bench import plot as pictures
+    from node.bench.benchmarks import BENCHMARKS
+    from node.bench.quality import parquet
+    from node.bench.quality.quality_plan import quick_plan, read_plan
+    from node.system.errors import UsageError
+
+    if quick == (plan is not None):
+        raise UsageError("bench quality takes a plan", "give --plan FILE.toml, or --quick for a small one of its own")
+    found = quick_plan() if plan is None else read_plan(plan)
+    pictures.check(plot)
+    parquet.check(out)
+    with Waiting() as say:
+        benchmark = BENCHMARKS.get("quality", plan=found, out=out, jobs=jobs, say=say)
+        rows = _resumable(benchmark, json=json, out=out, say=say)
+    _show(benchmark, rows, json=json, plot=plot)
+
+
 def _study(
     name: str,
     given: dict[str, object],
@@ -313,13 +350,17 @@ def _study(
     with Waiting() as say:
         study = Study(benchmark=name, recipes=recipes, out=out, jobs=jobs, say=say, refused=refused)
         benchmark = BENCHMARKS.get(name, study=study, **extra)
-        try:
-            rows = _measured(benchmark, json=json)
-        except KeyboardInterrupt:
-            if out is not None:
-                say(0, 0, f"Interrupted. The same command goes on: finished runs are in {out}")
-            raise
+        rows = _resumable(benchmark, json=json, out=out, say=say)
     _show(benchmark, rows, json=json, plot=plot)
+
+
+def _resumable(benchmark: "Benchmark", *, json: bool, out: Path | None, say: Waiting) -> list["Row"]:
+    try:
+        return _measured(benchmark, json=json)
+    except KeyboardInterrupt:
+        if out is not None:
+            say(0, 0, f"Interrupted. The same command goes on: finished runs are in {out}")
+        raise
 
 
 def _carry_out(benchmark: "Benchmark", *, json: bool, plot: Path | None) -> None:
@@ -389,13 +430,13 @@ def _swarm_command(name: str) -> Callable[..., None]:
         size: Annotated[str | None, typer.Option(help="Of byte-lm: pico, nano, micro, small, base.")] = None,
         data: options.Data = None,
         partition: Annotated[
-            str | None, typer.Option(metavar="A,B", help="How digits are dealt out: iid, dirichlet, label.")
+            str | None, typer.Option(metavar="A,B", help="How data are dealt out: iid, dirichlet, label, domain.")
         ] = None,
         config: options.Files = None,
         set_: options.Sets = None,
         baselines: Annotated[bool, typer.Option(help="Also one node alone, and all as one (strategies).")] = True,
         averaged: Annotated[bool, typer.Option("--averaged", help="Judge the nodes' average (robust).")] = False,
-        jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, a process and a thread each.")] = 1,
+        jobs: Jobs = 1,
         out: Annotated[
             Path | None,
             typer.Option(metavar="FILE", help="Append each finished run; what is found there is not run again."),

@@ -14,6 +14,7 @@ TINY_LLAMA = str(REPOSITORY / "tests/data/tiny-llama.json")
 EXAMPLE = "examples.my_task:create"
 VARIANTS = [
     ("byte-lm", {"context": 32}),
+    ("byte-lm", {"context": 32, "partition": "domain"}),
     ("digits", {}),
     ("digits", {"partition": "dirichlet", "alpha": 0.3}),
     ("digits", {"partition": "label"}),
@@ -34,14 +35,25 @@ def corpus(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def domains(corpus, tmp_path_factory):
+    """The corpus as two domains."""
+    folder, text = tmp_path_factory.mktemp("domains"), corpus.read_bytes()
+    for name, part in {"first": text[: len(text) // 2], "second": text[len(text) // 2 :]}.items():
+        (folder / name).mkdir()
+        (folder / name / "text.txt").write_bytes(part)
+    return folder
+
+
 @pytest.fixture(
     params=VARIANTS,
     ids=lambda variant: "-".join([variant[0], *(Path(str(value)).stem for value in variant[1].values())]),
 )
-def task(request, corpus, monkeypatch):
+def task(request, corpus, domains, monkeypatch):
     name, options = request.param
     monkeypatch.chdir(REPOSITORY)
-    return get(name, **options, **({"data": corpus} if name in ("byte-lm", "hf-lm") else {}))
+    data = domains if options.get("partition") == "domain" else corpus
+    return get(name, **options, **({"data": data} if name in ("byte-lm", "hf-lm") else {}))
 
 
 def examples(batches):

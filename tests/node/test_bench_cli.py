@@ -253,6 +253,7 @@ def test_all_are_benchmarks():
         "metrics": {"peers": 1, "repetitions": 1},
         "race": {"contestants": [], "links": [5], "to": [2.0], "spec": RaceSpec(hosts=2, steps=4), "limit_s": 1},
         "gpu": {"device": "cpu", "numel": 10, "threads": 1},
+        "quality": {"plan": None},
     }
     assert BENCHMARKS.names() == sorted(options)
     for name, each in options.items():

@@ -14,7 +14,7 @@ from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.byte_lm import SIZES, ByteGPT, ByteLM, corpus
 from p2ptrain.tasks.byte_lm.corpus import CACHED_CORPORA, cache_folder, open_corpus
 from p2ptrain.tasks.byte_lm.gpt import Turns, rotate
-from p2ptrain.tasks.byte_lm.split import BLOCK, HELD_OUT_EVERY, Split
+from p2ptrain.tasks.byte_lm.split import BLOCK, HELD_OUT_EVERY, DomainSplit, Split
 
 COUNTED = {"nano": 467_808, "micro": 3_213_568, "small": 25_305_600, "base": 125_492_864}
 
@@ -251,6 +251,77 @@ def test_held_out_windows_are_apart_and_spread():
     assert set(few) <= set(all_of_them)
     assert {start // split.block for start in few} == set(split.held_out_blocks())
     assert len(split.held_out_windows(0)) == 0
+
+
+# Domains
+
+
+@given(count=st.integers(1, 30), domains=st.integers(1, 9))
+def test_every_block_of_every_domain_has_one_owner(count, domains):
+    split = DomainSplit.of([(str(each), 70_000 + 9_000 * each) for each in range(domains)], 65)
+    owned = []
+    for index in range(count):
+        mine = split.domains_of(Shard(index=index, count=count))
+        assert [domain % min(count, domains) for domain, _ in mine] == [index % min(count, domains)] * len(mine)
+        assert len(mine) == 1 or count < domains
+        owned += [(domain, block) for domain, part in mine for block in split.splits[domain].train_blocks(part)]
+    every = {(number, block) for number, each in enumerate(split.splits) for block in each.train_blocks(Shard())}
+    assert sorted(owned) == sorted(every)
+
+
+@given(limit=st.integers(0, 500), domains=st.integers(1, 6))
+def test_as_much_of_every_domain_is_held_out(limit, domains):
+    split = DomainSplit.of([(str(each), 60_000 * (each + 1)) for each in range(domains)], 65)
+    found = split.held_out_windows(limit)
+    counts = np.bincount(np.searchsorted(split.offsets, found, side="right") - 1, minlength=domains)
+    assert sum(counts) == min(limit, domains * len(split.splits[0].held_out_windows(10**6)))
+    assert max(counts) - min(counts) <= 1
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Domains of one letter each, c far larger than the others."""
+    for letter, size in {"a": 20_000, "b": 30_000, "c": 400_000}.items():
+        (tmp_path / "texts" / letter / "deep").mkdir(parents=True)
+        (tmp_path / "texts" / letter / "one.txt").write_bytes(letter.encode() * (size // 2))
+        (tmp_path / "texts" / letter / "deep" / "two.txt").write_bytes(letter.encode() * (size // 2))
+    return tmp_path / "texts"
+
+
+def letters(batches):
+    return [bytes(row.to(torch.uint8).numpy()[:1]) for inputs, _ in batches for row in inputs]
+
+
+def test_a_shard_reads_its_domain_and_all_are_judged_by_the_same_mixture(three):
+    task = ByteLM(data=three, context=32, partition="domain")
+
+    def read(index, count, size=32):
+        batches = [
+            task.train_batch(step, seed=0, shard=Shard(index=index, count=count), size=size) for step in range(4)
+        ]
+        return letters(batches)
+
+    assert [set(read(index, 5)) for index in range(5)] == [{b"a"}, {b"b"}, {b"c"}, {b"a"}, {b"b"}]
+    assert [set(read(index, 2)) for index in range(2)] == [{b"a", b"c"}, {b"b"}]
+    alone = read(0, 1, size=300)
+    assert all(abs(alone.count(letter) - 400) < 60 for letter in (b"a", b"b", b"c"))
+    held_out = letters(task.eval_batches(31))
+    assert [held_out.count(letter) for letter in (b"a", b"b", b"c")] == [11, 10, 10]
+
+
+def test_what_has_no_domains_says_so(three, tmp_path):
+    for data in (None, three / "a" / "one.txt"):
+        with pytest.raises(TaskError, match="a subfolder a domain; give one with --data"):
+            ByteLM(data=data, partition="domain")
+    (three / "small").mkdir()
+    (three / "small" / "x").write_bytes(b"x" * 100)
+    with pytest.raises(TaskError, match="domain 'small': the data has 100 bytes"):
+        ByteLM(data=three, partition="domain")
+    (three / "README").write_text("about")
+    with pytest.raises(TaskError, match="'README' beside its domains"):
+        ByteLM(data=three, partition="domain")
+    with pytest.raises(TaskError, match="there are: iid, domain"):
+        ByteLM(data=three, partition="label")
 
 
 # Speech

@@ -1,6 +1,7 @@
 """Tasks for tables of robustness: the nodes' data differ in a way that `digits` and byte-lm do not offer.
 
 --task node.bench.swarm.heterogeneous:halved_digits     for the dumbbell: each half of the swarm has half of the classes
+--task node.bench.swarm.heterogeneous:half_of_digits   every other digit; --partition as digits has it
 --task node.bench.swarm.heterogeneous:small_text        byte-lm of 33k parameters; also --partition dirichlet
 """
 
@@ -14,7 +15,7 @@ from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.byte_lm.gpt import GPTSize
 from p2ptrain.tasks.byte_lm.split import Split, Starts
 from p2ptrain.tasks.byte_lm.task import ByteLM
-from p2ptrain.tasks.digits import CLASSES, Digits
+from p2ptrain.tasks.digits import CLASSES, Digits, Pool
 
 Indices = npt.NDArray[np.int64]
 
@@ -44,6 +45,22 @@ class HalvedDigits(Digits):
 halved_digits = HalvedDigits
 
 
+class HalfOfDigits(Digits):
+    """Every other picture, from `half` (0 or 1) on: to tune on one half and report on the other. TaskError on options
+    that cannot be."""
+
+    def __init__(self, half: int = 0, partition: str = "iid", alpha: float = 0.3) -> None:
+        if half not in (0, 1):
+            raise TaskError(f"half must be 0 or 1, not {half}")
+        super().__init__(partition=partition, alpha=alpha)
+        self.train, self.held_out = (
+            Pool(pool.images[half::2], pool.labels[half::2]) for pool in (self.train, self.held_out)
+        )
+
+
+half_of_digits = HalfOfDigits
+
+
 class SmallText(ByteLM):
     """ByteLM of 33k parameters. TaskError on options that cannot be.
 
@@ -59,8 +76,10 @@ class SmallText(ByteLM):
             raise TaskError(f"alpha must be a positive number, not {alpha}")
         super().__init__(data=data, context=SIZE.context)
         self.size = SIZE
-        block = min(self.split.block, BLOCK)
-        blocks, window = len(self.corpus) // block, self.split.window
+        window = SIZE.context + 1
+        block = min(Split.of(len(self.corpus), window).block, BLOCK)
+        blocks = len(self.corpus) // block
+        self.partition = partition
         if partition == "iid":
             self.split = Split(block=block, blocks=blocks, window=window)
         else:

@@ -56,7 +56,8 @@ QUICK: Mapping[str, Words] = {
 }
 
 
-PARTITIONS = ("iid", "dirichlet", "label")
+PARTITIONS = ("iid", "dirichlet", "label", "domain")
+"""Of all tasks: each refuses those that it has not."""
 SETTINGS = {
     "task": ("task", "name"),
     "size": ("task", "size"),

@@ -16,7 +16,7 @@ class Results:
 
     def __init__(self, path: Path | None, benchmark: str) -> None:
         self._path, self._benchmark = path, benchmark
-        rows = [] if path is None else _read(path)
+        rows = [] if path is None else rows_in(path)
         mine = [(row, row.get("recipe")) for row in rows if row.get("benchmark") == benchmark]
         self._found = {_key(now): row for row, told in mine if isinstance(told, dict) and (now := reread(told))}
 
@@ -28,7 +28,7 @@ class Results:
         """Write a finished run's row to the disk, and return it as it stands there."""
         line = json.dumps({"benchmark": self._benchmark, **row}, allow_nan=False)
         if self._path is not None:
-            _append(self._path, line)
+            append_line(self._path, line)
         written: Document = json.loads(line)
         self._found[_key(written["recipe"])] = written
         return written
@@ -38,7 +38,9 @@ def _key(document: Document) -> str:
     return json.dumps(document, sort_keys=True)
 
 
-def _read(path: Path) -> list[Document]:
+def rows_in(path: Path) -> list[Document]:
+    """Return all rows of a file, whatever they are of; none where there is no file. UsageError where it is no file of
+    results."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -61,7 +63,8 @@ def _parsed(line: str) -> Document | None:
     return row if isinstance(row, dict) else None
 
 
-def _append(path: Path, line: str) -> None:
+def append_line(path: Path, line: str) -> None:
+    """Write a line to the disk, after the end of a line cut short."""
     with path.open("a+b") as file:
         file.seek(0, os.SEEK_END)
         if file.tell():

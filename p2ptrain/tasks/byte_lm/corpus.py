@@ -53,6 +53,21 @@ def open_corpus(data: str | Path | None) -> Corpus:
     return _map(path)
 
 
+def open_domains(data: str | Path | None) -> tuple[Corpus, list[tuple[str, int]]]:
+    """Return the bytes of a folder's files in order, and its immediate subfolders in it, each with its bytes. TaskError
+    where it has no subfolders, or files beside them."""
+    path = Path(data or "").expanduser()
+    if data is None or not path.is_dir():
+        raise TaskError("partition 'domain' needs a folder with a subfolder a domain; give one with --data")
+    sizes: dict[str, int] = {}
+    for source in _folder_files(path):
+        domain, *below = source.path.relative_to(path).parts
+        if not below:
+            raise TaskError(f"data folder {str(path)!r} has the file {domain!r} beside its domains: move it into one")
+        sizes[domain] = sizes.get(domain, 0) + source.size
+    return open_corpus(path), list(sizes.items())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """A file that goes into a joined corpus."""

@@ -3,8 +3,11 @@
 Only positions decide, so that every node with the same bytes holds out the same blocks without a word being said, and
 a held-out block never stands in anyone's shard. Blocks are small against a corpus, so that both sides are drawn from
 all over it, and large against a window, so that few windows are lost at their edges: no window crosses one.
+
+With domains, each domain is cut so by itself. A shard reads few domains, or one; what is held out is all domains alike.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,3 +76,57 @@ class Split:
         every = starts.reshape(-1)
         count = min(limit, len(every))
         return every[np.arange(count) * len(every) // max(1, count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainSplit:
+    """A corpus of domains that stand one after another: each has a split of its own, and begins at its offset."""
+
+    splits: tuple[Split, ...]
+    offsets: tuple[int, ...]
+    """Bytes."""
+    window: int
+
+    @classmethod
+    def of(cls, domains: Sequence[tuple[str, int]], window: int) -> "DomainSplit":
+        """Cut domains of so many bytes, by name. TaskError when one is too small to hold anything out."""
+        splits = []
+        for name, size in domains:
+            try:
+                splits.append(Split.of(size, window))
+            except TaskError as error:
+                raise TaskError(f"domain {name!r}: {error}") from error
+        ends = np.cumsum([0, *(size for _, size in domains)])
+        return cls(splits=tuple(splits), offsets=tuple(map(int, ends[:-1])), window=window)
+
+    def domains_of(self, shard: Shard) -> list[tuple[int, Shard]]:
+        """Return the domains of a shard, each with the part of it that is this shard's.
+
+        Shards are dealt to domains in turn: with 8 shards and 6 domains the first two domains have two shards each,
+        and with fewer shards than domains a shard has several whole domains.
+        """
+        count = len(self.splits)
+        place = shard.index % shard.count
+        if shard.count <= count:
+            return [(domain, Shard()) for domain in range(place, count, shard.count)]
+        domain = place % count
+        return [(domain, Shard(index=place // count, count=len(range(domain, shard.count, count))))]
+
+    def draw(self, shard: Shard, size: int, rng: np.random.Generator) -> Starts:
+        """`size` windows of the shard: each of its domains alike, whatever their sizes."""
+        mine = self.domains_of(shard)
+        chosen = rng.integers(0, len(mine), size)
+        starts = np.empty(size, np.int64)
+        for number, (domain, part) in enumerate(mine):
+            here = chosen == number
+            starts[here] = self.offsets[domain] + self.splits[domain].draw(part, int(here.sum()), rng)
+        return starts
+
+    def held_out_windows(self, limit: int) -> Starts:
+        """At most `limit` windows, as many of each domain (one more of the first, where they do not divide)."""
+        count = len(self.splits)
+        smallest = min(len(split.held_out_windows(limit)) for split in self.splits)
+        limit = min(limit, smallest * count)
+        shares = [len(range(domain, limit, count)) for domain in range(count)]
+        found = zip(self.splits, self.offsets, shares, strict=True)
+        return np.concatenate([offset + split.held_out_windows(share) for split, offset, share in found])

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from p2ptrain.tasks.base import Batch, Shard, TaskError
-from p2ptrain.tasks.byte_lm.corpus import open_corpus
+from p2ptrain.tasks.byte_lm.corpus import open_corpus, open_domains
 from p2ptrain.tasks.byte_lm.gpt import SIZES, VOCABULARY, ByteGPT
-from p2ptrain.tasks.byte_lm.split import Split, Starts
+from p2ptrain.tasks.byte_lm.split import DomainSplit, Split, Starts
 
 EVAL_BATCH = 64
 """Windows in one evaluation batch: enough to fill a core, small enough for a laptop's memory at any model size."""
@@ -19,26 +19,44 @@ MAX_CONTEXT = 8192
 """Windows longer than this would hardly fit a block of the split."""
 
 
+PARTITIONS = ("iid", "domain")
+
+
 class ByteLM:
     """A GPT on bytes.
 
     Options: `size` (pico, nano, micro, small, base), `data` (a file, a folder, or None for the text of Python's own
-    standard library) and `context` (bytes that the model sees; None takes the size's own). TaskError on any that
-    cannot be.
+    standard library), `context` (bytes that the model sees; None takes the size's own) and `partition`: `iid` deals
+    blocks of all the text to the shards in turn, `domain` gives each shard one of the data folder's subfolders, or few,
+    and holds out as much of each. TaskError on any that cannot be.
     """
 
     name = "byte-lm"
     metric = "nats per byte"
 
-    def __init__(self, size: str = "nano", data: str | Path | None = None, context: int | None = None) -> None:
+    def __init__(
+        self,
+        size: str = "nano",
+        data: str | Path | None = None,
+        context: int | None = None,
+        partition: str = "iid",
+    ) -> None:
         if size not in SIZES:
             raise TaskError(f"byte-lm has no size {size!r}; there are: {', '.join(SIZES)}")
         self.size = SIZES[size]
         self.context = self.size.context if context is None else context
         if not 1 <= self.context <= MAX_CONTEXT:
             raise TaskError(f"context must be between 1 and {MAX_CONTEXT} bytes, not {self.context}")
-        self.corpus = open_corpus(data)
-        self.split = Split.of(len(self.corpus), self.context + 1)
+        if partition not in PARTITIONS:
+            raise TaskError(f"byte-lm has no partition {partition!r}; there are: {', '.join(PARTITIONS)}")
+        self.partition = partition
+        self.split: Split | DomainSplit
+        if partition == "domain":
+            self.corpus, domains = open_domains(data)
+            self.split = DomainSplit.of(domains, self.context + 1)
+        else:
+            self.corpus = open_corpus(data)
+            self.split = Split.of(len(self.corpus), self.context + 1)
 
     def build_model(self) -> nn.Module:
         """Return the GPT of this size, from torch's global RNG."""

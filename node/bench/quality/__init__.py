@@ -1,0 +1,1 @@
+"""A study of learning rules that are tuned alike, on texts that are not reported on, with predictions made first."""
