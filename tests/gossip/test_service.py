@@ -29,6 +29,21 @@ async def test_every_update_is_heard_in_order_and_closes_its_round(autojump_cloc
             assert node.service.swarm_round() == 5
 
 
+async def test_a_closed_round_says_how_many_neighbours_each_has(autojump_clock):
+    async with swarm() as it:
+        first = await it.start(1)
+        ends = [await it.start(number, peers=(first.address,)) for number in (2, 3)]
+        await first.service.wait_for_neighbours(2, timeout_s=30)
+        for node in (first, *ends):
+            await node.begin()
+        await trio.sleep(3 * MIN_HEARTBEAT_S)  # hellos say it anew
+        views = await play([first, *ends], [1])
+        for view in (view for row in views for view in row):
+            assert view.degree == 2
+            assert view.degrees.keys() == view.staleness.keys()
+            assert set(view.degrees.values()) == {2}
+
+
 async def test_who_knows_one_peer_gets_to_know_all(autojump_clock):
     async with swarm() as it:
         first = await it.start(1)

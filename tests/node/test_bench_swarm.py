@@ -53,6 +53,11 @@ def test_a_round_over_everybody_is_the_exact_mean(digits):
     assert not swarm.traffic.refused
 
 
+def test_a_drift_correction_bounds_the_consensus_step(digits):
+    swarm = Swarm(recipe("train.drift=scaffold", "train.drift_strength=1"), digits)
+    assert {node.sync.largest_gamma for node in swarm.nodes} == {2 / 3}
+
+
 def test_neighbours_alone_are_heard(digits):
     swarm = Swarm(recipe(nodes=8, degree=2), digits)
     swarm.round()

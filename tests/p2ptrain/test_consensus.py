@@ -153,6 +153,16 @@ def test_partners_weigh_alike_whatever_their_degrees() -> None:
     torch.testing.assert_close(moved_d, torch.full((8,), 0.5))
 
 
+@pytest.mark.parametrize(("gamma", "moved"), [(None, 0.25), (1.0, 0.5)])
+def test_a_drift_correction_bounds_the_codecs_step_and_not_the_users(gamma: float | None, moved: float) -> None:
+    config = SyncConfig(compressor="none", aggregator="mean", f=0, gamma=gamma)
+    node = build(config, torch.zeros(8), largest_gamma=0.5)
+    node.track("1", None)
+    node.apply("1", "none", compress.get("none").encode(torch.ones(8)))
+    moved_d = node.aggregate(torch.zeros(8), {"1": 0}, round=0).correction_d
+    torch.testing.assert_close(moved_d, torch.full((8,), moved))
+
+
 LONG_RUNS = [
     ("topk", {"ratio": 0.2}, 300),
     pytest.param("topk", {}, 900, marks=[pytest.mark.slow, pytest.mark.thorough]),

@@ -14,6 +14,7 @@ from node.training.checkpoint import CheckpointStore
 from node.training.joining import TELL_S
 from node.training.node import Node
 from node.training.run_watch import SETTLED_ROUNDS
+from p2ptrain.sync import ModelAveraging, RoundResult
 
 
 def spread(members: Swarm) -> float:
@@ -35,6 +36,26 @@ async def test_four_nodes_learn_one_model(tmp_path: Path, autojump_clock: trio.t
             assert member.eval_loss < 0.6 * member.node.journal.first["eval_loss"]
             assert member.node.service.stats.payload_bytes_sent > 0
         assert spread(members) < 0.2, "without averaging it is 0.8"
+
+
+async def test_neighbours_weigh_by_how_many_neighbours_they_have(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, dict[str, float]]] = []
+    honest = ModelAveraging.aggregate_
+
+    def record(node: ModelAveraging, theta_d: torch.Tensor, staleness: Any, *, round: int, shares: Any) -> RoundResult:
+        told.append((len(staleness), shares))
+        return honest(node, theta_d, staleness, round=round, shares=shares)
+
+    monkeypatch.setattr(ModelAveraging, "aggregate_", record)
+    async with swarm(tmp_path) as members:
+        for number in range(3):
+            await members.start(f"n{number}", wait_for=2)
+        await members.finished()
+    assert any(heard == 2 for heard, _ in told)
+    assert all(len(shares) == heard for heard, shares in told if heard)
+    assert {share for _, shares in told for share in shares.values()} == {1.0}
 
 
 @pytest.mark.slow
