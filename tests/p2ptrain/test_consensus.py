@@ -120,6 +120,7 @@ def test_a_codec_that_does_not_tell_its_gamma_is_taken_at_the_own_one() -> None:
         ("randomk", {"every": 5}, None),
         ("randomk+topk", {"every": 3, "ratio": 0.3}, None),
         ("warmup+sign1", {"encodes": 0}, None),
+        ("lossless+randomk+sign1", {"every": 4}, None),
         ("adaptive", {}, None),
         ("lossless+int8", {}, 1.0),
         ("q2", {}, 1.0),

@@ -38,21 +38,24 @@ async def test_four_nodes_learn_one_model(tmp_path: Path, autojump_clock: trio.t
         assert spread(members) < 0.2, "without averaging it is 0.8"
 
 
-async def test_neighbours_weigh_by_how_many_neighbours_they_have(
+async def test_a_node_tells_its_strategy_degrees_and_what_its_drift_correction_stands(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, dict[str, float]]] = []
+    bounds: set[float] = set()
     honest = ModelAveraging.aggregate_
 
     def record(node: ModelAveraging, theta_d: torch.Tensor, staleness: Any, *, round: int, shares: Any) -> RoundResult:
         told.append((len(staleness), shares))
+        bounds.add(node.largest_gamma)
         return honest(node, theta_d, staleness, round=round, shares=shares)
 
     monkeypatch.setattr(ModelAveraging, "aggregate_", record)
     async with swarm(tmp_path) as members:
         for number in range(3):
-            await members.start(f"n{number}", wait_for=2)
+            await members.start(f"n{number}", wait_for=2, train={"drift": "scaffold", "drift_strength": 1.0})
         await members.finished()
+    assert bounds == {2 / 3}
     assert any(heard == 2 for heard, _ in told)
     assert all(len(shares) == heard for heard, shares in told if heard)
     assert {share for _, shares in told for share in shares.values()} == {1.0}
