@@ -5,6 +5,7 @@ A mean reads every value once, which is the least that any can cost. `naive` is 
 """
 
 import ctypes
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -149,7 +150,9 @@ def scratch_bytes(work: Work) -> int:
 
 
 def _give_back() -> None:
-    """Have the allocator return what it keeps for later, which would serve `work` without any growth."""
+    """Have the allocator return what it keeps for later, which would serve `work` without any growth. Garbage first:
+    collected during the work it would hide as much."""
+    gc.collect()
     with suppress(OSError, AttributeError):  # no glibc
         ctypes.CDLL(None).malloc_trim(0)
 
