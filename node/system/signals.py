@@ -1,13 +1,27 @@
 """How a node is told to stop."""
 
 import signal
+from collections.abc import AsyncIterator
+from typing import Final
 
 import trio
 
+ONE_WISH_S: Final = 0.5
+"""Signals that come so soon after the first one are the same wish to stop. Who stops a process group, such as `timeout`
+or an init system, reaches each process directly, and again through `make` or our own supervisor. Chosen."""
+
+
+async def asked_again(signals: AsyncIterator[int]) -> None:
+    """Return when a signal comes that is a second wish: later than ONE_WISH_S after now."""
+    began = trio.current_time()
+    async for _ in signals:
+        if trio.current_time() > began + ONE_WISH_S:
+            return
+
 
 async def until_signal(*, task_status: trio.TaskStatus[trio.Event]) -> None:
-    """Turn the first SIGINT, SIGTERM or SIGHUP (the terminal was closed; not under nohup) into an event. The second
-    does what it does to any program, for a user who does not want to wait."""
+    """Turn the first SIGINT, SIGTERM or SIGHUP (the terminal was closed; not under nohup) into an event. One that is a
+    second wish does what it does to any program, for a user who does not want to wait."""
     interrupted = trio.Event()
     wanted = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -16,3 +30,5 @@ async def until_signal(*, task_status: trio.TaskStatus[trio.Event]) -> None:
         task_status.started(interrupted)
         await anext(signals)
         interrupted.set()
+        with trio.move_on_after(ONE_WISH_S):
+            await asked_again(signals)

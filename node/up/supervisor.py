@@ -25,6 +25,7 @@ from node.events.progress import NodeProgress
 from node.system import text
 from node.system.errors import EXIT_INTERRUPTED, RunError, describe_code
 from node.system.run_dir import CONFIG, STDERR, TARGETS, make_dir, write_atomic
+from node.system.signals import asked_again
 from node.top.prometheus_sd import entry, to_text
 from node.up.plan import NodePlan, Plan
 
@@ -235,7 +236,7 @@ class Supervisor:
         if needed_s > grace_s:
             self._tell_of_patience(needed_s)
         with trio.move_on_after(max(grace_s, needed_s)):
-            await anext(signals)  # asked twice: no more patience
+            await asked_again(signals)  # no more patience
         self._signal_all(signal.SIGKILL)
 
     def _needed_to_stop_s(self) -> float:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from streams_harness import gone
 from node.config.schema import load
 from node.events.event_types import Event
 from node.system.errors import describe_code
+from node.system.signals import ONE_WISH_S
 from node.up.plan import NodePlan, Plan, make_plan
 from node.up.supervisor import Outcome, Supervisor, node_command
 from node.up.view import JsonView
@@ -114,12 +116,26 @@ async def test_asked_twice_it_is_not_waited_for(tmp_path):
     def again(name: str, event: Event) -> None:
         swarm.hear(name, event)
         if event.name == "warning":
-            os.kill(os.getpid(), signal.SIGINT)
+            threading.Timer(ONE_WISH_S + 0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     swarm.supervisor._listener = again
     outcome = await swarm.run(interrupt=True, grace_s=0.3)
     assert outcome.nodes[0].code == -9
     assert outcome.seconds < 10
+
+
+async def test_one_wish_that_comes_twice_costs_no_node_its_checkpoint(tmp_path):
+    """`make` passes on the SIGTERM that the whole process group got."""
+    swarm = Swarm(tmp_path, "saves_long")
+
+    def again(name: str, event: Event) -> None:
+        swarm.hear(name, event)
+        if event.name == "warning":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    swarm.supervisor._listener = again
+    outcome = await swarm.run(interrupt=True, grace_s=0.3)
+    assert outcome.nodes[0].code == 130
 
 
 async def test_a_stopped_process_is_ended_too(tmp_path):

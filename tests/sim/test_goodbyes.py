@@ -51,6 +51,7 @@ async def test_who_asks_twice_is_not_asked_for_patience(number: signal.Signals) 
             assert signal.getsignal(number) != signal.SIG_DFL
             signal.raise_signal(number)
             await stop.wait()
+            signal.raise_signal(number)  # at once: the same wish, by another way
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, found)
