@@ -15,6 +15,7 @@ import argparse
 import gzip
 import hashlib
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -188,14 +189,17 @@ def fetch(domain: str, entry: dict[str, Any], scratch: Path, limit: int, *, upda
 
 
 def write(found: Mapping[str, bytes], folder: Path) -> None:
-    """Write documents into a new folder."""
-    folder.mkdir(parents=True)
+    """Write documents into a new folder, which is there with all of them or not at all."""
+    new = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
     for name, text in found.items():
-        (folder / name).write_bytes(text)
+        (new / name).write_bytes(text)
+    new.rename(folder)
 
 
 def main(words: Sequence[str]) -> None:
-    """Fetch all domains into the folder. FetchError at the first that is not what is pinned: nothing is written."""
+    """Fetch all domains into the folder. FetchError at the first that is not what is pinned: none is written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--megabytes", type=float, default=DEFAULT_MEGABYTES, help="of each domain at most")
@@ -204,11 +208,14 @@ def main(words: Sequence[str]) -> None:
     table: Table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     if taken := [domain for domain in table if (given.folder / domain).exists()]:
         raise FetchError(f"{given.folder / taken[0]} is there already: give another folder, or remove it")
+    if given.folder.exists() and not given.folder.is_dir():
+        raise FetchError(f"{given.folder} is no folder: give another")
     limit, update = int(given.megabytes * 1e6), given.update_digests
     with tempfile.TemporaryDirectory(prefix="texts-") as scratch:
         found = {name: fetch(name, entry, Path(scratch), limit, update=update) for name, entry in table.items()}
     if update:
         TABLE.write_text(tomli_w.dumps(table), encoding="utf-8")
+    given.folder.mkdir(parents=True, exist_ok=True)
     for domain, texts in found.items():
         write(texts, given.folder / domain)
         print(f"{domain:8} {len(texts):4} documents {sum(map(len, texts.values())):9,} bytes  {digest_of(texts)[:16]}")
@@ -219,3 +226,5 @@ if __name__ == "__main__":
         main(sys.argv[1:])
     except FetchError as error:
         sys.exit(f"error: {error}")
+    except (OSError, subprocess.SubprocessError) as error:  # a file in the folder's place, a full disk, no Debian
+        sys.exit(f"error: {error}: this needs apt-get, dpkg-deb and a folder that can be written")

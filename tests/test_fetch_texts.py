@@ -1,10 +1,12 @@
 """scripts/fetch_texts.py: the same texts on every machine, or one line that says why not. Nothing is downloaded."""
 
+import errno
 import gzip
 import importlib.util
 import shutil
 import struct
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 from types import ModuleType
@@ -123,6 +125,29 @@ def test_what_was_pinned_is_fetched_again_and_nothing_else(mirror: Path) -> None
     assert not (mirror / "third").exists()
     with pytest.raises(texts.FetchError, match="is there already"):
         texts.main([str(mirror / "first")])
+
+
+def test_a_domain_is_written_whole_or_not_at_all(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts.main([str(mirror / "first"), "--update-digests"])
+
+    def full(path: Path, text: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space"):
+            texts.main([str(mirror / "second")])
+    assert not (mirror / "second" / "tiny").exists()
+    texts.main([str(mirror / "second")])
+    assert [path.name for path in (mirror / "second").iterdir()] == ["tiny"]
+
+
+def test_a_file_in_the_folders_place_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, str(ROOT / "scripts" / "fetch_texts.py"), str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "is no folder: give another" in done.stderr
 
 
 def test_another_size_has_no_digest_to_be_held_to(mirror: Path) -> None:

@@ -488,6 +488,16 @@ def test_a_mistake_of_a_study_is_one_line(capsys, tmp_path, monkeypatch, plan_fi
     assert says in err
 
 
+def test_data_to_report_on_are_missed_before_anything_is_tuned(tmp_path, monkeypatch):
+    raw = copy.deepcopy(PLAN)
+    raw["data"].append({"name": "texts", "role": "report", "task": {"name": "byte-lm", "data": "nowhere"}})
+    raw["data"].append({"name": "library", "role": "tune", "task": {"name": "byte-lm"}})
+    plan = QualityPlan.model_validate(raw)
+    with pytest.raises(UsageError, match=r"data set texts: .*nowhere"):
+        carried_out(plan, tmp_path / "study")
+    assert not (tmp_path / "study" / "runs.jsonl").exists()
+
+
 def test_without_pyarrow_it_says_so_before_anything_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(parquet.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="needs pyarrow, which is not installed; run: pip install"):

@@ -16,7 +16,7 @@ from node.bench.quality import parquet
 from node.bench.quality.intervals import Estimate, behind, estimate
 from node.bench.quality.quality_plan import Method, QualityPlan, Trial
 from node.bench.quality.registration import register
-from node.bench.quality.trials import PlannedRun, at_the_edge, best_trials, report_runs, tuning_runs
+from node.bench.quality.trials import PlannedRun, at_the_edge, best_trials, check_data, report_runs, tuning_runs
 from node.bench.swarm.baselines import ring_all_reduce_bytes
 from node.bench.swarm.measure import BITS
 from node.bench.swarm.run_spec import Document, reread
@@ -68,6 +68,7 @@ class Quality:
 
     def run(self) -> Iterator[Row]:
         """Tune, then report; yield each run's row as soon as there is one. UsageError on settings that cannot be."""
+        check_data(self.plan)
         trials = tuning_runs(self.plan)
         if self.out is not None:
             register(self.plan, trials, self.out / RUNS, self.name)

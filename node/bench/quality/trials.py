@@ -12,6 +12,7 @@ from node.bench.swarm.run_spec import SWARM, Grid, RunSpec, Shape, baseline
 from node.bench.swarm.study import distinct
 from node.config.toml_source import Raw
 from node.system.errors import UsageError
+from p2ptrain import tasks
 
 Phase: TypeAlias = Literal["tune", "report"]
 Chosen: TypeAlias = Mapping[tuple[str, str, str | None], Trial]
@@ -39,6 +40,16 @@ class PlannedRun:
             "method": self.method.name,
             "trial": self.trial,
         }
+
+
+def check_data(plan: QualityPlan) -> None:
+    """Open every data set. UsageError where one is missing: those to report on are needed only hours later."""
+    for data in plan.data:
+        options = {key: value for key, value in data.task.items() if key != "name"}
+        try:
+            tasks.get(data.kind, **options)
+        except ValueError as error:
+            raise UsageError(f"data set {data.name}: {error}", "mend the plan, or get the data first") from None
 
 
 def tuning_runs(plan: QualityPlan) -> list[PlannedRun]:
