@@ -49,8 +49,9 @@ from gossip.core.wire import Fields, pack, unpack
 class Hello:
     """A greeting: the scope, our newest link and record, and records of peers we know.
 
-    `neighbours`: how many we have, so that a full node can make room for a lonely one. `admitted`: in an answer,
-    whether we take the other as a neighbour. The envelopes are raw here; b"" stands for none.
+    `neighbours`: how many we have, so that a full node can make room for a lonely one, and both ends of an edge can
+    give it the same weight. `admitted`: in an answer, whether we take the other as a neighbour. The envelopes are raw
+    here; b"" stands for none.
     """
 
     scope: Scope

@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sizes import examples
 
 from p2ptrain import compress
 from p2ptrain.sync import ModelAveraging, SyncConfig, build
@@ -162,6 +165,29 @@ def test_a_drift_correction_bounds_the_codecs_step_and_not_the_users(gamma: floa
     node.apply("1", "none", compress.get("none").encode(torch.ones(8)))
     moved_d = node.aggregate(torch.zeros(8), {"1": 0}, round=0).correction_d
     torch.testing.assert_close(moved_d, torch.full((8,), moved))
+
+
+@given(
+    degrees=st.lists(st.one_of(st.integers(0, 9), st.just(2**53 - 1)), min_size=5, max_size=5),
+    codecs=st.lists(st.sampled_from(["none", "topk", "sign1", "randomk"]), min_size=5, max_size=5),
+    lie=st.sampled_from([-1e6, 1e6, 3.0]),
+    own=st.integers(0, 9),
+)
+@settings(max_examples=examples(40))
+def test_no_claim_of_degree_or_codec_takes_a_node_beyond_the_honest(
+    degrees: list[int], codecs: list[str], lie: float, own: int
+) -> None:
+    """Of five neighbours the last one lies."""
+    node = build(SyncConfig(compressor="none", f=1), torch.zeros(64))
+    assert isinstance(node, ModelAveraging)
+    for peer, codec in enumerate(codecs):
+        node.track(str(peer), None)
+        told_d = torch.full((64,), lie if peer == 4 else 1.0 + peer)
+        node.apply(str(peer), codec, compress.get(codec).encode(told_d))
+    shares = metropolis_shares(own, {str(peer): degree for peer, degree in enumerate(degrees)})
+    moved_d = node.aggregate(torch.zeros(64), dict.fromkeys(shares, 0), round=0, shares=shares).correction_d
+    furthest = max(float(estimate_d.max()) for peer, estimate_d in node.estimates.items() if peer != "4")
+    assert -1e-6 <= float(moved_d.min()) <= float(moved_d.max()) <= furthest + 1e-6
 
 
 LONG_RUNS = [
