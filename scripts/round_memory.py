@@ -68,12 +68,16 @@ def gossiped(node: SyncStrategy, theta_d: torch.Tensor, round_: int) -> dict[str
 def exchanged(node: AllReduceStrategy, theta_d: torch.Tensor, round_: int) -> dict[str, int]:
     """Bytes that each part of an exchange in a pair adds, in which the other one's model is our own."""
     packed: list[bytes] = []
-    parts = {"pack": peak(lambda: packed.append(node.pack(theta_d)))}
+    parts = {"pack": peak(lambda: packed.append(node.pack(theta_d, round=round_)))}
     half = (len(packed[0]) >> 21) << 20
     spans = (slice(0, half), slice(half, len(packed[0])))
     views = [memoryview(packed[0])[span] for span in spans]
     reduced: list[bytes] = []
-    parts["reduce"] = peak(lambda: reduced.append(node.reduce({"own": views[0], "one": views[0]})))
+
+    def reduce() -> bytes:
+        return node.reduce({"own": views[0], "one": views[0]}, group=["own", "one"], part=spans[0])
+
+    parts["reduce"] = peak(lambda: reduced.append(reduce()))
     came = [Reduced("own", spans[0], reduced[0]), Reduced("one", spans[1], bytes(views[1]))]
     close = getattr(node, "finish_", node.finish)
     parts["close"] = peak(lambda: close(theta_d, ["own", "one"], came, round=round_))

@@ -418,8 +418,8 @@ METRICS: Final[tuple[Metric, ...]] = (
         labels=("peer",),
         help="Updates taken, by neighbour.",
         page=(
-            "updates taken of each neighbour that is here; none with group all-reduce (`moshpit`, `noloco`), since "
-            "nobody's updates are followed there"
+            "updates taken of each neighbour that is here; none with group all-reduce (`moshpit`, `noloco`, "
+            "`allreduce`), since nobody's updates are followed there"
         ),
         wrong="one far below the others: it is slower, is refused, or its link is full",
         sources=(Live(lambda now: now.accepted),),

@@ -8,6 +8,7 @@
 | sparse_loco    | all neighbours         | topk at 1/64          | average          | when told to     |
 | streaming      | all neighbours         | a fragment, in int4   | nesterov         | when told to     |
 | moshpit        | a group, by exchange   | fp16 models           | average          | but for owners   |
+| allreduce      | all, by exchange       | q2 differences        | average          | but for owners   |
 | async          | all neighbours         | int4                  | delayed_nesterov | when told to     |
 | gossip_pga     | a partner, or all      | int4, or fp32         | average          | no               |
 | gradient       | all, gradients         | q2, at every step     |                  | when told to     |
@@ -18,6 +19,7 @@ What travels, the aggregator (mean but for tracked_gossip) and the outer step ar
 import torch
 
 from p2ptrain.sync import (
+    allreduce,
     asynchronous,
     diloco,
     gossip_pga,
@@ -72,6 +74,7 @@ for _strategy in (
     sparse_loco,
     streaming,
     moshpit,
+    allreduce,
     asynchronous,
     gossip_pga,
     gradient,

@@ -23,8 +23,8 @@ A strategy that is an `AllReduceStrategy` averages by exchanges within a group i
 out:
 
     group = strategy.peer_selection(peers, round=r)                      # the same at all of them, own name among them
-    packed = strategy.pack(theta_d)                               # what the others may read, by parts
-    reduced = strategy.reduce({member: its part of packed, ...})  # of the part that we own
+    packed = strategy.pack(theta_d, round=r)                      # what the others may read, by parts
+    reduced = strategy.reduce({member: its bytes of the part that we own, ...}, group=group, part=part)
     result = strategy.finish(theta_d, group, parts, round=r)      # with what came of all parts
 
 `gradient` averages gradients at every step, not models at every round. It is no SyncStrategy: `build` refuses it with
@@ -64,7 +64,7 @@ class RoundResult:
     anchor_d: torch.Tensor
     """phi_new, the outer parameters: what is to be evaluated, and what momentum over rounds compares. Not a copy."""
     snapshot_d: torch.Tensor | None = None
-    """The snapshot as corrected, where the strategy holds such a vector: the anchor, where the whole model was
+    """What is evaluated and saved, where the strategy holds such a vector: the anchor, where the whole model was
     averaged. Not a copy. None: it is the sum of the snapshot, which then was not changed, and the correction."""
     consensus_distance: float
     """Root mean square over all named neighbours (own model included) of the L2 distance to their mean."""
@@ -195,15 +195,15 @@ class AllReduceStrategy(SyncStrategy, Protocol):
         """Who meets in this round: own name and those of some of the members of the run that we know, in the order in
         which they own parts. All who know the same peers find the same groups. Own name alone: nobody."""
 
-    def pack(self, theta_d: torch.Tensor) -> bytes:
-        """Return the model after the inner steps, as bytes; parts begin at multiples of packing.PART_BYTES. It becomes
-        the public model, and is not to be changed until `finish`. ValueError when it is not finite: own training has
-        diverged."""
+    def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
+        """Return the model after the inner steps, or how it moved, as bytes; parts begin at multiples of
+        packing.PART_BYTES. The model is not to be changed until `finish`. ValueError when it is not finite: own
+        training has diverged."""
 
-    def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
-        """Reduce one part of several members' models, own among them, to as many bytes: the same on every owner, if the
-        members come in the same order. What cannot be read counts as absent. Where too few are left for
-        the promise about f that was kept before (fault_tolerance.py), own values stay."""
+    def reduce(self, packed: Mapping[str, bytes | memoryview], *, group: Sequence[str], part: slice) -> bytes:
+        """Reduce the bytes `part` of what several members packed, own among them, to as many bytes. Members come in the
+        order of the `group`. What cannot be read counts as absent. Where too few are left for the promise about f that
+        was kept before (fault_tolerance.py), own values stay."""
 
     def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int

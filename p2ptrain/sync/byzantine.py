@@ -205,16 +205,16 @@ class LyingMember(Byzantine):
         """Do as the honest strategy does."""
         return self._inner_group.peer_selection(peers, round=round)
 
-    def pack(self, theta_d: torch.Tensor) -> bytes:
+    def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
         """Return the lie, which may be none that can be read."""
         lie_d = self._lie(theta_d, NOTHING_YET)
-        self._inner_group.pack(theta_d)
+        self._inner_group.pack(theta_d, round=round)
         self._encoder.public_d = lie_d
-        return self._inner_group.packing.pack(lie_d)
+        return self._inner_group.packed(lie_d, round=round)
 
-    def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
+    def reduce(self, packed: Mapping[str, bytes | memoryview], *, group: Sequence[str], part: slice) -> bytes:
         """Do as the honest strategy does."""
-        return self._inner_group.reduce(packed)
+        return self._inner_group.reduce(packed, group=group, part=part)
 
     def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from p2ptrain import aggregate, compress
 from p2ptrain.compress.adaptive import adaptive_in
-from p2ptrain.sync.packing import PACKERS
+from p2ptrain.sync.packing import DIFFERENCE_PACKERS, PACKERS
 
 if TYPE_CHECKING:
     from p2ptrain.sync.sync_config import SyncConfig
@@ -42,12 +42,27 @@ def check_pairs(config: "SyncConfig") -> None:
 
 def check_meeting(config: "SyncConfig") -> None:
     """ValueError on what a part of a group's models cannot be packed in or reduced by."""
-    name = config.strategy
     if config.compressor not in PACKERS:
         raise ValueError(
-            f"{name} exchanges whole models by parts, which {config.compressor} does not keep: "
+            f"{config.strategy} exchanges whole models by parts, which {config.compressor} does not keep: "
             f"use one of {', '.join(PACKERS)}"
         )
+    check_reducing(config)
+
+
+def check_differences(config: "SyncConfig") -> None:
+    """ValueError on what a part of a group's differences cannot be packed in or reduced by."""
+    if config.compressor not in DIFFERENCE_PACKERS:
+        raise ValueError(
+            f"{config.strategy} reduces differences by parts, which {config.compressor} does not make equally long: "
+            f"use one of {', '.join(DIFFERENCE_PACKERS)}"
+        )
+    check_reducing(config)
+
+
+def check_reducing(config: "SyncConfig") -> None:
+    """ValueError on a rule that the owner of a part cannot reduce it by."""
+    name = config.strategy
     if config.needs_judge:
         raise ValueError(
             f"{name} reduces parts of models, which {config.aggregator} cannot try: use another aggregator"

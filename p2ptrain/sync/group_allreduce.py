@@ -1,4 +1,4 @@
-"""The all-reduce strategies: a group's models are averaged by exchange, and nobody tracks anybody.
+"""Group all-reduce of whole models: a group's models are averaged by exchange, and nobody tracks anybody.
 
     pack       theta_i as bytes C(theta_i), of which every part can be read alone (packing.py)
     reduce     of each part its owner makes C(Agg over the group of decode C(theta_j)), which all others take
@@ -15,13 +15,14 @@ which it is the liar's turn to own that. docs/decisions/0017 and 0022.
 Cost, of k members and vectors of M bytes as packed: 2 (k-1)/k M sent, a pair 1 M, however many neighbours there are.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 import torch
 
 from p2ptrain import compress
+from p2ptrain.aggregate import Aggregator
 from p2ptrain.aggregate.base import Rows, by_columns
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.sync.base import Reduced, RoundResult
@@ -33,6 +34,9 @@ from p2ptrain.sync.peer_selection import PeerSelection, in_turn, shared_seed
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
 
+LARGEST_GROUP: Final = 64
+"""Of the network's exchanges (gossip's limits.MAX_GROUP)."""
+
 PIECES_HELD: Final = 3
 """Pieces of the members' models that are held decoded: threads read side by side, and a chunk may end in the next one.
 Of eight members, as fp16, each has 16 MiB."""
@@ -41,6 +45,16 @@ Of eight members, as fp16, each has 16 MiB."""
 def run_key(config: SyncConfig) -> str:
     """Strategy, group size and codec: members who have others, or none, could give each other nothing."""
     return f"{config.strategy} {config.options.get('group')} {config.compressor}"
+
+
+def pieces_of(parts: Sequence[Reduced]) -> dict[int, tuple[bytes, int]]:
+    """Return for each piece of the packed vector that came the part that has it, and which piece of the part it is."""
+    return {
+        part.start // PART_BYTES + index: (data, index)
+        for _, part, data in parts
+        if data is not None
+        for index in range(-(-len(data) // PART_BYTES))
+    }
 
 
 class GroupAllReduce(ModelAveraging):
@@ -72,26 +86,39 @@ class GroupAllReduce(ModelAveraging):
         chosen = self._peer_selection.chosen(sorted(set(peers) - {self._own}), round)
         return in_turn([self._own, *chosen], self._seed, round)
 
-    def pack(self, theta_d: torch.Tensor) -> bytes:
+    def packed(self, theta_d: torch.Tensor, *, round: int) -> bytes:
+        """Return what travels of a model, which may be a lie; nothing changes."""
+        return self.packing.pack(theta_d)
+
+    def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
         """Return the model after the inner steps as bytes; it becomes the public model, and is not to be changed until
         `finish`. ValueError when not finite."""
         self._check_shape(theta_d)
         check_model(theta_d)
         self.encoder.restart(theta_d)
         self._lent, self._is_public = self._lent and not self._is_public, False
-        self._packed, self._heard = self.packing.pack(theta_d), 1
+        self._packed, self._heard = self.packed(theta_d, round=round), 1
         return self._packed
 
-    def reduce(self, packed: Mapping[str, bytes | memoryview]) -> bytes:
+    def reduce(self, packed: Mapping[str, bytes | memoryview], *, group: Sequence[str], part: slice) -> bytes:
         """Reduce one part of several members' models to as many bytes, a piece at a time. Rows are models, in the order
-        in which members come."""
-        own, pack = packed[self._own], self.packing
-        there = [data for data in packed.values() if len(data) == len(own) and self._can_read(data)]
+        in which members come. Every owner makes the same bytes of them."""
+        there = self._readable(packed)
         self._heard = len(there)
         rule, _ = self._fault_tolerance.rule(len(there))
         if rule is None:
-            return bytes(own)
-        numel = pack.numel_of(len(own))
+            return bytes(packed[self._own])
+        return b"".join(map(self.packing.pack, self._reduced(rule, list(there.values()))))
+
+    def _readable(self, packed: Mapping[str, bytes | memoryview]) -> dict[str, bytes | memoryview]:
+        """What members gave of a part, but for what is no vector of the own one's length."""
+        size = len(packed[self._own])
+        return {name: data for name, data in packed.items() if len(data) == size and self._can_read(data)}
+
+    def _reduced(self, rule: Aggregator, there: Sequence[bytes | memoryview]) -> Iterator[torch.Tensor]:
+        """The aggregate of a part, a piece at a time. Rows are members."""
+        pack = self.packing
+        numel = pack.numel_of(len(there[0]))
 
         @lru_cache(maxsize=PIECES_HELD)
         def models(index: int) -> torch.Tensor:
@@ -104,11 +131,9 @@ class GroupAllReduce(ModelAveraging):
             return model_nc[:, at.start - first : at.stop - first]
 
         columns = by_columns(rule, Rows(len(there), numel, read))
-        reduced = []
         for index, at in enumerate(pack.pieces(numel)):
             models(index)  # once, before several threads ask for it
-            reduced.append(pack.pack(columns(at)))
-        return b"".join(reduced)
+            yield columns(at)
 
     def finish(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
@@ -123,14 +148,10 @@ class GroupAllReduce(ModelAveraging):
         """Do so in place, a piece at a time: `theta_d` becomes the correction, and the anchor the new one."""
         self._check_shape(theta_d)
         self._own_anchor()
-        width, gamma, squares, came = self.packing.piece_numel, self.config.gamma or 1.0, 0.0, False
-        found: dict[int, tuple[bytes, int]] = {}
-        for owner, part, data in parts:
-            if data is None or len(data) != part.stop - part.start or not self._can_read(data):
-                continue
-            came = came or owner != self._own
-            first = part.start // PART_BYTES
-            found |= {first + index: (data, index) for index in range(-(-len(data) // PART_BYTES))}
+        width, gamma, squares = self.packing.piece_numel, self.config.gamma or 1.0, 0.0
+        there = self._that_came(parts)
+        came = any(part.owner != self._own for part in there)
+        found = pieces_of(there)
 
         def target(at: slice) -> torch.Tensor:
             nonlocal squares
@@ -155,6 +176,14 @@ class GroupAllReduce(ModelAveraging):
             members=members,
             robust=self._fault_tolerance.rule(members)[1],
         )
+
+    def _that_came(self, parts: Sequence[Reduced]) -> list[Reduced]:
+        """The parts that are here and can be read."""
+        return [
+            it
+            for it in parts
+            if it.data is not None and len(it.data) == it.part.stop - it.part.start and self._can_read(it.data)
+        ]
 
     def _can_read(self, data: bytes | memoryview) -> bool:
         try:

@@ -21,13 +21,10 @@ import torch
 from p2ptrain import aggregate
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_meeting, check_momentum
-from p2ptrain.sync.group_allreduce import GroupAllReduce, run_key
+from p2ptrain.sync.group_allreduce import LARGEST_GROUP, GroupAllReduce, run_key
 from p2ptrain.sync.peer_selection import GridGroups, shared_seed
 from p2ptrain.sync.strategy_spec import ALLREDUCE, StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
-
-LARGEST_GROUP = 64
-"""Of the network's exchanges (gossip's limits.MAX_GROUP)."""
 
 
 def method(*, group: Annotated[int, "Members of a group, own included."] = 4) -> StrategySpec:

@@ -18,6 +18,12 @@ from p2ptrain.sync.vectors import is_sane
 PACKERS: Final = ("none", "fp16", "bf16", "int8")
 """All of them make more bytes of more parameters, and as many of as many."""
 
+DIFFERENCE_PACKERS: Final = (*PACKERS, "int4", "q2", "sign1")
+"""Those that do the same, and keep enough of a difference whose loss is sent later."""
+
+MOST_A_BYTE: Final = 8
+"""Parameters: sign1 has no fewer bits."""
+
 PART_BYTES: Final = 1 << 20
 """A chunk of gossip's blobs, which is what a part is counted in."""
 
@@ -28,7 +34,7 @@ class Packing:
     def __init__(self, codec: Compressor, numel: int) -> None:
         self.codec = codec
         self.numel = numel
-        self.piece_numel = _most(codec, PART_BYTES)
+        self.piece_numel = most_in(codec, PART_BYTES)
         pieces = -(-numel // self.piece_numel)
         self._last = numel - (pieces - 1) * self.piece_numel
         self._sizes = {count: _size(codec, count) for count in (self.piece_numel, self._last)}
@@ -96,9 +102,9 @@ def _size(codec: Compressor, numel: int) -> int:
     return len(codec.encode(torch.zeros(numel)))
 
 
-def _most(codec: Compressor, size: int) -> int:
-    """The most parameters that `codec` makes no more than `size` bytes of, by halving."""
-    least, most = 1, size  # a byte a parameter at the least
+def most_in(codec: Compressor, size: int) -> int:
+    """Return the most parameters that `codec` makes no more than `size` bytes of, by halving."""
+    least, most = 1, MOST_A_BYTE * size
     while least < most:
         middle = (least + most + 1) // 2
         if _size(codec, middle) <= size:

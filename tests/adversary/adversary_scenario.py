@@ -53,6 +53,12 @@ SHAPES: Final = (
 WEIGHTS: Final = (6, 4, 5, 2, 2, 0.5)
 
 
+MEETINGS: Final[dict[str, dict[str, Any]]] = {
+    "moshpit": {"strategy": "moshpit", "compressor": "none", "group": 4},
+    "allreduce": {"strategy": "allreduce", "compressor": "int4", "refresh": 4},
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """One arrangement of honest nodes."""
@@ -63,6 +69,8 @@ class Scenario:
     """Of the aggregator, and how many hostile nodes there are at a time, where the kind is not `open`."""
     rounds: int = ROUNDS
     compressor: str = "q2"
+    strategy: str = "moshpit"
+    """Of a meeting."""
     degree: int = 8
     pace: str = "fixed"
     loss: float = 0.0
@@ -108,7 +116,7 @@ class Scenario:
         """The configuration of a trainer."""
         sync: dict[str, Any] = {"f": self.f, "compressor": self.compressor}
         if self.kind == "meeting":
-            sync = {"strategy": "moshpit", "compressor": "none", "group": 4}
+            sync = MEETINGS[self.strategy]
         return {
             "task": {"name": "adversary_task:LeastSquares"},
             "train": {
@@ -149,5 +157,6 @@ def draw_scenario(kind: str, rng: random.Random) -> Scenario:
         killed=kind == "resume" and rng.random() < 0.5,
         leaves_at=rng.choice([60.2, 68.0]) if kind == "resume" else 65.0,
         away_s=rng.choice([10.0, 90.0]) if kind == "resume" else 30.0,
+        strategy=rng.choice(list(MEETINGS)) if kind == "meeting" else "moshpit",
         **shape,
     )

@@ -19,6 +19,13 @@ PHASE = 5 * STEP_SECONDS
 ROUNDS = 8
 
 
+every_one = pytest.mark.parametrize("strategy", ["moshpit", "allreduce"])
+
+
+def group_of(strategy: str, size: int) -> dict[str, int]:
+    return {"group": size} if strategy == "moshpit" else {}
+
+
 def settings(strategy: str, rounds: int = ROUNDS, **sync: object) -> dict[str, Any]:
     return {
         "sync": {"strategy": strategy, **sync},
@@ -51,6 +58,7 @@ def check_quiet(members: Swarm) -> None:
     [
         ("moshpit", [4, 2], (2 * 3 / 4 + 1) / 2),
         pytest.param("noloco", [2, 2], 1.0, marks=pytest.mark.thorough),
+        ("allreduce", [8, 8], 2 * 7 / 8),
         pytest.param("tracked_gossip", [8, 8], 7.0, marks=pytest.mark.thorough),
     ],
 )
@@ -93,12 +101,13 @@ async def test_they_fall_into_step_however_they_began(tmp_path: Path, autojump_c
 
 
 @pytest.mark.thorough
+@every_one
 async def test_a_dead_member_costs_its_groups_a_few_rounds(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    strategy: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A stalled one, which nobody can tell from a slow one: its connections stay."""
     async with swarm(tmp_path) as members:
-        nodes = await start_all(members, 5, **settings("moshpit", 40, group=5))
+        nodes = await start_all(members, 5, **settings(strategy, 40, **group_of(strategy, 5)))
         await trio.sleep(10 * PHASE)
         members.network.stall(nodes[4].transport.peer_id)
         began = trio.current_time()
@@ -114,13 +123,14 @@ async def test_a_dead_member_costs_its_groups_a_few_rounds(
 
 
 @pytest.mark.thorough
+@every_one
 async def test_a_late_joiner_takes_model_and_round_and_meets(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    strategy: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with swarm(tmp_path) as members:
-        nodes = await start_all(members, 3, **settings("moshpit", 30))
+        nodes = await start_all(members, 3, **settings(strategy, 30))
         await trio.sleep(15 * PHASE)
-        late = await members.start("late", wait_for=3, **settings("moshpit", 30))
+        late = await members.start("late", wait_for=3, **settings(strategy, 30))
         await members.finished()
         check_quiet(members)
         (joined,) = late.told("joined")
@@ -132,23 +142,24 @@ async def test_a_late_joiner_takes_model_and_round_and_meets(
         snapshots = sum(node.node.service.stats.snapshot_bytes_sent for node in nodes)
         model = 4 * late.node.inner.trainer.numel
         assert model <= snapshots <= 6 * model, "the newcomer's, and nobody else's"
-        assert not late.node.strategy.state_dict().keys() - {"anchor"}
+        assert not late.node.strategy.state_dict().keys() - {"anchor", "residual"}
 
 
 @pytest.mark.parametrize(
     ("away", "rejoins"),
     [pytest.param(8, True, marks=pytest.mark.thorough), pytest.param(0, False, marks=pytest.mark.soak)],
 )
+@every_one
 async def test_a_killed_node_comes_back(
-    away: int, rejoins: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
+    strategy: str, away: int, rejoins: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with swarm(tmp_path) as members:
-        nodes = await start_all(members, 4, **settings("moshpit", 40))
+        nodes = await start_all(members, 4, **settings(strategy, 40))
         await trio.sleep(12 * PHASE)
         nodes[3].kill()
         await members.finished("n3")
         await trio.sleep(away * PHASE)
-        back = await members.start("n3", wait_for=3, **settings("moshpit", 40))
+        back = await members.start("n3", wait_for=3, **settings(strategy, 40))
         assert back.resumed
         await members.finished()
         check_quiet(members)
@@ -157,12 +168,15 @@ async def test_a_killed_node_comes_back(
         assert back.eval_loss < 1.1 * nodes[0].eval_loss
 
 
-async def test_a_liar_in_a_group_is_bounded_by_its_rule(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize("strategy", ["moshpit", pytest.param("allreduce", marks=pytest.mark.thorough)])
+async def test_a_liar_in_a_group_is_bounded_by_its_rule(
+    strategy: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     ends = {}
     for rule in ("mean", "trimmed_mean"):
         (tmp_path / rule).mkdir()
         async with swarm(tmp_path / rule) as members:
-            sections = settings("moshpit", aggregator=rule, f=1)
+            sections = settings(strategy, aggregator=rule, f=1)
             nodes = [
                 await members.start(
                     f"n{number}", wait_for=3, **sections, attack={"name": "gaussian" if number == 3 else "none"}

@@ -57,7 +57,7 @@ def _checked(sync: SyncStrategy) -> AllReduceStrategy:
 
 def exchange(nodes: Mapping[str, SimulatedMember], thetas: Mapping[str, torch.Tensor], round: int) -> Round:
     """Carry out the exchanges of all groups."""
-    packed = {name: node.sync.pack(thetas[name]) for name, node in nodes.items()}
+    packed = {name: node.sync.pack(thetas[name], round=round) for name, node in nodes.items()}
     groups = {name: node.sync.peer_selection(node.known, round=round) for name, node in nodes.items()}
     sent = dict.fromkeys(nodes, 0)
     reduced: dict[str, bytes] = {}
@@ -67,7 +67,8 @@ def exchange(nodes: Mapping[str, SimulatedMember], thetas: Mapping[str, torch.Te
         part = shape.part(PeerId(owner))
         if part.stop <= part.start:
             continue
-        reduced[owner] = nodes[owner].sync.reduce({name: memoryview(packed[name])[part] for name in present})
+        vectors = {str(name): memoryview(packed[name])[part] for name in present}
+        reduced[owner] = nodes[owner].sync.reduce(vectors, group=groups[owner], part=part)
         for name in present:
             if name != owner:
                 sent[name] += part.stop - part.start

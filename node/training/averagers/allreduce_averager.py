@@ -96,14 +96,17 @@ class AllReduceAverager:
         try:
             async with node.strategy_lock:
                 with node.pace.work():
-                    return await node.executor.offload(lambda: self._strategy.pack(phase.theta_d))
+                    pack = partial(self._strategy.pack, phase.theta_d, round=node.state.round)
+                    return await node.executor.offload(pack)
         except ValueError as error:
             raise diverged(node, why_refused(error)) from error
 
     async def _exchange(self, node: Node, names: list[PeerId], packed: bytes, seconds: float) -> list[Reduced]:
-        def reduce(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
-            return self._strategy.reduce({str(peer): data for peer, data in vectors.items()})
-
         group = Group(members=tuple(names), round=node.state.round, size=len(packed))
+
+        def reduce(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
+            told = {str(peer): data for peer, data in vectors.items()}
+            return self._strategy.reduce(told, group=names, part=group.part(PeerId(node.peer_id)))
+
         parts = await node.service.exchange(group, packed, reduce, gather_s=GATHER_SHARE * seconds, timeout_s=seconds)
         return [Reduced(part.owner, part.part, part.data) for part in parts]
