@@ -65,6 +65,7 @@ from gossip.server import Server
 from gossip.session import ask_once
 from gossip.transport.base import Transport
 from gossip.transport.throttled import within
+from gossip.transport.wire_bytes import WireBytes
 from gossip.updates.announcer_task import Announcer
 from gossip.updates.follower_task import Followers
 from gossip.updates.roles import Roles
@@ -357,6 +358,11 @@ class GossipService(Handlers):
     def queues(self) -> dict[QueueName, int]:
         """Return how much waits or is under way now. `updates` and `pulls` are at most one per neighbour each."""
         return {**self._followers.queues(), "serving": self._server.serving}
+
+    @property
+    def wire(self) -> WireBytes:
+        """Return the bytes sent to peers and received from them since the start: all of them, framing included."""
+        return self._context.transport.wire
 
     def drops(self) -> dict[str, int]:
         """Return what the transport refused, dropped or survived, by kind (transport/drop_reasons.py)."""

@@ -13,6 +13,7 @@ import trio
 
 from gossip.core.errors import GossipError, RemoteError
 from gossip.core.ids import PeerId
+from gossip.transport.wire_bytes import WireBytes
 
 
 class TransportError(GossipError):
@@ -126,6 +127,10 @@ class Transport(Protocol):
     @property
     def drops(self) -> Mapping[str, int]:
         """What was refused, let go or survived since the start, by kind (see drop_reasons.py)."""
+
+    @property
+    def wire(self) -> WireBytes:
+        """All bytes sent to peers and received from them since the start, framing and handshakes included."""
 
     def dialled_us(self, peer: PeerId) -> bool:
         """Whether a live connection to `peer` is one that it dialled: it has reached our listening address."""

@@ -12,6 +12,7 @@ import trio
 from gossip.core.ids import PeerId
 from gossip.core.rate_limit import TokenBucket
 from gossip.transport.base import Grant, Stream, Transport, TransportHandlers
+from gossip.transport.wire_bytes import WireBytes
 
 BURST_S: Final = 0.25
 """What an idle link has saved up. A second's worth would show as a stutter in somebody's call; a tenth is below what a
@@ -117,6 +118,11 @@ class ThrottledTransport:
     def drops(self) -> Mapping[str, int]:
         """Return what was refused, let go or survived, by kind."""
         return self._transport.drops
+
+    @property
+    def wire(self) -> WireBytes:
+        """Return all bytes sent and received since the start."""
+        return self._transport.wire
 
     def dialled_us(self, peer: PeerId) -> bool:
         """Return whether a live connection to `peer` is one that it dialled."""

@@ -6,8 +6,27 @@ BYTES = Row(
     title="Bytes",
     panels=(
         Panel(
+            title="All bytes sent and received",
+            help="Every copy of an update, whole models and all overhead; without the headers of TCP and IP. Compare "
+            "them with the line's own speed: docs/operations.md#what-a-node-needs.",
+            queries=(
+                Query('rate(p2ptrain_network_bytes_total{direction="sent"}[5m])', "{{node}} sent"),
+                Query('rate(p2ptrain_network_bytes_total{direction="received"}[5m])', "{{node}} received"),
+            ),
+            unit="Bps",
+        ),
+        Panel(
+            title="Bits per parameter and inner step",
+            help="All that a node sends since it started, copies and overhead included, and one copy of each update. A "
+            "ring all-reduce of fp32 at every step sends up to 64.",
+            queries=(
+                Query("p2ptrain_sent_bits", "{{node}} sent"),
+                Query("p2ptrain_published_bits", "{{node}} published"),
+            ),
+        ),
+        Panel(
             title="Updates sent and received",
-            help="Payloads only. Compare them with the line's own speed: docs/operations.md#what-a-node-needs.",
+            help="Payloads alone, a copy for each neighbour.",
             queries=(
                 Query('rate(p2ptrain_update_bytes_total{direction="sent"}[5m])', "{{node}} sent"),
                 Query('rate(p2ptrain_update_bytes_total{direction="received"}[5m])', "{{node}} received"),

@@ -130,9 +130,11 @@ TRENDS = Row(
         ),
         Panel(
             title="Sent for training",
-            help="Payloads of updates, and whole models for nodes that join. Models sent all the time: nodes miss "
-            "updates again and again (docs/operations.md#tuning).",
+            help="All bytes of all nodes, copies and overhead included; of these payloads of updates, and whole models "
+            "for nodes that join. Models sent all the time: nodes miss updates again and again "
+            "(docs/operations.md#tuning).",
             queries=(
+                Query('sum(rate(p2ptrain_network_bytes_total{direction="sent"}[5m]))', "all"),
                 Query('sum(rate(p2ptrain_update_bytes_total{direction="sent"}[5m]))', "updates"),
                 Query('sum(rate(p2ptrain_snapshot_bytes_total{direction="sent"}[5m]))', "models"),
             ),

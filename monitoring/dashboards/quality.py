@@ -93,10 +93,11 @@ COST = Row(
     panels=(
         Panel(
             title="Bytes sent for a token",
-            help="Updates of all nodes over tokens of all nodes. Less: more inner steps, or a coarser compressor.",
+            help="All bytes of all nodes, copies and overhead included, over their tokens. Less: more inner steps, or "
+            "a coarser compressor.",
             queries=(
                 Query(
-                    'sum by (run) (rate(p2ptrain_update_bytes_total{direction="sent"}[5m])) '
+                    'sum by (run) (rate(p2ptrain_network_bytes_total{direction="sent"}[5m])) '
                     "/ (sum by (run) (rate(p2ptrain_tokens_total[5m])) > 0)",
                     "{{run}}",
                 ),

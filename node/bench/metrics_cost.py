@@ -194,4 +194,8 @@ def _round(ids: Sequence[str], number: int) -> RoundTrained:
         gpu_memory_bytes=None,
         learning_rate=1e-3,
         compression_ratio=15.7,
+        bytes_sent=1_100 * number,
+        bytes_received=1_100 * number,
+        sent_bits=0.5,
+        published_bits=0.1,
     )

@@ -2,7 +2,8 @@
 
 The rows to measure against are one node alone, and fully synchronous data parallel: the exact mean gradient at every
 step, over a ring. All do the same number of inner steps a node. Bits are those of real payloads, for a parameter and an
-inner step: `sent` counts a payload for every neighbour that takes it, `published` once.
+inner step: `sent` counts a payload for every neighbour that takes it, `published` once. `sent` is the headline: it is
+what leaves a node, and what `fewer` compares.
 """
 
 import itertools
@@ -45,10 +46,10 @@ class Strategies:
         extra = varied(rows, known=SHOWN)
         lines = sorted(_lines(rows, extra), key=lambda line: (line["loss"] is None, line["loss"]))
         notes = [
-            "sent: bits of payload a parameter and an inner step, a copy for each neighbour; published: one copy; "
-            "peak: bits a parameter at once",
-            "behind and fewer: against synchronous, the exact mean gradient at each step, over a ring; alone: one node "
-            "with all the data, and as many steps as each of them",
+            "sent: bits of payload a parameter and an inner step, a copy for each neighbour, without framing; "
+            "published: one copy; peak: bits a parameter at once",
+            "behind and fewer: loss and sent against synchronous, the exact mean gradient at each step, over a ring; "
+            "alone: one node with all the data, and as many steps as each of them",
             *left_out(self.study.refused),
         ]
         title = f"Loss against bits sent, {rows[0]['metric']}"

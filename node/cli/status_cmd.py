@@ -24,7 +24,7 @@ def status(
     from node.events.liveness import lines
     from node.events.page_address import page_lines
     from node.top.remote import fetch, token_in
-    from node.top.table import nodes_table
+    from node.top.table import nodes_table, sent_lines
 
     is_url = run.startswith(("http://", "https://"))
     now = time.time()
@@ -34,7 +34,7 @@ def status(
         typer.echo(jsonlib.dumps([node.as_dict() for node in nodes], default=str))
     else:
         console = Console()
-        console.print(nodes_table(nodes, width=console.width))
+        console.print(nodes_table(nodes, width=console.width), *sent_lines(nodes, console.width), sep="\n")
         for words in lines(zip(folders, nodes, strict=False), now):
             console.print(words, soft_wrap=True, highlight=False, markup=False)
         for line in page_lines(nodes):

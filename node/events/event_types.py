@@ -261,6 +261,11 @@ class RoundClosed(Event):
     """By peer, the rounds by which each member lags."""
     peers_known: int
     rss_bytes: int | None
+    bytes_sent: int | None = None
+    """All bytes to peers: every copy of an update, whole models, announcements, framing and handshakes. None in records
+    of older releases, as are the other fields with a default."""
+    bytes_received: int | None = None
+    """All bytes from peers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +316,10 @@ class RoundTrained(RoundClosed):
     gpu_memory_bytes: int | None
     learning_rate: float | None
     """Learning rate of the newest step."""
+    sent_bits: float | None = None
+    """`bytes_sent` as bits for each parameter and inner step."""
+    published_bits: float | None = None
+    """The same of one copy of each update, without any overhead."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,17 +123,16 @@ def _trained(event: RoundTrained) -> Text:
         f"  loss {text.loss(event.train_loss)}",
         f"  {text.amount(event.tokens_per_s)} tokens/s",
         f"  {text.plural(event.neighbours, 'neighbour')}",
-        f"  sent {text.size(event.payload_bytes_sent)}",
+        f"  sent {text.size(event.bytes_sent)}",
         f" ({event.rung})" if event.rung else "",
-        f"  received {text.size(event.payload_bytes_received)}",
+        f"  received {text.size(event.bytes_received)}",
         (f"  refused {event.rejected}" if event.rejected else "", "yellow"),
     )
 
 
 def _observed(event: RoundClosed) -> Text:
     members = text.plural(event.members, "neighbour")
-    received = event.payload_bytes_received + event.snapshot_bytes_received
-    taken = f"  the model of {members}  received {text.size(received)}"
+    taken = f"  the model of {members}  received {text.size(event.bytes_received)}"
     return Text.assemble("round ", (text.progress(event.round, event.rounds), "bold"), taken)
 
 
@@ -151,7 +150,16 @@ def _finished(event: Finished) -> Text:
         f"  eval loss {first} -> {last}",
         f"  in {text.duration(summary.get('wall_s'))}",
         f"  utilization {text.share(summary.get('utilization'))}",
+        _sent(summary),
     )
+
+
+def _sent(summary: dict[str, Any]) -> str:
+    """Return what a node sent in all; empty in records of older releases."""
+    if summary.get("bytes_sent") is None:
+        return ""
+    each = text.bits(summary.get("sent_bits"), summary.get("published_bits"))
+    return f"  sent {text.size(summary['bytes_sent'])}{f' ({each})' if each else ''}"
 
 
 def _words(event: Event) -> tuple[str, str]:

@@ -28,7 +28,8 @@ from node.events.event_types import (
     WarningEvent,
 )
 
-_COUNTS = ("steps", "neighbours", "members", "payload_bytes_sent", "payload_bytes_received", "accepted", "rejected")
+_BYTES = ("bytes_sent", "bytes_received", "payload_bytes_sent", "payload_bytes_received")
+_COUNTS = ("steps", "neighbours", "members", *_BYTES, "accepted", "rejected")
 """Counts of this process only, like `rejected_by`; tokens are the run's, and a round event has their total."""
 
 MAX_WARNINGS = 20
@@ -102,6 +103,13 @@ class NodeProgress:
     """Size of the newest update."""
     payload_bytes_sent: int = 0
     payload_bytes_received: int = 0
+    bytes_sent: int | None = 0
+    """All bytes to peers, copies and overhead included; None: the log is of an older release, which did not count."""
+    bytes_received: int | None = 0
+    sent_bits: float | None = None
+    """All bytes to peers as bits for each parameter and inner step; None: not known yet."""
+    published_bits: float | None = None
+    """The same of one copy of each update."""
     accepted: int = 0
     rejected: int = 0
     rejected_by: dict[str, int] = field(default_factory=dict)
@@ -180,7 +188,7 @@ class NodeProgress:
         self.pid = event.pid
         for key in _COUNTS:
             setattr(self, key, 0)
-        self.rejected_by = {}
+        self.rejected_by, self.sent_bits, self.published_bits = {}, None, None
         self.role, self.peer_id, self.addresses = event.role or self.role, event.peer_id, event.addresses
         self.metrics_url, self.token_file, self.run_dir = event.metrics_url, event.token_file, event.run_dir
         if isinstance(event, LearnerStarted):
@@ -198,6 +206,7 @@ class NodeProgress:
             self.rejected_by = dict(event.rejected_by_reason)
         self.neighbours, self.members, self.closed_by = event.neighbours, event.members, event.closed_by
         self.payload_bytes_sent, self.payload_bytes_received = event.payload_bytes_sent, event.payload_bytes_received
+        self.bytes_sent, self.bytes_received = event.bytes_sent, event.bytes_received
         self.accepted, self.rejected = event.accepted, event.rejected
         self.rss_bytes = _newest(event.rss_bytes, self.rss_bytes)
         if isinstance(event, RoundTrained):
@@ -214,6 +223,7 @@ class NodeProgress:
         self.updates_in_time = _newest(event.updates_in_time, self.updates_in_time)
         self.exchange_s = _newest(event.exchange_s, self.exchange_s)
         self.learning_rate = _newest(event.learning_rate, self.learning_rate)
+        self.sent_bits, self.published_bits = event.sent_bits, event.published_bits
 
     def _evaluate(self, event: Evaluated) -> None:
         self.eval_loss = event.eval_loss

@@ -31,7 +31,7 @@ class NodeSummary:
     payload_bytes_sent: int
     payload_bytes_received: int
     dense_bytes_equivalent: int
-    """Bytes that as many exchanges of the fp32 parameters would have sent."""
+    """Bytes that as many copies of the fp32 parameters would have taken as copies of updates were sent."""
     compression_ratio: float | None
     """dense_bytes_equivalent / payload_bytes_sent; None when nothing was sent."""
     updates_accepted: int
@@ -47,6 +47,16 @@ class NodeSummary:
     """Rounds after which eval_loss_last was measured. None where it was not, and in summaries of older releases."""
     own: dict[str, float] = field(default_factory=dict)
     """The task's own metrics, measured with eval_loss_last."""
+    bytes_sent: int | None = None
+    """All bytes to peers in the last process: every copy of an update, whole models, announcements, framing and
+    handshakes. None in summaries of older releases, as are the fields below."""
+    bytes_received: int | None = None
+    """All bytes from peers in the last process."""
+    parameters: int | None = None
+    sent_bits: float | None = None
+    """`bytes_sent` as bits for each parameter and inner step."""
+    published_bits: float | None = None
+    """The same of one copy of each update, without any overhead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +74,14 @@ class SwarmTotals:
     updates_in_time: float | None = None
     own: dict[str, float] = field(default_factory=dict)
     """The task's own metrics, of the averaged model."""
+    bytes_sent: float | None = None
+    """All bytes to peers, copies and overhead included: the mean over the honest nodes that finished."""
+    sent_bits: float | None = None
+    """The same as bits for each parameter and inner step."""
+    published_bits: float | None = None
+    """The same of one copy of each update, without any overhead."""
+    all_reduce_bits: float | None = None
+    """What each of as many nodes sends in synchronous data parallel: a ring all-reduce of fp32 at every inner step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +114,11 @@ def read_node_summary(path: Path) -> NodeSummary | None:
     """Return a node's summary; None when it never wrote one. Raises UsageError when the file is something else."""
     try:
         raw = json.loads(path.read_bytes())
-        return NodeSummary(
-            **{key.name: raw[key.name] for key in fields(NodeSummary) if key.name not in _LATER or key.name in raw}
-        )
+        return NodeSummary(**{key.name: raw[key.name] for key in fields(NodeSummary) if key.name in raw})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a node's summary ({type(error).__name__}: {error})") from error
-
-
-_LATER = frozenset({"updates_in_time", "eval_round", "own"})
-"""Keys that summaries of older releases lack."""
 
 
 def last_evaluation(summaries: Sequence[NodeSummary]) -> float | None:

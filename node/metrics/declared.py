@@ -489,6 +489,45 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel="Robustness and trust / Comings and goings a minute",
     ),
     Metric(
+        name="network_bytes",
+        kind="counter",
+        labels=("direction",),
+        help="All bytes to peers and from peers.",
+        page=(
+            "all bytes to peers (`sent`) and from peers (`received`): every copy of an update, whole models, "
+            "announcements, framing, handshakes, and what is relayed for others; without the headers of TCP and IP"
+        ),
+        wrong="far above `update_bytes` and `snapshot_bytes` together: updates are small, and overhead is most of it",
+        sources=(
+            Total(RoundClosed, "bytes_sent", labels=SENT),
+            Total(RoundClosed, "bytes_received", labels=RECEIVED),
+        ),
+        begins=DIRECTIONS,
+        panel="Network / All bytes sent and received",
+    ),
+    Metric(
+        name="sent_bits",
+        kind="gauge",
+        help="All bytes sent, as bits for each parameter and inner step.",
+        page=(
+            "all bytes sent since the process started, as bits for each parameter and inner step: copies and overhead "
+            "included. A ring all-reduce of fp32 at every step sends up to 64"
+        ),
+        wrong="far above `published_bits` times `neighbours`: overhead, or whole models for those that join",
+        sources=(Value(RoundTrained, "sent_bits"),),
+        of_training=True,
+        panel="Network / Bits per parameter and inner step",
+    ),
+    Metric(
+        name="published_bits",
+        kind="gauge",
+        help="Bits for each parameter and inner step of one copy of each update.",
+        page="the same of one copy of each update, without any overhead",
+        sources=(Value(RoundTrained, "published_bits"),),
+        of_training=True,
+        panel="Network / Bits per parameter and inner step",
+    ),
+    Metric(
         name="update_bytes",
         kind="counter",
         labels=("direction",),

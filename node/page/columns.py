@@ -65,8 +65,8 @@ def _rates(before: RoundClosed, event: RoundClosed) -> dict[str, float | None]:
         return (new - old) / seconds
 
     rates = {
-        "sent_bytes_per_s": rate(before.payload_bytes_sent, event.payload_bytes_sent),
-        "received_bytes_per_s": rate(before.payload_bytes_received, event.payload_bytes_received),
+        "sent_bytes_per_s": rate(before.bytes_sent, event.bytes_sent),
+        "received_bytes_per_s": rate(before.bytes_received, event.bytes_received),
     }
     if isinstance(before, RoundTrained) and isinstance(event, RoundTrained):
         rates["cpu_cores"] = rate(before.cpu_s, event.cpu_s)

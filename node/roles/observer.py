@@ -249,7 +249,7 @@ class _Observer:
 
 def _round(node: Node, state: _State) -> RoundClosed:
     """Return the event `round` without the fields that only training gives."""
-    stats = node.service.stats
+    stats, wire = node.service.stats, node.service.wire
     return RoundClosed(
         round=state.done,
         rounds=node.config.train.rounds,
@@ -270,4 +270,6 @@ def _round(node: Node, state: _State) -> RoundClosed:
         staleness=state.behind,
         peers_known=node.service.peers_known,
         rss_bytes=node.use.rss_bytes(),
+        bytes_sent=wire.sent,
+        bytes_received=wire.received,
     )

@@ -24,6 +24,15 @@ def amount(count: float | None) -> str:
     return _scaled(count, _COUNT_UNITS, "")
 
 
+def bits(sent: float | None, published: float | None, *, unit: str = "bits per parameter and inner step") -> str:
+    """Format what a node sends: `4.25 bits per parameter and inner step, 0.2 published`; empty where nothing is
+    known, or nothing was sent."""
+    if not sent:
+        return ""
+    once = "" if published is None else f", {published:.3g} published"
+    return f"{sent:.3g} {unit}{once}"
+
+
 def loss(value: float | None) -> str:
     """Format a loss with three decimals."""
     return NOTHING if value is None else f"{value:.3f}"

@@ -16,7 +16,7 @@ from node.events.page_address import page_of
 from node.events.summary import mean
 from node.system import text
 from node.top.source import Watched
-from node.top.table import remaining_s, swarm_round
+from node.top.table import remaining_s, sent_lines, swarm_round
 
 BARS = "".join(map(chr, range(0x2581, 0x2589)))
 """Eighths of a block, from one to eight."""
@@ -38,7 +38,8 @@ def screen(
     own = _own_line(nodes, width)
     notes = list(lines(((node.folder, node.progress) for node in nodes), now))
     notes = notes[: max(0, height // 4)]
-    room = max(2, height - _FRAME_LINES - bool(hint) - (own is not None) - len(notes))
+    sent = sent_lines([node.progress for node in nodes], width)
+    room = max(2, height - _FRAME_LINES - bool(hint) - (own is not None) - len(sent) - len(notes))
     peers = _peer_rows(nodes)
     shown_nodes = nodes[: max(1, room - min(len(peers), room // 2))]
     shown_peers = peers[: max(1, room - len(shown_nodes))]
@@ -46,7 +47,7 @@ def screen(
     headline = _headline(nodes, now, width)
     pages = Text(_pages(nodes, width), style="dim", no_wrap=True)
     tables = _nodes_table(shown_nodes, nodes, width, bars)
-    parts: list[RenderableType] = [headline, *([] if own is None else [own]), pages, tables]
+    parts: list[RenderableType] = [headline, *sent, *([] if own is None else [own]), pages, tables]
     parts += [Text(note, style="yellow", no_wrap=True, overflow="ellipsis") for note in notes]
     if shown_peers:
         parts += [Text(""), _peers_table(shown_peers, width)]
@@ -83,8 +84,8 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
         f"round {text.progress(done, total)}" if total else "starting",
         "" if left is None else f"about {text.duration(left)} left",
         "" if in_time is None else f"{text.share(in_time)} in time",
-        f"sent {text.size(sum(it.payload_bytes_sent for it in all_of))}",
-        f"received {text.size(sum(it.payload_bytes_received for it in all_of))}",
+        f"sent {text.size(sum(it.bytes_sent or 0 for it in all_of))}",
+        f"received {text.size(sum(it.bytes_received or 0 for it in all_of))}",
     ]
     title = _clean(all_of[0].name or "node", 24) if len(nodes) == 1 else text.plural(len(nodes), "node")
     words = ""
@@ -148,8 +149,8 @@ def _cells(node: Watched, front: int, trend: int, bars: str) -> dict[str, Render
         "loss": text.loss(it.train_loss),
         "eval": text.loss(it.eval_loss),
         "trend": Text(sparkline(node.losses(), trend, bars), style="cyan"),
-        "sent": text.size(it.payload_bytes_sent),
-        "recv": text.size(it.payload_bytes_received),
+        "sent": text.size(it.bytes_sent),
+        "recv": text.size(it.bytes_received),
         "peers": str(it.neighbours),
         "rej": Text(text.amount(it.rejected), style="yellow" if it.rejected else ""),
         "state": Text(_clean(it.state, 11), style=_STYLES.get(it.state, "red" if it.over else "")),

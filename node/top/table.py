@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from node.events.progress import NodeProgress
+from node.events.summary import mean
 from node.system import text
 from node.training.in_time import LOW
 
@@ -27,8 +28,8 @@ _STATE_STYLES = {
     "dead": "red",
 }
 _COLUMNS = ("node", "round", "loss", "eval", "tok/s", "sent", "recv", "peers", "acc", "rej", "arr", "util", "state")
-"""acc, rej: neighbours' updates accepted and rejected; arr: the share of them that arrives in time; util: the share of
-time spent computing."""
+"""sent, recv: all bytes to peers and from them, copies and overhead included; acc, rej: neighbours' updates accepted
+and rejected; arr: the share of them that arrives in time; util: the share of time spent computing."""
 
 _LEAVES_FIRST = ("arr", "acc", "recv", "sent", "tok/s", "rej", "eval")
 """Columns that a narrow terminal omits, the first one first: a table with fewer columns is easier to read than one in
@@ -76,8 +77,26 @@ def swarm_view(
     """Return the table, the bar and the newest notes. `now` and `began` are Unix seconds."""
     lines = [Text(note, style="yellow", no_wrap=True, overflow="ellipsis") for note in notes[-MAX_NOTES:]]
     return Group(
-        Text(""), nodes_table(nodes, byzantine, width=width), Text(""), _bar(nodes, now=now, began=began), *lines
+        Text(""),
+        nodes_table(nodes, byzantine, width=width),
+        *sent_lines(nodes, width),
+        Text(""),
+        _bar(nodes, now=now, began=began),
+        *lines,
     )
+
+
+def sent_lines(nodes: Sequence[NodeProgress], width: int) -> list[Text]:
+    """Return the line of what a node sends in all, and publishes, on average; none where that is not known. On a narrow
+    terminal it leaves the unit out, so that no number is cut."""
+    each = mean([node.sent_bits for node in nodes]), mean([node.published_bits for node in nodes])
+    bits = text.bits(*each)
+    if not bits:
+        return []
+    words = f"a node sends {bits}"
+    if len(words) > width:
+        words = f"a node sends {text.bits(*each, unit='bits')}"
+    return [Text(words, style="dim", no_wrap=True)]
 
 
 def swarm_round(nodes: Sequence[NodeProgress]) -> int:
@@ -126,8 +145,8 @@ def _row(node: NodeProgress, *, lies: bool) -> list[Text]:
         text.loss(node.train_loss),
         text.loss(node.eval_loss),
         text.amount(node.tokens_per_s) if node.tokens_per_s else text.NOTHING,
-        text.size(node.payload_bytes_sent),
-        text.size(node.payload_bytes_received),
+        text.size(node.bytes_sent),
+        text.size(node.bytes_received),
         str(node.neighbours),
         text.amount(node.accepted),
     ]

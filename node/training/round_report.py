@@ -13,6 +13,7 @@ from gossip.core.api import RoundView
 from gossip.core.ids import PeerId
 from gossip.discovery.topology import tag_of
 from node.events.event_types import CheckpointFailed, CheckpointWritten, Evaluated, RoundTrained, WarningEvent
+from node.events.sent_bits import bits_each
 from node.events.summary import NodeSummary
 from node.metrics.gpu_metrics import gpu_use
 from node.metrics.live_metrics import Readings
@@ -45,6 +46,7 @@ meanwhile."""
 async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundResult, *, close_seconds: float) -> None:
     """Emit the event of a closed round; evaluate the outer parameters and write a checkpoint where due."""
     node.journal.measured(consensus_distance=result.consensus_distance)
+    node.counts.steps += phase.steps
     if node.inner.trainer.evaluates or not math.isnan(phase.loss):  # a user's own loop need not tell its loss
         node.journal.measured(train_loss=phase.loss)
     node.state.neighbours = view.neighbours
@@ -180,7 +182,7 @@ def checkpoint_of(
 
 def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
     """Return the node's run so far, as `summary.json` has it."""
-    journal, stats = node.journal, node.service.stats
+    journal, stats, wire = node.journal, node.service.stats, node.service.wire
     dense = BYTES_PER_PARAMETER * node.inner.trainer.numel
     ratio = dense / node.counts.mean_bytes if stats.payload_bytes_sent and node.counts.mean_bytes else None
     return NodeSummary(
@@ -209,7 +211,17 @@ def summarize(node: Node, resumed_from: str | None) -> NodeSummary:
         aggregator=node.config.sync.aggregator,
         compressor=node.config.sync.compressor,
         resumed_from=resumed_from,
+        bytes_sent=wire.sent,
+        bytes_received=wire.received,
+        parameters=node.inner.trainer.numel,
+        sent_bits=_bits_each(node, wire.sent),
+        published_bits=_bits_each(node, node.counts.published_bytes),
     )
+
+
+def _bits_each(node: Node, size: int) -> float | None:
+    """Return bytes of this process as bits for each parameter and inner step."""
+    return bits_each(size, parameters=node.inner.trainer.numel, steps=node.counts.steps)
 
 
 def readings(node: Node) -> Readings:
@@ -267,7 +279,7 @@ def _gap_of(graph: frozenset[tuple[bytes, frozenset[bytes]]]) -> float:
 
 
 def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close_seconds: float) -> RoundTrained:
-    stats = node.service.stats
+    stats, wire = node.service.stats, node.service.wire
     round_seconds = node.journal.lap()
     gpu = gpu_use(node.inner.trainer.device, gpu_memory_of(node.inner.trainer))
     return RoundTrained(
@@ -319,4 +331,8 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
         gpu_share=gpu.share,
         gpu_memory_bytes=gpu.memory_bytes,
         learning_rate=node.inner.trainer.learning_rate,
+        bytes_sent=wire.sent,
+        bytes_received=wire.received,
+        sent_bits=_bits_each(node, wire.sent),
+        published_bits=_bits_each(node, node.counts.published_bytes),
     )

@@ -21,19 +21,22 @@ class UpdateCounts:
     """Accepted updates of all peers, without whole models."""
     newest_bytes: int = 0
     """Bytes of the newest message that was published."""
+    published_bytes: int = 0
+    """Bytes of all published messages, one copy of each."""
+    steps: int = 0
+    """Inner steps of the closed rounds: what those messages are about."""
     _published: int = 0
-    _published_bytes: int = 0
 
     @property
     def mean_bytes(self) -> float:
         """Mean size of the payloads published so far, in bytes; 0 before the first."""
-        return self._published_bytes / max(self._published, 1)
+        return self.published_bytes / max(self._published, 1)
 
     def note_published(self, size: int) -> None:
         """Count a published payload of `size` bytes."""
         self.newest_bytes = size
         self._published += 1
-        self._published_bytes += size
+        self.published_bytes += size
 
     def note_accepted(self, peer: str, *, delta: bool) -> None:
         """Count an accepted update. `delta`: it is not a whole model."""

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from node.events.sent_bits import ring_all_reduce_bits
 from node.events.summary import (
     NodeSummary,
     SwarmSummary,
@@ -72,6 +73,10 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
         wall_s=round(outcome.seconds, 3),
         updates_in_time=mean([each.updates_in_time for each in summaries]),
         own=dict(measures.own),
+        bytes_sent=mean([each.bytes_sent for each in summaries]),
+        sent_bits=mean([each.sent_bits for each in summaries]),
+        published_bits=mean([each.published_bits for each in summaries]),
+        all_reduce_bits=ring_all_reduce_bits(len(plan.nodes)),
     )
     summary = SwarmSummary(nodes=tuple(_summaries(outcome.finished)), swarm=totals)
     write_atomic(summary, plan.run_dir / SUMMARY)
@@ -114,8 +119,7 @@ def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Te
     rows += [(name, Text(_own_line(report, name, value))) for name, value in totals.own.items()]
     if report.gap is not None:
         rows.append(("product gap", Text(report.gap.words())))
-    if sum(node.payload_bytes_sent for node in nodes):
-        rows.append(("sent", Text(_sent_line(nodes))))
+    rows += _sent(totals, mean([node.compression_ratio for node in nodes]))
     shares = sorted(node.utilization for node in nodes)
     ends = dict.fromkeys(text.share(value) for value in (shares[0], shares[-1]))
     rows.append(("utilization", Text(f"{' to '.join(ends)} of the time computing")))
@@ -165,10 +169,20 @@ def _own_line(report: Report, name: str, value: float) -> str:
     return f"{first}{text.measured(value, report.units.get(name, ''))}"
 
 
-def _sent_line(nodes: Sequence[NodeSummary]) -> str:
-    sent = sum(node.payload_bytes_sent for node in nodes)
-    dense = sum(node.dense_bytes_equivalent for node in nodes)
-    return f"{text.size(sent)} instead of {text.size(dense)}: {dense / sent:.1f} times less than dense fp32"
+def _sent(totals: SwarmTotals, ratio: float | None) -> list[tuple[str, Text]]:
+    """All that left a node, against what would have left it in synchronous data parallel; and one copy of it, against
+    fp32."""
+    if not totals.sent_bits:
+        return []
+    each = f"{totals.sent_bits:.3g} bits per parameter and inner step, copies and overhead included"
+    rows = [("sent", Text(f"{text.size(totals.bytes_sent)} by each node: {each}"))]
+    if totals.all_reduce_bits:
+        fewer = f"{totals.all_reduce_bits / totals.sent_bits:.1f} times less than synchronous data parallel sends"
+        rows.append(("", Text(f"{fewer}: {totals.all_reduce_bits:.3g}, an fp32 ring all-reduce at every step")))
+    if totals.published_bits and ratio:
+        copy = f"one copy of each update, {ratio:.1f} times smaller than in fp32"
+        rows.append(("published", Text(f"{totals.published_bits:.3g} bits: {copy}")))
+    return rows
 
 
 def _refused(nodes: Sequence[NodeSummary]) -> str:

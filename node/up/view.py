@@ -135,7 +135,7 @@ class PlainView:
             f"loss {text.loss(mean([node.train_loss for node in nodes]))}",
             f"eval {text.loss(None if held_out is None else held_out[1])}",
             f"{text.amount(sum(node.tokens_per_s for node in nodes))} tokens/s",
-            f"sent {text.size(sum(node.payload_bytes_sent for node in nodes))}",
+            f"sent {text.size(sum(node.bytes_sent or 0 for node in nodes))}",
             f"accepted {sum(node.accepted for node in nodes)}",
             f"rejected {sum(node.rejected for node in nodes)}",
         ]

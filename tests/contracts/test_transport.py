@@ -317,6 +317,27 @@ async def test_a_probe_tells_who_answers_and_leaves_no_connection(attach):
             await one.transport.probe("nonsense")
 
 
+async def test_every_byte_to_a_peer_is_counted_and_the_peer_counts_as_many(attach):
+    async with running(attach, 2) as (one, other):
+        await connect(one, other)
+        ours, theirs = one.transport.wire, other.transport.wire
+        before = ours.sent
+        stream = await one.transport.open_stream(other.peer, "/p2ptrain/1")
+        with trio.fail_after(PATIENCE_S):
+            await stream.send_all(bytes(300_000))
+            echoed = 0
+            while echoed < 300_000:
+                echoed += len(await stream.receive_some(65536))
+            await stream.close()
+        assert ours.sent - before >= 300_000
+        assert theirs.sent >= 300_000
+        before = ours.sent
+        await one.transport.publish(bytes(1000))
+        await until(lambda: bool(other.messages))
+        assert ours.sent - before >= 1000, "broadcasts too"
+        await until(lambda: (ours.sent, theirs.sent) == (theirs.received, ours.received))
+
+
 async def test_no_stream_without_a_connection(attach):
     async with running(attach, 2) as (one, other):
         with trio.fail_after(PATIENCE_S), pytest.raises(TransportError):

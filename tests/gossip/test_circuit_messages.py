@@ -37,6 +37,7 @@ from gossip.reachability.circuit import (
 from gossip.reachability.delimited_task import receive_message, send_message
 from gossip.reachability.vouchers import VOUCHER_DOMAIN, check_voucher, seal_voucher
 from gossip.transport.memory.pipe import MemoryStream, Pipe
+from gossip.transport.wire_bytes import WireBytes
 
 RELAY, ONE, TWO = (identity(number) for number in (1, 2, 3))
 SHA256_PEER = bytes([0x12, 0x20]) + bytes(range(32))
@@ -220,7 +221,8 @@ def test_a_voucher_that_is_not_the_relays_word_is_refused(voucher):
 
 def streams():
     there, back = (Pipe(lambda size: 0.0) for _ in range(2))
-    return MemoryStream(ONE.peer_id, back, there), MemoryStream(TWO.peer_id, there, back)
+    ours = MemoryStream(ONE.peer_id, back, there, WireBytes())
+    return ours, MemoryStream(TWO.peer_id, there, back, WireBytes())
 
 
 async def heard(raw: bytes, *, ends: bool = True, patience_s: float = 1.0) -> bytes | None:

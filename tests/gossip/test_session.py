@@ -13,13 +13,14 @@ from gossip.core.messages import ManifestRequest, encode_answer, encode_refusal,
 from gossip.session import APART_BYTES, IDLE_S, FrameStream, Session, serve
 from gossip.transport.base import TransportError
 from gossip.transport.memory.pipe import MemoryStream, Pipe
+from gossip.transport.wire_bytes import WireBytes
 
 ONE, OTHER = identity(1).peer_id, identity(2).peer_id
 
 
 def pair() -> tuple[MemoryStream, MemoryStream]:
     there, back = Pipe(lambda size: 0.0), Pipe(lambda size: 0.0)
-    return MemoryStream(OTHER, back, there), MemoryStream(ONE, there, back)
+    return MemoryStream(OTHER, back, there, WireBytes()), MemoryStream(ONE, there, back, WireBytes())
 
 
 async def reason_of(wait, *args) -> Reason:

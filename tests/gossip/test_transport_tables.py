@@ -11,6 +11,7 @@ from gossip.transport.base import TransportError
 from gossip.transport.libp2p.circuit_ends import MAX_RELAYS, CircuitEnds
 from gossip.transport.libp2p.data_channels import MAX_WITHOUT, Channels
 from gossip.transport.libp2p.fault_guard import Faults
+from gossip.transport.wire_bytes import WireBytes
 
 PEERS = [PeerId(f"peer {number}") for number in range(500)]
 
@@ -30,6 +31,7 @@ async def test_of_peers_that_leave_while_a_data_connection_is_made_few_are_remem
         serve=serve,
         keeps=lambda peer: True,
         spawn=lambda task: None,
+        wire=WireBytes(),
     )
     for peer in PEERS:
         assert await channels.open(peer, "/x") is None

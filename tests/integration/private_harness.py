@@ -18,6 +18,7 @@ from gossip.transport.base import TransportError
 from gossip.transport.libp2p.member_security import MEMBER_ID
 from gossip.transport.libp2p.tcp import BufferedTcpStream
 from gossip.transport.pnet import NONCE_BYTES, PresharedKey
+from gossip.transport.wire_bytes import WireBytes
 
 GREETING: Final = b"\x13/multistream/1.0.0\n"
 NO: Final = b"\x03na\n"
@@ -117,7 +118,7 @@ class Wire:
 @asynccontextmanager
 async def wired(address: str, psk: PresharedKey | None = None, source: str | None = None) -> AsyncIterator[Wire]:
     """A stranger's socket to a node."""
-    wire = Wire(BufferedTcpStream(await tcp(address, source), psk))
+    wire = Wire(BufferedTcpStream(await tcp(address, source), WireBytes(), psk))
     try:
         yield wire
     finally:

@@ -29,6 +29,7 @@ from gossip.transport.libp2p.outbox import DATA_FRAMES, RECORD_BYTES
 from gossip.transport.libp2p.pubsub import DEGREE, DEGREE_HIGH, DEGREE_LOW, HEARTBEAT_S
 from gossip.transport.libp2p.tcp import BufferedTcpStream
 from gossip.transport.libp2p.yamux import SteadyYamux
+from gossip.transport.wire_bytes import WireBytes
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "decisions" / "0015-every-trap-of-libp2p-has-a-test.md"
@@ -82,7 +83,7 @@ async def test_trap_11_stock_code_gives_up_on_a_message_in_many_pieces() -> None
 
 async def test_trap_11_ours_reads_it_whole() -> None:
     ours, theirs = memory_stream_pair()
-    stream: Any = BufferedTcpStream(ours)  # type: ignore[arg-type]
+    stream: Any = BufferedTcpStream(ours, WireBytes())  # type: ignore[arg-type]
 
     async def send() -> None:
         for number in range(300):

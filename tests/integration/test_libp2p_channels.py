@@ -24,6 +24,7 @@ from gossip.transport.libp2p.data_link import (
 )
 from gossip.transport.libp2p.libp2p_stream import Libp2pStream
 from gossip.transport.libp2p.noise_records import Records
+from gossip.transport.wire_bytes import WireBytes
 
 
 class Strict(Node):
@@ -258,7 +259,7 @@ async def test_nothing_comes_before_the_greeting(kind: RecordKind) -> None:
         async with await trio.open_tcp_stream("127.0.0.1", int(b.address.split("/")[4])) as socket:
             await socket.send_all(MAGIC + token)
             send_key, receive_key = keys_of(secret, a.peer_id, b.peer_id)
-            link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key)
+            link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key, wire=WireBytes())
             await link.send(kind, b"" if kind is RecordKind.END else ECHO.encode())
             await until(lambda: b.transport.drops["handshake"] == 1)
             assert held(b) == 0
@@ -288,7 +289,7 @@ async def test_one_that_comes_without_an_answer_is_closed(late: bool, monkeypatc
         async with await trio.open_tcp_stream(*way.dialled) as socket:
             await socket.send_all(MAGIC + token)
             send_key, receive_key = keys_of(secret, a.peer_id, b.peer_id)
-            link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key)
+            link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key, wire=WireBytes())
             if late:
                 assert await link.receive() == (RecordKind.HELLO, b"")
                 await given_up.wait()

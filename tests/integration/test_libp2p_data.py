@@ -17,6 +17,7 @@ from gossip.core.ids import PeerId
 from gossip.transport.base import TransportError
 from gossip.transport.libp2p import data_link
 from gossip.transport.libp2p.data_link import MAX_RECORD_BYTES, MOST, DataLink, DataStream, RecordKind, keys_of
+from gossip.transport.wire_bytes import WireBytes
 
 ONE, OTHER = PeerId("one"), PeerId("other")
 SECRET = bytes(range(32))
@@ -34,8 +35,8 @@ def linked(left: bytes = b"") -> Iterator[tuple[DataLink, DataLink]]:
     with sockets() as (here, there):
         send_key, receive_key = keys_of(SECRET, ONE, OTHER)
         yield (
-            DataLink(here, b"", send_key=send_key, receive_key=receive_key),
-            DataLink(there, left, send_key=receive_key, receive_key=send_key),
+            DataLink(here, b"", send_key=send_key, receive_key=receive_key, wire=WireBytes()),
+            DataLink(there, left, send_key=receive_key, receive_key=send_key, wire=WireBytes()),
         )
 
 

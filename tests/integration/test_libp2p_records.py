@@ -19,6 +19,7 @@ from sizes import examples
 from gossip.transport.libp2p.noise_records import Records
 from gossip.transport.libp2p.outbox import RECORD_BYTES
 from gossip.transport.libp2p.tcp import BufferedTcpStream
+from gossip.transport.wire_bytes import WireBytes
 
 SIZES = st.integers(1, RECORD_BYTES) | st.integers(1, 20)
 
@@ -50,7 +51,7 @@ def wired() -> tuple[Records, Records, trio.StapledStream]:
     """A sender, a receiver, and what the sender writes to."""
     ours, theirs = trio.testing.memory_stream_pair()
     one, other = shaken()
-    return over(BufferedTcpStream(ours), one), over(BufferedTcpStream(theirs), other), ours
+    return over(BufferedTcpStream(ours, WireBytes()), one), over(BufferedTcpStream(theirs, WireBytes()), other), ours
 
 
 async def sealed(records: Sequence[bytes]) -> tuple[bytes, NoiseConnection]:
@@ -71,7 +72,7 @@ async def ending(wire: bytes) -> BufferedTcpStream:
     ours, theirs = trio.testing.memory_stream_pair()
     await ours.send_all(wire)
     await ours.aclose()
-    return BufferedTcpStream(theirs)
+    return BufferedTcpStream(theirs, WireBytes())
 
 
 async def reading(wire: bytes, noise: NoiseConnection) -> Records:

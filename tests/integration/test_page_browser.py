@@ -1,5 +1,6 @@
 """The node's page in a real browser: live, legible by keyboard, silent on the console, and deaf to what peers write."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,8 @@ def test_the_page_of_a_live_node(tmp_path: Path) -> None:
             browser.until(f"{NAME} === 'node-1'")
             commands = browser.evaluate("[...document.querySelectorAll('.copy code')].map(code => code.textContent)")
             assert commands[0].startswith("p2ptrain node --peer ")
+            bits = browser.evaluate("document.getElementById('sent_bits').textContent")
+            assert re.fullmatch(r"[\d.]+ bits per parameter and inner step, [\d.]+ published", bits)
             assert commands[1] == f"p2ptrain export {tmp_path}/run/node-0 --out model.safetensors"
             assert "train.rounds" in browser.evaluate("document.getElementById('setting-rows').textContent")
             for chart in ("throughput-chart", "bandwidth", "processor", "memory", "rate"):

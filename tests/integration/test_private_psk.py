@@ -21,6 +21,7 @@ from gossip.transport.base import TransportError
 from gossip.transport.connection_limits import ConnectionBounds
 from gossip.transport.libp2p.data_link import MAGIC, TAG_BYTES, DataLink, DataStream, RecordKind, masks_of
 from gossip.transport.pnet import NONCE_BYTES, PresharedKey
+from gossip.transport.wire_bytes import WireBytes
 
 KEY, OTHER = PresharedKey(b"k" * 32), PresharedKey(b"K" * 32)
 
@@ -56,7 +57,7 @@ async def test_a_record_shows_neither_its_kind_nor_its_length() -> None:
     sender, receiver = (trio.SocketStream(end) for end in trio.socket.socketpair())
     secret, key = bytes(32), bytes(32)
     (out, _), (back, _) = (masks_of(KEY, secret, "one", "other") for _ in range(2))
-    link = DataLink(sender, b"", send_key=key, receive_key=key, masks=(out, out))
+    link = DataLink(sender, b"", send_key=key, receive_key=key, wire=WireBytes(), masks=(out, out))
     for kind, head in ((RecordKind.HELLO, bytes(4)), (RecordKind.END, b"\x03\x00\x00\x00")):
         await link.send(kind)
         sent = await receiver.receive_some(100)

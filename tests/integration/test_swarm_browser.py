@@ -76,6 +76,8 @@ async def test_the_page_of_a_swarm(tmp_path: Path) -> None:
             browser.until("document.querySelectorAll('#exchanges .member').length === 7")
             assert browser.evaluate("document.querySelectorAll('#exchanges .member.bad').length") == 1
             assert browser.evaluate("document.querySelectorAll('#runs tr').length") == 2
+            bits = "a member: 0.109 bits per parameter and inner step, 0.035 published"
+            assert browser.evaluate(TEXT.format("sent_bits")) == bits
             browser.until(f"{PAINTED}('train-chart') && {PAINTED}('held-out-chart')")
             assert browser.evaluate("document.querySelectorAll('#train-chart-title ~ *').length") >= 1
             names = "[...document.querySelectorAll('#charts .chart:first-child .key')].filter(key => !key.hidden)"

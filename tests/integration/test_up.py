@@ -22,14 +22,17 @@ NODE_KEYS = {
     *("payload_bytes_sent", "payload_bytes_received", "dense_bytes_equivalent", "compression_ratio"),
     *("updates_accepted", "updates_rejected", "updates_in_time", "neighbours", "aggregator", "compressor"),
     *("resumed_from", "eval_round", "own"),
+    *("bytes_sent", "bytes_received", "parameters", "sent_bits", "published_bits"),
 }
 SWARM_KEYS = {
     *("eval_loss_first", "eval_loss_last", "eval_loss_mean_model", "consensus_distance"),
     *("honest", "updates_in_time", "byzantine", "wall_s", "own"),
+    *("bytes_sent", "sent_bits", "published_bits", "all_reduce_bits"),
 }
 METRICS = {
     *("round", "steps_total", "tokens_total", "train_loss", "eval_loss", "step_seconds_count", "round_seconds_count"),
     *("compute_seconds_total", "utilization", "consensus_distance", "robust_margin", "neighbours"),
+    *("network_bytes_total", "sent_bits", "published_bits"),
     *("update_bytes_total", "compression_ratio", "updates_total", "staleness_rounds"),
     *("event_loop_lag_seconds_count", "checkpoint_age_seconds"),
 }
@@ -107,6 +110,11 @@ def test_summaries_have_the_keys_that_other_programs_read(told: Told) -> None:
         assert summary["updates_rejected"] == {}
         assert summary["resumed_from"] is None
         assert 12 < summary["compression_ratio"] < 17
+        assert summary["bytes_sent"] > summary["payload_bytes_sent"]
+        assert summary["sent_bits"] == pytest.approx(
+            8 * summary["bytes_sent"] / summary["parameters"] / summary["steps"], rel=0.01
+        )
+        assert 0 < summary["published_bits"] < summary["sent_bits"]
         assert summary["dense_bytes_equivalent"] >= 12 * summary["payload_bytes_sent"] > 0
         assert 0 < summary["compute_s"] < summary["wall_s"]
         assert summary["utilization"] == pytest.approx(summary["compute_s"] / summary["wall_s"])

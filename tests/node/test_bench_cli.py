@@ -118,6 +118,9 @@ def test_strategies_as_a_table(capsys):
     assert code == 0
     for word in ("nats per digit", "synchronous", "alone", "tracked_gossip", "behind", "fewer"):
         assert word in out
+    assert out.index(" sent ") < out.index(" published "), "what leaves a node comes first"
+    said = " ".join(out.split())
+    assert "sent: bits of payload a parameter and an inner step, a copy for each neighbour, without framing" in said
     assert "4/4 " in err  # how far it is, beside the results
 
 

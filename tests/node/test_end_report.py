@@ -53,7 +53,8 @@ def node_summary(first: float, last: float) -> NodeSummary:
         train_loss_first=first, train_loss_last=last, eval_loss_first=first, eval_loss_last=last,
         consensus_distance=0.1, payload_bytes_sent=1000, payload_bytes_received=3000, dense_bytes_equivalent=16_000,
         compression_ratio=16.0, updates_accepted=9, updates_rejected={"nonfinite": 2}, neighbours=3,
-        aggregator="trimmed_mean", compressor="q2",
+        aggregator="trimmed_mean", compressor="q2", bytes_sent=1250, bytes_received=3300, parameters=2410,
+        sent_bits=0.5, published_bits=0.125,
     )  # fmt: skip
 
 
@@ -78,6 +79,8 @@ def test_the_report_measures_the_mean_of_the_honest_models(trained):
     assert totals.eval_loss_last < totals.eval_loss_first
     assert totals.eval_loss_mean_model < totals.eval_loss_first
     assert totals.consensus_distance > 0
+    assert (totals.bytes_sent, totals.sent_bits, totals.published_bits) == (1250, 0.5, 0.125)
+    assert totals.all_reduce_bits == pytest.approx(2 * 2 / 3 * 32), "as many nodes, each 2 (n-1)/n of the vector"
     assert report.before is None
 
 
@@ -87,7 +90,10 @@ def test_the_report_says_what_matters(trained):
     console.print(render(make_report(plan, outcome), plan, outcome))
     shown = console.file.getvalue()
     assert "3 nodes, 1 of them lying, trained 3 rounds in 12 s" in shown
-    assert "16.0 times less than dense fp32" in shown
+    words = " ".join(shown.split())
+    assert "1.2 kB by each node: 0.5 bits per parameter and inner step, copies and overhead included" in words
+    assert "85.3 times less than synchronous data parallel sends: 42.7, an fp32 ring all-reduce at every step" in words
+    assert "published 0.125 bits: one copy of each update, 16.0 times smaller than in fp32" in words
     assert "95% of the time computing" in shown
     assert "6 nonfinite" in shown
     assert str(plan.run_dir) in shown.replace("\n", "").replace(" ", "")

@@ -79,8 +79,10 @@ def test_top_cuts_no_number_short(width, height):
     assert not any("\u2026" in line for line in lines)
     assert max(map(len, lines)) <= width
     assert len(lines) <= height
-    assert lines[3].split()[:2] == ["node-0", "9/400"]
-    assert ("0.003" in lines[3] and "805 MB" in lines[3]) == (width == 140)
+    assert lines[1].startswith("a node sends 0.109 bits")
+    assert lines[1].endswith(", 0.035 published")
+    assert lines[4].split()[:2] == ["node-0", "9/400"]
+    assert ("0.003" in lines[4] and "805 MB" in lines[4]) == (width == 140)
 
 
 def test_top_has_a_line_of_pages_at_any_width():
@@ -88,6 +90,6 @@ def test_top_has_a_line_of_pages_at_any_width():
         nodes = [Watched(told(index)) for index in range(count)]
         console = Console(file=io.StringIO(), width=width, record=True)
         console.print(screen(nodes, now=1019.0, width=width, height=24))
-        line = console.export_text().splitlines()[1]
+        line = console.export_text().splitlines()[2]
         assert line.startswith("page  http://127.0.0.1:9400/" if count == 1 else "pages  node-0 http://127.0.0.1:9400/")
         assert len(line) <= width

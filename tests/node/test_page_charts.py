@@ -54,10 +54,10 @@ def test_rates_come_of_two_rounds_and_never_over_a_restart():
     columns = Columns()
     first = columns.row(typed(round_event(1, ts=10.0) | {"cpu_s": 5.0}))
     second = columns.row(typed(round_event(2, ts=14.0) | {"cpu_s": 11.0}))
-    again = columns.row(typed(round_event(3, ts=15.0) | {"cpu_s": 0.5, "payload_bytes_sent": 0}))
+    again = columns.row(typed(round_event(3, ts=15.0) | {"cpu_s": 0.5, "bytes_sent": 0}))
     assert column(first, "sent_bytes_per_s") is None
-    assert column(second, "sent_bytes_per_s") == pytest.approx(30_000)
-    assert column(second, "received_bytes_per_s") == pytest.approx(90_000)
+    assert column(second, "sent_bytes_per_s") == pytest.approx(125_000 / 4), "all bytes"
+    assert column(second, "received_bytes_per_s") == pytest.approx(375_000 / 4)
     assert column(second, "cpu_cores") == pytest.approx(1.5)
     assert column(second, "tokens_per_s") == 6_800.0
     assert column(again, "cpu_cores") is None

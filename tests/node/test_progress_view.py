@@ -54,6 +54,7 @@ def test_a_restart_in_a_log_begins_the_counts_anew():
         story = node_events(0, rounds=6)
         node.observe(typed(next(story)))
         assert (node.rounds_done, node.steps, node.neighbours, node.rejected_by) == (6 * start, 0, 0, {})
+        assert (node.bytes_sent, node.sent_bits, node.published_bits) == (0, None, None)
         node.observe(typed({"ts": 1.0, "event": "neighbour_up", "peer": "a"}))
         node.observe(typed({"ts": 1.0, "event": "rejected", "peer": "a", "reason": "stale"}))
         assert (node.neighbours, node.rejected_by) == (1, {"stale": 1})
@@ -132,7 +133,7 @@ def test_the_table_has_a_row_a_node_and_fits_a_terminal():
         "3.700",
         "2.500",
         "6.8k",
-        "720",
+        "750",
         "kB",
         "2.2",
         "MB",
@@ -152,6 +153,7 @@ def test_the_view_shows_the_bar_the_time_left_and_what_went_wrong():
     nodes[1].state = "dead"
     text = "\n".join(drawn(swarm_view(nodes, now=1019.0, began=1000.0, notes=["node-1: ended early"])))
     assert "round 6/10" in text
+    assert "a node sends 0.109 bits per parameter and inner step, 0.035 published" in text
     assert "19 s" in text
     assert "about 12 s left" in text
     assert "node-1: ended early" in text

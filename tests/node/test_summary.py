@@ -20,10 +20,11 @@ KEYS = [
     "payload_bytes_sent", "payload_bytes_received", "dense_bytes_equivalent", "compression_ratio",
     "updates_accepted", "updates_rejected", "neighbours", "aggregator", "compressor", "resumed_from",
     "updates_in_time", "eval_round", "own",
+    "bytes_sent", "bytes_received", "parameters", "sent_bits", "published_bits",
 ]  # fmt: skip
 SWARM_KEYS = [
     "eval_loss_first", "eval_loss_last", "eval_loss_mean_model", "consensus_distance", "honest", "byzantine", "wall_s",
-    "updates_in_time", "own",
+    "updates_in_time", "own", "bytes_sent", "sent_bits", "published_bits", "all_reduce_bits",
 ]  # fmt: skip
 
 
@@ -51,8 +52,9 @@ def test_it_is_written_and_read_back(tmp_path):
 
 def test_what_an_older_release_wrote_is_read_and_has_no_share(tmp_path):
     path = tmp_path / "summary.json"
-    path.write_text(json.dumps({key: value for key, value in to_json(summary()).items() if key != "updates_in_time"}))
-    assert read_node_summary(path) == summary(updates_in_time=None)
+    later = ("updates_in_time", "bytes_sent", "bytes_received", "parameters", "sent_bits", "published_bits")
+    path.write_text(json.dumps({key: value for key, value in to_json(summary()).items() if key not in later}))
+    assert read_node_summary(path) == summary(**dict.fromkeys(later))
 
 
 def test_the_last_losses_are_those_of_the_same_round():

@@ -82,6 +82,7 @@ async def test_it_has_the_swarm_s_model_to_the_last_round_and_gives_nothing(
     assert rounds_of(watcher, "round")[-1] == ROUNDS == watcher.node.state.round
     assert rounds_of(watcher, "evaluated") == rounds_of(watcher, "round") == rounds_of(watcher, "checkpoint")
     assert watcher.told("round")[-1]["members"] == 3
+    assert watcher.told("round")[-1]["bytes_received"] > watcher.told("round")[-1]["payload_bytes_received"] > 0
 
     estimates, publics = all_estimates(watcher, trainers), all_publics(trainers)
     assert torch.equal(estimates, publics), "of each it holds what that has told everybody, bit for bit"

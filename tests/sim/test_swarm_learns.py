@@ -34,7 +34,11 @@ async def test_four_nodes_learn_one_model(tmp_path: Path, autojump_clock: trio.t
             assert rounds[-1]["members"] == 4
             assert not member.told("rejected")
             assert member.eval_loss < 0.6 * member.node.journal.first["eval_loss"]
-            assert member.node.service.stats.payload_bytes_sent > 0
+            last, steps = rounds[-1], sum(fields["steps"] for fields in rounds)
+            assert last["bytes_sent"] > last["payload_bytes_sent"] > 0, "announcements and hellos too"
+            assert last["bytes_received"] > last["payload_bytes_received"]
+            assert last["sent_bits"] == pytest.approx(8 * last["bytes_sent"] / member.node.inner.trainer.numel / steps)
+            assert last["sent_bits"] > 3 * last["published_bits"], "a copy for each neighbour, and overhead"
         assert spread(members) < 0.2, "without averaging it is 0.8"
 
 

@@ -34,6 +34,7 @@ from gossip.transport.libp2p.data_link import (
 from gossip.transport.libp2p.fault_guard import Faults
 from gossip.transport.libp2p.tcp import BufferedTcpStream
 from gossip.transport.pnet import NONCE_BYTES, PnetStream, PresharedKey
+from gossip.transport.wire_bytes import WireBytes
 
 PROTOCOL: Final = "/p2ptrain/1/data"
 """The stream protocol by which a connection is agreed on."""
@@ -101,7 +102,7 @@ class Channels:
 
     `open_stream` opens a libp2p stream; `way` says how its connection came about; `serve` runs the handler on a stream
     that a peer opened; `keeps` says whether a peer is one that we grant connections to; `spawn` starts a task that
-    outlives the caller; `psk`: behind which all of it stands.
+    outlives the caller; `psk`: behind which all of it stands; `wire` counts the bytes of all connections.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Channels:
         serve: Callable[[str, Stream], Awaitable[None]],
         keeps: Callable[[PeerId], bool],
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
+        wire: WireBytes,
         psk: PresharedKey | None = None,
     ) -> None:
         self._me = me
@@ -121,6 +123,7 @@ class Channels:
         self._serve = serve
         self._keeps = keeps
         self._spawn = spawn
+        self._wire = wire
         self._psk = psk
         self._making: dict[trio.CancelScope, PeerId] = {}
         """What is being agreed on or dialled, with whom: it ends with the peer."""
@@ -324,7 +327,7 @@ class Channels:
             await stream.write(b"")  # our nonce, unless that was sent when the caller's came
             theirs, ours = masks_of(self._psk, expected.secret, expected.peer, self._me)
             masks = ours, theirs
-        link = DataLink(socket, left, send_key=send_key, receive_key=receive_key, masks=masks)
+        link = DataLink(socket, left, send_key=send_key, receive_key=receive_key, wire=self._wire, masks=masks)
         await self._greet(link, expected.peer)
         if expected.given_up:
             self._forget(link)
@@ -337,12 +340,14 @@ class Channels:
         socket = await trio.open_tcp_stream(*where)
         send_key, receive_key = keys_of(secret, self._me, peer)
         masks = None if self._psk is None else masks_of(self._psk, secret, self._me, peer)
-        link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key, masks=masks)
-        preamble = MAGIC + token
+        link = DataLink(socket, b"", send_key=send_key, receive_key=receive_key, wire=self._wire, masks=masks)
+        preamble = MAGIC + token if self._psk is None else PnetStream(self._psk).hidden(MAGIC + token)
         try:
-            await socket.send_all(preamble if self._psk is None else PnetStream(self._psk).hidden(preamble))
+            self._wire.sent += len(preamble)
+            await socket.send_all(preamble)
             if self._psk is not None:
                 await _exactly(socket, NONCE_BYTES)  # all that is behind the veil that way; no record before it
+                self._wire.received += NONCE_BYTES
             await self._greet(link, peer)
         except trio.BrokenResourceError as error:
             link.abandon()

@@ -28,6 +28,7 @@ from gossip.core.limits import CHUNK_BYTES
 from gossip.transport.base import TransportError
 from gossip.transport.pnet import NONCE_BYTES as PSK_NONCE_BYTES
 from gossip.transport.pnet import PresharedKey, XSalsa20
+from gossip.transport.wire_bytes import WireBytes
 
 MAGIC: Final = b"\xd5p2pdata"
 """No libp2p connection begins so: its first byte is the length of multistream's name, 19."""
@@ -103,6 +104,7 @@ class DataLink:
     """One such connection. One task may send while another receives. Every fault is a TransportError, and final.
 
     `left`: what was read of it already, behind the preamble. `masks`: of the heads that we send and that come.
+    `wire` counts what passes the socket.
     Memory: one record each way, sealed, and one plain.
     """
 
@@ -113,9 +115,11 @@ class DataLink:
         *,
         send_key: bytes,
         receive_key: bytes,
+        wire: WireBytes,
         masks: tuple[XSalsa20, XSalsa20] | None = None,
     ) -> None:
         self._socket = socket
+        self._wire = wire
         self._masks = masks
         self._out, self._in = _Direction(send_key), _Direction(receive_key)
         self._left = left
@@ -149,6 +153,7 @@ class DataLink:
             self._out.cipher.encrypt_into(self._out.nonce(), data, head, view[_HEAD.size : whole])
             if self._masks is not None:
                 self._masks[0].xor_in_place(view[: _HEAD.size])
+            self._wire.sent += whole
             await self._socket.send_all(view[:whole])
 
     async def receive(self) -> tuple[RecordKind, bytes] | None:
@@ -202,6 +207,7 @@ class DataLink:
                 got = await self._recv_into(view[self._got : size])
             if not got:
                 return False
+            self._wire.received += got
             self._got += got
         return True
 

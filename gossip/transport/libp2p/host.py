@@ -43,6 +43,7 @@ from gossip.transport.libp2p.member_security import guarded_upgrader, host_of, r
 from gossip.transport.libp2p.tcp import MULTISTREAM, BufferedTcpStream, OwnPortTcp
 from gossip.transport.libp2p.yamux import MuxSettings, SteadyMuxer, SteadyYamux
 from gossip.transport.pnet import PresharedKey
+from gossip.transport.wire_bytes import WireBytes
 
 PROTOCOL: Final = "/p2ptrain/1"
 """Streams of this protocol, and of those below it, go to the handlers; the rest is libp2p's own."""
@@ -84,7 +85,8 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
     ) -> None:
         peerstore = PeerStore()
         retry_never = RetryConfig(max_retries=0)
-        self._tcp = OwnPortTcp(psk)
+        self.wire = WireBytes()
+        self._tcp = OwnPortTcp(psk, self.wire)
         super().__init__(peer_id, peerstore, upgrader, [self._tcp], retry_never, config)
         self._handshake_admission = handshake_admission
         self._bounds = bounds

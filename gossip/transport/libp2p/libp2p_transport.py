@@ -39,6 +39,7 @@ from gossip.transport.libp2p.pubsub import MAX_MESSAGE_BYTES, GuardedPubsub
 from gossip.transport.libp2p.unread_bytes import watch_unread
 from gossip.transport.libp2p.yamux import MAX_STREAMS, MuxSettings
 from gossip.transport.pnet import PresharedKey
+from gossip.transport.wire_bytes import WireBytes
 
 SHUTDOWN_S: Final = 1.0
 """For goodbyes at the end; sockets that are not closed by then are closed hard. Cancelling takes less than 2 s."""
@@ -119,6 +120,7 @@ class Libp2pTransport:
             serve=self._serve_stream,
             keeps=lambda peer: self._swarm.keeps(peer),
             spawn=self._spawn,
+            wire=self._swarm.wire,
             psk=psk,
         )
         self._circuits = CircuitEnds(self._swarm, self._faults, self._open_libp2p, psk)
@@ -162,6 +164,11 @@ class Libp2pTransport:
     def drops(self) -> Mapping[str, int]:
         """The same, of every kind that there is. For metrics."""
         return counted(self._faults.counts)
+
+    @property
+    def wire(self) -> WireBytes:
+        """All bytes written to our sockets and read from them, of circuits through a relay once."""
+        return self._swarm.wire
 
     async def run(
         self, handlers: TransportHandlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

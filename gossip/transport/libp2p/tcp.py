@@ -22,6 +22,7 @@ from multiaddr import Multiaddr
 from gossip.core.errors import LocalError
 from gossip.transport.handshake_admission import AdmissionDeniedError
 from gossip.transport.pnet import PnetStream, PresharedKey
+from gossip.transport.wire_bytes import WireBytes
 
 RECEIVE_BYTES: Final = 256 * 1024
 """Asked of the kernel at a time: four Noise messages, and yamux's initial window."""
@@ -52,10 +53,14 @@ def host_and_port(address: Multiaddr) -> tuple[str, int]:
 
 
 class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
-    """A TCP stream whose `read(n)` returns exactly n bytes, or fewer at the end; behind a pre-shared key, if any."""
+    """A TCP stream whose `read(n)` returns exactly n bytes, or fewer at the end; behind a pre-shared key, if any.
 
-    def __init__(self, stream: trio.SocketStream, psk: PresharedKey | None = None) -> None:
+    `wire` counts what passes the socket.
+    """
+
+    def __init__(self, stream: trio.SocketStream, wire: WireBytes, psk: PresharedKey | None = None) -> None:
         super().__init__(stream)
+        self._wire = wire
         self.veil = None if psk is None else PnetStream(psk)
         self._buffer = bytearray()
         self._reads = 0
@@ -111,12 +116,15 @@ class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
     async def _receive(self) -> bool:
         """Fill the buffer with what there is. False at the end."""
         piece = await super().read(RECEIVE_BYTES)
+        self._wire.received += len(piece)
         self._buffer += piece if self.veil is None else self.veil.shown(piece)
         return bool(piece)
 
     async def write(self, data: bytes) -> None:
         """Send all of it."""
-        await super().write(data if self.veil is None else self.veil.hidden(data))
+        raw = data if self.veil is None else self.veil.hidden(data)
+        self._wire.sent += len(raw)
+        await super().write(raw)
 
     def taken_over(self) -> tuple[trio.SocketStream, bytes]:
         """The socket, and what was read of it and not taken: from now on both are the caller's."""
@@ -136,9 +144,10 @@ class OwnPortListener:
 
     background_nursery: trio.Nursery
 
-    def __init__(self, handler: Callable[[Any], Awaitable[None]], psk: PresharedKey | None) -> None:
+    def __init__(self, handler: Callable[[Any], Awaitable[None]], psk: PresharedKey | None, wire: WireBytes) -> None:
         self._handler = handler
         self._psk = psk
+        self._wire = wire
         self._scope = trio.CancelScope()
         self._sockets: list[trio.SocketListener] = []
 
@@ -152,7 +161,7 @@ class OwnPortListener:
             await trio.serve_listeners(self._accepted, self._sockets)
 
     async def _accepted(self, stream: trio.SocketStream) -> None:
-        await self._handler(BufferedTcpStream(stream, self._psk))
+        await self._handler(BufferedTcpStream(stream, self._wire, self._psk))
 
     def get_addrs(self) -> tuple[Multiaddr, ...]:
         """The addresses bound, with the port that the kernel chose for 0."""
@@ -167,11 +176,12 @@ class OwnPortListener:
 
 
 class OwnPortTcp(TCP):  # type: ignore[misc]
-    """libp2p's TCP transport over the two classes above. `psk`: of a private network."""
+    """libp2p's TCP transport over the two classes above. `psk`: of a private network; `wire` counts all bytes."""
 
-    def __init__(self, psk: PresharedKey | None) -> None:
+    def __init__(self, psk: PresharedKey | None, wire: WireBytes) -> None:
         super().__init__()
         self._psk = psk
+        self._wire = wire
 
     async def dial(self, maddr: Multiaddr) -> RawConnection:
         """A raw connection; names are resolved by the system, which also knows /etc/hosts."""
@@ -180,11 +190,11 @@ class OwnPortTcp(TCP):  # type: ignore[misc]
             stream = await trio.open_tcp_stream(host, port)
         except OSError as error:
             raise OpenConnectionError(f"cannot reach {host} port {port}") from error
-        return RawConnection(BufferedTcpStream(stream, self._psk), True)
+        return RawConnection(BufferedTcpStream(stream, self._wire, self._psk), True)
 
     def create_listener(self, handler_function: Callable[[Any], Awaitable[None]]) -> OwnPortListener:
         """A listener that hands accepted streams to `handler_function`."""
-        return OwnPortListener(handler_function, self._psk)
+        return OwnPortListener(handler_function, self._psk, self._wire)
 
 
 async def _open_listener(host: str, port: int) -> trio.SocketListener:

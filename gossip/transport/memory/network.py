@@ -23,6 +23,7 @@ from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
 from gossip.transport.memory.link_quality import LinkQuality, Links
 from gossip.transport.memory.pipe import MemoryStream, Pipe
+from gossip.transport.wire_bytes import WireBytes
 
 MAX_INBOX: Final = 1024
 """Broadcasts waiting at a node; beyond it they are lost, as everywhere."""
@@ -98,6 +99,8 @@ class MemoryTransport:
         self.handler_errors: list[Exception] = []
         self.seen_in = seen_in
         """The network that others see us in."""
+        self.wire = WireBytes()
+        """What its streams and broadcasts carry. There is no framing and no handshake here."""
         self._network = network
         self._peer = peer
         self._address = address
@@ -225,7 +228,7 @@ class MemoryTransport:
             raise TransportError("not connected")
         remote = self._far_end(connection)
         there, back = (Pipe(partial(self._network.delay, self._peer, peer)) for _ in range(2))
-        ours, theirs = MemoryStream(peer, back, there), MemoryStream(self._peer, there, back)
+        ours, theirs = MemoryStream(peer, back, there, self.wire), MemoryStream(self._peer, there, back, remote.wire)
         remote.accept(protocol, theirs, connection)
         connection.streams.append(ours)
         return ours
@@ -276,6 +279,7 @@ class MemoryTransport:
 
     def deliver(self, forwarder: PeerId, message: _Broadcast) -> None:
         """A broadcast comes in, or is lost when too many wait."""
+        self.wire.received += len(message.data)
         try:
             self._inbox_in.send_nowait((forwarder, message))
         except trio.WouldBlock:
@@ -327,7 +331,10 @@ class MemoryTransport:
 
     def _spread(self, message: _Broadcast, without: PeerId) -> None:
         for peer, connection in list(self._connections.items()):
-            if peer == without or self._nursery is None or self._network.loses(self._peer, peer):
+            if peer == without or self._nursery is None:
+                continue
+            self.wire.sent += len(message.data)
+            if self._network.loses(self._peer, peer):
                 continue
             remote = self._far_end(connection)
             delay = self._network.delay(self._peer, peer)

@@ -8,6 +8,7 @@ import trio
 
 from gossip.core.ids import PeerId
 from gossip.transport.base import TransportError
+from gossip.transport.wire_bytes import WireBytes
 
 WINDOW_BYTES: Final = 256 * 1024
 """Unread bytes a direction: yamux's initial window, so that backpressure sets in where it does on a real link."""
@@ -94,12 +95,13 @@ class Pipe:
 
 
 class MemoryStream:
-    """One end of a stream."""
+    """One end of a stream. `wire` counts what passes it."""
 
-    def __init__(self, remote: PeerId, incoming: Pipe, outgoing: Pipe) -> None:
+    def __init__(self, remote: PeerId, incoming: Pipe, outgoing: Pipe, wire: WireBytes) -> None:
         self._remote = remote
         self._incoming = incoming
         self._outgoing = outgoing
+        self._wire = wire
 
     @property
     def remote(self) -> PeerId:
@@ -113,11 +115,14 @@ class MemoryStream:
 
     async def send_all(self, data: bytes | memoryview) -> None:
         """Send all of `data`."""
+        self._wire.sent += memoryview(data).nbytes
         await self._outgoing.send_all(data)
 
     async def receive_some(self, max_bytes: int) -> bytes:
         """At least 1 and at most `max_bytes` bytes; b"" at the end."""
-        return await self._incoming.receive_some(max_bytes)
+        data = await self._incoming.receive_some(max_bytes)
+        self._wire.received += len(data)
+        return data
 
     async def close(self) -> None:
         """Done sending; what the other end may still send is thrown away."""

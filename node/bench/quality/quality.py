@@ -17,10 +17,9 @@ from node.bench.quality.intervals import Estimate, behind, estimate
 from node.bench.quality.quality_plan import Method, QualityPlan, Trial
 from node.bench.quality.registration import register
 from node.bench.quality.trials import PlannedRun, at_the_edge, best_trials, check_data, report_runs, tuning_runs
-from node.bench.swarm.baselines import ring_all_reduce_bytes
-from node.bench.swarm.measure import BITS
 from node.bench.swarm.run_spec import Document, reread
 from node.bench.swarm.study import Say, Study, mean
+from node.events.sent_bits import ring_all_reduce_bits
 from node.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class Quality:
             "predicted": 0.0 if method.kind == "synchronous" else method.predicted_behind,
             "sent": sent,
             "published": mean(rows, "published_bits"),
-            "fewer": BITS * ring_all_reduce_bytes(1, nodes) / sent if sent else None,
+            "fewer": ring_all_reduce_bits(nodes) / sent if sent else None,
             "settings": _settings(rows[0]),
             "seeds": f"{len(losses)}/{len(rows)}" if not whole else str(len(rows)),
         }

@@ -1,5 +1,6 @@
 """What a swarm is measured against: one node alone, and all nodes as one (the exact mean gradient at every step)."""
 
+from node.events.sent_bits import BITS, ring_all_reduce_bits
 from p2ptrain.tasks import Batch, Shard, Task
 from p2ptrain.tasks.base import optimizer_options
 from p2ptrain.tasks.batches import joined
@@ -42,6 +43,5 @@ def synchronous(task: Task, train: TrainConfig, nodes: int) -> Trainer:
 
 
 def ring_all_reduce_bytes(numel: int, nodes: int) -> float:
-    """Return what one node sends in one fp32 ring all-reduce, the cheapest exact mean there is: 2 (N-1)/N of the
-    vector."""
-    return 2 * (nodes - 1) / nodes * FP32_BYTES * numel
+    """Return the bytes that one node sends in one fp32 ring all-reduce of `numel` parameters."""
+    return ring_all_reduce_bits(nodes) / BITS * numel

@@ -13,13 +13,13 @@ from node.bench.swarm.gradients import GradientSwarm
 from node.bench.swarm.run_spec import Document, RunSpec
 from node.bench.swarm.simulation import Swarm
 from node.bench.swarm.traffic import Traffic
+from node.events.sent_bits import BITS
 from p2ptrain import tasks
 from p2ptrain.sync import averages_gradients
 from p2ptrain.sync.vectors import is_sane
 from p2ptrain.tasks import Task
 from p2ptrain.training import Trainer
 
-BITS = 8
 Curve = list[tuple[int, float, float | None]]
 """(inner steps done, bits a parameter that a node has sent, held-out loss of the mean model)."""
 

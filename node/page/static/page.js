@@ -3,7 +3,7 @@
 import { Chart, join, redraw } from "./chart.js";
 import { drawSwarm, trust } from "./graph.js";
 import { listen } from "./live.js";
-import { NOTHING, amount, at, copyLine, duration, fixed, isNumber, make, percent, plain, plural, short, show, size, speed } from "./words.js";
+import { NOTHING, amount, at, bits, copyLine, duration, fixed, isNumber, make, percent, plain, plural, short, show, size, speed } from "./words.js";
 
 const MAX_LINES = 200; // as many as the node keeps
 const MAX_ROWS = 64; // peers in the table; those that are here come first
@@ -64,8 +64,9 @@ function showState() {
   show("throughput", s.tokens_per_s ? `${amount(s.tokens_per_s)}/s` : NOTHING);
   show("in_time", percent(s.updates_in_time));
   at("in_time").className = isNumber(s.updates_in_time) && s.updates_in_time < 0.5 ? "warn" : "";
-  show("sent", size(s.payload_bytes_sent));
-  show("received", size(s.payload_bytes_received));
+  show("sent", size(s.bytes_sent));
+  show("sent_bits", bits(s.sent_bits, s.published_bits));
+  show("received", size(s.bytes_received));
   show("accepted", String(s.accepted));
   show("rejected", String(s.rejected));
   at("rejected").className = s.rejected ? "warn" : "";

@@ -3,7 +3,7 @@
 import { Chart, join, redraw } from "./chart.js";
 import { Exchanges } from "./exchanges.js";
 import { listen } from "./live.js";
-import { NOTHING, amount, at, copyLine, fixed, isNumber, make, percent, plain, plural, show, size, speed } from "./words.js";
+import { NOTHING, amount, at, bits, copyLine, fixed, isNumber, make, percent, plain, plural, show, size, speed } from "./words.js";
 
 const MAX_ROWS = 100; // members in the table; the dead ones come first
 const COLOURS = ["--s1", "--s2", "--s3", "--s4", "--s5", "--s6", "--s7", "--s8"];
@@ -63,7 +63,9 @@ function showAll() {
   show("train", fixed(mean(all.map((it) => it.train_loss)), 4));
   show("held_out", fixed(mean(all.map((it) => it.eval_loss)), 4));
   show("throughput", working.length && !lost ? `${amount(sum(working.map((it) => it.tokens_per_s)))}/s` : NOTHING);
-  show("sent", size(sum(all.map((it) => it.payload_bytes_sent))));
+  show("sent", size(sum(all.map((it) => it.bytes_sent))));
+  const each = bits(mean(all.map((it) => it.sent_bits)), mean(all.map((it) => it.published_bits)));
+  show("sent_bits", each && `a member: ${each}`);
   show("in_time", percent(mean(all.map((it) => it.updates_in_time))));
   showRuns(all);
   showMembers();
@@ -100,7 +102,7 @@ function showRuns(all) {
     const rounds = its.map((it) => it.rounds_done);
     const texts = [name, String(its.length), String(working.length), String(dead), `${Math.max(...rounds)}/${Math.max(...its.map((it) => it.rounds))}`,
       fixed(mean(its.map((it) => it.train_loss)), 4), fixed(mean(its.map((it) => it.eval_loss)), 4),
-      amount(sum(working.map((it) => it.tokens_per_s))), size(sum(its.map((it) => it.payload_bytes_sent)))];
+      amount(sum(working.map((it) => it.tokens_per_s))), size(sum(its.map((it) => it.bytes_sent)))];
     texts.forEach((text, k) => put(row.cells[k], text));
     row.cells[3].className = dead ? "n bad" : "n";
   });
@@ -142,7 +144,7 @@ function fill(row, it, n, front) {
     head.replaceChildren(link);
   }
   const texts = [it.state, `${it.rounds_done}${it.rounds ? `/${it.rounds}` : ""}`, String(front - it.rounds_done), fixed(it.train_loss, 4), fixed(it.eval_loss, 4),
-    works(it) && it.tokens_per_s ? amount(it.tokens_per_s) : NOTHING, size(it.payload_bytes_sent), size(it.payload_bytes_received), String(it.neighbours), String(it.rejected), percent(it.updates_in_time)];
+    works(it) && it.tokens_per_s ? amount(it.tokens_per_s) : NOTHING, size(it.bytes_sent), size(it.bytes_received), String(it.neighbours), String(it.rejected), percent(it.updates_in_time)];
   texts.forEach((text, k) => put(row.cells[k + 1], text));
   row.cells[1].className = it.state === "dead" ? "bad" : works(it) ? "good" : ENDED[it.state] || "";
   row.cells[10].className = it.rejected ? "n warn" : "n";
@@ -171,7 +173,7 @@ const CHARTS = [
   { id: "train-chart", title: "Training loss", unit: "", format: plain, of: ["rounds", "train_loss"] },
   { id: "held-out-chart", title: "Held-out loss", unit: "", format: plain, of: ["held_out", ""] },
   { id: "throughput-chart", title: "Throughput", unit: "tokens/s", format: amount, tick: amount, of: ["rounds", "tokens_per_s"] },
-  { id: "bandwidth", title: "Updates sent", unit: "bytes/s", format: speed, tick: size, of: ["rounds", "sent_bytes_per_s"] },
+  { id: "bandwidth", title: "Sent", unit: "bytes/s", format: speed, tick: size, of: ["rounds", "sent_bytes_per_s"] },
 ];
 
 const exchanges = new Exchanges(at("exchanges"));

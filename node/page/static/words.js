@@ -31,6 +31,13 @@ export function size(bytes) {
   return `${Number(bytes.toFixed(unit && bytes < 99.95 ? 1 : 0))} ${["B", "kB", "MB", "GB", "TB"][unit]}`;
 }
 
+// As the terminal says it (node/system/text.py); empty where nothing is known.
+export function bits(sent, published) {
+  if (!sent) return "";
+  const once = isNumber(published) ? `, ${Number(published.toPrecision(3))} published` : "";
+  return `${Number(sent.toPrecision(3))} bits per parameter and inner step${once}`;
+}
+
 export const speed = (bytes) => (isNumber(bytes) ? `${size(bytes)}/s` : NOTHING);
 
 export function duration(seconds) {
