@@ -240,6 +240,12 @@ class GossipService(Handlers):
         """
         return await self._allreducer.run(group, data, reduce, gather_s=gather_s, timeout_s=timeout_s)
 
+    async def missed_parts(self, *, timeout_s: float) -> list[ReducedPart]:
+        """Return the reduced parts of the last exchange that did not come in its time, and come now: as far as their
+        owners have announced them, and within `timeout_s`. Each is returned once, and none after the next exchange has
+        begun."""
+        return await self._allreducer.missed(timeout_s=timeout_s)
+
     def fetch(self, fetch: Fetch) -> None:
         """Set what is fetched from the neighbours from now on; at first it is their updates. A change from or to
         "nothing" voids what the runtime holds of them."""

@@ -6,7 +6,8 @@ manifest, so each is verified as it comes), reduces them, and signs and serves t
 
 A member that does not answer in time costs only its own data. A late member is left out of the parts that others own.
 Where the owner of a part is dead or lies about its size, there is no reduced part: the others keep their own values for
-it. Others cannot check what an owner reduced; that bounds a lie to one part, and no better (decision 0016).
+it. A part that was reduced and did not come in time can be pulled until the next exchange begins (`reopen`). Others
+cannot check what an owner reduced; that bounds a lie to one part, and no better (decision 0017).
 """
 
 from collections import OrderedDict, deque
@@ -223,6 +224,29 @@ class AllReduce:
         )
         own = self._me in self.reduced or not self.group.part_size(self._me)
         return now >= self._ends_at or (own and not open_ones)
+
+    def reopen(self, ends_at: float) -> None:
+        """Pull until `ends_at` what was reduced and has not come: the exchange is over for all else."""
+        self._ends_at, self._reducing = ends_at, True
+        self._gathered.clear()
+        for key, standing in self._standing.items():
+            if key[1] is Stage.WHOLE:
+                self._standing[key] = _Standing.FAILED
+            elif standing is _Standing.PULLING:
+                self._standing[key] = _Standing.AWAITED
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a reduced part has not come."""
+        return any(stage is Stage.REDUCED and owner not in self.reduced for owner, stage in self._standing)
+
+    def may_come(self, now: float) -> bool:
+        """Return whether a reduced part is being pulled, or was announced and can be."""
+        return now < self._ends_at and any(
+            standing is _Standing.PULLING or (standing is _Standing.AWAITED and key in self._told)
+            for key, standing in self._standing.items()
+            if key[1] is Stage.REDUCED
+        )
 
     def result(self) -> list[ReducedPart]:
         """Return every part that is not empty, in the order of the vector."""

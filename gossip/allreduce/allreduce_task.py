@@ -59,6 +59,8 @@ class AllReducer:
         self._held: deque[list[Digest]] = deque()
         self._early = EarlyMessages()
         self._exchange: AllReduce | None = None
+        self._last: AllReduce | None = None
+        """The one before, while parts of it may still be announced and pulled."""
         self._changed = Notifier()
         self._begun: Digest | None = None
         self._reduced: Digest | None = None
@@ -67,8 +69,10 @@ class AllReducer:
     def on_part(self, peer: PeerId, raw: bytes) -> None:
         """Process a member's statement of what it serves. Raises RemoteError."""
         part = parse_part(open_from(raw, self._scope, peer, EnvelopeKind.PART))
-        exchange = self._exchange
-        if exchange is None or part.exchange != exchange.name:
+        exchange = next(
+            (it for it in (self._exchange, self._last) if it is not None and it.name == part.exchange), None
+        )
+        if exchange is None:
             self._early.keep(part)
             return
         try:
@@ -98,12 +102,32 @@ class AllReducer:
         exchange = AllReduce(group, self._context.engine.me, gather_until=now + gather_s, ends_at=now + timeout_s)
         if exchange.name == self._begun:
             raise LocalError("this exchange was begun before: a round is exchanged once")
-        self._exchange, self._begun = exchange, exchange.name
+        self._exchange, self._begun, self._last = exchange, exchange.name, None
         self._reduced, self._untaken = None, set()
         try:
             return await self._run(exchange, data, reduce)
         finally:
-            self._exchange = None
+            self._exchange, self._last = None, exchange if exchange.incomplete else None
+
+    async def missed(self, *, timeout_s: float) -> list[ReducedPart]:
+        """Pull what did not come of the last exchange in its time and has been announced; return the parts that come
+        within `timeout_s`, each once."""
+        last = self._last
+        if last is None:
+            return []
+        there = set(last.reduced)
+        last.reopen(trio.current_time() + timeout_s)
+        async with trio.open_nursery() as nursery:
+            perform = _Performer(self._context, last, self._meter, self._changed, nursery)
+            while last.may_come(trio.current_time()):
+                for work in last.work(trio.current_time()):
+                    assert isinstance(work, Pull), "nothing is reduced any more"
+                    nursery.start_soon(perform.pull, work)
+                with trio.move_on_at(last.deadline(trio.current_time())):
+                    await self._changed.wait()
+            nursery.cancel_scope.cancel()
+        self._last = None
+        return [part for part in last.result() if part.data is not None and part.owner not in there]
 
     async def _run(self, exchange: AllReduce, data: bytes, reduce: ReduceFunction) -> list[ReducedPart]:
         self._make_room()

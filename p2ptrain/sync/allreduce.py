@@ -11,10 +11,11 @@ SGD (1901.09847). DoubleSqueeze (1905.05957) has a second one, at the owner. Wit
 What a member sends is 2 (k-1)/k of a packed vector, however many members there are: of 8, 1.75 where in a full mesh of
 tracked updates it is 7.
 
-A member that misses a part keeps its anchor and what it learned there, and tells it in the next round. One whose
-difference came too late for an owner sees that it was not counted, and tells it again. Either way its anchor, or a
-newcomer's, is no longer that of the others. What it tells is right all the same, a difference. And in every round a
-share of the anchors travels as well, so that after `refresh` rounds all are alike again, however they came apart.
+A member whose difference came too late for an owner sees that it was not counted, and tells it again. One that missed
+a part keeps its anchor and what it learned there. It takes the part before the next round if it still comes, and tells
+what it learned in that round if not. Its anchor, or a newcomer's, is then no longer that of the others. What it tells
+is right all the same, a difference. And in every round a share of the anchors travels as well, so that after `refresh`
+rounds all are alike again, however they came apart.
 
 **A lying contribution is bounded by the aggregator, a lying owner is not**, as in group_allreduce.py: it moves the part
 that it owns in this round, for all. Here nothing pulls back from that but further training.
@@ -22,13 +23,16 @@ Guarantee: with the mean, an exact codec, averaging and no missed part, the memb
 Cost: the anchor and e; 2.03 + 16 / refresh bits a parameter and copy.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import torch
 
 from p2ptrain import compress
+from p2ptrain.outer import BySlices
 from p2ptrain.sync.base import Reduced, RoundResult, SyncStrategy
 from p2ptrain.sync.checks import check_differences, check_no_gamma
 from p2ptrain.sync.difference_packing import DifferencePacking, counted, counting
@@ -75,9 +79,35 @@ def _build(refresh: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) 
     return DifferenceAllReduce(config, genesis_d, own, refresh)
 
 
+@dataclass(frozen=True)
+class _Exchange:
+    """Own side of the last exchange."""
+
+    packed: bytes
+    round: int
+    place: int
+    """Own one in the group."""
+    members: int
+
+    @property
+    def everybody(self) -> int:
+        """A bit for each member."""
+        return (1 << self.members) - 1
+
+
+class _ReducedPiece(NamedTuple):
+    """A reduced piece."""
+
+    part: bytes
+    place: int
+    """In the part."""
+    counted: int
+    """A bit for each member that it counts."""
+
+
 class DifferenceAllReduce(GroupAllReduce):
     """Averages all members' differences to a common anchor, by parts. Memory: the anchor, which is the public model
-    too, the residual, and what the outer optimizer remembers; from `pack` to `finish` the packed differences, and the
+    too, the residual, what the outer optimizer remembers, and the packed differences; from `pack` to `finish` also the
     others' packed parts with what was made of them."""
 
     def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, refresh: int) -> None:
@@ -86,6 +116,7 @@ class DifferenceAllReduce(GroupAllReduce):
         self.packing: DifferencePacking = DifferencePacking(codec, genesis_d.numel(), refresh)
         self.residual_d = torch.zeros_like(genesis_d)
         """e: what was to be sent and was not."""
+        self._exchange: _Exchange | None = None
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """Return all members of the run, own name included, in the order of their parts. Where the network has no
@@ -104,6 +135,7 @@ class DifferenceAllReduce(GroupAllReduce):
         finite."""
         self._check_shape(theta_d)
         check_model(theta_d)
+        self._exchange = None
         self._packed = self.packed(theta_d, round=round)
         return self._packed
 
@@ -128,47 +160,72 @@ class DifferenceAllReduce(GroupAllReduce):
         if self._is_public:
             self._lent = False  # to the encoder alone, which is given the new one
         self._own_anchor()
-        alone, spans, squares = len(group) == 1, self.packing.spans, 0.0
-        found = {} if alone else pieces_of(self._that_came(parts))
-        everyone, own = (1 << len(group)) - 1, 1 << group.index(self._own)
-        members = {index: counted(*piece) & everyone for index, piece in found.items()}
-        came = {index for index, count in members.items() if count}
-
-        def target(at: slice) -> torch.Tensor:
-            index = at.start // spans[0].stop
-            if index in came:
-                return self.anchor_d[at] + self.packing.split(self.packing.piece(*found[index]))[0]
-            return theta_d[at] if alone else self.anchor_d[at]
-
-        goal, move = self._begin_step(target, Fragment(theta_d.numel()), spans)
+        packed, self._packed, self._exchange = self._packed, b"", None
+        if len(group) == 1:
+            moved = self._move_(theta_d, lambda at: theta_d[at], Fragment(theta_d.numel()))
+            return self._closed(moved.correction_d, distance=0.0, members=1)
+        self._exchange = _Exchange(packed, round, group.index(self._own), len(group))
+        came, spans = self._came(self._exchange, parts), self.packing.spans
+        for index in came:
+            self.residual_d[spans[index]] += theta_d[spans[index]] - self.anchor_d[spans[index]]
+        distance = self._advance(self._exchange, came)
         for index, at in enumerate(spans):
-            phi_p, theta_p = self.anchor_d[at], theta_d[at]
             if index in came:
-                told_p, told_anchor_p = self.packing.split(self.packing.piece(self._packed, index))
-                mean_p, mean_anchor_p = self.packing.split(self.packing.piece(*found[index]))
-                squares += float(torch.linalg.vector_norm(mean_p - told_p)) ** 2
-                self.residual_d[at] += theta_p - phi_p
-                if members[index] & own:
-                    self.residual_d[at] -= told_p
-                move(at, phi_p, goal(at))
-                self.anchor_d[self.packing.refreshed(at, round)] += mean_anchor_p - told_anchor_p
-            elif alone:
-                move(at, phi_p, goal(at))
+                torch.sub(self.anchor_d[at], theta_d[at], out=theta_d[at])
             else:
-                theta_p.zero_()
-                continue
-            torch.sub(phi_p, theta_p, out=theta_p)
-        heard = min((members[index].bit_count() for index in came), default=1)
+                theta_d[at].zero_()
+        members = min((piece.counted.bit_count() for piece in came.values()), default=1)
+        return self._closed(theta_d, distance=distance, members=members)
+
+    def take_missed(self, parts: Sequence[Reduced]) -> None:
+        """Take parts of the last round that came after `finish`. The model stays where it is until the next one: what
+        it learned is told from there."""
+        if self._exchange is None or not isinstance(self._outers[0], BySlices):
+            return
+        before_d, self.anchor_d = self.anchor_d, self.anchor_d.clone()
+        self._advance(self._exchange, self._came(self._exchange, parts))
+        self.residual_d += self.anchor_d - before_d
         self.encoder.restart(self.anchor_d)
         self._lent = self._is_public = True
-        self._packed = b""
+
+    def _came(self, exchange: "_Exchange", parts: Sequence[Reduced]) -> dict[int, "_ReducedPiece"]:
+        """The pieces that are here, can be read, and count somebody of the group."""
+        found = pieces_of(self._that_came(parts)).items()
+        pieces = {index: _ReducedPiece(*piece, counted(*piece) & exchange.everybody) for index, piece in found}
+        return {index: piece for index, piece in pieces.items() if piece.counted}
+
+    def _advance(self, exchange: "_Exchange", came: Mapping[int, "_ReducedPiece"]) -> float:
+        """Move the anchor by the pieces that came, and take from the residual what of it they count. Return how far own
+        differences were from their mean."""
+        pack = self.packing
+        squares = 0.0
+
+        def target(at: slice) -> torch.Tensor:
+            piece = came.get(at.start // pack.spans[0].stop)
+            return self.anchor_d[at] if piece is None else self.anchor_d[at] + pack.split(pack.piece(*piece[:2]))[0]
+
+        goal, move = self._begin_step(target, Fragment(self._numel), pack.spans)
+        for index, piece in came.items():
+            at = pack.spans[index]
+            told_p, told_anchor_p = pack.split(pack.piece(exchange.packed, index))
+            mean_p, mean_anchor_p = pack.split(pack.piece(*piece[:2]))
+            squares += float(torch.linalg.vector_norm(mean_p - told_p)) ** 2
+            if piece.counted >> exchange.place & 1:
+                self.residual_d[at] -= told_p
+            move(at, self.anchor_d[at], goal(at))
+            self.anchor_d[pack.refreshed(at, exchange.round)] += mean_anchor_p - told_anchor_p
+        return math.sqrt(squares)
+
+    def _closed(self, correction_d: torch.Tensor, *, distance: float, members: int) -> RoundResult:
+        self.encoder.restart(self.anchor_d)
+        self._lent = self._is_public = True
         return RoundResult(
-            correction_d=theta_d,
+            correction_d=correction_d,
             anchor_d=self.anchor_d,
             snapshot_d=self.anchor_d,
-            consensus_distance=squares**0.5,
-            members=heard,
-            robust=self._fault_tolerance.rule(heard)[1],
+            consensus_distance=distance,
+            members=members,
+            robust=self._fault_tolerance.rule(members)[1],
         )
 
     def finish(
@@ -196,5 +253,5 @@ class DifferenceAllReduce(GroupAllReduce):
 
     def _restart_at(self, model_d: torch.Tensor) -> None:
         super()._restart_at(model_d)
-        self._is_public = False
+        self._is_public, self._exchange = False, None
         self.residual_d = torch.zeros_like(model_d)

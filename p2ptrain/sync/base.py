@@ -213,6 +213,14 @@ class AllReduceStrategy(SyncStrategy, Protocol):
 
 
 @runtime_checkable
+class TakesMissedParts(AllReduceStrategy, Protocol):
+    """One that can use a reduced part after its round."""
+
+    def take_missed(self, parts: Sequence[Reduced]) -> None:
+        """Take parts of the last round that came after `finish`. Call it before the next `pack`."""
+
+
+@runtime_checkable
 class InPlaceAllReduce(AllReduceStrategy, Protocol):
     """One that can do with no vectors beside its own, for models that fill the memory."""
 

@@ -170,6 +170,43 @@ def test_the_networks_faults_are_tried_again_and_a_peers_are_not():
     assert B not in exchange.reduced
 
 
+def test_what_was_reduced_and_did_not_come_is_pulled_afterwards():
+    exchange = begun()
+    exchange.learn(part(BOB, Stage.WHOLE))
+    (reduce,) = [work for work in exchange.work(GATHER_UNTIL) if isinstance(work, Reduce)]
+    assert list(reduce.vectors) == [A]
+    exchange.own_reduced(bytes(GROUP.part_size(A)))
+    exchange.learn(part(CAROL, Stage.REDUCED))
+    (broken_off,) = pulls(exchange, 11.0)
+    assert exchange.done(ENDS_AT)
+    assert exchange.incomplete
+    exchange.reopen(ENDS_AT + 5)
+    (pull,) = exchange.work(ENDS_AT + 1)
+    assert pull == broken_off, "and nobody's vector"
+    assert exchange.may_come(ENDS_AT + 1)
+    exchange.pulled(pull, b"after all")
+    assert not exchange.may_come(ENDS_AT + 1), "the other one's was never announced"
+    exchange.learn(part(BOB, Stage.REDUCED))
+    assert exchange.may_come(ENDS_AT + 1)
+    assert not exchange.may_come(ENDS_AT + 5)
+    (pull,) = pulls(exchange, ENDS_AT + 1)
+    exchange.failed(pull, again=False)
+    assert not exchange.may_come(ENDS_AT + 1)
+    assert exchange.incomplete
+    assert [each.owner for each in exchange.result() if each.data == b"after all"] == [C]
+
+
+def test_an_exchange_of_which_all_came_is_complete():
+    exchange = begun()
+    gathered(exchange)
+    for key in (BOB, CAROL):
+        assert exchange.incomplete
+        exchange.learn(part(key, Stage.REDUCED))
+        (pull,) = pulls(exchange, 2.0)
+        exchange.pulled(pull, key.public_key)
+    assert not exchange.incomplete
+
+
 @pytest.mark.parametrize("stage", list(Stage))
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_size_that_does_not_belong_costs_the_part(stage, off):

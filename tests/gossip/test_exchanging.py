@@ -214,6 +214,38 @@ async def test_one_that_begins_too_late_is_left_out_and_still_served(autojump_cl
         assert np.array_equal(whole(late), whole(results[nodes[0].peer]))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("announced", [True, False], ids=["by then", "never"])
+async def test_a_part_that_was_not_there_in_time_comes_afterwards(announced, autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(3)
+        group, impatient = group_of(nodes), nodes[0].service
+        slow = nodes[2].service._allreducer
+        honest = slow._reduce
+
+        async def held_up(exchange, work, reduce, perform) -> None:
+            await trio.sleep(25.0 if announced else 1000.0)
+            await honest(exchange, work, reduce, perform)
+
+        slow._reduce = held_up
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(exchanged, nodes[1:], group)
+            parts = await impatient.exchange(
+                group, vector(0).tobytes(), summed, gather_s=GATHER_S / 3, timeout_s=TIMEOUT_S / 3
+            )
+            assert [part.owner for part in parts if part.data is None] == [nodes[2].peer]
+            await trio.sleep(10.0)
+            missed = await impatient.missed_parts(timeout_s=5.0)
+            if announced:
+                (part,) = missed
+                assert part.owner == nodes[2].peer
+                assert np.array_equal(np.frombuffer(part.data, np.uint8), expected([0, 1, 2], part.part))
+            else:
+                assert not missed
+            assert not await impatient.missed_parts(timeout_s=5.0), "once"
+            nursery.cancel_scope.cancel()
+
+
 def lies_about_size(node: FakeRuntime, group: Group) -> None:
     allreducer = node.service._allreducer
     honest = allreducer._serve

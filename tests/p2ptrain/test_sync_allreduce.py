@@ -141,6 +141,43 @@ def test_who_misses_a_part_keeps_what_it_learned_and_tells_it_next() -> None:
     torch.testing.assert_close(moved_d, theta_d - genesis())
 
 
+@pytest.mark.parametrize("outer", [{"outer": "average"}, {"outer": "nesterov", "alpha": 0.9, "beta": 0.7}])
+@pytest.mark.parametrize("codec", ["none", "q2"])
+def test_a_part_that_comes_before_the_next_round_leaves_no_trace(codec: str, outer: dict[str, object]) -> None:
+    missing, whole = (Members(4, compressor=codec, **outer) for _ in range(2))
+    for members in (missing, whole):
+        members.round()
+    missing.train()
+    came = simulated_allreduce.exchange(missing.nodes, missing.thetas, 1)
+    missing.close(came, spoil="peer2")
+    assert missing.apart() > 0
+    missing.syncs["peer2"].take_missed(came.parts["peer2"])
+    assert missing.apart() == 0
+    whole.round()
+    # The one is where it was and has trained on from there; what it has not told is the same.
+    told = [
+        members.thetas["peer2"] - members.syncs["peer2"].anchor_d + members.syncs["peer2"].residual_d
+        for members in (missing, whole)
+    ]
+    torch.testing.assert_close(*told, atol=1e-6, rtol=0)
+    for members in (missing, whole):
+        members.round()
+    assert missing.apart() == whole.apart() == 0
+    torch.testing.assert_close(missing.syncs["peer2"].anchor_d, whole.syncs["peer2"].anchor_d, atol=2e-3, rtol=0)
+
+
+def test_what_comes_after_the_next_round_began_is_too_late() -> None:
+    members = Members(3)
+    members.train()
+    came = simulated_allreduce.exchange(members.nodes, members.thetas, 0)
+    members.close(came, spoil="peer2")
+    late = members.syncs["peer2"]
+    late.pack(members.thetas["peer2"], round=1)
+    late.take_missed(came.parts["peer2"])
+    assert torch.equal(late.anchor_d, genesis())
+    member("new").take_missed(came.parts["peer2"])
+
+
 @pytest.mark.parametrize("rule", ["mean", "trimmed_mean"])
 def test_anchors_that_came_apart_are_alike_again_after_so_many_rounds(rule: str) -> None:
     members = Members(5, aggregator=rule)

@@ -13,7 +13,11 @@ import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Member, Swarm, swarm
 
+from gossip.allreduce.allreduce import Pull
+from gossip.allreduce.allreduce_task import _Performer
+from gossip.core.statements import Stage
 from node.training.averagers.allreduce_averager import LEAST_S
+from p2ptrain.sync.allreduce import DifferenceAllReduce
 
 PHASE = 5 * STEP_SECONDS
 ROUNDS = 8
@@ -120,6 +124,35 @@ async def test_a_dead_member_costs_its_groups_a_few_rounds(
             assert node.node.utilization > 0.95
             assert not node.told("banned")
         assert spread(nodes[:4]) < 0.4
+
+
+@pytest.mark.parametrize("taken", [True, pytest.param(False, marks=pytest.mark.thorough)])
+async def test_a_part_that_comes_after_its_round_is_taken_before_the_next(
+    taken: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node's link is slow in one round. Without the late part its anchor would be another one for a long time."""
+    honest, slow = _Performer._pull, []
+
+    async def pull(self: _Performer, work: Pull) -> bytes:
+        of_one = bool(slow) and self._context.engine.me == slow[0]
+        if of_one and work.part.stage is Stage.REDUCED and work.part.round >= 4:
+            slow.clear()
+            await trio.sleep(100 * PHASE)
+        return await honest(self, work)
+
+    monkeypatch.setattr(_Performer, "_pull", pull)
+    if not taken:
+        monkeypatch.setattr(DifferenceAllReduce, "take_missed", lambda strategy, parts: None)
+    async with swarm(tmp_path) as members:
+        nodes = await start_all(members, 4, **settings("allreduce"))
+        slow.append(nodes[2].transport.peer_id)
+        await members.finished()
+        check_quiet(members)
+        assert 1 in met(nodes[2])
+        assert not slow
+        anchors = [member.node.strategy.state_dict()["anchor"] for member in nodes]
+        apart = max(float((anchor_d - anchors[0]).abs().max()) for anchor_d in anchors)
+        assert (apart == 0) == taken
 
 
 @pytest.mark.thorough

@@ -8,20 +8,20 @@ announced itself.
 The exchange and the closing of the round go on side by side, while the next phase trains.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import trio
 
-from gossip.allreduce.allreduce import Group
+from gossip.allreduce.allreduce import Group, ReducedPart
 from gossip.core.api import Fetch, RoundView
 from gossip.core.ids import PeerId
 from node.training.divergence import diverged, why_refused
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
-from p2ptrain.sync.base import InPlaceAllReduce
+from p2ptrain.sync.base import InPlaceAllReduce, TakesMissedParts
 
 MARK = b"\0"
 MARK_CODEC = "met"
@@ -36,6 +36,11 @@ LEAST_S = 2.0
 """Seconds that an exchange gets at least, however short phases are: eight round trips (two to announce and two to pull,
 twice) of a quarter of a second each between processes that share a core. Shorter phases are for trials: they become as
 long as the exchange takes, and a correction may then be older than tau steps."""
+
+
+MISSED_S = 1.0
+"""Seconds in which a part of the last exchange may still come before the next one begins. Chosen: half of LEAST_S. It
+was announced a phase ago, and is pulled in two round trips."""
 
 
 class AllReduceAverager:
@@ -59,6 +64,7 @@ class AllReduceAverager:
             return await self._close(node, phase, trio.current_time() + at_most_s)
 
     async def _close(self, node: Node, phase: Phase, ends_at: float) -> tuple[RoundView, RoundResult]:
+        await self._take_missed(node)
         strategy, packed = self._strategy, await self._pack(node, phase)
         await node.service.publish(
             round=node.state.round, codec=MARK_CODEC, payload=MARK, steps=phase.steps, tokens=phase.tokens
@@ -92,6 +98,17 @@ class AllReduceAverager:
                 finish = partial(close, phase.theta_d, names, parts, round=node.state.round)
                 return view, await node.executor.offload(finish)
 
+    async def _take_missed(self, node: Node) -> None:
+        """Take what the last exchange left out for want of time."""
+        strategy = self._strategy
+        if not isinstance(strategy, TakesMissedParts):
+            return
+        missed = await node.service.missed_parts(timeout_s=MISSED_S)
+        if missed:
+            async with node.strategy_lock:
+                with node.pace.work():
+                    await node.executor.offload(partial(strategy.take_missed, _reduced(missed)))
+
     async def _pack(self, node: Node, phase: Phase) -> bytes:
         try:
             async with node.strategy_lock:
@@ -109,4 +126,8 @@ class AllReduceAverager:
             return self._strategy.reduce(told, group=names, part=group.part(PeerId(node.peer_id)))
 
         parts = await node.service.exchange(group, packed, reduce, gather_s=GATHER_SHARE * seconds, timeout_s=seconds)
-        return [Reduced(part.owner, part.part, part.data) for part in parts]
+        return _reduced(parts)
+
+
+def _reduced(parts: Sequence[ReducedPart]) -> list[Reduced]:
+    return [Reduced(part.owner, part.part, part.data) for part in parts]
