@@ -150,6 +150,7 @@ class AllReduce:
                 self._standing[other, Stage.REDUCED] = _Standing.AWAITED
         self._gathered: dict[PeerId, bytes | memoryview] = {}
         self._reducing = False
+        self._given: set[PeerId] = set()
         self.reduced: dict[PeerId, bytes] = {}
         """The reduced parts that are here, by owner."""
 
@@ -225,10 +226,15 @@ class AllReduce:
         own = self._me in self.reduced or not self.group.part_size(self._me)
         return now >= self._ends_at or (own and not open_ones)
 
+    def let_go(self) -> None:
+        """Forget what came, and not that it did: it has been returned."""
+        self._given |= self.reduced.keys()
+        self.reduced.clear()
+        self._gathered.clear()
+
     def reopen(self, ends_at: float) -> None:
         """Pull until `ends_at` what was reduced and has not come: the exchange is over for all else."""
         self._ends_at, self._reducing = ends_at, True
-        self._gathered.clear()
         for key, standing in self._standing.items():
             if key[1] is Stage.WHOLE:
                 self._standing[key] = _Standing.FAILED
@@ -238,7 +244,8 @@ class AllReduce:
     @property
     def incomplete(self) -> bool:
         """Whether a reduced part has not come."""
-        return any(stage is Stage.REDUCED and owner not in self.reduced for owner, stage in self._standing)
+        there = self.reduced.keys() | self._given
+        return any(stage is Stage.REDUCED and owner not in there for owner, stage in self._standing)
 
     def may_come(self, now: float) -> bool:
         """Return whether a reduced part is being pulled, or was announced and can be."""

@@ -107,6 +107,7 @@ class AllReducer:
         try:
             return await self._run(exchange, data, reduce)
         finally:
+            exchange.let_go()
             self._exchange, self._last = None, exchange if exchange.incomplete else None
 
     async def missed(self, *, timeout_s: float) -> list[ReducedPart]:
@@ -115,7 +116,6 @@ class AllReducer:
         last = self._last
         if last is None:
             return []
-        there = set(last.reduced)
         last.reopen(trio.current_time() + timeout_s)
         async with trio.open_nursery() as nursery:
             perform = _Performer(self._context, last, self._meter, self._changed, nursery)
@@ -127,7 +127,7 @@ class AllReducer:
                     await self._changed.wait()
             nursery.cancel_scope.cancel()
         self._last = None
-        return [part for part in last.result() if part.data is not None and part.owner not in there]
+        return [part for part in last.result() if part.data is not None]
 
     async def _run(self, exchange: AllReduce, data: bytes, reduce: ReduceFunction) -> list[ReducedPart]:
         self._make_room()

@@ -20,8 +20,8 @@ BYTES = Row(
             help="All that a node sends since it started, copies and overhead included, and one copy of each update. A "
             "ring all-reduce of fp32 at every step sends up to 64.",
             queries=(
-                Query("p2ptrain_sent_bits", "{{node}} sent"),
-                Query("p2ptrain_published_bits", "{{node}} published"),
+                Query("8 * p2ptrain_parameter_sent_bytes", "{{node}} sent"),
+                Query("8 * p2ptrain_parameter_published_bytes", "{{node}} published"),
             ),
         ),
         Panel(

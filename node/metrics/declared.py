@@ -29,6 +29,7 @@ from node.events.event_types import (
     RoundTrained,
     Started,
 )
+from node.events.sent_bits import BITS
 from node.metrics.energy import SOURCES
 from node.metrics.live_metrics import QUEUES, REACHABILITY, REFUSALS, Live
 from node.metrics.sources import (
@@ -506,24 +507,24 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel="Network / All bytes sent and received",
     ),
     Metric(
-        name="sent_bits",
+        name="parameter_sent_bytes",
         kind="gauge",
-        help="All bytes sent, as bits for each parameter and inner step.",
+        help="All bytes sent, for each parameter and inner step.",
         page=(
-            "all bytes sent since the process started, as bits for each parameter and inner step: copies and overhead "
-            "included. A ring all-reduce of fp32 at every step sends up to 64"
+            "all bytes sent since the process started, for each parameter and inner step: copies and overhead "
+            "included. A ring all-reduce of fp32 at every step sends up to 8 (64 bits)"
         ),
-        wrong="far above `published_bits` times `neighbours`: overhead, or whole models for those that join",
-        sources=(Value(RoundTrained, "sent_bits"),),
+        wrong="far above `parameter_published_bytes` times `neighbours`: overhead, or whole models for those that join",
+        sources=(Value(RoundTrained, "sent_bits", scale=1 / BITS),),
         of_training=True,
         panel="Network / Bits per parameter and inner step",
     ),
     Metric(
-        name="published_bits",
+        name="parameter_published_bytes",
         kind="gauge",
-        help="Bits for each parameter and inner step of one copy of each update.",
+        help="Bytes of one copy of each update, for each parameter and inner step.",
         page="the same of one copy of each update, without any overhead",
-        sources=(Value(RoundTrained, "published_bits"),),
+        sources=(Value(RoundTrained, "published_bits", scale=1 / BITS),),
         of_training=True,
         panel="Network / Bits per parameter and inner step",
     ),

@@ -56,17 +56,19 @@ class _Field:
 
 @dataclass(frozen=True)
 class Value(_Field):
-    """A gauge has the newest value of a field. Where that is None it keeps the one before, or shows `unknown`."""
+    """A gauge has the newest value of a field, times `scale`. Where that is None it keeps the one before, or shows
+    `unknown`."""
 
     unknown: float | None = None
+    scale: float = 1.0
 
     def feed(self, collector: Gauge, event: Event, totals: RisingTotals) -> None:
         """Set the gauge."""
         value = getattr(event, self.field)
-        if value is None:
-            value = self.unknown
         if value is not None:
-            collector.set(value)
+            collector.set(self.scale * value)
+        elif self.unknown is not None:
+            collector.set(self.unknown)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ A member whose difference came too late for an owner sees that it was not counte
 a part keeps its anchor and what it learned there. It takes the part before the next round if it still comes, and tells
 what it learned in that round if not. Its anchor, or a newcomer's, is then no longer that of the others. What it tells
 is right all the same, a difference. And in every round a share of the anchors travels as well, so that after `refresh`
-rounds all are alike again, however they came apart.
+rounds all are alike again, however they came apart. (Of more than LARGEST_GROUP members each group has an anchor of its
+own in every round, and that share alone holds them together.)
 
 **A lying contribution is bounded by the aggregator, a lying owner is not**, as in group_allreduce.py: it moves the part
 that it owns in this round, for all. Here nothing pulls back from that but further training.
@@ -25,7 +26,7 @@ Cost: the anchor and e; 2.03 + 16 / refresh bits a parameter and copy.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Final, NamedTuple
 
@@ -42,6 +43,10 @@ from p2ptrain.sync.peer_selection import EVERYONE
 from p2ptrain.sync.strategy_spec import ALLREDUCE, StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
+
+OUTERS: Final = ("average", "nesterov", "noloco")
+"""Those that remember nothing but a vector, each parameter by itself: members whose anchors are alike, and their
+momenta, stay so whichever parts come, and momenta that are not come to be."""
 
 _RESIDUAL: Final = "residual"
 
@@ -67,6 +72,11 @@ def method(
 def _check(config: SyncConfig) -> None:
     check_no_gamma(config)
     check_differences(config)
+    if config.outer not in OUTERS:
+        raise ValueError(
+            f"{config.strategy} moves parts of the anchor as they come, and {config.outer} counts its rounds: "
+            f"use one of {', '.join(OUTERS)}"
+        )
 
 
 def _run_key(config: SyncConfig) -> str:
@@ -88,6 +98,8 @@ class _Exchange:
     place: int
     """Own one in the group."""
     members: int
+    taken: set[int] = field(default_factory=set)
+    """The pieces by which the anchor has moved."""
 
     @property
     def everybody(self) -> int:
@@ -163,24 +175,26 @@ class DifferenceAllReduce(GroupAllReduce):
         packed, self._packed, self._exchange = self._packed, b"", None
         if len(group) == 1:
             moved = self._move_(theta_d, lambda at: theta_d[at], Fragment(theta_d.numel()))
-            return self._closed(moved.correction_d, distance=0.0, members=1)
+            return self._closed(moved.correction_d, self.anchor_d, distance=0.0, members=1)
         self._exchange = _Exchange(packed, round, group.index(self._own), len(group))
         came, spans = self._came(self._exchange, parts), self.packing.spans
         for index in came:
             self.residual_d[spans[index]] += theta_d[spans[index]] - self.anchor_d[spans[index]]
         distance = self._advance(self._exchange, came)
+        snapshot_d = self.anchor_d if len(came) == len(spans) else self.anchor_d.clone()
         for index, at in enumerate(spans):
             if index in came:
                 torch.sub(self.anchor_d[at], theta_d[at], out=theta_d[at])
             else:
+                snapshot_d[at] = theta_d[at]
                 theta_d[at].zero_()
         members = min((piece.counted.bit_count() for piece in came.values()), default=1)
-        return self._closed(theta_d, distance=distance, members=members)
+        return self._closed(theta_d, snapshot_d, distance=distance, members=members)
 
     def take_missed(self, parts: Sequence[Reduced]) -> None:
         """Take parts of the last round that came after `finish`. The model stays where it is until the next one: what
         it learned is told from there."""
-        if self._exchange is None or not isinstance(self._outers[0], BySlices):
+        if self._exchange is None:
             return
         before_d, self.anchor_d = self.anchor_d, self.anchor_d.clone()
         self._advance(self._exchange, self._came(self._exchange, parts))
@@ -192,7 +206,9 @@ class DifferenceAllReduce(GroupAllReduce):
         """The pieces that are here, can be read, and count somebody of the group."""
         found = pieces_of(self._that_came(parts)).items()
         pieces = {index: _ReducedPiece(*piece, counted(*piece) & exchange.everybody) for index, piece in found}
-        return {index: piece for index, piece in pieces.items() if piece.counted}
+        came = {index: piece for index, piece in pieces.items() if piece.counted and index not in exchange.taken}
+        exchange.taken.update(came)
+        return came
 
     def _advance(self, exchange: "_Exchange", came: Mapping[int, "_ReducedPiece"]) -> float:
         """Move the anchor by the pieces that came, and take from the residual what of it they count. Return how far own
@@ -200,11 +216,9 @@ class DifferenceAllReduce(GroupAllReduce):
         pack = self.packing
         squares = 0.0
 
-        def target(at: slice) -> torch.Tensor:
-            piece = came.get(at.start // pack.spans[0].stop)
-            return self.anchor_d[at] if piece is None else self.anchor_d[at] + pack.split(pack.piece(*piece[:2]))[0]
-
-        goal, move = self._begin_step(target, Fragment(self._numel), pack.spans)
+        optimizer = self._outers[0]
+        assert isinstance(optimizer, BySlices), "OUTERS are"
+        move = optimizer.begin_step(self._numel)
         for index, piece in came.items():
             at = pack.spans[index]
             told_p, told_anchor_p = pack.split(pack.piece(exchange.packed, index))
@@ -212,17 +226,19 @@ class DifferenceAllReduce(GroupAllReduce):
             squares += float(torch.linalg.vector_norm(mean_p - told_p)) ** 2
             if piece.counted >> exchange.place & 1:
                 self.residual_d[at] -= told_p
-            move(at, self.anchor_d[at], goal(at))
+            move(at, self.anchor_d[at], self.anchor_d[at] + mean_p)
             self.anchor_d[pack.refreshed(at, exchange.round)] += mean_anchor_p - told_anchor_p
         return math.sqrt(squares)
 
-    def _closed(self, correction_d: torch.Tensor, *, distance: float, members: int) -> RoundResult:
+    def _closed(
+        self, correction_d: torch.Tensor, snapshot_d: torch.Tensor, *, distance: float, members: int
+    ) -> RoundResult:
         self.encoder.restart(self.anchor_d)
         self._lent = self._is_public = True
         return RoundResult(
             correction_d=correction_d,
             anchor_d=self.anchor_d,
-            snapshot_d=self.anchor_d,
+            snapshot_d=snapshot_d,
             consensus_distance=distance,
             members=members,
             robust=self._fault_tolerance.rule(members)[1],

@@ -55,11 +55,12 @@ class DifferencePacking(Packing):
 
     def __init__(self, codec: Compressor, parameters: int, refresh: int) -> None:
         piece_codec, self._refresh = _PieceCodec(codec, refresh), refresh
-        full = most_in(piece_codec, PART_BYTES)
-        width = piece_codec.moved(full)
+        # A byte less, so that no last piece is as long as a full one, which is filled up.
+        width = piece_codec.moved(most_in(piece_codec, PART_BYTES - 1))
         pieces = -(-parameters // width)
         last = parameters - (pieces - 1) * width
-        super().__init__(piece_codec, (pieces - 1) * full + last + self._share(last))
+        full = width + self._share(width)
+        super().__init__(piece_codec, (pieces - 1) * full + last + self._share(last), piece_numel=full)
         self.spans = [slice(start, min(start + width, parameters)) for start in range(0, parameters, width)]
         """Where the pieces lie in the model."""
 

@@ -31,10 +31,11 @@ PART_BYTES: Final = 1 << 20
 class Packing:
     """Packs models with `numel` parameters. Memory: none."""
 
-    def __init__(self, codec: Compressor, numel: int) -> None:
+    def __init__(self, codec: Compressor, numel: int, *, piece_numel: int | None = None) -> None:
+        """`piece_numel`: parameters of a full piece, where these are not the most that PART_BYTES hold."""
         self.codec = codec
         self.numel = numel
-        self.piece_numel = most_in(codec, PART_BYTES)
+        self.piece_numel = most_in(codec, PART_BYTES) if piece_numel is None else piece_numel
         pieces = -(-numel // self.piece_numel)
         self._last = numel - (pieces - 1) * self.piece_numel
         self._sizes = {count: _size(codec, count) for count in (self.piece_numel, self._last)}

@@ -49,8 +49,8 @@ def test_a_run_reads_back_as_it_was_told():
         "skipped_steps_total": 0,
         "updates_in_time_ratio": 0.97,
         "exchange_seconds": 0.3,
-        "sent_bits": 0.109,
-        "published_bits": 0.035,
+        "parameter_sent_bytes": 0.109 / 8,
+        "parameter_published_bytes": 0.035 / 8,
     }
     assert {name: seen[name, ()] for name in expected} == expected
     assert seen["network_bytes_total", (("direction", "sent"),)] == 1_250_000
@@ -81,7 +81,7 @@ def test_who_does_not_train_has_no_series_about_training(role):
     seen = {name for name, _ in scrape(metrics)}
     of_training = {"utilization", "train_loss", "tokens_total", "compute_seconds_total", "energy_joules_total"}
     of_training |= {"step_seconds_count", "round_seconds_count", "rounds_closed_total", "inner_steps", "late_steps"}
-    of_training |= {"updates_in_time_ratio", "exchange_seconds", "sent_bits", "published_bits"}
+    of_training |= {"updates_in_time_ratio", "exchange_seconds", "parameter_sent_bytes"}
     assert of_training & seen == (of_training if role == "trainer" else set())
     assert scrape(metrics)["round", ()] == 20
     assert {"neighbours", "eval_loss", "robust_margin", "update_bytes_total", "checkpoint_age_seconds"} <= seen

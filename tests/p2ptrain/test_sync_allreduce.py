@@ -10,7 +10,7 @@ from node.bench.swarm import simulated_allreduce
 from node.bench.swarm.simulated_allreduce import Round, SimulatedMember
 from p2ptrain import compress
 from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncConfig, build
-from p2ptrain.sync.allreduce import DifferenceAllReduce
+from p2ptrain.sync.allreduce import OUTERS, DifferenceAllReduce
 from p2ptrain.sync.difference_packing import DifferencePacking, counted, counting
 from p2ptrain.sync.group_allreduce import LARGEST_GROUP
 from p2ptrain.sync.packing import DIFFERENCE_PACKERS, PART_BYTES
@@ -18,6 +18,9 @@ from p2ptrain.sync.packing import DIFFERENCE_PACKERS, PART_BYTES
 D = 3000
 REFRESH = 4
 
+every_outer = pytest.mark.parametrize(
+    "outer", [{"outer": "nesterov", "alpha": 0.9, "beta": 0.7}, *({"outer": name} for name in OUTERS)]
+)
 every_codec = pytest.mark.parametrize("codec", DIFFERENCE_PACKERS)
 
 
@@ -74,7 +77,7 @@ class Members:
 
 
 @every_codec
-@pytest.mark.parametrize("outer", [{"outer": "average"}, {"outer": "nesterov", "alpha": 0.9, "beta": 0.7}])
+@every_outer
 def test_anchors_are_the_same_bits_at_all(codec: str, outer: dict[str, object]) -> None:
     members = Members(5, compressor=codec, **outer)
     for _ in range(2 * REFRESH):
@@ -136,12 +139,14 @@ def test_who_misses_a_part_keeps_what_it_learned_and_tells_it_next() -> None:
     torch.testing.assert_close(members.thetas["peer2"], theta_d)
     torch.testing.assert_close(members.syncs["peer2"].anchor_d, genesis())
     assert results["peer2"].members == 1
-    assert results["peer2"].snapshot_d is members.syncs["peer2"].anchor_d
+    snapshot_d = results["peer2"].snapshot_d
+    assert snapshot_d is not None
+    torch.testing.assert_close(snapshot_d, theta_d, msg="what is saved and evaluated has it too")
     moved_d = members.syncs["peer2"].packing.unpack(members.syncs["peer2"].packed(theta_d, round=1))[:D]
     torch.testing.assert_close(moved_d, theta_d - genesis())
 
 
-@pytest.mark.parametrize("outer", [{"outer": "average"}, {"outer": "nesterov", "alpha": 0.9, "beta": 0.7}])
+@every_outer
 @pytest.mark.parametrize("codec", ["none", "q2"])
 def test_a_part_that_comes_before_the_next_round_leaves_no_trace(codec: str, outer: dict[str, object]) -> None:
     missing, whole = (Members(4, compressor=codec, **outer) for _ in range(2))
@@ -331,6 +336,26 @@ def test_what_is_no_packed_difference_is_refused(junk: bytes) -> None:
         assert read.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("codec", "refresh"),
+    [("q2", 16), ("sign1", 64), ("fp16", 2), pytest.param("none", 1, marks=pytest.mark.slow), ("int4", 30), ("q2", 64)],
+)
+@pytest.mark.parametrize("less", [0, 1, 3])
+def test_pieces_are_read_alone_whatever_the_last_one_has(codec: str, refresh: int, less: int) -> None:
+    """Also where the last one has nearly as many parameters as the full ones."""
+    width = DifferencePacking(compress.get(codec), 1 << 25, refresh).spans[0].stop
+    numel = 2 * width - less
+    packing = DifferencePacking(compress.get(codec), numel, refresh)
+    assert [at.stop - at.start for at in packing.spans] == [width, width - less]
+    x_d = torch.linspace(-1, 1, packing.numel)
+    packed = packing.pack(x_d)
+    assert packing.numel_of(len(packed)) == packing.numel
+    for index, at in enumerate(packing.spans):
+        moved_p, anchor_p = packing.split(packing.piece(packed, index))
+        assert moved_p.numel() == at.stop - at.start
+        assert anchor_p.numel() == packing.refreshed(at, 0).stop - at.start
+
+
 def test_pieces_lie_where_parts_do() -> None:
     numel = 10_000_000
     packing = DifferencePacking(compress.get("q2"), numel, 64)
@@ -349,6 +374,7 @@ def test_pieces_lie_where_parts_do() -> None:
         ({"aggregator": "zeno"}, "which zeno cannot try"),
         ({"aggregator": "clipped_gossip"}, "looks from one's own"),
         ({"refresh": 0}, "at least 1"),
+        ({"outer": "delayed_nesterov"}, "counts its rounds"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(settings_: dict[str, object], words: str) -> None:
