@@ -32,7 +32,7 @@ SWARM_KEYS = {
 METRICS = {
     *("round", "steps_total", "tokens_total", "train_loss", "eval_loss", "step_seconds_count", "round_seconds_count"),
     *("compute_seconds_total", "utilization", "consensus_distance", "robust_margin", "neighbours"),
-    *("network_bytes_total", "sent_bits", "published_bits"),
+    *("network_bytes_total", "parameter_sent_bytes", "parameter_published_bytes"),
     *("update_bytes_total", "compression_ratio", "updates_total", "staleness_rounds"),
     *("event_loop_lag_seconds_count", "checkpoint_age_seconds"),
 }
