@@ -180,6 +180,9 @@ def test_what_was_reduced_and_did_not_come_is_pulled_afterwards():
     (broken_off,) = pulls(exchange, 11.0)
     assert exchange.done(ENDS_AT)
     assert exchange.incomplete
+    exchange.let_go()
+    assert all(each.data is None for each in exchange.result()), "what was returned is not held until the next one"
+    assert exchange.incomplete
     exchange.reopen(ENDS_AT + 5)
     (pull,) = exchange.work(ENDS_AT + 1)
     assert pull == broken_off, "and nobody's vector"
@@ -204,6 +207,8 @@ def test_an_exchange_of_which_all_came_is_complete():
         exchange.learn(part(key, Stage.REDUCED))
         (pull,) = pulls(exchange, 2.0)
         exchange.pulled(pull, key.public_key)
+    assert not exchange.incomplete
+    exchange.let_go()
     assert not exchange.incomplete
 
 
