@@ -156,8 +156,9 @@ def test_a_part_that_comes_before_the_next_round_leaves_no_trace(codec: str, out
     came = simulated_allreduce.exchange(missing.nodes, missing.thetas, 1)
     missing.close(came, spoil="peer2")
     assert missing.apart() > 0
-    missing.syncs["peer2"].take_missed(came.parts["peer2"])
-    assert missing.apart() == 0
+    for _ in range(2):
+        missing.syncs["peer2"].take_missed(came.parts["peer2"])
+        assert missing.apart() == 0, "a part is taken once"
     whole.round()
     # The one is where it was and has trained on from there; what it has not told is the same.
     told = [
