@@ -339,7 +339,15 @@ def test_what_is_no_packed_difference_is_refused(junk: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("codec", "refresh"),
-    [("q2", 16), ("sign1", 64), ("fp16", 2), pytest.param("none", 1, marks=pytest.mark.slow), ("int4", 30), ("q2", 64)],
+    [
+        ("q2", 12),
+        ("sign1", 12),
+        ("sign1", 64),
+        ("fp16", 2),
+        pytest.param("none", 1, marks=pytest.mark.slow),
+        ("int4", 8),
+        ("q2", 64),
+    ],
 )
 @pytest.mark.parametrize("less", [0, 1, 3])
 def test_pieces_are_read_alone_whatever_the_last_one_has(codec: str, refresh: int, less: int) -> None:
