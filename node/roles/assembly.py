@@ -52,10 +52,12 @@ from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, tasks
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
-from p2ptrain.sync.base import EstimatesInFiles, InPlace
+from p2ptrain.sync.base import EstimatesInFiles, InPlace, StepsAnchor
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer, vector_bytes
+from p2ptrain.training.anchor_optimizer import AnchorOptimizer
+from p2ptrain.training.base import SumsGradients
 
 DIGEST_BYTES = 32
 RUN_ID_BYTES = 16
@@ -86,7 +88,8 @@ def own_trainer(config: Config, peer_id: str) -> Trainer:
     attack = byzantine.attack_of(config.attack)
     task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
     shard, data_seed = own_data(config, peer_id)
-    return Trainer(task, config.train, shard, data_seed=data_seed)
+    sums_gradients = config.sync.spec().steps_anchor
+    return Trainer(task, config.train, shard, data_seed=data_seed, sums_gradients=sums_gradients)
 
 
 def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
@@ -160,6 +163,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         judge=trainer.judge,
         rounds=config.train.rounds,
         largest_gamma=config.train.largest_gamma,
+        steps=_anchor_steps(config, trainer),
     )
     strategy = byzantine.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
@@ -207,7 +211,12 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
             promises=rule.f >= config.sync.f,
         ),
         executor=around.executor,
-        inner=InnerLoop(trainer, clock=around.clock, keep=around.checkpoints.keep_apart),
+        inner=InnerLoop(
+            trainer,
+            clock=around.clock,
+            keep=around.checkpoints.keep_apart,
+            sums_gradients=config.sync.spec().steps_anchor,
+        ),
         strategy=strategy,
         averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
         strategy_lock=lock,
@@ -237,6 +246,14 @@ def _learner(config: Config, around: NodeContext) -> tuple[Learner, torch.Tensor
         return around.user.learner, around.user.genesis_d
     trainer = around.trainer_of(config, around.identity.peer_id)
     return trainer, trainer.vector()
+
+
+def _anchor_steps(config: Config, learner: Learner) -> AnchorOptimizer | None:
+    """Return the inner optimizer for the swarm's model, where the strategy wants it."""
+    if not config.sync.spec().steps_anchor:
+        return None
+    assert isinstance(learner, SumsGradients), "integrations/swarm.py refuses loops of a user's own"
+    return AnchorOptimizer(config.train, learner.optimizer_place())
 
 
 def _started(node: Node, user: UserLearner | None) -> Checkpoint | None:
@@ -306,6 +323,8 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
     try:
         node.strategy.load_state_dict(checkpoint.part("sync"))  # first: a user's own model is changed by a whole one
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)
+        if isinstance(node.strategy, StepsAnchor) and isinstance(node.inner.trainer, SumsGradients):
+            node.inner.trainer.take_optimizer_state(node.strategy.optimizer_state())
     except ValueError as error:
         raise RunError(
             f"the checkpoint in {node.checkpoints.folder} is of another model ({error})",

@@ -52,7 +52,7 @@ class MemoryForecast:
     """What the backward pass of one batch keeps, as far as it was tried."""
     anchor: int
     outer: int
-    """What the outer optimizer and the compressor remember."""
+    """What the strategy, its outer optimizer and the compressor remember."""
     snapshot: int
     """A phase's last parameters, which become the correction."""
     estimates: int
@@ -84,14 +84,16 @@ def memory_forecast(
     own_payloads = 1 if payload >= FILED_FROM else config.network.history + 1
     rounds_outer = outer.get(sync.outer, **sync.outer_options())
     remembered, drafting = encoder_bytes(config, parameters)
+    spec = sync.spec()
+    steps_anchor = 2 * optimizer_bytes(config, parameters) if spec.steps_anchor else 0
     return MemoryForecast(
         program=PROGRAM_BYTES * (2 if config.node.lane == "process" else 1),
         parameters=0 if on_gpu else vector,
-        gradient=0 if on_gpu else vector,
+        gradient=0 if on_gpu else vector * (1 + spec.steps_anchor),
         optimizer=0 if on_gpu else optimizer_bytes(config, parameters),
         activations=0 if on_gpu else kept,
         anchor=vector,
-        outer=outer_bytes(rounds_outer, parameters) + remembered,
+        outer=outer_bytes(rounds_outer, parameters) + remembered + spec.vectors * vector + steps_anchor,
         snapshot=vector,
         estimates=(1 if config.node.estimates_on == "disk" else 1 + tracked) * estimate,
         initial=estimate if vector < FILED_FROM else 0,

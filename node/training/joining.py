@@ -212,7 +212,7 @@ async def rejoin(node: Node, vote: Vote = _of_all, *, entering: bool = False) ->
 async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
     found = await _donors(node, vote, entering=entering)
     if found is None:
-        message = "behind the swarm, but too few neighbours gave their model: going on with our own"
+        message = "the swarm has another model, but too few neighbours gave theirs: going on with our own"
         node.journal.emit(WarningEvent(message=message))
         return False
     at, donors = found

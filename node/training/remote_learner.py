@@ -18,7 +18,7 @@ from node.system.tensor_channel import ChannelClosedError
 from p2ptrain.saved.tensor_file import TensorsInFile
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
-from p2ptrain.training.base import Learner
+from p2ptrain.training.base import Learner, OptimizerPlace, SumsGradients
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.train_config import TrainConfig
 
@@ -38,6 +38,8 @@ class LearnerFacts:
     fingerprint: bytes
     identity: bytes
     layout: StateLayout | None
+    optimizer_place: OptimizerPlace | None = None
+    """Where it is a learner that sums gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +220,7 @@ class LearnerHost:
             fingerprint=it.fingerprint,
             identity=it.identity,
             layout=it.layout(),
+            optimizer_place=it.optimizer_place() if isinstance(it, SumsGradients) else None,
         )
 
     def taken(self, loss: float = math.nan) -> Counters:

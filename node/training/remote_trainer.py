@@ -19,6 +19,7 @@ from node.system.child_process import ChildProcess
 from node.system.errors import RunError
 from node.system.tensor_channel import ChannelClosedError
 from node.training.remote_learner import Counters, LearnerFacts, RemoteLearner
+from p2ptrain.training.base import OptimizerPlace
 from p2ptrain.training.train_config import TrainConfig
 
 PROGRAM: Final = "node.roles.trainer_program"
@@ -97,6 +98,20 @@ class RemoteTrainer(RemoteLearner):
         """Note that the model as it is now is a snapshot, from which the next correction is worked out."""
         self._ask("begin_round")
         self._began_at = self._counters()
+
+    def mean_gradient(self) -> torch.Tensor:
+        """Return the mean of the gradients by which steps moved the model since the last call, fp32 (d,)."""
+        return self._tensor("mean_gradient")
+
+    def take_optimizer_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Set the inner optimizer's buffers, by name. ValueError on another shape."""
+        self._ask("take_optimizer_state", dict(state))
+
+    def optimizer_place(self) -> OptimizerPlace:
+        """Return what an optimizer like its own is built of."""
+        place = self._facts.optimizer_place
+        assert place is not None, "a trainer's facts have it"
+        return place
 
     def divergence(self, own_d: torch.Tensor, others: Iterable[torch.Tensor]) -> float | None:
         """Return how far the predictions of `own_d` are from the mean of the others', which are fetched one by one."""

@@ -29,6 +29,7 @@ from node.training.round_report import record_round
 from node.training.trainer_restart import forget_trainer, go_on_anew
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.saved.filed_vector import LostVectorError
+from p2ptrain.sync import StepsAnchor
 
 FINAL_ROUND_PATIENCE = 2.0
 """Phases' time that a node waits at most for slower ones after its last step, when it has nothing to train meanwhile
@@ -88,7 +89,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             if not phase.gathering.ended:
                 await node.executor.offload(phase.gathering.finish)
             node.state.look_around(node.service.swarm_round())
-            if node.state.lost and await rejoin(node):
+            if (node.state.lost or await _asks_for_model(node)) and await rejoin(node):
                 continue
             await check_phase(node, phase)
             began = trio.current_time()
@@ -96,11 +97,12 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             view, result = await node.averager.close(node, phase, at_most_s=patience(node, phase, began))
             if result.robust:
                 node.service.outvotes_liars()
-            node.inner.correct(result.correction_d, taken_at=phase.end_step)
+            node.inner.correct(result.correction_d, taken_at=phase.end_step, optimizer_state=result.optimizer_state)
             node.state.closed_round = node.state.round
             if result.snapshot_d is not None:  # the others are whole models too, which nobody reads any more
                 nothing_d = result.snapshot_d.new_empty(0)
-                phase, result = replace(phase, theta_d=nothing_d), replace(result, correction_d=nothing_d)
+                phase = replace(phase, theta_d=nothing_d, gradient_d=None)
+                result = replace(result, correction_d=nothing_d, optimizer_state=None)
             if node.inner.is_over:  # no step comes before which the correction would be applied: it is a whole model
                 try:
                     await node.executor.drive(node.inner.settling())
@@ -111,6 +113,14 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             if node.inner.trainer.numel >= LARGE_MODEL:
                 await node.executor.offload(free_memory.trim)
             node.state.enter_round(node.state.round + 1)
+
+
+async def _asks_for_model(node: Node) -> bool:
+    """Return whether the strategy wants the others' model in place of its own."""
+    if not isinstance(node.strategy, StepsAnchor):
+        return False
+    async with node.strategy_lock:
+        return node.strategy.asks_for_model()
 
 
 def _ignore(update: Update) -> None:

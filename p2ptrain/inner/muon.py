@@ -8,8 +8,9 @@ alike. Embeddings, the output layer, norms and biases go with AdamW, as the auth
 is that of "Muon is Scalable" (2502.16982): a step is as long as AdamW's. A rate of its own serves it better all the
 same: on byte-lm 2.4e-2 was best, eight times AdamW's, and AdamW's far too low (docs/benchmarks.md).
 
-Not for very unlike data: a move has the same length however small the gradient. Six nodes on digits with dirichlet 0.1
-and 20 steps a round came to 0.35 nats, with AdamW to 0.10; on like data both to 0.09.
+Not for very unlike data, unless gradients are averaged before it (sync/mime.py): a move has the same length however
+small the gradient. Six nodes on digits with dirichlet 0.1 and 20 steps a round came to 0.35 nats, with AdamW to 0.10;
+on like data both to 0.09.
 
 Matrices of one shape are iterated together: a layer's are small, and many small products take a core, and more so a
 GPU, much longer than few larger ones. For byte-lm nano on one core a step takes 5.0 ms, and torch's own 7.9.

@@ -470,6 +470,11 @@ def _check_of_a_loop(config: Config) -> None:
             f"train.drift = {config.train.drift} corrects the steps of a node, and here they are the loop's",
             "leave it out; a private swarm's admin sets it for all",
         )
+    if config.sync.spec().steps_anchor:
+        raise UsageError(
+            f"sync.strategy = {config.sync.strategy} takes the optimizer's steps itself, and here they are the loop's",
+            "take allreduce or tracked_gossip; a private swarm's admin sets it for all",
+        )
 
 
 def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None) -> Ranks | None:

@@ -24,6 +24,7 @@ from p2ptrain.sync import (
     diloco,
     gossip_pga,
     gradient,
+    mime,
     moshpit,
     noloco,
     sparse_loco,
@@ -32,11 +33,14 @@ from p2ptrain.sync import (
 )
 from p2ptrain.sync.base import (
     AllReduceStrategy,
+    AnchorSteps,
     GradientStrategy,
     Message,
     Reduced,
     RoundResult,
+    StepsAnchor,
     SyncStrategy,
+    TakesGradients,
     UpdateEncoder,
 )
 from p2ptrain.sync.byzantine import Byzantine, liar_of
@@ -51,15 +55,18 @@ __all__ = [
     "GOSSIP",
     "SYNC_STRATEGIES",
     "AllReduceStrategy",
+    "AnchorSteps",
     "Byzantine",
     "GradientStrategy",
     "Message",
     "ModelAveraging",
     "Reduced",
     "RoundResult",
+    "StepsAnchor",
     "StrategySpec",
     "SyncConfig",
     "SyncStrategy",
+    "TakesGradients",
     "UpdateEncoder",
     "averages_gradients",
     "build",
@@ -75,6 +82,7 @@ for _strategy in (
     streaming,
     moshpit,
     allreduce,
+    mime,
     asynchronous,
     gossip_pga,
     gradient,
@@ -95,11 +103,14 @@ def build(
     judge: Judge | None = None,
     rounds: int | None = None,
     largest_gamma: float = 1.0,
+    steps: AnchorSteps | None = None,
 ) -> SyncStrategy:
     """Return the configured strategy of the node `own`, for a model that starts as `genesis_d`, fp32 (d,) on the CPU.
 
     `rounds` of the run decide about outer momentum where none is set; None: as many as the papers want.
     `largest_gamma` bounds the consensus step, where the configuration does not set one.
+    `steps` are the inner optimizer's on the swarm's model, for a strategy that `steps_anchor`: it closes no round
+    without.
     `judge` is the loss of a model on the node's own data, for an aggregator that tries models (zeno).
     ValueError if the model is not such, where an aggregator needs a judge and there is none, and for a strategy that
     averages gradients: a node cannot run it.
@@ -115,6 +126,8 @@ def build(
     strategy = method.models(config, genesis_d, own)
     if isinstance(strategy, ModelAveraging):
         strategy.largest_gamma = largest_gamma
+    if steps is not None and isinstance(strategy, StepsAnchor):
+        strategy.steps_by(steps)
     if config.needs_judge:
         if judge is None or not isinstance(strategy, Scored):
             raise ValueError(f"{config.aggregator} tries models on local data: {method.name} was given no judge")

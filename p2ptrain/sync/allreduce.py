@@ -66,6 +66,7 @@ def method(
         aggregator="mean",
         f=0,
         check=_check,
+        vectors=1,
     )
 
 
@@ -90,7 +91,7 @@ def _build(refresh: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) 
 
 
 @dataclass(frozen=True)
-class _Exchange:
+class Exchange:
     """Own side of the last exchange."""
 
     packed: bytes
@@ -107,7 +108,7 @@ class _Exchange:
         return (1 << self.members) - 1
 
 
-class _ReducedPiece(NamedTuple):
+class ReducedPiece(NamedTuple):
     """A reduced piece."""
 
     part: bytes
@@ -128,7 +129,7 @@ class DifferenceAllReduce(GroupAllReduce):
         self.packing: DifferencePacking = DifferencePacking(codec, genesis_d.numel(), refresh)
         self.residual_d = torch.zeros_like(genesis_d)
         """e: what was to be sent and was not."""
-        self._exchange: _Exchange | None = None
+        self._exchange: Exchange | None = None
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """Return all members of the run, own name included, in the order of their parts. Where the network has no
@@ -176,11 +177,15 @@ class DifferenceAllReduce(GroupAllReduce):
         if len(group) == 1:
             moved = self._move_(theta_d, lambda at: theta_d[at], Fragment(theta_d.numel()))
             return self._closed(moved.correction_d, self.anchor_d, distance=0.0, members=1)
-        self._exchange = _Exchange(packed, round, group.index(self._own), len(group))
+        self._exchange = Exchange(packed, round, group.index(self._own), len(group))
         came, spans = self._came(self._exchange, parts), self.packing.spans
         for index in came:
             self.residual_d[spans[index]] += theta_d[spans[index]] - self.anchor_d[spans[index]]
-        distance = self._advance(self._exchange, came)
+        return self._settled_(theta_d, came, distance=self._advance(self._exchange, came))
+
+    def _settled_(self, theta_d: torch.Tensor, came: Mapping[int, "ReducedPiece"], *, distance: float) -> RoundResult:
+        """Correct the model to the anchor where pieces came; elsewhere it stays. `theta_d` becomes the correction."""
+        spans = self.packing.spans
         snapshot_d = self.anchor_d if len(came) == len(spans) else self.anchor_d.clone()
         for index, at in enumerate(spans):
             if index in came:
@@ -202,15 +207,15 @@ class DifferenceAllReduce(GroupAllReduce):
         self.encoder.restart(self.anchor_d)
         self._lent = self._is_public = True
 
-    def _came(self, exchange: "_Exchange", parts: Sequence[Reduced]) -> dict[int, "_ReducedPiece"]:
+    def _came(self, exchange: "Exchange", parts: Sequence[Reduced]) -> dict[int, "ReducedPiece"]:
         """The pieces that are here, can be read, and count somebody of the group."""
         found = pieces_of(self._that_came(parts)).items()
-        pieces = {index: _ReducedPiece(*piece, counted(*piece) & exchange.everybody) for index, piece in found}
+        pieces = {index: ReducedPiece(*piece, counted(*piece) & exchange.everybody) for index, piece in found}
         came = {index: piece for index, piece in pieces.items() if piece.counted and index not in exchange.taken}
         exchange.taken.update(came)
         return came
 
-    def _advance(self, exchange: "_Exchange", came: Mapping[int, "_ReducedPiece"]) -> float:
+    def _advance(self, exchange: "Exchange", came: Mapping[int, "ReducedPiece"]) -> float:
         """Move the anchor by the pieces that came, and take from the residual what of it they count. Return how far own
         differences were from their mean."""
         pack = self.packing
@@ -220,15 +225,23 @@ class DifferenceAllReduce(GroupAllReduce):
         assert isinstance(optimizer, BySlices), "OUTERS are"
         move = optimizer.begin_step(self._numel)
         for index, piece in came.items():
-            at = pack.spans[index]
-            told_p, told_anchor_p = pack.split(pack.piece(exchange.packed, index))
-            mean_p, mean_anchor_p = pack.split(pack.piece(*piece[:2]))
+            at, told_p, mean_p, shift_p = self._heard_of(exchange, index, piece)
             squares += float(torch.linalg.vector_norm(mean_p - told_p)) ** 2
-            if piece.counted >> exchange.place & 1:
-                self.residual_d[at] -= told_p
             move(at, self.anchor_d[at], self.anchor_d[at] + mean_p)
-            self.anchor_d[pack.refreshed(at, exchange.round)] += mean_anchor_p - told_anchor_p
+            self.anchor_d[pack.refreshed(at, exchange.round)] += shift_p
         return math.sqrt(squares)
+
+    def _heard_of(
+        self, exchange: Exchange, index: int, piece: ReducedPiece
+    ) -> tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return where a reduced piece lies, what was sent for it, what came of that, and by how much the share of the
+        anchor that travelled is off the others'. The residual loses what the piece counts of it."""
+        at, pack = self.packing.spans[index], self.packing
+        told_p, told_anchor_p = pack.split(pack.piece(exchange.packed, index))
+        mean_p, mean_anchor_p = pack.split(pack.piece(piece.part, piece.place))
+        if piece.counted >> exchange.place & 1:
+            self.residual_d[at] -= told_p
+        return at, told_p, mean_p, mean_anchor_p - told_anchor_p
 
     def _closed(
         self, correction_d: torch.Tensor, snapshot_d: torch.Tensor, *, distance: float, members: int

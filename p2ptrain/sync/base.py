@@ -73,6 +73,8 @@ class RoundResult:
     robust: bool
     """Whether members sufficed for the promise about `f` liars. If not, the aggregator ran with the largest f that
     the members allow, (members - 1) // 2, or, where that is below an f once held, not at all (fault_tolerance.py)."""
+    optimizer_state: Mapping[str, torch.Tensor] | None = None
+    """What the inner optimizer's buffers are from here on, by name; None: they stay."""
     clipped: tuple[str, ...] = ()
     """Neighbours that the aggregator did not follow in full: clipped, or left out by a rule for gossip."""
 
@@ -218,6 +220,51 @@ class TakesMissedParts(AllReduceStrategy, Protocol):
 
     def take_missed(self, parts: Sequence[Reduced]) -> None:
         """Take parts of the last round that came after `finish`. Call it before the next `pack`."""
+
+
+class AnchorSteps(Protocol):
+    """The inner optimizer on the swarm's model (training/anchor_optimizer.py)."""
+
+    @property
+    def numel(self) -> int:
+        """Return the number of parameters."""
+
+    @property
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """The optimizer's whole state, by name. Changed in place."""
+
+    @property
+    def steps_a_round(self) -> int:
+        """Return how many steps a round has."""
+
+    def advance_(self, x_d: torch.Tensor, gradient_d: torch.Tensor, round: int) -> None:
+        """Move the model `x_d` (d,) in place by a round's steps, all with `gradient_d`."""
+
+    def load(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Take up `buffers`. ValueError when they are another optimizer's or model's."""
+
+
+@runtime_checkable
+class TakesGradients(AllReduceStrategy, Protocol):
+    """One that is told by which gradients the model moved."""
+
+    def take_gradient(self, gradient_d: torch.Tensor) -> None:
+        """Take the mean of the gradients of a round's steps, fp32 (d,). Call it before `pack`."""
+
+
+@runtime_checkable
+class StepsAnchor(TakesGradients, Protocol):
+    """One that averages the gradients that local steps met, and moves the anchor by the inner optimizer."""
+
+    def steps_by(self, steps: AnchorSteps) -> None:
+        """Move the anchor by `steps` from now on. Called once, before all else. ValueError when of another model."""
+
+    def asks_for_model(self) -> bool:
+        """Return whether the others' model should be adopted now: own anchor is another one, and would from now on stay
+        theirs. It is asked for once, and again in as many rounds."""
+
+    def optimizer_state(self) -> dict[str, torch.Tensor]:
+        """Return copies of the swarm's optimizer state, by name: what the inner optimizer goes on from."""
 
 
 @runtime_checkable

@@ -23,7 +23,16 @@ import torch
 from p2ptrain.attacks.base import ModelAttack, VectorAttack
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.saved.nameless_file import NamelessFile
-from p2ptrain.sync.base import ALL_WHOLE, AllReduceStrategy, Message, Reduced, RoundResult, SyncStrategy, UpdateEncoder
+from p2ptrain.sync.base import (
+    ALL_WHOLE,
+    AllReduceStrategy,
+    Message,
+    Reduced,
+    RoundResult,
+    StepsAnchor,
+    SyncStrategy,
+    UpdateEncoder,
+)
 from p2ptrain.sync.group_allreduce import GroupAllReduce
 from p2ptrain.sync.vectors import ByteSource, to_bytes, view_of
 
@@ -205,9 +214,14 @@ class LyingMember(Byzantine):
         """Do as the honest strategy does."""
         return self._inner_group.peer_selection(peers, round=round)
 
+    def take_gradient(self, gradient_d: torch.Tensor) -> None:
+        """Do as the honest strategy does, where that wants gradients."""
+        if isinstance(self._inner_group, StepsAnchor):
+            self._inner_group.take_gradient(gradient_d)
+
     def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
         """Return the lie, which may be none that can be read."""
-        lie_d = self._lie(theta_d, NOTHING_YET)
+        lie_d = self._lie(self._inner_group.told(theta_d), NOTHING_YET)
         self._inner_group.pack(theta_d, round=round)
         self._encoder.public_d = lie_d
         return self._inner_group.packed(lie_d, round=round)

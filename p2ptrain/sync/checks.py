@@ -52,10 +52,10 @@ def check_meeting(config: "SyncConfig") -> None:
 
 def check_differences(config: "SyncConfig") -> None:
     """ValueError on what a part of a group's differences cannot be packed in or reduced by."""
-    if config.compressor not in DIFFERENCE_PACKERS:
+    if config.compressor.removeprefix("rotated+") not in DIFFERENCE_PACKERS:
         raise ValueError(
             f"{config.strategy} reduces differences by parts, which {config.compressor} does not make equally long: "
-            f"use one of {', '.join(DIFFERENCE_PACKERS)}"
+            f"use one of {', '.join(DIFFERENCE_PACKERS)}, or rotated+ before it"
         )
     check_reducing(config)
 

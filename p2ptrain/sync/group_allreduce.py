@@ -90,6 +90,10 @@ class GroupAllReduce(ModelAveraging):
         """Return what travels of a model, which may be a lie; nothing changes."""
         return self.packing.pack(theta_d)
 
+    def told(self, theta_d: torch.Tensor) -> torch.Tensor:
+        """Return the vector that stands for a model in what is packed: itself."""
+        return theta_d
+
     def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
         """Return the model after the inner steps as bytes; it becomes the public model, and is not to be changed until
         `finish`. ValueError when not finite."""

@@ -187,7 +187,7 @@ class ModelAveraging:
         self._own_anchor()
         if 1 < len(donors) <= 2 * self.config.f:
             donors.append(self.anchor_d)
-        rule = aggregate.get("trimmed_mean", f=min(self.config.f, (len(donors) - 1) // 2))
+        rule = aggregate.get("trimmed_mean", f=self._outliers(len(donors)))
 
         def read(at: slice) -> torch.Tensor:
             return torch.stack([torch.from_numpy(values_of(donor_d, at)) for donor_d in donors])
@@ -304,6 +304,10 @@ class ModelAveraging:
         target_p = torch.cat([target(at) for at in slices])
         phi_p = optimizer.step(part.of(self.anchor_d), target_p)
         return lambda at: phi_p[at], Average().begin_step(part.numel)
+
+    def _outliers(self, donors: int) -> int:
+        """Of so many models that one is adopted from, those left out at either end."""
+        return min(self.config.f, (donors - 1) // 2)
 
     def _own_anchor(self) -> None:
         """Hold the anchor as a vector of its own, to be changed in place."""

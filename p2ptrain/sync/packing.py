@@ -21,8 +21,8 @@ PACKERS: Final = ("none", "fp16", "bf16", "int8")
 DIFFERENCE_PACKERS: Final = (*PACKERS, "int4", "q2", "sign1")
 """Those that do the same, and keep enough of a difference whose loss is sent later."""
 
-MOST_A_BYTE: Final = 8
-"""Parameters: sign1 has no fewer bits."""
+PROBE: Final = 1 << 16
+"""Parameters by whose bytes is guessed how many fit. Encoding too many to find that out took seconds."""
 
 PART_BYTES: Final = 1 << 20
 """A chunk of gossip's blobs, which is what a part is counted in."""
@@ -105,11 +105,13 @@ def _size(codec: Compressor, numel: int) -> int:
 
 def most_in(codec: Compressor, size: int) -> int:
     """Return the most parameters that `codec` makes no more than `size` bytes of, by halving."""
-    least, most = 1, MOST_A_BYTE * size
-    while least < most:
-        middle = (least + most + 1) // 2
+    least, most = 1, size * PROBE // _size(codec, PROBE) + PROBE
+    while _size(codec, most) <= size:
+        least, most = most, 2 * most
+    while least + 1 < most:
+        middle = (least + most) // 2
         if _size(codec, middle) <= size:
             least = middle
         else:
-            most = middle - 1
+            most = middle
     return least

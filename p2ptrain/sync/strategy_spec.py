@@ -56,5 +56,10 @@ class StrategySpec:
     turn: int = 1
     """Rounds from one outer step of a parameter to its next one."""
     staleness_exponent: float = 0.5
+    vectors: int = 0
+    """How many fp32 vectors of the model's size it holds beside anchor, estimates and what the outer optimizer
+    remembers."""
+    steps_anchor: bool = False
+    """Whether `models` makes a `StepsAnchor`: it wants gradients, and the inner optimizer."""
     check: Callable[["SyncConfig"], None] = anything_goes
     """ValueError, in one line, on a combination that cannot work."""

@@ -4,11 +4,13 @@ There are two: `Trainer` builds the model of a task and takes every step itself;
 of the user's own, whose steps the user's loop takes. A node corrects either between two steps, by one flat vector.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 
+from p2ptrain.inner.base import Place
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
 from p2ptrain.training.device_copies import Gathering
@@ -116,6 +118,30 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, where it is of another model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerPlace:
+    """What an inner optimizer must know of a model."""
+
+    places: Sequence[Place]
+    """Where each trainable parameter lies in the vector."""
+    options: Mapping[str, object]
+    """What the task asks of the optimizer, where nothing is set."""
+
+
+@runtime_checkable
+class SumsGradients(Learner, Protocol):
+    """A learner that tells by which gradients it moved, and whose optimizer's state can be set."""
+
+    def mean_gradient(self) -> torch.Tensor:
+        """Return the mean of the gradients by which steps moved the model since the last call, fp32 (d,)."""
+
+    def take_optimizer_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Set the inner optimizer's buffers, by name. ValueError on another shape."""
+
+    def optimizer_place(self) -> OptimizerPlace:
+        """Return what an optimizer like its own is built of."""
 
 
 @runtime_checkable

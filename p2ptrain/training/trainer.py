@@ -24,7 +24,7 @@ from p2ptrain.drift.none import NoCorrection
 from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
-from p2ptrain.training.base import Learner
+from p2ptrain.training.base import Learner, OptimizerPlace
 from p2ptrain.training.compiled_loss import CompiledLoss
 from p2ptrain.training.device_copies import Gathering, on_host, overwrite
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
@@ -48,9 +48,18 @@ class Trainer(Learner):
     ValueError when the optimizer cannot train such a model.
 
     `data_seed` orders the data, by default as the seed does; nodes that share a shard need different ones.
+    `sums_gradients` for `mean_gradient`: a vector more.
     """
 
-    def __init__(self, task: Task, config: TrainConfig, shard: Shard, *, data_seed: int | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        config: TrainConfig,
+        shard: Shard,
+        *,
+        data_seed: int | None = None,
+        sums_gradients: bool = False,
+    ) -> None:
         self.task, self.config, self.shard = task, config, shard
         self.data_seed = config.seed if data_seed is None else data_seed
         self.machine = Machine.of(config)
@@ -66,11 +75,13 @@ class Trainer(Learner):
         self.fingerprint = fingerprint(self.model)
         """32 bytes over parameter names and shapes: equal on every node that can join in."""
         self.flat = FlatParameters(self.model)
-        suited = optimizer_options(task).get(config.optimizer, {})
-        self.optimizer = inner.get(config.optimizer, **{**suited, **config.optimizer_options()})
+        self._suited = optimizer_options(task).get(config.optimizer, {})
+        self.optimizer = inner.get(config.optimizer, **{**self._suited, **config.optimizer_options()})
         self.optimizer.attach(self.flat)
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
+        self._gradients_d = torch.zeros_like(self.flat.data_d) if sums_gradients else None
+        self._summed = 0
         self._bends = self.drift.name != NoCorrection.name
         """Whether the drift correction wants the corrections, whole and on the device."""
         self._micro = MicroBatch(task)
@@ -160,6 +171,29 @@ class Trainer(Learner):
             self.machine.pin_threads()
             self.flat.copies.deliver([grad_d], [(self.flat.grad_d,)], overwrite)
             return self._finish_step(schedule_step, rate_factor=1.0, usable=True)
+
+    def mean_gradient(self) -> torch.Tensor:
+        """Return the mean of the gradients by which steps moved the model since the last call, clipped, fp32 (d,) on
+        the CPU; zeros without a step. Only where it `sums_gradients`."""
+        with self._live:
+            assert self._gradients_d is not None, "a trainer that sums no gradients"
+            mean_d = on_host(self.flat.copies, self._gradients_d).div_(max(1, self._summed))
+            self._gradients_d.zero_()
+            self._summed = 0
+            return mean_d
+
+    def take_optimizer_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Set the inner optimizer's buffers, by name; what is not named stays. ValueError on another shape."""
+        with self._live:
+            buffers = {name: self.optimizer.buffers[name] for name in state if name in self.optimizer.buffers}
+            if any(state[name].shape != buffer.shape for name, buffer in buffers.items()):
+                raise ValueError("the optimizer's state is of another model")
+            for name, buffer in buffers.items():
+                self.flat.copies.deliver([state[name]], [(buffer,)], overwrite)
+
+    def optimizer_place(self) -> OptimizerPlace:
+        """Return what an optimizer like its own is built of."""
+        return OptimizerPlace(places=tuple(self.flat.places), options=self._suited)
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the live parameters, fp32 (d,) on the CPU."""
@@ -368,6 +402,9 @@ class Trainer(Learner):
             return False
         if 0 < self.config.clip_norm < norm:
             self.flat.grad_d.mul_(self.config.clip_norm / norm)
+        if self._gradients_d is not None:
+            self._gradients_d.add_(self.flat.grad_d)
+            self._summed += 1
         rate = rate_factor * lr_at(schedule_step, self.config.total_steps, self.config)
         self.learning_rate = rate
         self.flat.copies.settle()  # a snapshot was gathered beside this step so far

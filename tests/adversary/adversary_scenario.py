@@ -56,6 +56,7 @@ WEIGHTS: Final = (6, 4, 5, 2, 2, 0.5)
 MEETINGS: Final[dict[str, dict[str, Any]]] = {
     "moshpit": {"strategy": "moshpit", "compressor": "none", "group": 4},
     "allreduce": {"strategy": "allreduce", "compressor": "int4", "refresh": 4},
+    "mime": {"strategy": "mime", "refresh": 4},
 }
 
 

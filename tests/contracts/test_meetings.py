@@ -4,7 +4,8 @@ Beside test_sync_strategies.py, which holds for these as well.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from p2ptrain import attacks
 from p2ptrain.attacks import VectorAttack
 from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, AllReduceStrategy, Reduced, SyncConfig, build, liar_of
 from p2ptrain.sync.group_allreduce import GroupAllReduce
+from p2ptrain.sync.mime import Mime
 from p2ptrain.sync.packing import Packing
 
 D = 300_000
@@ -43,8 +45,39 @@ def packing_of(node: SimulatedMember) -> Packing:
     return node.sync.packing
 
 
+class OneStep:
+    """The plainest optimizer: x <- x - g."""
+
+    buffers: ClassVar[dict[str, torch.Tensor]] = {}
+
+    steps_a_round = 1
+
+    def __init__(self, numel: int) -> None:
+        self.numel = numel
+
+    def advance_(self, x_d: torch.Tensor, gradient_d: torch.Tensor, round: int) -> None:
+        x_d -= gradient_d
+
+    def load(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        assert not buffers
+
+
+class StepsOnce(Mime):
+    """Where every model moved from its anchor by one gradient, as `OneStep` moves the anchor: models are averaged."""
+
+    def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
+        self._check_shape(theta_d)
+        self.take_gradient(self.anchor_d - theta_d)
+        return super().pack(theta_d, round=round)
+
+
 def make(name: str, own: str, numel: int = D, **options: object) -> AllReduceStrategy:
-    made = build(SyncConfig(strategy=name, **options), genesis(numel), own)  # type: ignore[arg-type]
+    config = SyncConfig(strategy=name, **options)  # type: ignore[arg-type]
+    if name == "mime":
+        steps_once = StepsOnce(config, genesis(numel), own, 64)
+        steps_once.steps_by(OneStep(numel))
+        return steps_once
+    made = build(config, genesis(numel), own)
     assert isinstance(made, AllReduceStrategy)
     return made
 
@@ -140,7 +173,9 @@ def test_who_agrees_stays_where_it_is_however_coarse_the_codec(name: str, codec:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "each"), [("moshpit", 2 * 3 / 4), ("noloco", 1.0), ("allreduce", 2 * 15 / 16)])
+@pytest.mark.parametrize(
+    ("name", "each"), [("moshpit", 2 * 3 / 4), ("noloco", 1.0), ("allreduce", 2 * 15 / 16), ("mime", 2 * 15 / 16)]
+)
 def test_a_node_sends_what_its_group_needs_and_no_more(name: str, each: float) -> None:
     nodes = crowd(name, 16, compressor="none")
     thetas, rounds = scattered(nodes), 4

@@ -9,9 +9,12 @@ import torch
 from node.config.schema import Config, from_raw
 from node.roles.memory_forecast import PROGRAM_BYTES, memory_forecast, payload_bytes
 from p2ptrain import tasks
-from p2ptrain.sync import ModelAveraging, build
+from p2ptrain.sync import ModelAveraging, Reduced, build
+from p2ptrain.sync.difference_packing import counting
+from p2ptrain.sync.mime import Mime
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer
+from p2ptrain.training.anchor_optimizer import AnchorOptimizer
 
 PEERS = ("one", "two", "three")
 
@@ -76,6 +79,28 @@ def test_what_a_strategy_holds(estimates: str, outer: str) -> None:
     assert seen.work == 0
     on_disk = memory_forecast(trainer.numel, "cpu", config_of(sync=sync, node={"estimates_on": "disk"}))
     assert on_disk.estimates == sizes(strategy.public_d)
+
+
+def test_what_a_strategy_that_steps_the_anchor_holds() -> None:
+    config = config_of(sync={"strategy": "mime"}, train={"inner_steps": 1})
+    trainer = Trainer(tasks.get("digits"), config.train, Shard(index=0, count=1), sums_gradients=True)
+    steps = AnchorOptimizer(config.train, trainer.optimizer_place())
+    strategy = build(config.sync, trainer.vector(), "own", steps=steps)
+    assert isinstance(strategy, Mime)
+    trainer.step()
+    strategy.take_gradient(trainer.mean_gradient())
+    theta_d = trainer.vector()
+    packed = strategy.pack(theta_d, round=0)
+    reduced = counting(strategy.packing.pack(torch.zeros(strategy.packing.numel)), 0b11)
+    strategy.finish_(theta_d, ["own", "other"], [Reduced("other", slice(0, len(packed)), reduced)], round=0)
+    before = strategy._before
+    assert before is not None
+    seen = memory_forecast(trainer.numel, "cpu", config)
+    assert trainer._gradients_d is not None
+    assert seen.gradient == sizes(trainer.flat.grad_d, trainer._gradients_d)
+    vectors = [strategy.residual_d, strategy._gradient_d, before.anchor_d, before.moved_d]
+    vectors += [steps._anchor.data_d, steps._anchor.grad_d, *steps.buffers.values(), *before.buffers.values()]
+    assert seen.outer == pytest.approx(sizes(*vectors), rel=0.001)
 
 
 def test_what_gathers_is_forecast_at_its_fullest() -> None:

@@ -80,6 +80,23 @@ def test_it_answers_what_a_trainer_here_does(tmp_path: Path, born: list[ThreadCh
     assert torch.equal(there.vector(), one["parameters"])
 
 
+def test_gradients_and_the_optimizers_state_come_and_go(tmp_path: Path, born: list[ThreadChild]) -> None:
+    config = config_of(sync={"strategy": "mime"}, train={"optimizer": "muon", "threads": 1, "batch_size": 8})
+    here, there = own_trainer(config, "peer"), apart(tmp_path, config, "peer")
+    assert there.optimizer_place() == here.optimizer_place()
+    for each in (here, there):
+        each.take_step()
+    gradient_d = here.mean_gradient()
+    assert gradient_d.any()
+    assert torch.equal(there.mean_gradient(), gradient_d)
+    state = {name: torch.rand_like(buffer) for name, buffer in here.optimizer.buffers.items()}
+    for each in (here, there):
+        each.take_optimizer_state(state)
+    one, other = states(here), states(there)
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    assert torch.equal(one["momentum"], state["momentum"])
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -353,6 +353,40 @@ def test_its_two_halves_are_a_step_bit_for_bit():
     assert (halves.global_step, halves.tokens) == (whole.global_step, whole.tokens)
 
 
+def test_the_mean_gradient_is_of_the_steps_since_it_was_asked_for_and_clipped_as_they_were():
+    node, halves = Trainer(Digits(), config(clip_norm=0.5), Shard(index=0, count=2), sums_gradients=True), trainer()
+    for count in (1, 3):
+        met = []
+        for _ in range(count):
+            _, grad_d = halves.gradient()
+            met.append(grad_d * min(1.0, 0.5 / float(grad_d.norm())))
+            node.step()
+            halves.load_vector(node.vector())
+            halves.global_step += 1
+        torch.testing.assert_close(node.mean_gradient(), torch.stack(met).mean(0), rtol=1e-5, atol=1e-7)
+    assert not node.mean_gradient().any(), "there was no step since"
+
+
+def test_a_step_that_is_not_taken_is_in_no_mean():
+    node = Trainer(Digits(), config(), Shard(index=0, count=2), sums_gradients=True)
+    node.load_vector(torch.full((node.numel,), torch.nan))
+    node.step()
+    assert node.skipped_steps == 1
+    assert torch.equal(node.mean_gradient(), torch.zeros(node.numel))
+
+
+def test_the_optimizers_state_can_be_set_by_name():
+    node, other = trainer(), trainer()
+    run(other)
+    state = {name: buffer.clone() for name, buffer in other.optimizer.buffers.items()}
+    node.take_optimizer_state({**state, "of no optimizer": torch.zeros(1)})
+    assert all(torch.equal(node.optimizer.buffers[name], state[name]) for name in state)
+    node.take_optimizer_state({"exp_avg": state["exp_avg"] + 1})
+    assert torch.equal(node.optimizer.buffers["exp_avg_sq"], state["exp_avg_sq"]), "what is not named stays"
+    with pytest.raises(ValueError, match="of another model"):
+        node.take_optimizer_state({"exp_avg": torch.zeros(7)})
+
+
 def test_a_gradient_alone_moves_nothing_and_is_of_the_step_that_is_named():
     node = trainer()
     before = node.vector()

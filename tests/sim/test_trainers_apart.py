@@ -66,8 +66,9 @@ def trainer_warnings(member: Member) -> list[str]:
         pytest.param(
             {"train": {"drift": "scaffold"}, "sync": {"aggregator": "zeno", "f": 1}}, marks=pytest.mark.thorough
         ),
+        pytest.param({"train": {"rounds": 4}, "sync": {"strategy": "mime"}}, marks=pytest.mark.thorough),
     ],
-    ids=["plain", "with a drift correction and a judge"],
+    ids=["plain", "with a drift correction and a judge", "with gradients averaged"],
 )
 async def test_a_swarm_computes_the_same_bits(
     settings: dict[str, Any], tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
