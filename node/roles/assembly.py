@@ -56,7 +56,7 @@ from p2ptrain.sync.base import EstimatesInFiles, InPlace, StepsAnchor
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer, vector_bytes
-from p2ptrain.training.anchor_optimizer import AnchorOptimizer
+from p2ptrain.training.anchor_optimizer import ONE_MATRIX, AnchorOptimizer
 from p2ptrain.training.base import SumsGradients
 
 DIGEST_BYTES = 32
@@ -147,6 +147,11 @@ def check_runnable(config: Config) -> None:
         message = f"no node can run the strategy {config.sync.strategy}: training would wait for it at every step"
         hint = "use tracked_gossip with train.inner_steps=1 (every strategy: `p2ptrain bench strategies`)"
         raise UsageError(message, hint)
+    if config.sync.spec().steps_anchor:
+        try:
+            AnchorOptimizer(config.train, ONE_MATRIX)
+        except ValueError as error:
+            raise UsageError(f"sync.strategy={config.sync.strategy}: {error}") from error
     byzantine.attack_of(config.attack)
     exporters.check(config.monitoring.exporters)
 

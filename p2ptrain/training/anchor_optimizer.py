@@ -36,6 +36,12 @@ class _Anchor:
         return [self.data_d[place.span].view(place.shape) for place in self.places if place.decayed]
 
 
+ONE_MATRIX: Final = OptimizerPlace(
+    places=(Place(name="w", span=slice(0, 4), shape=torch.Size((2, 2)), decayed=True, hidden=True),), options={}
+)
+"""A model to try settings with."""
+
+
 class AnchorOptimizer:
     """Takes a round's steps with one gradient. ValueError where the optimizer takes its gradients elsewhere than at the
     parameters (schedule_free), cannot train such a model, or a drift correction bends the steps.
@@ -52,7 +58,9 @@ class AnchorOptimizer:
         if self._optimizer.gradient_point() is not None:
             raise ValueError(f"{config.optimizer} takes gradients elsewhere than at the model: use adamw, muon or sgd")
         if config.drift != NoCorrection.name:
-            raise ValueError(f"gradients are averaged before the step, and {config.drift} would bend it: no drift")
+            raise ValueError(
+                f"gradients are averaged before the step, which {config.drift} would bend: take train.drift=none"
+            )
 
     @property
     def numel(self) -> int:

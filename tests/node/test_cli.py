@@ -38,6 +38,10 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["up", "--attack", "sign_flip"], "add --byzantine 1"),
         (["up", "--set", "sync.strategy=gradient"], "no node can run the strategy gradient"),
         (["node", "--set", "sync.strategy=gradient"], "no node can run the strategy gradient"),
+        (
+            ["node", "--set", "sync.strategy=mime", "--set", "train.optimizer=schedule_free"],
+            "takes gradients elsewhere",
+        ),
         (["up", "--attack", "dissensus", "--byzantine", "1"], "it is for simulations"),
         (["node", "--set", "attack.name=spectral"], "it is for simulations"),
         (["up", "--set", "node.pace=auto", "--set", "sync.compressor=adaptive"], "both follow the link"),

@@ -217,7 +217,7 @@ def test_a_lying_owner_moves_the_anchor_no_further_than_steps_go_and_training_go
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"optimizer": "schedule_free"}, "elsewhere"), ({"drift": "scaffold"}, "scaffold would bend it")],
+    [({"optimizer": "schedule_free"}, "elsewhere"), ({"drift": "scaffold"}, "which scaffold would bend")],
 )
 def test_an_optimizer_that_cannot_step_the_anchor_is_refused(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
