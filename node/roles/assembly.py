@@ -258,7 +258,7 @@ def _anchor_steps(config: Config, learner: Learner) -> AnchorOptimizer | None:
     if not config.sync.spec().steps_anchor:
         return None
     assert isinstance(learner, SumsGradients), "integrations/swarm.py refuses loops of a user's own"
-    return AnchorOptimizer(config.train, learner.optimizer_place())
+    return AnchorOptimizer(config.train, learner.optimizer_place(), newest=lambda: learner.config)
 
 
 def _started(node: Node, user: UserLearner | None) -> Checkpoint | None:

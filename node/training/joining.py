@@ -202,15 +202,15 @@ def _nobody(node: Node) -> RunError:
     )
 
 
-async def rejoin(node: Node, vote: Vote = _of_all, *, entering: bool = False) -> bool:
+async def rejoin(node: Node, vote: Vote = _of_all, *, entering: bool = False, donors: int = 1) -> bool:
     """Take the neighbours' model and round. Return False, with nothing changed, when too few of them give their model.
-    `entering`: others may be about to connect."""
+    `entering`: others may be about to connect. `donors`: so many at the least, or all neighbours."""
     with fetching_models(node):
-        return await _rejoin(node, vote, entering=entering)
+        return await _rejoin(node, vote, entering=entering, least=donors)
 
 
-async def _rejoin(node: Node, vote: Vote, *, entering: bool) -> bool:
-    found = await _donors(node, vote, entering=entering)
+async def _rejoin(node: Node, vote: Vote, *, entering: bool, least: int) -> bool:
+    found = await _donors(node, vote, entering=entering, least=least)
     if found is None:
         message = "the swarm has another model, but too few neighbours gave theirs: going on with our own"
         node.journal.emit(WarningEvent(message=message))
@@ -248,7 +248,7 @@ def fetching_models(node: Node) -> Iterator[None]:
             node.strategy.forget(str(peer))
 
 
-async def _donors(node: Node, vote: Vote, *, entering: bool) -> tuple[int, dict[str, int]] | None:
+async def _donors(node: Node, vote: Vote, *, entering: bool, least: int) -> tuple[int, dict[str, int]] | None:
     """Wait for enough donors. Return the swarm's round, and for each neighbour whose model has arrived how many rounds
     it is behind; None when too few arrive. The round advances meanwhile, so it is asked again until the models are not
     stale. A donor that leaves, or is dropped for what it offered, is no longer waited for."""
@@ -257,7 +257,7 @@ async def _donors(node: Node, vote: Vote, *, entering: bool) -> tuple[int, dict[
         waited_s = trio.current_time() - began
         at = vote(node)
         donors = {} if at is None else {str(peer): rounds for peer, rounds in node.service.staleness(at).items()}
-        if at is not None and _enough(node, len(donors), at, waited_s, entering=entering):
+        if at is not None and _enough(node, len(donors), at, waited_s, entering=entering, least=least):
             return at, donors
         if waited_s >= JOIN_PATIENCE_S:
             # With the node's own model beside theirs, these are also enough to withstand the liars.
@@ -268,11 +268,11 @@ async def _donors(node: Node, vote: Vote, *, entering: bool) -> tuple[int, dict[
         await trio.sleep(LOOK_AGAIN_S)
 
 
-def _enough(node: Node, donors: int, at: int, waited_s: float, *, entering: bool) -> bool:
-    """Return whether so many donors are enough: 2 f + 1, or as many as the operator asks for; or all neighbours at the
-    swarm's round, once nobody else is expected."""
+def _enough(node: Node, donors: int, at: int, waited_s: float, *, entering: bool, least: int) -> bool:
+    """Return whether so many donors are enough: 2 f + 1 and `least`, or as many as the operator asks for; or all
+    neighbours at the swarm's round, once nobody else is expected."""
     f, trusted = node.config.sync.f, node.config.node.min_donors
-    if donors >= (2 * f + 1 if trusted is None else trusted):
+    if donors >= (max(2 * f + 1, least) if trusted is None else trusted):
         return True
     said = _said(node).values()
     silent = any(stands is None for stands in said)

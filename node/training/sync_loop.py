@@ -36,6 +36,9 @@ FINAL_ROUND_PATIENCE = 2.0
 (nodes drift apart by at most `catch_up_rounds`, 2)."""
 
 
+MEDIAN_OF = 3
+"""Donors of whose models one that is odd does not count."""
+
 LARGE_MODEL = 1 << 22
 """Parameters from which freed memory is given back after every round. What the C library keeps of a smaller model's
 chunks and payloads is small beside the program. Chosen."""
@@ -89,7 +92,9 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             if not phase.gathering.ended:
                 await node.executor.offload(phase.gathering.finish)
             node.state.look_around(node.service.swarm_round())
-            if (node.state.lost or await _asks_for_model(node)) and await rejoin(node):
+            if node.state.lost and await rejoin(node):
+                continue
+            if await _asks_for_model(node) and await rejoin(node, donors=MEDIAN_OF):
                 continue
             await check_phase(node, phase)
             began = trio.current_time()

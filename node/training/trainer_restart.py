@@ -15,6 +15,7 @@ from node.system.errors import RunError
 from node.system.next_command import command
 from node.training.node import Node
 from node.training.remote_trainer import LOOK_WHY, RemoteTrainer, TrainerLostError
+from p2ptrain.sync import StepsAnchor
 
 
 async def go_on_anew(node: Node, lost: TrainerLostError) -> None:
@@ -33,7 +34,8 @@ async def go_on_anew(node: Node, lost: TrainerLostError) -> None:
     node.inner.forget_corrections()
     async with node.strategy_lock:
         anchor_d = _anchor(node)
-    await node.executor.drive(_taking_over(node, trainer, anchor_d))
+        common = node.strategy.optimizer_state() if isinstance(node.strategy, StepsAnchor) else {}
+    await node.executor.drive(_taking_over(node, trainer, anchor_d, common))
     message = f"training goes on in process {trainer.pid}"
     node.journal.emit(WarningEvent(message=message, about="trainer", recovered=True))
 
@@ -45,9 +47,12 @@ def forget_trainer(node: Node, lost: TrainerLostError) -> None:
     node.journal.emit(WarningEvent(message=message, about="trainer"))
 
 
-def _taking_over(node: Node, trainer: RemoteTrainer, anchor_d: torch.Tensor) -> Generator[None, None, None]:
-    """Give the new trainer its state, as work for an executor."""
+def _taking_over(
+    node: Node, trainer: RemoteTrainer, anchor_d: torch.Tensor, common: Mapping[str, torch.Tensor]
+) -> Generator[None, None, None]:
+    """Give the new trainer its state, as work for an executor. `common`: what all members' optimizers have alike."""
     trainer.take_over(anchor_d, _kept_state(node))
+    trainer.take_optimizer_state(common)
     yield from ()
 
 

@@ -237,6 +237,10 @@ class AnchorSteps(Protocol):
     def steps_a_round(self) -> int:
         """Return how many steps a round has."""
 
+    @property
+    def longest(self) -> float:
+        """Return the largest norm of a gradient, by which longer ones are clipped."""
+
     def advance_(self, x_d: torch.Tensor, gradient_d: torch.Tensor, round: int) -> None:
         """Move the model `x_d` (d,) in place by a round's steps, all with `gradient_d`."""
 

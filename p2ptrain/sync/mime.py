@@ -16,11 +16,13 @@ optimizer for the mean at the server's place is that of FedOpt (2003.00295). The
 does the same with the same bytes; H steps take the place of one, so that rates and momenta mean what they mean in
 synchronous training.
 
-The optimizer's state does not travel. Of a newcomer, or a member that missed a part for good, it becomes the others' as
-it fades; until then its anchor moves otherwise than theirs. So after SETTLED_STEPS it takes their model once more.
+The optimizer's state does not travel. A newcomer's becomes the others' as it fades; until then its anchor moves
+otherwise than theirs, so that after SETTLED_STEPS it takes their model once more. A member that missed a part for good
+is alike again after `refresh` rounds.
 
-**A lying contribution is bounded by the aggregator, and a lying owner by the optimizer**: the mean is clipped as any
-gradient, and a step by it is no longer than others. An owner still says where its part goes to.
+**A lying contribution is bounded by the aggregator, and a lying owner by the optimizer**, unless train.clip_norm is 0:
+the mean of each piece is clipped as any gradient, a step by it is no longer than others, and no value of the share of
+the anchor moves by more than the largest step did. An owner still says where its part goes to, in every round.
 
 The gradients of members are far longer than their mean, and their largest values lie where no other member's do: the
 codec rotates first. Without that q2's residual grew to five times a gradient (measured).
@@ -44,6 +46,9 @@ from p2ptrain.sync.vectors import check_model
 
 SETTLED_STEPS: Final = 60
 """Steps by one gradient after which momenta are alike, whatever they were: three horizons of 0.95. Chosen."""
+
+TINY: Final = 1e-30
+"""Stands for a norm that is 0."""
 
 _OPTIMIZER = "optimizer."
 
@@ -93,6 +98,8 @@ class _Before:
     buffers: Mapping[str, torch.Tensor]
     moved_d: torch.Tensor
     """-q; 0 where nothing came."""
+    owed: bool = False
+    """Whether own gradient is in the residual."""
     refreshed: list[tuple[slice, torch.Tensor]] = field(default_factory=list)
     """What makes anchors alike again, where."""
 
@@ -110,8 +117,8 @@ class Mime(DifferenceAllReduce):
         self._gradient_d = torch.zeros_like(genesis_d)
         self._before: _Before | None = None
         self._alike: int | None = None
-        """Rounds with the others' gradients since it last had other ones; None: it never had."""
-        self._alike_before: int | None = None
+        """Rounds with the others' gradients since it adopted their model, and had other momenta; None: that does not
+        matter (any more)."""
         self._asked = False
 
     def steps_by(self, steps: AnchorSteps) -> None:
@@ -140,19 +147,24 @@ class Mime(DifferenceAllReduce):
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
     ) -> RoundResult:
         """Close the round in place: `theta_d` becomes the correction, and the anchor the new one. Where a piece did not
-        come the model stays where own steps led, and the anchor where it was."""
-        if len(group) == 1:
-            return super().finish_(theta_d, group, parts, round=round)
+        come the model stays where own steps led, and the anchor where it was. Where none came the anchor goes where own
+        steps led."""
         self._check_shape(theta_d)
         self._own_anchor()
-        exchange = self._exchange = Exchange(self._packed, round, group.index(self._own), len(group))
-        self._packed, self._before = b"", self._begun()
-        self.residual_d -= self._gradient_d
-        came = self._came(exchange, parts)
-        self._alike_before = self._alike
-        self._note_came(exchange)
-        closed = self._settled_(theta_d, came, distance=self._advance(exchange, came) if came else 0.0)
-        return replace(closed, optimizer_state=self.optimizer_state()) if came else closed
+        packed, self._packed = self._packed, b""
+        self._exchange = Exchange(packed, round, group.index(self._own), len(group)) if len(group) > 1 else None
+        self._before, self._asked = self._begun(), False
+        came = self._came(self._exchange, parts) if self._exchange else {}
+        if self._exchange is None or not came:
+            self._anchor_steps().advance_(self.anchor_d.clone(), self._gradient_d, round)  # for what it remembers
+            self.anchor_d.copy_(theta_d)
+            theta_d.zero_()
+            return self._closed(theta_d, self.anchor_d, distance=0.0, members=1)
+        self._owe()
+        if self._alike is not None:
+            self._alike += 1
+        closed = self._settled_(theta_d, came, distance=self._advance(self._exchange, came))
+        return replace(closed, optimizer_state=self.optimizer_state())
 
     def take_missed(self, parts: Sequence[Reduced]) -> None:
         """Take parts of the last round that came after `finish`: its steps are taken again. The model goes to where
@@ -161,16 +173,23 @@ class Mime(DifferenceAllReduce):
             return
         came = self._came(self._exchange, parts)
         if came:
+            self._owe()
             self.anchor_d = self.anchor_d.clone()
             self._advance(self._exchange, came)
-            self._alike = self._alike_before
-            self._note_came(self._exchange)
             self.encoder.restart(self.anchor_d)
             self._lent = self._is_public = True
 
+    def _owe(self) -> None:
+        """Count the gradient of this round, once, as what is to be told: `_heard_of` takes off what was heard."""
+        assert self._before is not None, "a round has begun"
+        if not self._before.owed:
+            self.residual_d -= self._gradient_d
+            self._before.owed = True
+
     def asks_for_model(self) -> bool:
-        """Return whether the others' model should be adopted now: momenta have become theirs, but the anchor has not,
-        as the share of it shows that travelled last. Once, and again in as many rounds."""
+        """Return whether the others' model should be adopted now, by one that has adopted it before and had other
+        momenta: these have become theirs, and the anchor has not, as the share of it shows that travelled last. Once,
+        and again in as many rounds."""
         if self._alike is None or self._alike * self._anchor_steps().steps_a_round < SETTLED_STEPS:
             return False
         self._asked = self._before is not None and any(bool(shift_p.any()) for _, shift_p in self._before.refreshed)
@@ -188,7 +207,7 @@ class Mime(DifferenceAllReduce):
         for index, piece in came.items():
             at, told_p, mean_p, shift_p = self._heard_of(exchange, index, piece)
             squares += float(torch.linalg.vector_norm(mean_p - told_p)) ** 2
-            before.moved_d[at] = mean_p
+            before.moved_d[at] = mean_p * min(1.0, steps.longest / max(float(mean_p.norm()), TINY))
             before.refreshed.append((self.packing.refreshed(at, exchange.round), shift_p))
         self.anchor_d.copy_(before.anchor_d)
         steps.load(before.buffers)
@@ -196,18 +215,10 @@ class Mime(DifferenceAllReduce):
         for index, at in enumerate(self.packing.spans):
             if index not in exchange.taken:
                 self.anchor_d[at] = before.anchor_d[at]
+        most = float((self.anchor_d - before.anchor_d).abs().max())
         for at, shift_p in before.refreshed:
-            self.anchor_d[at] += shift_p
+            self.anchor_d[at] += shift_p.clamp(-most, most)
         return float(squares**0.5)
-
-    def _note_came(self, exchange: Exchange) -> None:
-        """Count rounds of which everything came, since one of which it did not. Where nothing was missed there is
-        nothing to count."""
-        self._asked = False
-        if len(exchange.taken) < len(self.packing.spans):
-            self._alike = 0
-        elif self._alike is not None:
-            self._alike += 1
 
     def _outliers(self, donors: int) -> int:
         """All but the middle ones: most of the others have one anchor, to the bit, and newcomers another."""

@@ -6,7 +6,7 @@ of the mean gradient, the same at all members.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,9 +49,12 @@ class AnchorOptimizer:
     Memory: the parameters, a gradient, and the optimizer's buffers, on the CPU.
     """
 
-    def __init__(self, config: TrainConfig, place: OptimizerPlace) -> None:
+    def __init__(
+        self, config: TrainConfig, place: OptimizerPlace, *, newest: Callable[[], TrainConfig] | None = None
+    ) -> None:
+        """`newest` returns the settings as they are now, where they may change: rates, rounds, clipping."""
         numel = sum(each.shape.numel() for each in place.places)
-        self.config = config
+        self._newest = newest or (lambda: config)
         self._anchor = _Anchor(torch.zeros(numel), torch.zeros(numel), place.places)
         self._optimizer = inner.get(config.optimizer, **{**place.options, **config.optimizer_options()})
         self._optimizer.attach(self._anchor)
@@ -70,7 +73,12 @@ class AnchorOptimizer:
     @property
     def steps_a_round(self) -> int:
         """Return how many steps a round has."""
-        return self.config.inner_steps
+        return self._newest().inner_steps
+
+    @property
+    def longest(self) -> float:
+        """Return the largest norm of a gradient, by which longer ones are clipped; infinity where none are."""
+        return self._newest().clip_norm or math.inf
 
     @property
     def buffers(self) -> Mapping[str, torch.Tensor]:
@@ -83,18 +91,18 @@ class AnchorOptimizer:
         norm = float(torch.linalg.vector_norm(gradient_d))
         if not math.isfinite(norm):
             return
-        most = self.config.clip_norm or norm
+        config, share = self._newest(), min(1.0, self.longest / max(norm, TINY))
         self._anchor.data_d.copy_(x_d)
-        steps = self.config.inner_steps
+        steps = config.inner_steps
         for step in range(round * steps, (round + 1) * steps):
-            torch.mul(gradient_d, min(1.0, most / max(norm, TINY)), out=self._anchor.grad_d)  # a step may overwrite it
-            self._optimizer.step(lr_at(step, self.config.total_steps, self.config))
+            torch.mul(gradient_d, share, out=self._anchor.grad_d)  # a step may overwrite it
+            self._optimizer.step(lr_at(step, config.total_steps, config))
         x_d.copy_(self._anchor.data_d)
 
     def load(self, buffers: Mapping[str, torch.Tensor]) -> None:
         """Take up `buffers`. ValueError when they are another optimizer's or model's."""
         shapes = {name: buffer.shape for name, buffer in buffers.items()}
         if shapes != {name: buffer.shape for name, buffer in self.buffers.items()}:
-            raise ValueError(f"the optimizer's state is not that of {self.config.optimizer} for this model")
+            raise ValueError(f"the optimizer's state is not that of {self._optimizer.name} for this model")
         for name, buffer in buffers.items():
             self.buffers[name].copy_(buffer)

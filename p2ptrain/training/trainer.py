@@ -242,6 +242,9 @@ class Trainer(Learner):
         """Set the live parameters to `x_d` (d,); the optimizer's moments stay. ValueError on another shape."""
         with self._live:
             self.flat.load_(x_d)
+            if self._gradients_d is not None:  # they are of another model
+                self._gradients_d.zero_()
+                self._summed = 0
             self.drift.begin_round(self.flat.data_d)
 
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:

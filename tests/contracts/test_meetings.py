@@ -4,6 +4,7 @@ Beside test_sync_strategies.py, which holds for these as well.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -51,6 +52,7 @@ class OneStep:
     buffers: ClassVar[dict[str, torch.Tensor]] = {}
 
     steps_a_round = 1
+    longest = math.inf
 
     def __init__(self, numel: int) -> None:
         self.numel = numel

@@ -16,6 +16,7 @@ from p2ptrain.inner.base import Place
 from p2ptrain.sync import Reduced, RoundResult, StepsAnchor, SyncConfig, build
 from p2ptrain.sync.difference_packing import counting
 from p2ptrain.sync.mime import Mime
+from p2ptrain.sync.packing import PART_BYTES
 from p2ptrain.training import TrainConfig
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
 from p2ptrain.training.base import OptimizerPlace
@@ -114,7 +115,7 @@ def test_a_round_is_the_optimizers_steps_by_the_mean_gradient(optimizer: str) ->
 
 def test_what_a_codec_lost_is_told_later() -> None:
     """The sum of what arrived is that of the gradients, but for what is still owed; and that does not grow."""
-    members, met_d, arrived_d = Members(4, config=train(rounds=60)), torch.zeros(D), torch.zeros(D)
+    members, met_d, arrived_d = Members(4, config=train(rounds=60, clip_norm=0)), torch.zeros(D), torch.zeros(D)
     for _ in range(40):
         gradients = members.gradients()
         members.round(gradients)
@@ -156,16 +157,68 @@ def test_who_missed_a_round_is_alike_again_in_time() -> None:
     assert float((late.anchor_d - first.anchor_d).norm()) < 0.1 * apart, "fp16 alone is left"
 
 
-def test_who_missed_a_round_tells_its_gradient_in_the_next() -> None:
+def test_where_nothing_came_own_steps_count_and_are_remembered() -> None:
     members = Members(3, compressor="none")
     gradients = members.gradients()
-    members.round(gradients, spoil="peer1")
+    results, missed = members.round(gradients, spoil="peer1")
     late = members.syncs["peer1"]
-    torch.testing.assert_close(late.residual_d, -gradients["peer1"])
-    members.round(dict.fromkeys(members.names, torch.zeros(D)))
-    before = members.syncs["peer0"]._before
-    assert before is not None
-    torch.testing.assert_close(before.moved_d, -gradients["peer1"] / 3, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(late.anchor_d, genesis() - 0.01 * gradients["peer1"])
+    assert not late.residual_d.any(), "the others have it"
+    alone = AnchorOptimizer(train(), place())
+    alone.advance_(genesis(), gradients["peer1"], 0)
+    for name, buffer in late.optimizer_state().items():
+        torch.testing.assert_close(buffer, alone.buffers[name])
+    late.take_missed(missed)
+    torch.testing.assert_close(late.residual_d, torch.zeros(D), atol=1e-5, rtol=0)
+    assert results["peer1"].snapshot_d is not None
+
+
+def test_alone_it_keeps_what_it_learned_and_its_momenta() -> None:
+    node, theta_d = member(), genesis()
+    for round in range(5):
+        gradient_d = torch.randn(D, generator=torch.Generator().manual_seed(round))
+        theta_d = theta_d - 0.01 * gradient_d
+        node.take_gradient(gradient_d)
+        node.pack(theta_d, round=round)
+        assert not node.finish(theta_d, ["own"], [], round=round).correction_d.any()
+    assert torch.equal(node.anchor_d, theta_d)
+    assert node.optimizer_state()["momentum"].any()
+    assert not node.residual_d.any()
+
+
+def test_a_newcomer_takes_the_others_model_again_once_momenta_are_alike() -> None:
+    members = Members(4, config=train(rounds=60, inner_steps=6))
+    for _ in range(5):
+        members.round()
+    late = members.syncs["peer1"] = member("peer1", train(rounds=60, inner_steps=6))
+    members.nodes["peer1"] = SimulatedMember(late, members.nodes["peer1"].known)
+
+    def adopt() -> None:
+        for other in ("peer0", "peer2", "peer3"):
+            late.track(other, members.syncs[other].snapshot())
+        members.thetas["peer1"] = late.adopt(dict.fromkeys(("peer0", "peer2", "peer3"), 0)).clone()
+        for other in ("peer0", "peer2", "peer3"):
+            late.forget(other)
+
+    adopt()
+    asked = []
+    for round in range(30):
+        members.round()
+        asks = [own for own, sync in members.syncs.items() if sync.asks_for_model()]
+        assert set(asks) <= {"peer1"}, "nobody else has reason to"
+        if asks:
+            asked.append(round)
+            assert not torch.equal(late.anchor_d, members.syncs["peer0"].anchor_d)
+            adopt()
+    assert asked == [9], "after 60 steps, and once"
+    torch.testing.assert_close(late.anchor_d, members.syncs["peer0"].anchor_d, atol=2e-3, rtol=0)
+
+
+def test_it_adopts_what_most_have() -> None:
+    node, others = member(), [genesis() + 1, genesis() + 1, genesis() + 50]
+    for number, other_d in enumerate(others):
+        node.track(f"peer{number}", other_d.numpy().tobytes())
+    assert torch.equal(node.adopt({f"peer{number}": 0 for number in range(3)}), others[0])
 
 
 def test_its_state_is_the_anchors_and_the_optimizers() -> None:
@@ -186,17 +239,19 @@ def test_its_state_is_the_anchors_and_the_optimizers() -> None:
         without.load_state_dict(state)
 
 
-def led_by_an_owner(optimizer: str, lie: float | None) -> tuple[list[float], float]:
-    """A member and an owner who lies in round 5: how far each round moved the anchor, and its distance to the
-    target."""
+def led_by_an_owner(optimizer: str, lie: float | None, *, of_share: bool = False) -> tuple[list[float], float]:
+    """A member and an owner who lies in round 5, of the mean or of the anchor's share: how far each round moved the
+    anchor, and its distance to the target."""
     target_d = torch.randn(D, generator=torch.Generator().manual_seed(7))
     honest, moved = member(config=train(optimizer=optimizer, rounds=60, learning_rate=0.05)), []
     for round in range(60):
         gradient_d = honest.anchor_d - target_d
         honest.take_gradient(gradient_d)
         packed = honest.pack(honest.anchor_d, round=round)
-        said_d = torch.full((D,), lie) if round == 5 and lie else -gradient_d
-        piece_d = torch.cat([said_d, honest.anchor_d[honest.packing.refreshed(slice(0, D), round)]])
+        share_d = honest.anchor_d[honest.packing.refreshed(slice(0, D), round)]
+        lies = round == 5 and lie is not None
+        said_d = torch.full((D,), lie) if lies and not of_share else -gradient_d
+        piece_d = torch.cat([said_d, share_d + (lie or 0.0) if lies and of_share else share_d])
         reduced = counting(honest.packing.pack(piece_d), 0b11)
         before_d = honest.anchor_d.clone()
         honest.finish(before_d, ["own", "other"], [Reduced("other", slice(0, len(packed)), reduced)], round=round)
@@ -213,6 +268,54 @@ def test_a_lying_owner_moves_the_anchor_no_further_than_steps_go_and_training_go
     moved, distance = led_by_an_owner(optimizer, lie)
     assert moved[5] < 2 * max(moved[3:5])
     assert distance < 1.5 * led_by_an_owner(optimizer, None)[1]
+
+
+@pytest.mark.parametrize("lie", [10.0, -6e4])
+def test_nor_does_what_it_says_of_the_anchors_share(lie: float) -> None:
+    moved, distance = led_by_an_owner("adamw", lie, of_share=True)
+    assert moved[5] < 2 * max(moved[3:5])
+    assert distance < 1.5 * led_by_an_owner("adamw", None)[1]
+
+
+def test_a_lie_of_one_piece_leaves_the_others_their_steps() -> None:
+    """Each is clipped for itself before all are together."""
+    numel = 400_000
+    whole = Place(name="w", span=slice(0, numel), shape=torch.Size((numel, 1)), decayed=False, hidden=False)
+    steps = AnchorOptimizer(train(optimizer="sgd", momentum=0.0), OptimizerPlace(places=(whole,), options={}))
+    moved = []
+    for lie in (0.0, 1e9):
+        node = build(SyncConfig(strategy="mime", compressor="none"), torch.zeros(numel), "own", steps=steps)
+        assert isinstance(node, Mime)
+        gradient_d = torch.full((numel,), numel**-0.5)
+        node.take_gradient(gradient_d)
+        packed, (first, last) = node.pack(torch.zeros(numel), round=5), node.packing.spans
+        pieces = []
+        for at, said_d in ((first, -gradient_d[first]), (last, -gradient_d[last] + lie)):
+            shares_d = torch.zeros_like(gradient_d[node.packing.refreshed(at, 5)])
+            pieces.append(counting(node.packing.pack(torch.cat([said_d, shares_d])), 0b11))
+        reduced = [Reduced("other", slice(0, len(packed)), b"".join(pieces))]
+        moved.append(
+            float(node.finish(torch.zeros(numel), ["own", "other"], reduced, round=5).correction_d[first].norm())
+        )
+    assert moved[1] > 0.6 * moved[0] > 0
+
+
+def test_where_one_piece_did_not_come_the_model_and_the_anchor_stay() -> None:
+    numel = 400_000
+    whole = Place(name="w", span=slice(0, numel), shape=torch.Size((numel, 1)), decayed=True, hidden=False)
+    steps = AnchorOptimizer(train(optimizer="sgd"), OptimizerPlace(places=(whole,), options={}))
+    node = build(SyncConfig(strategy="mime", compressor="none"), torch.ones(numel), "own", steps=steps)
+    assert isinstance(node, Mime)
+    node.take_gradient(torch.full((numel,), 1e-3))
+    packed, (first, last) = node.pack(torch.ones(numel) / 2, round=5), node.packing.spans
+    part = slice(0, PART_BYTES)
+    reduced = counting(packed[part], 0b11)
+    parts = [Reduced("other", part, reduced), Reduced("own", slice(PART_BYTES, len(packed)), None)]
+    result = node.finish(torch.ones(numel) / 2, ["own", "other"], parts, round=5)
+    assert (node.anchor_d[first] != 1).all()
+    assert (node.anchor_d[last] == 1).all(), "weight decay, too, is for the late part's round"
+    torch.testing.assert_close(torch.ones(numel)[first] / 2 + result.correction_d[first], node.anchor_d[first])
+    assert not result.correction_d[last].any()
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ async def test_a_dead_member_costs_its_groups_a_few_rounds(
             assert [fields["members"] for fields in during[6:]] == [4] * len(during[6:]), "once it is too stale"
             assert node.node.utilization > 0.95
             assert not node.told("banned")
-        assert spread(nodes[:4]) < 0.4
+        # Under mime those few rounds took each where its own steps led; a share of the anchor is made alike in each.
+        assert spread(nodes[:4]) < (0.6 if strategy == "mime" else 0.4)
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "mime"])
