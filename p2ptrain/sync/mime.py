@@ -242,6 +242,7 @@ class Mime(DifferenceAllReduce):
         own = {name: value for name, value in state.items() if not name.startswith(_OPTIMIZER)}
         buffers = {name.removeprefix(_OPTIMIZER): value for name, value in state.items() if name not in own}
         super().load_state_dict(own)
+        self._alike = None  # its momenta come with it
         if buffers or self._steps is not None:
             self._anchor_steps().load(buffers)
 

@@ -214,6 +214,17 @@ def test_a_newcomer_takes_the_others_model_again_once_momenta_are_alike() -> Non
     torch.testing.assert_close(late.anchor_d, members.syncs["peer0"].anchor_d, atol=2e-3, rtol=0)
 
 
+def test_nobody_asks_for_a_model_after_all_have_begun_again() -> None:
+    """However far apart one of them is: all would ask at once, and take each other's."""
+    members = Members(3, config=train(rounds=60, inner_steps=8))
+    members.round(spoil="peer1")
+    for sync in members.syncs.values():
+        sync.load_state_dict({name: value.clone() for name, value in sync.state_dict().items()})
+    for _ in range(20):
+        members.round()
+        assert not any(sync.asks_for_model() for sync in members.syncs.values())
+
+
 def test_it_adopts_what_most_have() -> None:
     node, others = member(), [genesis() + 1, genesis() + 1, genesis() + 50]
     for number, other_d in enumerate(others):
