@@ -209,7 +209,12 @@ def test_layers_thawed_in_the_block_are_told(tmp_path: Path) -> None:
         loop.run(range(4))
         loop.model[0].requires_grad_()  # type: ignore[index]
         loop.run(range(4, 12))
-        until(lambda: any("0.weight and 1 more" in fields["message"] for fields in told(swarm, "warning")))
+
+        def is_told() -> bool:
+            loop.run(range(11, 12))  # a doubt is looked for between two steps
+            return any("0.weight and 1 more" in fields["message"] for fields in told(swarm, "warning"))
+
+        until(is_told)
         loop.run(range(12, 24))
     said = [fields["message"] for fields in told(swarm, "warning")]
     assert sum("began to need gradients after the join" in each for each in said) == 1
