@@ -329,6 +329,17 @@ def test_where_one_piece_did_not_come_the_model_and_the_anchor_stay() -> None:
     assert not result.correction_d[last].any()
 
 
+def test_settings_that_change_meanwhile_hold_from_the_next_round() -> None:
+    now = [train(learning_rate=0.1)]
+    steps, moved = AnchorOptimizer(now[0], place(), newest=lambda: now[0]), []
+    for rate in (0.1, 1e-4):
+        now[0] = train(learning_rate=rate)
+        x_d = torch.zeros(D)
+        steps.advance_(x_d, torch.ones(D), 3)
+        moved.append(float(x_d.norm()))
+    assert moved[1] < 0.01 * moved[0]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"optimizer": "schedule_free"}, "elsewhere"), ({"drift": "scaffold"}, "which scaffold would bend")],

@@ -375,6 +375,13 @@ def test_a_step_that_is_not_taken_is_in_no_mean():
     assert torch.equal(node.mean_gradient(), torch.zeros(node.numel))
 
 
+def test_gradients_of_a_model_that_was_replaced_are_in_no_mean():
+    node = Trainer(Digits(), config(), Shard(index=0, count=2), sums_gradients=True)
+    node.step()
+    node.load_vector(node.vector() + 1)
+    assert torch.equal(node.mean_gradient(), torch.zeros(node.numel))
+
+
 def test_the_optimizers_state_can_be_set_by_name():
     node, other = trainer(), trainer()
     run(other)
