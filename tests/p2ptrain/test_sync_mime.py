@@ -142,6 +142,7 @@ def test_a_part_that_comes_before_the_next_round_leaves_no_trace() -> None:
     assert torch.equal(late.anchor_d, members.syncs["peer0"].anchor_d)
     late.take_missed(missed)
     assert torch.equal(late.anchor_d, members.syncs["peer0"].anchor_d), "once"
+    assert late.snapshot() == late.anchor_d.numpy().tobytes(), "newcomers are given the new one"
     members.round()
     members.check_alike()
 
@@ -327,6 +328,13 @@ def test_where_one_piece_did_not_come_the_model_and_the_anchor_stay() -> None:
     assert (node.anchor_d[last] == 1).all(), "weight decay, too, is for the late part's round"
     torch.testing.assert_close(torch.ones(numel)[first] / 2 + result.correction_d[first], node.anchor_d[first])
     assert not result.correction_d[last].any()
+
+
+def test_a_gradient_that_is_no_number_moves_nothing() -> None:
+    steps, x_d = AnchorOptimizer(train(), place()), genesis()
+    steps.advance_(x_d, torch.full((D,), torch.inf), 3)
+    assert torch.equal(x_d, genesis())
+    assert not any(buffer.any() for buffer in steps.buffers.values())
 
 
 def test_settings_that_change_meanwhile_hold_from_the_next_round() -> None:
