@@ -328,6 +328,10 @@ def test_where_one_piece_did_not_come_the_model_and_the_anchor_stay() -> None:
     assert (node.anchor_d[last] == 1).all(), "weight decay, too, is for the late part's round"
     torch.testing.assert_close(torch.ones(numel)[first] / 2 + result.correction_d[first], node.anchor_d[first])
     assert not result.correction_d[last].any()
+    rest = slice(PART_BYTES, len(packed))
+    node.take_missed([Reduced("own", rest, counting(packed[rest], 0b11))])
+    assert (node.anchor_d[last] != 1).all()
+    torch.testing.assert_close(node.residual_d, torch.zeros(numel), atol=1e-6, rtol=0)
 
 
 def test_a_gradient_that_is_no_number_moves_nothing() -> None:
