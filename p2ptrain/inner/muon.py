@@ -3,8 +3,7 @@
     b <- mu b + (1 - mu) g;  O = NewtonSchulz_5((1 - mu) g + mu b  with Nesterov, else b)
     W <- (1 - rate w) W - rate 0.2 sqrt(max(rows, columns)) O
 
-O has its singular values near 1 (roughly 0.5 to 1.5: five iterations, in bf16), so all directions of a matrix move much
-alike. Embeddings, the output layer, norms and biases go with AdamW, as the authors have it. The factor 0.2 sqrt(max)
+O has its singular values near 1 (roughly 0.5 to 1.5: five iterations), so all directions of a matrix move much alike. Embeddings, the output layer, norms and biases go with AdamW, as the authors have it. The factor 0.2 sqrt(max)
 is that of "Muon is Scalable" (2502.16982): a step is as long as AdamW's. A rate of its own serves it better all the
 same: on byte-lm 2.4e-2 was best, eight times AdamW's, and AdamW's far too low (docs/benchmarks.md).
 
@@ -14,6 +13,9 @@ on like data both to 0.09.
 
 Matrices of one shape are iterated together: a layer's are small, and many small products take a core, and more so a
 GPU, much longer than few larger ones. For byte-lm nano on one core a step takes 5.0 ms, and torch's own 7.9.
+
+Iterations are in bf16, as the authors have it, but in fp32 on a CPU: one without instructions for bf16 takes
+28 times as long with it (docs/benchmarks.md), and members with unlike CPUs make much the same move of a momentum.
 
 State: one vector for the hidden matrices, two for the rest. Cost: five iterations of three matrix products a step, each
 of at most rows x columns x min(rows, columns): small against a batch's forward and backward pass, unless it is tiny.
@@ -37,7 +39,7 @@ LEAST_NORM: Final = 1e-7
 AS_ADAMW: Final = 0.2
 """2502.16982: AdamW's usual root mean square of a move, over its rate."""
 TOGETHER: Final = 1 << 20
-"""Values that are iterated together at most, however many matrices there are: their temporaries take ten bytes each.
+"""Values that are iterated together at most, however many matrices there are: their temporaries take twenty bytes each.
 A larger matrix goes alone. Chosen."""
 
 
@@ -142,11 +144,12 @@ class Muon:
 
 
 def orthogonalized(x_nrc: torch.Tensor) -> torch.Tensor:
-    """Return these matrices (n, rows, columns) with singular values near 1 and the same singular vectors, in bf16:
-    Newton-Schulz iterations of the fifth order."""
+    """Return these matrices (n, rows, columns) with singular values near 1 and the same singular vectors, in fp32 on a
+    CPU and in bf16 elsewhere: Newton-Schulz iterations of the fifth order."""
     first, third, fifth = COEFFICIENTS
     is_tall = x_nrc.shape[1] > x_nrc.shape[2]
-    x_nsl = x_nrc.bfloat16().mT if is_tall else x_nrc.bfloat16()  # short by long
+    x_nrc = x_nrc.to(torch.float32 if x_nrc.device.type == "cpu" else torch.bfloat16)
+    x_nsl = x_nrc.mT if is_tall else x_nrc  # short by long
     x_nsl = x_nsl / x_nsl.norm(dim=(1, 2), keepdim=True).clamp(min=LEAST_NORM)
     for _ in range(ITERATIONS):
         gram_nss = torch.bmm(x_nsl, x_nsl.mT)

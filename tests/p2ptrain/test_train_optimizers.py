@@ -65,7 +65,6 @@ def test_schedule_free(shapes, rates, betas, decay, seed):
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 4), st.booleans(), st.floats(0, 0.95), seeds)
 def test_muon_moves_matrices_by_their_orthogonalized_momentum(rows, columns, steps, nesterov, momentum, seed):
-    """torch iterates in bf16, of 8 bits: a few percent of the move's length, 7.5 in a case that was drawn once."""
     problem = Problem([(rows, columns), (3,)], seed=seed)
     optimizer = inner.get("muon", weight_decay=0.0, momentum=momentum, nesterov=nesterov)
     optimizer.attach(problem)
@@ -77,7 +76,7 @@ def test_muon_moves_matrices_by_their_orthogonalized_momentum(rows, columns, ste
         problem.descend(optimizer, 0.01, grad_d)
         found = (problem.split(problem.data_d)[0] - before) / 0.01
         wanted = references.muon_move(grads, momentum=momentum, nesterov=nesterov)
-        assert np.linalg.norm(found - wanted) < 0.1 * np.linalg.norm(wanted)
+        assert np.linalg.norm(found - wanted) < 2e-3 * np.linalg.norm(wanted)
 
 
 @settings(deadline=None)
@@ -113,13 +112,15 @@ def test_muon_without_a_hidden_matrix_is_refused():
 
 @pytest.mark.parametrize("together", [1, 1 << 20], ids=["alone", "together"])
 def test_muon_moves_as_torchs_own(monkeypatch, together):
-    """Matrices of one shape that are iterated together do not mix, tall and wide ones; torch takes one at a time."""
+    """Matrices of one shape that are iterated together do not mix, tall and wide ones; torch takes one at a time, in
+    bf16: a few percent of the move's length."""
     monkeypatch.setattr(muon, "TOGETHER", together)
     problem = Problem([(6, 4), (4, 6), (6, 4), (5, 5), (6, 4)])
     optimizer = inner.get("muon", weight_decay=0.0)
     optimizer.attach(problem)
     masters = [nn.Parameter(torch.from_numpy(part).float()) for part in problem.split(problem.data_d)]
     theirs = torch.optim.Muon(masters, lr=0.02, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    starts = [master.detach().numpy().copy() for master in masters]
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         grad_d = torch.randn(problem.data_d.shape, generator=generator)
@@ -127,8 +128,9 @@ def test_muon_moves_as_torchs_own(monkeypatch, together):
             master.grad = torch.from_numpy(grad).float()
         theirs.step()
         problem.descend(optimizer, 0.02, grad_d)
-    for found, wanted in zip(problem.split(problem.data_d), masters, strict=True):
-        np.testing.assert_allclose(found, wanted.detach(), atol=2e-4)
+    for start, found, wanted in zip(starts, problem.split(problem.data_d), masters, strict=True):
+        move = wanted.detach().numpy() - start
+        assert np.linalg.norm(found - start - move) < 0.1 * np.linalg.norm(move)
 
 
 def hidden(model):
