@@ -3,9 +3,10 @@
     b <- mu b + (1 - mu) g;  O = NewtonSchulz_5((1 - mu) g + mu b  with Nesterov, else b)
     W <- (1 - rate w) W - rate 0.2 sqrt(max(rows, columns)) O
 
-O has its singular values near 1 (roughly 0.5 to 1.5: five iterations), so all directions of a matrix move much alike. Embeddings, the output layer, norms and biases go with AdamW, as the authors have it. The factor 0.2 sqrt(max)
-is that of "Muon is Scalable" (2502.16982): a step is as long as AdamW's. A rate of its own serves it better all the
-same: on byte-lm 2.4e-2 was best, eight times AdamW's, and AdamW's far too low (docs/benchmarks.md).
+O has its singular values near 1 (roughly 0.5 to 1.5: five iterations), so all directions of a matrix move much alike.
+Embeddings, the output layer, norms and biases go with AdamW, as the authors have it. The factor 0.2 sqrt(max) is that
+of "Muon is Scalable" (2502.16982): a step is as long as AdamW's. A rate of its own serves it better all the same: on
+byte-lm 2.4e-2 was best, eight times AdamW's, and AdamW's far too low (docs/benchmarks.md).
 
 Not for very unlike data, unless gradients are averaged before it (sync/mime.py): a move has the same length however
 small the gradient. Six nodes on digits with dirichlet 0.1 and 20 steps a round came to 0.35 nats, with AdamW to 0.10;
