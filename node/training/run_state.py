@@ -65,6 +65,9 @@ class RunState:
     _gathering: bool = False
     _uncounted: int = 0
 
+    def __post_init__(self) -> None:
+        self._local_rate = self.config.sync.spec().local_rate
+
     @property
     def finished(self) -> bool:
         """Return whether no phase is left to train: the last round is trained, or being closed."""
@@ -123,10 +126,10 @@ class RunState:
         return (self.round + self.closing) * inner_steps + min(steps * inner_steps // self.pace.steps, inner_steps - 1)
 
     def rate_factor(self, steps: int) -> float:
-        """Return the factor on the learning rate after so many steps of a phase: 1 for the planned steps, and 1/k once
-        the phase is k times as long, because an exchange outlasts the plan. So nodes move little further apart than
-        configured, however long the others take (docs/decisions/0035)."""
-        return min(1.0, self.pace.steps / (steps + 1))
+        """Return the factor on the learning rate after so many steps of a phase: the strategy's for the planned steps,
+        1 for most, and a kth of it once the phase is k times as long, because an exchange outlasts the plan. So nodes
+        move little further apart than configured, however long the others take (docs/decisions/0035)."""
+        return self._local_rate * min(1.0, self.pace.steps / (steps + 1))
 
     @property
     def overlap_steps(self) -> int:

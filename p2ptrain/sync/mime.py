@@ -47,6 +47,8 @@ from p2ptrain.sync.vectors import check_model
 SETTLED_STEPS: Final = 60
 """Steps by one gradient after which momenta are alike, whatever they were: three horizons of 0.95. Chosen."""
 
+MOST_LOCAL_RATE: Final = 10.0
+
 TINY: Final = 1e-30
 """Stands for a norm that is 0."""
 
@@ -54,14 +56,18 @@ _OPTIMIZER = "optimizer."
 
 
 def method(
-    *, refresh: Annotated[int, "Rounds in which all of the anchor has travelled as well: a share of it in each."] = 64
+    *,
+    refresh: Annotated[int, "Rounds in which all of the anchor has travelled as well: a share of it in each."] = 64,
+    local_rate: Annotated[float, "Learning rate of members' own steps, over the anchor's."] = 2.0,
 ) -> StrategySpec:
     """All-reduce of gradients that local steps met, and the inner optimizer on their mean."""
     if refresh < 1:
         raise ValueError(f"refresh must be at least 1, not {refresh}")
+    if not 0 < local_rate <= MOST_LOCAL_RATE:
+        raise ValueError(f"local_rate must be above 0 and at most {MOST_LOCAL_RATE:g}, not {local_rate}")
     return StrategySpec(
         name="mime",
-        models=partial(_build, refresh),
+        models=partial(_build, refresh, local_rate),
         averager=ALLREDUCE,
         run_key=_run_key,
         compressor="rotated+q2",
@@ -70,6 +76,7 @@ def method(
         check=_check,
         vectors=6,
         steps_anchor=True,
+        local_rate=local_rate,
     )
 
 
@@ -85,8 +92,10 @@ def _run_key(config: SyncConfig) -> str:
     return " ".join(map(str, (config.strategy, config.options.get("refresh"), config.compressor)))
 
 
-def _build(refresh: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
-    return Mime(config, genesis_d, own, refresh)
+def _build(
+    refresh: int, local_rate: float, config: SyncConfig, genesis_d: torch.Tensor, own: str
+) -> SyncStrategy:
+    return Mime(config, genesis_d, own, refresh, local_rate)
 
 
 @dataclass
@@ -111,8 +120,11 @@ class Mime(DifferenceAllReduce):
     gradient and state; the state once more as the round began.
     """
 
-    def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, refresh: int) -> None:
+    def __init__(
+        self, config: SyncConfig, genesis_d: torch.Tensor, own: str, refresh: int, local_rate: float
+    ) -> None:
         super().__init__(config, genesis_d, own, refresh)
+        self._local_rate = local_rate
         self._steps: AnchorSteps | None = None
         self._gradient_d = torch.zeros_like(genesis_d)
         self._before: _Before | None = None
@@ -147,8 +159,8 @@ class Mime(DifferenceAllReduce):
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int
     ) -> RoundResult:
         """Close the round in place: `theta_d` becomes the correction, and the anchor the new one. Where a piece did not
-        come the model stays where own steps led, and the anchor where it was. Where none came the anchor goes where own
-        steps led."""
+        come the model stays where own steps led, and the anchor where it was. Where none came the anchor goes towards
+        where own steps led, as far as steps at its own rate would."""
         self._check_shape(theta_d)
         self._own_anchor()
         packed, self._packed = self._packed, b""
@@ -157,8 +169,8 @@ class Mime(DifferenceAllReduce):
         came = self._came(self._exchange, parts) if self._exchange else {}
         if self._exchange is None or not came:
             self._anchor_steps().advance_(self.anchor_d.clone(), self._gradient_d, round)  # for what it remembers
-            self.anchor_d.copy_(theta_d)
-            theta_d.zero_()
+            self.anchor_d.lerp_(theta_d, 1 / self._local_rate)
+            torch.sub(self.anchor_d, theta_d, out=theta_d)
             return self._closed(theta_d, self.anchor_d, distance=0.0, members=1)
         self._owe()
         if self._alike is not None:

@@ -61,5 +61,7 @@ class StrategySpec:
     remembers."""
     steps_anchor: bool = False
     """Whether `models` makes a `StepsAnchor`: it wants gradients, and the inner optimizer."""
+    local_rate: float = 1.0
+    """Factor on the learning rate of a trainer's own steps."""
     check: Callable[["SyncConfig"], None] = anything_goes
     """ValueError, in one line, on a combination that cannot work."""

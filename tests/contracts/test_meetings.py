@@ -76,7 +76,7 @@ class StepsOnce(Mime):
 def make(name: str, own: str, numel: int = D, **options: object) -> AllReduceStrategy:
     config = SyncConfig(strategy=name, **options)  # type: ignore[arg-type]
     if name == "mime":
-        steps_once = StepsOnce(config, genesis(numel), own, 64)
+        steps_once = StepsOnce(config, genesis(numel), own, 64, 1.0)
         steps_once.steps_by(OneStep(numel))
         return steps_once
     made = build(config, genesis(numel), own)

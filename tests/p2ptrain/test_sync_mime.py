@@ -130,7 +130,7 @@ def test_what_a_codec_lost_is_told_later() -> None:
 
 
 def test_a_part_that_comes_before_the_next_round_leaves_no_trace() -> None:
-    members = Members(3)
+    members = Members(3, local_rate=1.0)
     members.round()
     results, missed = members.round(spoil="peer1")
     late = members.syncs["peer1"]
@@ -159,11 +159,13 @@ def test_who_missed_a_round_is_alike_again_in_time() -> None:
 
 
 def test_where_nothing_came_own_steps_count_and_are_remembered() -> None:
-    members = Members(3, compressor="none")
+    """With own steps at twice the anchor's rate it goes half as far."""
+    members = Members(3, compressor="none", local_rate=2.0)
     gradients = members.gradients()
     results, missed = members.round(gradients, spoil="peer1")
     late = members.syncs["peer1"]
-    torch.testing.assert_close(late.anchor_d, genesis() - 0.01 * gradients["peer1"])
+    torch.testing.assert_close(late.anchor_d, genesis() - 0.005 * gradients["peer1"])
+    torch.testing.assert_close(members.thetas["peer1"], late.anchor_d)
     assert not late.residual_d.any(), "the others have it"
     alone = AnchorOptimizer(train(), place())
     alone.advance_(genesis(), gradients["peer1"], 0)
@@ -175,7 +177,7 @@ def test_where_nothing_came_own_steps_count_and_are_remembered() -> None:
 
 
 def test_alone_it_keeps_what_it_learned_and_its_momenta() -> None:
-    node, theta_d = member(), genesis()
+    node, theta_d = member(local_rate=1.0), genesis()
     for round in range(5):
         gradient_d = torch.randn(D, generator=torch.Generator().manual_seed(round))
         theta_d = theta_d - 0.01 * gradient_d
@@ -185,6 +187,21 @@ def test_alone_it_keeps_what_it_learned_and_its_momenta() -> None:
     assert torch.equal(node.anchor_d, theta_d)
     assert node.optimizer_state()["momentum"].any()
     assert not node.residual_d.any()
+
+
+def test_alone_it_moves_by_steps_of_the_anchors_rate() -> None:
+    node, moved_d = member(local_rate=4.0), torch.full((D,), 0.5)
+    node.take_gradient(torch.ones(D))
+    node.pack(genesis() + moved_d, round=0)
+    found = node.finish(genesis() + moved_d, ["own"], [], round=0)
+    torch.testing.assert_close(node.anchor_d, genesis() + moved_d / 4)
+    torch.testing.assert_close(found.correction_d, -0.75 * moved_d)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 11.0, float("nan")])
+def test_a_local_rate_that_cannot_be_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="local_rate must be above 0"):
+        member(local_rate=wrong)
 
 
 def test_a_newcomer_takes_the_others_model_again_once_momenta_are_alike() -> None:

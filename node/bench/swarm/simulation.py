@@ -26,7 +26,8 @@ class Swarm:
         self.traffic = Traffic()
         self.rounds = 0
         self.robust_rounds = 0
-        self._steps_anchor = recipe.config.sync.spec().steps_anchor
+        spec = recipe.config.sync.spec()
+        self._steps_anchor, self._local_rate = spec.steps_anchor, spec.local_rate
         self._conspiracy = byzantine_nodes.Conspiracy(recipe)
         self.nodes = [self._node(index, task) for index in range(recipe.shape.nodes)]
         self.honest = self.nodes[: recipe.shape.nodes - recipe.shape.byzantine]
@@ -104,4 +105,4 @@ class Swarm:
     def _steps(self, count: int) -> None:
         for node in self.nodes:
             for _ in range(count):
-                node.trainer.step()
+                node.trainer.step(rate_factor=self._local_rate)
