@@ -14,7 +14,8 @@ training; with gradients averaged, every second step, to 1.7% (docs/benchmarks.m
 Local steps that follow the swarm's optimizer state are those of MimeLite (Karimireddy et al., 2008.03606), and an
 optimizer for the mean at the server's place is that of FedOpt (2003.00295). The server is left out, as every member
 does the same with the same bytes; H steps take the place of one, so that rates and momenta mean what they mean in
-synchronous training.
+synchronous training. As in FedOpt own steps have a rate of their own, `local_rate` times the anchor's. Shorter ones are
+worse: gradients are then taken behind the points that the anchor passes (decision 0069).
 
 The optimizer's state does not travel. A newcomer's becomes the others' as it fades; until then its anchor moves
 otherwise than theirs, so that after SETTLED_STEPS it takes their model once more. A member that missed a part for good
