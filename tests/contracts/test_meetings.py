@@ -176,7 +176,14 @@ def test_who_agrees_stays_where_it_is_however_coarse_the_codec(name: str, codec:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "each"), [("moshpit", 2 * 3 / 4), ("noloco", 1.0), ("allreduce", 2 * 15 / 16), ("mime", 2 * 15 / 16)]
+    ("name", "each"),
+    [
+        ("moshpit", 2 * 3 / 4),
+        ("noloco", 1.0),
+        ("allreduce", 2 * 15 / 16),
+        ("mime", 2 * 15 / 16),
+        ("des_loc", 2 * 15 / 16),
+    ],
 )
 def test_a_node_sends_what_its_group_needs_and_no_more(name: str, each: float) -> None:
     nodes = crowd(name, 16, compressor="none")

@@ -21,7 +21,7 @@ from node.training.divergence import diverged, why_refused
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
-from p2ptrain.sync.base import InPlaceAllReduce, TakesGradients, TakesMissedParts
+from p2ptrain.sync.base import InPlaceAllReduce, TakesInnerState, TakesMissedParts
 
 MARK = b"\0"
 MARK_CODEC = "met"
@@ -112,9 +112,9 @@ class AllReduceAverager:
     async def _pack(self, node: Node, phase: Phase) -> bytes:
         try:
             async with node.strategy_lock:
-                if phase.gradient_d is not None:
-                    assert isinstance(self._strategy, TakesGradients), "phases have gradients for such alone"
-                    self._strategy.take_gradient(phase.gradient_d)
+                if phase.inner_state is not None:
+                    assert isinstance(self._strategy, TakesInnerState), "phases have one for such alone"
+                    self._strategy.take_inner_state(phase.inner_state)
                 with node.pace.work():
                     pack = partial(self._strategy.pack, phase.theta_d, round=node.state.round)
                     return await node.executor.offload(pack)
