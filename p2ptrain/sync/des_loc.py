@@ -20,7 +20,8 @@ it says of differences: no first moment gets beyond 1.17 sqrt(k) times the root 
 second one below what that asks of it, so that no step of AdamW's is longer than so many steady ones; no second moment
 gets above four times the largest own one of the share; a momentum that nothing divides gets at most twice as long as
 own one. Within that, it says where moments point until they fade.
-Guarantee: allreduce's; and with an exact codec, the mean and nothing late, moments of the share are the members' mean.
+Guarantee: allreduce's; and with an exact codec, the mean and nothing late, moments of the share are the members' mean,
+in bf16.
 Cost beside allreduce: 4.13 (1 / first_period + 1 / second_period) bits a parameter and copy for AdamW, 2.06 with 3 and
 6; a copy of the moments in each round.
 """
@@ -103,8 +104,8 @@ class MomentAllReduce(DifferenceAllReduce):
     def average_moments(self, buffers: Sequence[MomentBuffer]) -> None:
         """Average these buffers from now on."""
         codec, (anchor, *periods) = compress.get(self.config.compressor, **self.config.codec_options()), self._paces
-        exact = codec.contraction == 1.0
-        self._moments = MomentPacking(buffers, self._numel, periods=(periods[0], periods[1]), exact=exact)
+        fine = codec.contraction == 1.0
+        self._moments = MomentPacking(buffers, self._numel, periods=(periods[0], periods[1]), fine=fine)
         self.packing = DifferencePacking(codec, self._numel, anchor, self._moments.sections)
 
     def take_inner_state(self, state: InnerState) -> None:

@@ -7,7 +7,8 @@ First moments are signed and about zero, as differences are. Second ones are abo
 in one block, where a step divides by their root: what matters is how far off a value is of itself, and none may become
 0. So they travel as exponents: the nearest power of two below the block's largest, down to its 2^-15. A value is off by
 2^0.5 at most, and a step by 19%, 10% in the root mean square; what is smaller than that is raised, which makes steps
-shorter.
+shorter. Where models travel exactly, both go in bf16: fp32 would make packings half as long again as a model, which is
+more than the network holds for an exchange of two.
 """
 
 import math
@@ -20,7 +21,7 @@ import torch
 
 from p2ptrain.compress.base import Compressor
 from p2ptrain.compress.blocks import FLOAT_TINY, BlockCodec, Bytes, Floats
-from p2ptrain.compress.dense import Dense
+from p2ptrain.compress.float16 import Bf16
 from p2ptrain.compress.int4 import Int4
 from p2ptrain.inner.base import MomentBuffer
 from p2ptrain.inner.inner_state import BufferPart
@@ -119,11 +120,11 @@ class MomentPacking:
     """Says which moments travel beside a piece of the model, and what becomes of own ones. Memory: none."""
 
     def __init__(
-        self, buffers: Sequence[MomentBuffer], parameters: int, *, periods: tuple[int, int], exact: bool
+        self, buffers: Sequence[MomentBuffer], parameters: int, *, periods: tuple[int, int], fine: bool
     ) -> None:
-        """`periods`: rounds in which all first, and all second moments have travelled. `exact`: in 32 bits."""
+        """`periods`: rounds in which all first, and all second moments have travelled. `fine`: in 16 bits."""
         self._buffers = {buffer.name: buffer for buffer in buffers}
-        codecs: tuple[Compressor, Compressor] = (Dense(), Dense()) if exact else (Int4(), PowersOfTwo())
+        codecs: tuple[Compressor, Compressor] = (Bf16(), Bf16()) if fine else (Int4(), PowersOfTwo())
         self._orders: list[_Travelling] = []
         for order, period, codec in zip(("first", "second"), periods, codecs, strict=True):
             vector = _EndToEnd([buffer for buffer in buffers if buffer.moment.order == order])

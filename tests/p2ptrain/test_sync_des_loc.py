@@ -102,7 +102,8 @@ class Members:
         return results
 
     def mean(self, name: str) -> torch.Tensor:
-        return torch.stack([moments[name] for moments in self.moments.values()]).mean(0)
+        """As bf16 has the members' values."""
+        return torch.stack([moments[name].bfloat16().float() for moments in self.moments.values()]).mean(0)
 
     def alike(self) -> dict[str, float]:
         """The share of each buffer's values that all members have alike."""
@@ -118,13 +119,14 @@ def test_what_travelled_becomes_the_mean_and_all_else_stays(buffers: Buffers) ->
     members = Members(4, buffers, compressor="none")
     before = members.moments
     means = {buffer.name: members.mean(buffer.name) for buffer in buffers}
+    means = {name: value.bfloat16().float() for name, value in means.items()}
     results = members.round()
     for own, result in results.items():
         expected = with_parts(
             before[own], [part._replace(values=means[part.name][part.at]) for part in result.optimizer_state]
         )
         for name, value in expected.items():
-            torch.testing.assert_close(members.moments[own][name], value, rtol=1e-5, atol=1e-9)
+            torch.testing.assert_close(members.moments[own][name], value, rtol=2**-7, atol=1e-5)
     shares = {part.name: 0 for part in results["peer0"].optimizer_state}
     for part in results["peer0"].optimizer_state:
         shares[part.name] += len(part.values)
@@ -211,8 +213,8 @@ def test_a_lying_contribution_is_bounded_by_the_rule(lie: float) -> None:
     results = members.round()
     for part in results["peer0"].optimizer_state:
         told_np = honest[part.name][:, part.at]
-        assert bool((part.values >= told_np.min(0).values - 1e-9).all())
-        assert bool((part.values <= told_np.max(0).values + 1e-9).all())
+        assert bool((part.values >= told_np.min(0).values - 1e-5).all())
+        assert bool((part.values <= told_np.max(0).values + 1e-5).all())
 
 
 def of_an_owner(own: State, buffers: Buffers, said: torch.Tensor) -> list[BufferPart]:
@@ -386,19 +388,19 @@ def test_all_of_a_rotating_vector_travels_in_its_rounds(parameters: int, numel: 
 def test_moments_are_read_as_they_were_told(seed: int, periods: tuple[int, int], round: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     own = drawn(MUON, generator)
-    moments = MomentPacking(MUON, D, periods=periods, exact=True)
+    moments = MomentPacking(MUON, D, periods=periods, fine=True)
     packing = DifferencePacking(compress.get("none"), D, 4, moments.sections)
     (at,) = packing.spans
     told_p = torch.cat([torch.zeros(D + D // 4), moments.read(own, at, round)])
     _, _, *means = packing.sections(packing.unpack(packing.pack(told_p)))
     for part in moments.take_({name: it.clone() for name, it in own.items()}, means, at, round, members=2):
-        assert torch.equal(part.values, own[part.name][part.at])
+        assert torch.equal(part.values, own[part.name][part.at].bfloat16().float())
 
 
 def test_pieces_of_a_large_model_have_their_share_of_moments_each() -> None:
     numel = 3_000_000
     buffers = tuple(MomentBuffer(name=it.name, numel=numel, moment=it.moment) for it in ADAMW)
-    moments = MomentPacking(buffers, numel, periods=(3, 6), exact=False)
+    moments = MomentPacking(buffers, numel, periods=(3, 6), fine=False)
     packing = DifferencePacking(compress.get("q2"), numel, 64, moments.sections)
     assert len(packing.spans) == 2
     own = {name: torch.arange(numel, dtype=torch.float32) for name in ("exp_avg", "exp_avg_sq")}
@@ -455,4 +457,4 @@ def test_a_swarm_that_averages_all_in_every_round_has_one_optimizer(optimizer: s
         for other in others:
             for name, buffer in first.trainer.optimizer.buffers.items():
                 assert buffer.any()
-                torch.testing.assert_close(other.trainer.optimizer.buffers[name], buffer, rtol=1e-5, atol=1e-9)
+                assert torch.equal(other.trainer.optimizer.buffers[name], buffer)
