@@ -11,6 +11,7 @@
 | allreduce      | all, by exchange       | q2 differences        | average          | but for owners   |
 | mime           | all, by exchange       | gradients, rotated+q2 |                  | but for owners   |
 | des_loc        | all, by exchange       | q2, int4 moments      | average          | but for owners   |
+| sparta         | all, by exchange       | q2 fragments, values  | average          | but for owners   |
 | async          | all neighbours         | int4                  | delayed_nesterov | when told to     |
 | gossip_pga     | a partner, or all      | int4, or fp32         | average          | no               |
 | gradient       | all, gradients         | q2, at every step     |                  | when told to     |
@@ -34,6 +35,7 @@ from p2ptrain.sync import (
     moshpit,
     noloco,
     sparse_loco,
+    sparta,
     streaming,
     tracked_gossip,
 )
@@ -92,6 +94,7 @@ for _strategy in (
     allreduce,
     mime,
     des_loc,
+    sparta,
     asynchronous,
     gossip_pga,
     gradient,

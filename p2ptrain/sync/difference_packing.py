@@ -93,8 +93,10 @@ class _PieceCodec:
         return torch.cat(parts)
 
     def _width(self, numel: int) -> int:
-        """The parameters of a piece that has so many numbers in all."""
-        least, most = 1, numel + 1
+        """The parameters of a piece that has so many numbers in all: of several such one, as their counts are alike."""
+        least, most = 1, 2
+        while sum(self.counts(most)) <= numel:
+            least, most = most, 2 * most
         while least + 1 < most:
             middle = (least + most) // 2
             least, most = (middle, most) if sum(self.counts(middle)) <= numel else (least, middle)

@@ -67,6 +67,7 @@ def check_quiet(members: Swarm) -> None:
         ("allreduce", [8, 8], 2 * 7 / 8),
         ("mime", [8, 8], 2 * 7 / 8),
         pytest.param("des_loc", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
+        pytest.param("sparta", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
         pytest.param("tracked_gossip", [8, 8], 7.0, marks=pytest.mark.thorough),
     ],
 )
@@ -75,7 +76,8 @@ async def test_eight_nodes_learn_and_send_their_groups_bytes_only(
 ) -> None:
     """Eight on a grid with a side of four: groups of four, then pairs, by turns."""
     async with swarm(tmp_path) as members:
-        nodes = await start_all(members, 8, **settings(strategy))
+        fragments = {"period": 2} if strategy == "sparta" else {}
+        nodes = await start_all(members, 8, **settings(strategy, **fragments))
         await members.finished()
         check_quiet(members)
         for node in nodes:
