@@ -112,14 +112,16 @@ class AllReduceAverager:
     async def _pack(self, node: Node, phase: Phase) -> bytes:
         try:
             async with node.strategy_lock:
-                if phase.inner_state is not None:
-                    assert isinstance(self._strategy, TakesInnerState), "phases have one for such alone"
-                    self._strategy.take_inner_state(phase.inner_state)
                 with node.pace.work():
-                    pack = partial(self._strategy.pack, phase.theta_d, round=node.state.round)
-                    return await node.executor.offload(pack)
+                    return await node.executor.offload(partial(self._packed, phase, node.state.round))
         except ValueError as error:
             raise diverged(node, why_refused(error)) from error
+
+    def _packed(self, phase: Phase, round: int) -> bytes:
+        if phase.inner_state is not None:
+            assert isinstance(self._strategy, TakesInnerState), "phases have one for such alone"
+            self._strategy.take_inner_state(phase.inner_state)
+        return self._strategy.pack(phase.theta_d, round=round)
 
     async def _exchange(self, node: Node, names: list[PeerId], packed: bytes, seconds: float) -> list[Reduced]:
         group = Group(members=tuple(names), round=node.state.round, size=len(packed))
