@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,7 +49,9 @@ from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
-from p2ptrain import aggregate, tasks
+from p2ptrain import aggregate, inner, tasks
+from p2ptrain.inner.base import MomentBuffer
+from p2ptrain.inner.inner_state import whole_buffers
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import EstimatesInFiles, InPlace, StepsAnchor
@@ -57,7 +59,7 @@ from p2ptrain.tasks import Shard
 from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer, vector_bytes
 from p2ptrain.training.anchor_optimizer import ONE_MATRIX, AnchorOptimizer
-from p2ptrain.training.base import SumsGradients
+from p2ptrain.training.base import TellsInnerState
 
 DIGEST_BYTES = 32
 RUN_ID_BYTES = 16
@@ -88,8 +90,7 @@ def own_trainer(config: Config, peer_id: str) -> Trainer:
     attack = byzantine.attack_of(config.attack)
     task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
     shard, data_seed = own_data(config, peer_id)
-    sums_gradients = config.sync.spec().steps_anchor
-    return Trainer(task, config.train, shard, data_seed=data_seed, sums_gradients=sums_gradients)
+    return Trainer(task, config.train, shard, data_seed=data_seed, tells=config.sync.spec().wants)
 
 
 def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
@@ -153,7 +154,19 @@ def check_runnable(config: Config) -> None:
         except ValueError as error:
             raise UsageError(f"sync.strategy={config.sync.strategy}: {error}") from error
     byzantine.attack_of(config.attack)
+    if "moments" in config.sync.spec().wants:
+        _check_moments(config)
     exporters.check(config.monitoring.exporters)
+
+
+def _check_moments(config: Config) -> None:
+    """Raise UsageError where the strategy averages moments, and the inner optimizer has none."""
+    if not inner.moments_of(inner.get(config.train.optimizer, **config.train.optimizer_options())):
+        raise UsageError(
+            f"sync.strategy={config.sync.strategy} averages the inner optimizer's moments, and "
+            f"train.optimizer={config.train.optimizer} has none",
+            "use adamw, muon or sgd with momentum, or sync.strategy=allreduce",
+        )
 
 
 def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | None]:
@@ -169,6 +182,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         rounds=config.train.rounds,
         largest_gamma=config.train.largest_gamma,
         steps=_anchor_steps(config, trainer),
+        moments=_moments(config, trainer),
     )
     strategy = byzantine.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
@@ -220,7 +234,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
             trainer,
             clock=around.clock,
             keep=around.checkpoints.keep_apart,
-            sums_gradients=config.sync.spec().steps_anchor,
+            tells=bool(config.sync.spec().wants),
         ),
         strategy=strategy,
         averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
@@ -257,8 +271,17 @@ def _anchor_steps(config: Config, learner: Learner) -> AnchorOptimizer | None:
     """Return the inner optimizer for the swarm's model, where the strategy wants it."""
     if not config.sync.spec().steps_anchor:
         return None
-    assert isinstance(learner, SumsGradients), "integrations/swarm.py refuses loops of a user's own"
-    return AnchorOptimizer(config.train, learner.optimizer_place(), newest=lambda: learner.config)
+    return AnchorOptimizer(config.train, _telling(learner).optimizer_place(), newest=lambda: learner.config)
+
+
+def _moments(config: Config, learner: Learner) -> Sequence[MomentBuffer]:
+    """Return the inner optimizer's moments, where the strategy averages them."""
+    return _telling(learner).optimizer_place().moments if "moments" in config.sync.spec().wants else ()
+
+
+def _telling(learner: Learner) -> TellsInnerState:
+    assert isinstance(learner, TellsInnerState), "integrations/swarm.py refuses loops of a user's own"
+    return learner
 
 
 def _started(node: Node, user: UserLearner | None) -> Checkpoint | None:
@@ -328,8 +351,8 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
     try:
         node.strategy.load_state_dict(checkpoint.part("sync"))  # first: a user's own model is changed by a whole one
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)
-        if isinstance(node.strategy, StepsAnchor) and isinstance(node.inner.trainer, SumsGradients):
-            node.inner.trainer.take_optimizer_state(node.strategy.optimizer_state())
+        if isinstance(node.strategy, StepsAnchor) and isinstance(node.inner.trainer, TellsInnerState):
+            node.inner.trainer.take_optimizer_state(whole_buffers(node.strategy.optimizer_state()))
     except ValueError as error:
         raise RunError(
             f"the checkpoint in {node.checkpoints.folder} is of another model ({error})",

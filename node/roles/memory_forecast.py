@@ -85,15 +85,16 @@ def memory_forecast(
     rounds_outer = outer.get(sync.outer, **sync.outer_options())
     remembered, drafting = encoder_bytes(config, parameters)
     spec = sync.spec()
-    steps_anchor = 2 * optimizer_bytes(config, parameters) if spec.steps_anchor else 0
+    # Twice where the anchor steps: as it is, and as the round began. Copies, where moments are averaged.
+    inner_states = optimizer_bytes(config, parameters) * (2 * spec.steps_anchor + ("moments" in spec.wants))
     return MemoryForecast(
         program=PROGRAM_BYTES * (2 if config.node.lane == "process" else 1),
         parameters=0 if on_gpu else vector,
-        gradient=0 if on_gpu else vector * (1 + spec.steps_anchor),
+        gradient=0 if on_gpu else vector * (1 + ("gradient" in spec.wants)),
         optimizer=0 if on_gpu else optimizer_bytes(config, parameters),
         activations=0 if on_gpu else kept,
         anchor=vector,
-        outer=outer_bytes(rounds_outer, parameters) + remembered + spec.vectors * vector + steps_anchor,
+        outer=outer_bytes(rounds_outer, parameters) + remembered + spec.vectors * vector + inner_states,
         snapshot=vector,
         estimates=(1 if config.node.estimates_on == "disk" else 1 + tracked) * estimate,
         initial=estimate if vector < FILED_FROM else 0,

@@ -95,10 +95,10 @@ class _TrainerHost(LearnerHost):
                 return self.taken(it.step(schedule_step, rate_factor=rate_factor))
             case "begin_round", ():
                 return it.begin_round()
-            case "mean_gradient", ():
-                return it.mean_gradient()
-            case "take_optimizer_state", (state,):
-                return it.take_optimizer_state(state)
+            case "inner_state", ():
+                return it.inner_state()
+            case "take_optimizer_state", (parts,):
+                return it.take_optimizer_state(parts)
             case "set_counters", (taken,):
                 it.global_step, it.tokens, it.skipped_steps = taken.global_step, taken.tokens, taken.skipped_steps
                 return None

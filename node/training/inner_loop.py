@@ -9,13 +9,14 @@ a model adopted from the neighbours) are queued, and applied between two steps i
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from p2ptrain.inner.inner_state import BufferPart, InnerState
 from p2ptrain.saved.tensor_file import Storable
-from p2ptrain.training.base import Learner, SumsGradients, TakesSnapshots
+from p2ptrain.training.base import Learner, TakesSnapshots, TellsInnerState
 from p2ptrain.training.device_copies import GATHERED, Gathering
 
 
@@ -39,8 +40,8 @@ class Phase:
     gathering: Gathering = GATHERED
     """The copying of `theta_d`, which from a GPU goes on during the next phase's first step. Call `finish` before
     reading."""
-    gradient_d: torch.Tensor | None = None
-    """The mean of its steps' gradients, fp32 (d,), where the strategy wants it."""
+    inner_state: InnerState | None = None
+    """What its steps left behind beside the parameters, where the strategy wants it."""
     skipped: int = 0
     """How many of its steps were not taken, as their loss or gradient was not finite."""
 
@@ -76,11 +77,11 @@ class InnerLoop:
         *,
         clock: Callable[[], float] = time.perf_counter,
         keep: Keep | None = None,
-        sums_gradients: bool = False,
+        tells: bool = False,
     ) -> None:
-        """`keep` returns tensors that training is about to change as they are now; by default copies. `sums_gradients`:
-        phases tell theirs, which wants a learner that `SumsGradients`."""
-        self._sums_gradients = sums_gradients
+        """`keep` returns tensors that training is about to change as they are now; by default copies. `tells`:
+        phases have an `inner_state`, which wants a learner that `TellsInnerState`."""
+        self._tells = tells
         self.trainer = trainer
         self._keep = _copies if keep is None else keep
         self.compute_seconds = 0.0
@@ -150,7 +151,7 @@ class InnerLoop:
             compute_seconds=seconds,
             end_step=self.trainer.global_step,
             state=self._state() if keep_state() else None,
-            gradient_d=self._summing().mean_gradient() if self._sums_gradients else None,
+            inner_state=self._telling().inner_state() if self._tells else None,
             skipped=self.trainer.skipped_steps - skipped_before,
         )
 
@@ -159,15 +160,15 @@ class InnerLoop:
         correction_d: torch.Tensor,
         *,
         taken_at: int,
-        optimizer_state: Mapping[str, torch.Tensor] | None = None,
+        optimizer_state: Sequence[BufferPart] = (),
     ) -> None:
         """Add `correction_d` fp32 (d,), computed from a snapshot at step `taken_at`, to the moving parameters, and set
-        the optimizer's buffers, where some are given."""
+        parts of the optimizer's buffers, where some are given."""
 
         def apply() -> None:
             self.trainer.correct(correction_d)
-            if optimizer_state is not None:
-                self._summing().take_optimizer_state(optimizer_state)
+            if optimizer_state:
+                self._telling().take_optimizer_state(optimizer_state)
             self.late_steps = self.trainer.global_step - taken_at
 
         self._door.append(_Change(apply))
@@ -186,8 +187,8 @@ class InnerLoop:
         a whole one."""
         self._door = deque(change for change in self._door if change.adopts)
 
-    def _summing(self) -> SumsGradients:
-        assert isinstance(self.trainer, SumsGradients), "roles/assembly.py sees to it"
+    def _telling(self) -> TellsInnerState:
+        assert isinstance(self.trainer, TellsInnerState), "roles/assembly.py sees to it"
         return self.trainer
 
     def _snapshot(self) -> tuple[torch.Tensor, Gathering]:

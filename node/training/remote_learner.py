@@ -18,7 +18,7 @@ from node.system.tensor_channel import ChannelClosedError
 from p2ptrain.saved.tensor_file import TensorsInFile
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
-from p2ptrain.training.base import Learner, OptimizerPlace, SumsGradients
+from p2ptrain.training.base import Learner, OptimizerPlace, TellsInnerState
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.train_config import TrainConfig
 
@@ -39,7 +39,7 @@ class LearnerFacts:
     identity: bytes
     layout: StateLayout | None
     optimizer_place: OptimizerPlace | None = None
-    """Where it is a learner that sums gradients."""
+    """Where it is a learner that tells of its steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ class LearnerHost:
             fingerprint=it.fingerprint,
             identity=it.identity,
             layout=it.layout(),
-            optimizer_place=it.optimizer_place() if isinstance(it, SumsGradients) else None,
+            optimizer_place=it.optimizer_place() if isinstance(it, TellsInnerState) else None,
         )
 
     def taken(self, loss: float = math.nan) -> Counters:

@@ -7,7 +7,7 @@ the new trainer a state (trainer_restart.py).
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from node.system.child_process import ChildProcess
 from node.system.errors import RunError
 from node.system.tensor_channel import ChannelClosedError
 from node.training.remote_learner import Counters, LearnerFacts, RemoteLearner
+from p2ptrain.inner.inner_state import BufferPart, InnerState
 from p2ptrain.training.base import OptimizerPlace
 from p2ptrain.training.train_config import TrainConfig
 
@@ -99,13 +100,15 @@ class RemoteTrainer(RemoteLearner):
         self._ask("begin_round")
         self._began_at = self._counters()
 
-    def mean_gradient(self) -> torch.Tensor:
-        """Return the mean of the gradients by which steps moved the model since the last call, fp32 (d,)."""
-        return self._tensor("mean_gradient")
+    def inner_state(self) -> InnerState:
+        """Return what the trainer there was built to tell, of the steps since the last call."""
+        state = self._ask("inner_state")
+        assert isinstance(state, InnerState)
+        return state
 
-    def take_optimizer_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Set the inner optimizer's buffers, by name. ValueError on another shape."""
-        self._ask("take_optimizer_state", dict(state))
+    def take_optimizer_state(self, parts: Sequence[BufferPart]) -> None:
+        """Set parts of the inner optimizer's buffers; what is not named stays. ValueError on another shape."""
+        self._ask("take_optimizer_state", list(parts))
 
     def optimizer_place(self) -> OptimizerPlace:
         """Return what an optimizer like its own is built of."""

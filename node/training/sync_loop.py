@@ -106,8 +106,8 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             node.state.closed_round = node.state.round
             if result.snapshot_d is not None:  # the others are whole models too, which nobody reads any more
                 nothing_d = result.snapshot_d.new_empty(0)
-                phase = replace(phase, theta_d=nothing_d, gradient_d=None)
-                result = replace(result, correction_d=nothing_d, optimizer_state=None)
+                phase = replace(phase, theta_d=nothing_d, inner_state=None)
+                result = replace(result, correction_d=nothing_d, optimizer_state=())
             if node.inner.is_over:  # no step comes before which the correction would be applied: it is a whole model
                 try:
                     await node.executor.drive(node.inner.settling())

@@ -15,6 +15,7 @@ from node.system.errors import RunError
 from node.system.next_command import command
 from node.training.node import Node
 from node.training.remote_trainer import LOOK_WHY, RemoteTrainer, TrainerLostError
+from p2ptrain.inner.inner_state import whole_buffers
 from p2ptrain.sync import StepsAnchor
 
 
@@ -52,7 +53,7 @@ def _taking_over(
 ) -> Generator[None, None, None]:
     """Give the new trainer its state, as work for an executor. `common`: what all members' optimizers have alike."""
     trainer.take_over(anchor_d, _kept_state(node))
-    trainer.take_optimizer_state(common)
+    trainer.take_optimizer_state(whole_buffers(common))
     yield from ()
 
 

@@ -6,10 +6,12 @@
 State: two vectors. Cost: one fused kernel over the flat vector, whatever the number of tensors. The default.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch.optim.adamw import adamw
 
-from p2ptrain.inner.base import Parameters, decay
+from p2ptrain.inner.base import Moment, Parameters, decay
 
 
 class AdamW:
@@ -33,6 +35,11 @@ class AdamW:
             raise ValueError(f"epsilon must be a positive number, not {epsilon}")
         self.weight_decay, self.betas, self.epsilon = weight_decay, betas, epsilon
         self.buffers: dict[str, torch.Tensor] = {}
+
+    @property
+    def moments(self) -> Mapping[str, Moment]:
+        """What its buffers are averages of."""
+        return {"exp_avg": Moment(order="first", scaled_by="exp_avg_sq"), "exp_avg_sq": Moment(order="second")}
 
     def attach(self, parameters: Parameters) -> None:
         """Work on these buffers from now on. ValueError when they cannot be trained by this rule."""

@@ -7,7 +7,7 @@ keeps nothing in them that is tied to where the model stands: momentum and momen
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -59,6 +59,49 @@ class InnerOptimizer(Protocol):
 
     def step(self, rate: float) -> None:
         """Move `data_d` by `grad_d` at this learning rate. `grad_d` may be overwritten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What one of an inner optimizer's buffers is an average of: what members may average in turn."""
+
+    order: Literal["first", "second"]
+    """Of gradients, or of their squares."""
+    scaled_by: str = ""
+    """Of a first one: the buffer of second ones by whose root a step divides it, place by place; empty: none."""
+
+
+@runtime_checkable
+class HasMoments(InnerOptimizer, Protocol):
+    """An inner optimizer that says which of its buffers are averages over steps. Optional: of any other none are."""
+
+    @property
+    def moments(self) -> Mapping[str, Moment]:
+        """What the buffers of these names are, known before `attach`. All others are its own: counts, positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentBuffer:
+    """A buffer of moments."""
+
+    name: str
+    numel: int
+    moment: Moment
+
+
+def moments_of(optimizer: InnerOptimizer) -> Mapping[str, Moment]:
+    """Return which of its buffers are moments, by name."""
+    return optimizer.moments if isinstance(optimizer, HasMoments) else {}
+
+
+def moment_buffers(optimizer: InnerOptimizer) -> tuple[MomentBuffer, ...]:
+    """Return the moments that an attached optimizer holds, by name: the same order at all members."""
+    held = sorted(moments_of(optimizer).items())
+    return tuple(
+        MomentBuffer(name=name, numel=optimizer.buffers[name].numel(), moment=moment)
+        for name, moment in held
+        if name in optimizer.buffers
+    )
 
 
 def decay(parameters: Parameters, factor: float) -> None:

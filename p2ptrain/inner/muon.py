@@ -23,14 +23,14 @@ of at most rows x columns x min(rows, columns): small against a batch's forward 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import nn
 
-from p2ptrain.inner.base import Parameters, Place, decay
+from p2ptrain.inner.base import Moment, Parameters, Place, decay
 
 ITERATIONS: Final = 5
 COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
@@ -83,6 +83,15 @@ class Muon:
             raise ValueError(f"muon: momentum must be in [0, 1), not {momentum}")
         self.weight_decay, self.betas, self.momentum, self.nesterov = weight_decay, betas, momentum, nesterov
         self.buffers: dict[str, torch.Tensor] = {}
+
+    @property
+    def moments(self) -> Mapping[str, Moment]:
+        """What its buffers are averages of. A model with hidden matrices alone has the first one only."""
+        return {
+            "momentum": Moment(order="first"),
+            "exp_avg": Moment(order="first", scaled_by="exp_avg_sq"),
+            "exp_avg_sq": Moment(order="second"),
+        }
 
     def attach(self, parameters: Parameters) -> None:
         """Work on these buffers from now on. ValueError when they cannot be trained by this rule."""

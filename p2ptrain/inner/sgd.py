@@ -7,9 +7,11 @@ As torch's SGD, except that the weight decay w is decoupled (1711.05101), as it 
 gradient is amplified 1 / (1 - mu) times. Learning rates are not AdamW's: some 0.05 to 0.5, where AdamW wants 1e-3.
 """
 
+from collections.abc import Mapping
+
 import torch
 
-from p2ptrain.inner.base import Parameters, decay
+from p2ptrain.inner.base import Moment, Parameters, decay
 
 
 class SGD:
@@ -29,6 +31,11 @@ class SGD:
             raise ValueError("sgd: nesterov needs a momentum above 0")
         self.weight_decay, self.momentum, self.nesterov = weight_decay, momentum, nesterov
         self.buffers: dict[str, torch.Tensor] = {}
+
+    @property
+    def moments(self) -> Mapping[str, Moment]:
+        """What its buffers are averages of."""
+        return {"momentum": Moment(order="first")} if self.momentum else {}
 
     def attach(self, parameters: Parameters) -> None:
         """Work on these buffers from now on. ValueError when they cannot be trained by this rule."""

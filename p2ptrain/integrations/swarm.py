@@ -470,9 +470,9 @@ def _check_of_a_loop(config: Config) -> None:
             f"train.drift = {config.train.drift} corrects the steps of a node, and here they are the loop's",
             "leave it out; a private swarm's admin sets it for all",
         )
-    if config.sync.spec().steps_anchor:
+    if config.sync.spec().wants:
         raise UsageError(
-            f"sync.strategy = {config.sync.strategy} takes the optimizer's steps itself, and here they are the loop's",
+            f"sync.strategy = {config.sync.strategy} wants to see the optimizer's work, and here it is the loop's",
             "take allreduce or tracked_gossip; a private swarm's admin sets it for all",
         )
 

@@ -9,6 +9,9 @@
 | streaming      | all neighbours         | a fragment, in int4   | nesterov         | when told to     |
 | moshpit        | a group, by exchange   | fp16 models           | average          | but for owners   |
 | allreduce      | all, by exchange       | q2 differences        | average          | but for owners   |
+| mime           | all, by exchange       | gradients, rotated+q2 |                  | but for owners   |
+| des_loc        | all, by exchange       | q2, int4 moments      | average          | but for owners   |
+| sparta         | all, by exchange       | q2 fragments, values  | average          | but for owners   |
 | async          | all neighbours         | int4                  | delayed_nesterov | when told to     |
 | gossip_pga     | a partner, or all      | int4, or fp32         | average          | no               |
 | gradient       | all, gradients         | q2, at every step     |                  | when told to     |
@@ -16,11 +19,15 @@
 What travels, the aggregator (mean but for tracked_gossip) and the outer step are defaults that [sync] may override.
 """
 
+from collections.abc import Sequence
+
 import torch
 
+from p2ptrain.inner.base import MomentBuffer
 from p2ptrain.sync import (
     allreduce,
     asynchronous,
+    des_loc,
     diloco,
     gossip_pga,
     gradient,
@@ -28,19 +35,21 @@ from p2ptrain.sync import (
     moshpit,
     noloco,
     sparse_loco,
+    sparta,
     streaming,
     tracked_gossip,
 )
 from p2ptrain.sync.base import (
     AllReduceStrategy,
     AnchorSteps,
+    AveragesMoments,
     GradientStrategy,
     Message,
     Reduced,
     RoundResult,
     StepsAnchor,
     SyncStrategy,
-    TakesGradients,
+    TakesInnerState,
     UpdateEncoder,
 )
 from p2ptrain.sync.byzantine import Byzantine, liar_of
@@ -56,6 +65,7 @@ __all__ = [
     "SYNC_STRATEGIES",
     "AllReduceStrategy",
     "AnchorSteps",
+    "AveragesMoments",
     "Byzantine",
     "GradientStrategy",
     "Message",
@@ -66,7 +76,7 @@ __all__ = [
     "StrategySpec",
     "SyncConfig",
     "SyncStrategy",
-    "TakesGradients",
+    "TakesInnerState",
     "UpdateEncoder",
     "averages_gradients",
     "build",
@@ -83,6 +93,8 @@ for _strategy in (
     moshpit,
     allreduce,
     mime,
+    des_loc,
+    sparta,
     asynchronous,
     gossip_pga,
     gradient,
@@ -104,6 +116,7 @@ def build(
     rounds: int | None = None,
     largest_gamma: float = 1.0,
     steps: AnchorSteps | None = None,
+    moments: Sequence[MomentBuffer] = (),
 ) -> SyncStrategy:
     """Return the configured strategy of the node `own`, for a model that starts as `genesis_d`, fp32 (d,) on the CPU.
 
@@ -111,6 +124,7 @@ def build(
     `largest_gamma` bounds the consensus step, where the configuration does not set one.
     `steps` are the inner optimizer's on the swarm's model, for a strategy that `steps_anchor`: it closes no round
     without.
+    `moments` are the inner optimizer's, for a strategy that averages them too; without any it averages models alone.
     `judge` is the loss of a model on the node's own data, for an aggregator that tries models (zeno).
     ValueError if the model is not such, where an aggregator needs a judge and there is none, and for a strategy that
     averages gradients: a node cannot run it.
@@ -128,6 +142,8 @@ def build(
         strategy.largest_gamma = largest_gamma
     if steps is not None and isinstance(strategy, StepsAnchor):
         strategy.steps_by(steps)
+    if moments and isinstance(strategy, AveragesMoments):
+        strategy.average_moments(moments)
     if config.needs_judge:
         if judge is None or not isinstance(strategy, Scored):
             raise ValueError(f"{config.aggregator} tries models on local data: {method.name} was given no judge")

@@ -61,16 +61,17 @@ def method(
         name="allreduce",
         models=partial(_build, refresh),
         averager=ALLREDUCE,
-        run_key=_run_key,
+        run_key=run_key,
         compressor="q2",
         aggregator="mean",
         f=0,
-        check=_check,
+        check=check,
         vectors=1,
     )
 
 
-def _check(config: SyncConfig) -> None:
+def check(config: SyncConfig) -> None:
+    """ValueError on what differences to a common anchor cannot be reduced by."""
     check_no_gamma(config)
     check_differences(config)
     if config.outer not in OUTERS:
@@ -80,7 +81,7 @@ def _check(config: SyncConfig) -> None:
         )
 
 
-def _run_key(config: SyncConfig) -> str:
+def run_key(config: SyncConfig) -> str:
     """Members who pack otherwise could give each other nothing; those with another outer step have other anchors."""
     chosen = (config.options.get("refresh"), config.compressor, config.outer, *sorted(config.outer_options().items()))
     return " ".join(map(str, (config.strategy, *chosen)))
@@ -123,10 +124,18 @@ class DifferenceAllReduce(GroupAllReduce):
     too, the residual, what the outer optimizer remembers, and the packed differences; from `pack` to `finish` also the
     others' packed parts with what was made of them."""
 
-    def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, refresh: int) -> None:
+    def __init__(
+        self,
+        config: SyncConfig,
+        genesis_d: torch.Tensor,
+        own: str,
+        refresh: int,
+        packing: DifferencePacking | None = None,
+    ) -> None:
+        """`packing`: where more travels than differences and the anchor, or fewer of them."""
         super().__init__(config, genesis_d, own, EVERYONE)
         codec = compress.get(config.compressor, **config.codec_options())
-        self.packing: DifferencePacking = DifferencePacking(codec, genesis_d.numel(), refresh)
+        self.packing: DifferencePacking = packing or DifferencePacking(codec, genesis_d.numel(), refresh)
         self.residual_d = torch.zeros_like(genesis_d)
         """e: what was to be sent and was not."""
         self._exchange: Exchange | None = None
@@ -180,7 +189,8 @@ class DifferenceAllReduce(GroupAllReduce):
         self._exchange = Exchange(packed, round, group.index(self._own), len(group))
         came, spans = self._came(self._exchange, parts), self.packing.spans
         for index in came:
-            self.residual_d[spans[index]] += theta_d[spans[index]] - self.anchor_d[spans[index]]
+            at = self.packing.moved(spans[index], round)
+            self.residual_d[at] += theta_d[at] - self.anchor_d[at]
         return self._settled_(theta_d, came, distance=self._advance(self._exchange, came))
 
     def _settled_(self, theta_d: torch.Tensor, came: Mapping[int, "ReducedPiece"], *, distance: float) -> RoundResult:
@@ -228,20 +238,26 @@ class DifferenceAllReduce(GroupAllReduce):
             at, told_p, mean_p, shift_p = self._heard_of(exchange, index, piece)
             squares += float(torch.linalg.vector_norm(mean_p - told_p)) ** 2
             move(at, self.anchor_d[at], self.anchor_d[at] + mean_p)
-            self.anchor_d[pack.refreshed(at, exchange.round)] += shift_p
+            self.anchor_d[pack.refreshed(pack.spans[index], exchange.round)] += shift_p
         return math.sqrt(squares)
 
     def _heard_of(
         self, exchange: Exchange, index: int, piece: ReducedPiece
     ) -> tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return where a reduced piece lies, what was sent for it, what came of that, and by how much the share of the
-        anchor that travelled is off the others'. The residual loses what the piece counts of it."""
-        at, pack = self.packing.spans[index], self.packing
-        told_p, told_anchor_p = pack.split(pack.piece(exchange.packed, index))
-        mean_p, mean_anchor_p = pack.split(pack.piece(piece.part, piece.place))
+        """Return which parameters a reduced piece says moved, what was sent for them, what came of that, and by how
+        much the share of the anchor that travelled is off the others'. The residual loses what the piece counts of
+        it."""
+        pack = self.packing
+        own_p, piece_p = pack.piece(exchange.packed, index), pack.piece(piece.part, piece.place)
+        (told_p, told_anchor_p), (mean_p, mean_anchor_p) = pack.split(own_p), pack.split(piece_p)
+        self._take_beside(pack.spans[index], exchange.round, own_p, piece_p)
+        at = pack.moved(pack.spans[index], exchange.round)
         if piece.counted >> exchange.place & 1:
             self.residual_d[at] -= told_p
         return at, told_p, mean_p, mean_anchor_p - told_anchor_p
+
+    def _take_beside(self, at: slice, round: int, told_p: torch.Tensor, piece_p: torch.Tensor) -> None:
+        """Take what of a reduced piece is neither difference nor anchor: here nothing. `told_p`: own piece."""
 
     def _closed(
         self, correction_d: torch.Tensor, snapshot_d: torch.Tensor, *, distance: float, members: int
@@ -277,7 +293,8 @@ class DifferenceAllReduce(GroupAllReduce):
         self.residual_d = residual_d.clone()
 
     def _piece(self, theta_d: torch.Tensor, at: slice, round: int) -> torch.Tensor:
-        moved_p = theta_d[at] - self.anchor_d[at] + self.residual_d[at]
+        moving = self.packing.moved(at, round)
+        moved_p = theta_d[moving] - self.anchor_d[moving] + self.residual_d[moving]
         return torch.cat([moved_p, self.anchor_d[self.packing.refreshed(at, round)]])
 
     def _restart_at(self, model_d: torch.Tensor) -> None:

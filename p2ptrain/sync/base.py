@@ -42,6 +42,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from p2ptrain.inner.base import MomentBuffer
+from p2ptrain.inner.inner_state import BufferPart, InnerState
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync.vectors import ByteSource
 
@@ -73,8 +75,8 @@ class RoundResult:
     robust: bool
     """Whether members sufficed for the promise about `f` liars. If not, the aggregator ran with the largest f that
     the members allow, (members - 1) // 2, or, where that is below an f once held, not at all (fault_tolerance.py)."""
-    optimizer_state: Mapping[str, torch.Tensor] | None = None
-    """What the inner optimizer's buffers are from here on, by name; None: they stay."""
+    optimizer_state: Sequence[BufferPart] = ()
+    """What parts of the inner optimizer's buffers are from here on; all else stays."""
     clipped: tuple[str, ...] = ()
     """Neighbours that the aggregator did not follow in full: clipped, or left out by a rule for gossip."""
 
@@ -249,15 +251,24 @@ class AnchorSteps(Protocol):
 
 
 @runtime_checkable
-class TakesGradients(AllReduceStrategy, Protocol):
-    """One that is told by which gradients the model moved."""
+class TakesInnerState(AllReduceStrategy, Protocol):
+    """One that takes more of a round's steps than where they led: what its `StrategySpec.wants`."""
 
-    def take_gradient(self, gradient_d: torch.Tensor) -> None:
-        """Take the mean of the gradients of a round's steps, fp32 (d,). Call it before `pack`."""
+    def take_inner_state(self, state: InnerState) -> None:
+        """Take what the steps of a round left behind. Call it before `pack`. ValueError when it is not finite: own
+        training has diverged."""
 
 
 @runtime_checkable
-class StepsAnchor(TakesGradients, Protocol):
+class AveragesMoments(TakesInnerState, Protocol):
+    """One that averages the inner optimizer's moments as well."""
+
+    def average_moments(self, buffers: Sequence[MomentBuffer]) -> None:
+        """Average these buffers from now on. Called once, before all else."""
+
+
+@runtime_checkable
+class StepsAnchor(TakesInnerState, Protocol):
     """One that averages the gradients that local steps met, and moves the anchor by the inner optimizer."""
 
     def steps_by(self, steps: AnchorSteps) -> None:

@@ -22,6 +22,7 @@ import torch
 
 from p2ptrain.attacks.base import ModelAttack, VectorAttack
 from p2ptrain.compress.base import PayloadError
+from p2ptrain.inner.inner_state import InnerState
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync.base import (
     ALL_WHOLE,
@@ -29,8 +30,8 @@ from p2ptrain.sync.base import (
     Message,
     Reduced,
     RoundResult,
-    StepsAnchor,
     SyncStrategy,
+    TakesInnerState,
     UpdateEncoder,
 )
 from p2ptrain.sync.group_allreduce import GroupAllReduce
@@ -214,10 +215,10 @@ class LyingMember(Byzantine):
         """Do as the honest strategy does."""
         return self._inner_group.peer_selection(peers, round=round)
 
-    def take_gradient(self, gradient_d: torch.Tensor) -> None:
-        """Do as the honest strategy does, where that wants gradients."""
-        if isinstance(self._inner_group, StepsAnchor):
-            self._inner_group.take_gradient(gradient_d)
+    def take_inner_state(self, state: InnerState) -> None:
+        """Do as the honest strategy does, where that wants any."""
+        if isinstance(self._inner_group, TakesInnerState):
+            self._inner_group.take_inner_state(state)
 
     def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
         """Return the lie, which may be none that can be read."""

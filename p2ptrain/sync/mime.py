@@ -38,6 +38,7 @@ from typing import Annotated, Final
 
 import torch
 
+from p2ptrain.inner.inner_state import InnerState, whole_buffers
 from p2ptrain.sync.allreduce import DifferenceAllReduce, Exchange, ReducedPiece
 from p2ptrain.sync.base import AnchorSteps, Reduced, RoundResult, SyncStrategy
 from p2ptrain.sync.checks import check_differences, check_no_gamma
@@ -76,6 +77,7 @@ def method(
         f=0,
         check=_check,
         vectors=6,
+        wants=frozenset({"gradient"}),
         steps_anchor=True,
         local_rate=local_rate,
     )
@@ -146,6 +148,11 @@ class Mime(DifferenceAllReduce):
         check_model(gradient_d)
         self._gradient_d = gradient_d
 
+    def take_inner_state(self, state: InnerState) -> None:
+        """Take the mean gradient of a round's steps. ValueError when not finite."""
+        assert state.gradient_d is not None, "the strategy wants it"
+        self.take_gradient(state.gradient_d)
+
     def told(self, theta_d: torch.Tensor) -> torch.Tensor:
         """Return the vector whose difference to the anchor is told: the anchor after one step of plain SGD."""
         return self.anchor_d - self._gradient_d
@@ -177,7 +184,7 @@ class Mime(DifferenceAllReduce):
         if self._alike is not None:
             self._alike += 1
         closed = self._settled_(theta_d, came, distance=self._advance(self._exchange, came))
-        return replace(closed, optimizer_state=self.optimizer_state())
+        return replace(closed, optimizer_state=whole_buffers(self.optimizer_state()))
 
     def take_missed(self, parts: Sequence[Reduced]) -> None:
         """Take parts of the last round that came after `finish`: its steps are taken again. The model goes to where

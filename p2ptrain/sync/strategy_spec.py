@@ -1,11 +1,12 @@
 """A sync strategy as a user chooses it: how it is put together, and the defaults that belong to it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import torch
 
+from p2ptrain.inner.inner_state import Wanted
 from p2ptrain.sync.base import GradientStrategy, SyncStrategy
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ class StrategySpec:
     vectors: int = 0
     """How many fp32 vectors of the model's size it holds beside anchor, estimates and what the outer optimizer
     remembers."""
+    wants: Collection[Wanted] = ()
+    """What it wants of a round's steps beside the model. Where anything: `models` makes one that `TakesInnerState`."""
     steps_anchor: bool = False
-    """Whether `models` makes a `StepsAnchor`: it wants gradients, and the inner optimizer."""
+    """Whether `models` makes a `StepsAnchor`: it wants the inner optimizer."""
     local_rate: float = 1.0
     """Factor on the learning rate of a trainer's own steps."""
     check: Callable[["SyncConfig"], None] = anything_goes

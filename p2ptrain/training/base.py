@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from p2ptrain.inner.base import Place
+from p2ptrain.inner.base import MomentBuffer, Place
+from p2ptrain.inner.inner_state import BufferPart, InnerState
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
 from p2ptrain.training.device_copies import Gathering
@@ -128,17 +129,19 @@ class OptimizerPlace:
     """Where each trainable parameter lies in the vector."""
     options: Mapping[str, object]
     """What the task asks of the optimizer, where nothing is set."""
+    moments: Sequence[MomentBuffer] = ()
+    """The moments that its own optimizer holds."""
 
 
 @runtime_checkable
-class SumsGradients(Learner, Protocol):
-    """A learner that tells by which gradients it moved, and whose optimizer's state can be set."""
+class TellsInnerState(Learner, Protocol):
+    """A learner that tells of its steps what a strategy wants, and whose optimizer's state can be set."""
 
-    def mean_gradient(self) -> torch.Tensor:
-        """Return the mean of the gradients by which steps moved the model since the last call, fp32 (d,)."""
+    def inner_state(self) -> InnerState:
+        """Return what it was built to tell, of the steps since the last call."""
 
-    def take_optimizer_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Set the inner optimizer's buffers, by name. ValueError on another shape."""
+    def take_optimizer_state(self, parts: Sequence[BufferPart]) -> None:
+        """Set parts of the inner optimizer's buffers; what is not named stays. ValueError on another shape."""
 
     def optimizer_place(self) -> OptimizerPlace:
         """Return what an optimizer like its own is built of."""

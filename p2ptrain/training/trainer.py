@@ -14,13 +14,15 @@ A step whose loss or gradient is not finite is not taken: it is counted in `skip
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from p2ptrain import drift, inner
 from p2ptrain.drift.none import NoCorrection
+from p2ptrain.inner.base import moment_buffers
+from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
 from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
@@ -48,7 +50,7 @@ class Trainer(Learner):
     ValueError when the optimizer cannot train such a model.
 
     `data_seed` orders the data, by default as the seed does; nodes that share a shard need different ones.
-    `sums_gradients` for `mean_gradient`: a vector more.
+    `tells` is what `inner_state` has, beside the model, of each round; `gradient` takes a vector more.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Trainer(Learner):
         shard: Shard,
         *,
         data_seed: int | None = None,
-        sums_gradients: bool = False,
+        tells: Collection[Wanted] = (),
     ) -> None:
         self.task, self.config, self.shard = task, config, shard
         self.data_seed = config.seed if data_seed is None else data_seed
@@ -80,7 +82,8 @@ class Trainer(Learner):
         self.optimizer.attach(self.flat)
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
-        self._gradients_d = torch.zeros_like(self.flat.data_d) if sums_gradients else None
+        self._tells = frozenset(tells)
+        self._gradients_d = torch.zeros_like(self.flat.data_d) if "gradient" in self._tells else None
         self._summed = 0
         self._bends = self.drift.name != NoCorrection.name
         """Whether the drift correction wants the corrections, whole and on the device."""
@@ -172,9 +175,14 @@ class Trainer(Learner):
             self.flat.copies.deliver([grad_d], [(self.flat.grad_d,)], overwrite)
             return self._finish_step(schedule_step, rate_factor=1.0, usable=True)
 
+    def inner_state(self) -> InnerState:
+        """Return what it `tells`: the `mean_gradient`, and copies of the optimizer's moments."""
+        gradient_d = self.mean_gradient() if "gradient" in self._tells else None
+        return InnerState(gradient_d=gradient_d, moments=self._moments() if "moments" in self._tells else {})
+
     def mean_gradient(self) -> torch.Tensor:
         """Return the mean of the gradients by which steps moved the model since the last call, clipped, fp32 (d,) on
-        the CPU; zeros without a step. Only where it `sums_gradients`."""
+        the CPU; zeros without a step. Only where it tells `gradient`."""
         with self._live:
             assert self._gradients_d is not None, "a trainer that sums no gradients"
             mean_d = on_host(self.flat.copies, self._gradients_d).div_(max(1, self._summed))
@@ -182,18 +190,27 @@ class Trainer(Learner):
             self._summed = 0
             return mean_d
 
-    def take_optimizer_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Set the inner optimizer's buffers, by name; what is not named stays. ValueError on another shape."""
+    def take_optimizer_state(self, parts: Sequence[BufferPart]) -> None:
+        """Set parts of the inner optimizer's buffers; what is not named stays, and names that it does not have are
+        passed over. ValueError, with nothing changed, on another shape."""
         with self._live:
-            buffers = {name: self.optimizer.buffers[name] for name in state if name in self.optimizer.buffers}
-            if any(state[name].shape != buffer.shape for name, buffer in buffers.items()):
+            known = [part for part in parts if part.name in self.optimizer.buffers]
+            places = [place_in(self.optimizer.buffers[part.name], part.at) for part in known]
+            if any(part.values.shape != place.shape for part, place in zip(known, places, strict=True)):
                 raise ValueError("the optimizer's state is of another model")
-            for name, buffer in buffers.items():
-                self.flat.copies.deliver([state[name]], [(buffer,)], overwrite)
+            self.flat.copies.deliver([part.values for part in known], [(place,) for place in places], overwrite)
+
+    def _moments(self) -> dict[str, torch.Tensor]:
+        with self._live:
+            buffers = self.optimizer.buffers
+            names = [held.name for held in moment_buffers(self.optimizer)]
+            return {name: on_host(self.flat.copies, buffers[name].view(-1)) for name in names}
 
     def optimizer_place(self) -> OptimizerPlace:
         """Return what an optimizer like its own is built of."""
-        return OptimizerPlace(places=tuple(self.flat.places), options=self._suited)
+        return OptimizerPlace(
+            places=tuple(self.flat.places), options=self._suited, moments=moment_buffers(self.optimizer)
+        )
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the live parameters, fp32 (d,) on the CPU."""

@@ -7,6 +7,7 @@ from torch import nn
 
 from p2ptrain import inner
 from p2ptrain.inner import InnerOptimizer
+from p2ptrain.inner.base import moment_buffers
 from p2ptrain.registry import BadOptionError
 from p2ptrain.training import FlatParameters
 
@@ -74,6 +75,34 @@ def test_the_buffers_are_the_whole_state_and_never_replaced(name: str) -> None:
         through.descend(ahead, 0.03)
         after.descend(second, 0.03)
     assert torch.equal(after.data_d, through.data_d)
+
+
+@every_inner
+def test_moments_are_buffers_that_are_averages(name: str) -> None:
+    """A long steady gradient makes each first one as long as it (SGD sums it up), and each second one its square."""
+    problem = Problem()
+    optimizer = attached(name, problem)
+    moments = inner.moments_of(optimizer)
+    assert moments.keys() <= optimizer.buffers.keys()
+    (grad_d,) = gradients(1, problem)
+    for _ in range(400):
+        problem.descend(optimizer, 0.0, grad_d)
+    for held in moment_buffers(optimizer):
+        buffer = optimizer.buffers[held.name]
+        assert (held.numel, buffer.dtype) == (buffer.numel(), torch.float32)
+        if held.moment.order == "second":
+            assert (buffer >= 0).all()
+        elif held.moment.scaled_by:
+            other = optimizer.buffers[held.moment.scaled_by]
+            torch.testing.assert_close(buffer.view(-1).square(), other.view(-1), rtol=1e-3, atol=1e-9)
+        else:
+            assert buffer.norm() > 0.1 * grad_d.norm()
+
+
+def test_an_optimizer_of_one_s_own_need_not_have_any() -> None:
+    assert inner.moments_of(inner.get("schedule_free")) == {}
+    assert inner.moments_of(inner.get("sgd", momentum=0.0)) == {}
+    assert {*inner.moments_of(inner.get("muon"))} == {"momentum", "exp_avg", "exp_avg_sq"}
 
 
 @every_inner

@@ -26,6 +26,9 @@ D = 300_000
 """Of 4 bytes each, two parts: one member of a pair owns a whole chunk, the other the rest."""
 NAMES = [name for name in SYNC_STRATEGIES.names() if SYNC_STRATEGIES.get(name).averager == ALLREDUCE]
 
+WHOLE: dict[str, dict[str, object]] = {"sparta": {"period": 1}}
+"""Options by which all of the model is averaged in a round, where that is not so anyway."""
+
 every_meeting = pytest.mark.parametrize("name", NAMES)
 every_robust_one = pytest.mark.parametrize("name", [name for name in NAMES if name != "noloco"])
 
@@ -74,7 +77,7 @@ class StepsOnce(Mime):
 
 
 def make(name: str, own: str, numel: int = D, **options: object) -> AllReduceStrategy:
-    config = SyncConfig(strategy=name, **options)  # type: ignore[arg-type]
+    config = SyncConfig(strategy=name, **WHOLE.get(name, {}), **options)  # type: ignore[arg-type]
     if name == "mime":
         steps_once = StepsOnce(config, genesis(numel), own, 64, 1.0)
         steps_once.steps_by(OneStep(numel))
@@ -176,7 +179,15 @@ def test_who_agrees_stays_where_it_is_however_coarse_the_codec(name: str, codec:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "each"), [("moshpit", 2 * 3 / 4), ("noloco", 1.0), ("allreduce", 2 * 15 / 16), ("mime", 2 * 15 / 16)]
+    ("name", "each"),
+    [
+        ("moshpit", 2 * 3 / 4),
+        ("noloco", 1.0),
+        ("allreduce", 2 * 15 / 16),
+        ("mime", 2 * 15 / 16),
+        ("des_loc", 2 * 15 / 16),
+        ("sparta", 2 * 15 / 16),
+    ],
 )
 def test_a_node_sends_what_its_group_needs_and_no_more(name: str, each: float) -> None:
     nodes = crowd(name, 16, compressor="none")

@@ -330,7 +330,7 @@ def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
         pass
     with pytest.raises(UsageError, match="is no setting"):
         joined(model, None, tmp_path, settings={"listen": 3})
-    with pytest.raises(UsageError, match="here they are the loop's"):
+    with pytest.raises(UsageError, match="here it is the loop's"):
         joined(model, None, tmp_path, settings={"sync.strategy": "mime"})
     with pytest.raises(UsageError, match="list of addresses"):
         joined(model, None, tmp_path, peers="/ip4/127.0.0.1/tcp/1")

@@ -106,7 +106,7 @@ def test_every_strategy_learns(name):
     assert row["eval_loss"] < 0.8 * row["eval_loss_first"]
     if SYNC_STRATEGIES.get(name).averager == ALLREDUCE:
         # Pairs send a vector; groups of four send 3/2 of one, by turns with pairs where there are more.
-        each = {"noloco": 1.0, "moshpit": 1.5, "allreduce": 1.5, "mime": 1.5}[name]
+        each = {"noloco": 1.0, "moshpit": 1.5, "allreduce": 1.5, "mime": 1.5, "des_loc": 1.5, "sparta": 1.5}[name]
         assert row["sent_bits"] == pytest.approx(each * row["published_bits"], rel=1e-4)
     else:
         assert row["sent_bits"] == pytest.approx(3 * row["published_bits"], rel=1e-4)

@@ -42,6 +42,10 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
             ["node", "--set", "sync.strategy=mime", "--set", "train.optimizer=schedule_free"],
             "takes gradients elsewhere",
         ),
+        (
+            ["node", "--set", "sync.strategy=des_loc", "--set", "train.optimizer=schedule_free"],
+            "train.optimizer=schedule_free has none",
+        ),
         (["up", "--attack", "dissensus", "--byzantine", "1"], "it is for simulations"),
         (["node", "--set", "attack.name=spectral"], "it is for simulations"),
         (["up", "--set", "node.pace=auto", "--set", "sync.compressor=adaptive"], "both follow the link"),

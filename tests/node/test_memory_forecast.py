@@ -83,7 +83,7 @@ def test_what_a_strategy_holds(estimates: str, outer: str) -> None:
 
 def test_what_a_strategy_that_steps_the_anchor_holds() -> None:
     config = config_of(sync={"strategy": "mime"}, train={"inner_steps": 1})
-    trainer = Trainer(tasks.get("digits"), config.train, Shard(index=0, count=1), sums_gradients=True)
+    trainer = Trainer(tasks.get("digits"), config.train, Shard(index=0, count=1), tells=["gradient"])
     steps = AnchorOptimizer(config.train, trainer.optimizer_place())
     strategy = build(config.sync, trainer.vector(), "own", steps=steps)
     assert isinstance(strategy, Mime)
@@ -101,6 +101,14 @@ def test_what_a_strategy_that_steps_the_anchor_holds() -> None:
     vectors = [strategy.residual_d, strategy._gradient_d, before.anchor_d, before.moved_d]
     vectors += [steps._anchor.data_d, steps._anchor.grad_d, *steps.buffers.values(), *before.buffers.values()]
     assert seen.outer == pytest.approx(sizes(*vectors), rel=0.001)
+
+
+def test_what_a_strategy_that_averages_moments_holds() -> None:
+    plain, with_moments = (
+        memory_forecast(10**6, "cpu", config_of(sync={"strategy": it})) for it in ("allreduce", "des_loc")
+    )
+    assert with_moments.outer - plain.outer == pytest.approx(2 * 4 * 10**6, rel=1e-4), "copies of AdamW's"
+    assert with_moments.gradient == plain.gradient
 
 
 def test_what_gathers_is_forecast_at_its_fullest() -> None:

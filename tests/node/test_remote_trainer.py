@@ -17,6 +17,7 @@ from node.system.errors import RunError, translate
 from node.system.process_use import ProcessUse
 from node.system.tensor_channel import supported
 from node.training.remote_trainer import RemoteTrainer, TrainerLostError
+from p2ptrain.inner.inner_state import BufferPart, whole_buffers
 
 pytestmark = pytest.mark.skipif(not supported(), reason="needs memfd and sequenced datagrams")
 
@@ -80,18 +81,39 @@ def test_it_answers_what_a_trainer_here_does(tmp_path: Path, born: list[ThreadCh
     assert torch.equal(there.vector(), one["parameters"])
 
 
+def test_moments_come_and_parts_of_them_go_back(tmp_path: Path, born: list[ThreadChild]) -> None:
+    config = config_of(sync={"strategy": "des_loc"}, train={"threads": 1, "batch_size": 8})
+    here, there = own_trainer(config, "peer"), apart(tmp_path, config, "peer")
+    for each in (here, there):
+        each.take_step()
+    one, other = here.inner_state(), there.inner_state()
+    assert one.gradient_d is None
+    assert {*one.moments} == {"exp_avg", "exp_avg_sq"} == {*other.moments}
+    assert all(torch.equal(value, other.moments[name]) for name, value in one.moments.items())
+    one.moments["exp_avg"].zero_()
+    assert here.inner_state().moments["exp_avg"].any(), "a copy"
+    for each in (here, there):
+        each.take_optimizer_state([BufferPart("exp_avg", slice(3, 5), torch.tensor([7.0, 8.0]))])
+        with pytest.raises(ValueError, match="of another model"):
+            each.take_optimizer_state([BufferPart("exp_avg", slice(each.numel, each.numel + 2), torch.ones(2))])
+    for each in (here, there):
+        assert each.inner_state().moments["exp_avg"][3:5].tolist() == [7.0, 8.0]
+
+
 def test_gradients_and_the_optimizers_state_come_and_go(tmp_path: Path, born: list[ThreadChild]) -> None:
     config = config_of(sync={"strategy": "mime"}, train={"optimizer": "muon", "threads": 1, "batch_size": 8})
     here, there = own_trainer(config, "peer"), apart(tmp_path, config, "peer")
     assert there.optimizer_place() == here.optimizer_place()
     for each in (here, there):
         each.take_step()
-    gradient_d = here.mean_gradient()
-    assert gradient_d.any()
-    assert torch.equal(there.mean_gradient(), gradient_d)
+    one, other = here.inner_state().gradient_d, there.inner_state().gradient_d
+    assert one is not None
+    assert other is not None
+    assert one.any()
+    assert torch.equal(one, other)
     state = {name: torch.rand_like(buffer) for name, buffer in here.optimizer.buffers.items()}
     for each in (here, there):
-        each.take_optimizer_state(state)
+        each.take_optimizer_state(whole_buffers(state))
     one, other = states(here), states(there)
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
     assert torch.equal(one["momentum"], state["momentum"])

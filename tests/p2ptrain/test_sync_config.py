@@ -30,7 +30,7 @@ from p2ptrain.sync import SYNC_STRATEGIES, ModelAveraging, StrategySpec, SyncCon
         ({"alpha": 0.3}, "alpha is for delayed_nesterov and nesterov and noloco, not for average"),
         ({"every": 3}, "every is for randomk and delayed_nesterov, not for q2 and average"),
         ({"outer": "noloco", "alpha": 0.9}, "alpha=0.9"),
-        ({"period": 4}, "period is for gossip_pga, not for tracked_gossip"),
+        ({"period": 4}, "period is for gossip_pga and sparta, not for tracked_gossip"),
         ({"fragments": 4}, "fragments is for streaming"),
         ({"mixing": 0.5}, "mixing is for streaming"),
         ({"group": 4}, "group is for moshpit"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from p2ptrain.inner.inner_state import whole_buffers
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.byte_lm import ByteLM
 from p2ptrain.tasks.digits import EPSILON, Digits
@@ -354,7 +355,7 @@ def test_its_two_halves_are_a_step_bit_for_bit():
 
 
 def test_the_mean_gradient_is_of_the_steps_since_it_was_asked_for_and_clipped_as_they_were():
-    node, halves = Trainer(Digits(), config(clip_norm=0.5), Shard(index=0, count=2), sums_gradients=True), trainer()
+    node, halves = Trainer(Digits(), config(clip_norm=0.5), Shard(index=0, count=2), tells=["gradient"]), trainer()
     for count in (1, 3):
         met = []
         for _ in range(count):
@@ -368,7 +369,7 @@ def test_the_mean_gradient_is_of_the_steps_since_it_was_asked_for_and_clipped_as
 
 
 def test_a_step_that_is_not_taken_is_in_no_mean():
-    node = Trainer(Digits(), config(), Shard(index=0, count=2), sums_gradients=True)
+    node = Trainer(Digits(), config(), Shard(index=0, count=2), tells=["gradient"])
     node.load_vector(torch.full((node.numel,), torch.nan))
     node.step()
     assert node.skipped_steps == 1
@@ -376,7 +377,7 @@ def test_a_step_that_is_not_taken_is_in_no_mean():
 
 
 def test_gradients_of_a_model_that_was_replaced_are_in_no_mean():
-    node = Trainer(Digits(), config(), Shard(index=0, count=2), sums_gradients=True)
+    node = Trainer(Digits(), config(), Shard(index=0, count=2), tells=["gradient"])
     node.step()
     node.load_vector(node.vector() + 1)
     assert torch.equal(node.mean_gradient(), torch.zeros(node.numel))
@@ -386,12 +387,12 @@ def test_the_optimizers_state_can_be_set_by_name():
     node, other = trainer(), trainer()
     run(other)
     state = {name: buffer.clone() for name, buffer in other.optimizer.buffers.items()}
-    node.take_optimizer_state({**state, "of no optimizer": torch.zeros(1)})
+    node.take_optimizer_state(whole_buffers({**state, "of no optimizer": torch.zeros(1)}))
     assert all(torch.equal(node.optimizer.buffers[name], state[name]) for name in state)
-    node.take_optimizer_state({"exp_avg": state["exp_avg"] + 1})
+    node.take_optimizer_state(whole_buffers({"exp_avg": state["exp_avg"] + 1}))
     assert torch.equal(node.optimizer.buffers["exp_avg_sq"], state["exp_avg_sq"]), "what is not named stays"
     with pytest.raises(ValueError, match="of another model"):
-        node.take_optimizer_state({"exp_avg": torch.zeros(7)})
+        node.take_optimizer_state(whole_buffers({"exp_avg": torch.zeros(7)}))
 
 
 def test_a_gradient_alone_moves_nothing_and_is_of_the_step_that_is_named():

@@ -25,7 +25,7 @@ PHASE = 5 * STEP_SECONDS
 ROUNDS = 8
 
 
-every_one = pytest.mark.parametrize("strategy", ["moshpit", "allreduce", "mime"])
+every_one = pytest.mark.parametrize("strategy", ["moshpit", "allreduce", "mime", "des_loc"])
 
 
 def group_of(strategy: str, size: int) -> dict[str, int]:
@@ -66,6 +66,8 @@ def check_quiet(members: Swarm) -> None:
         pytest.param("noloco", [2, 2], 1.0, marks=pytest.mark.thorough),
         ("allreduce", [8, 8], 2 * 7 / 8),
         ("mime", [8, 8], 2 * 7 / 8),
+        pytest.param("des_loc", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
+        pytest.param("sparta", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
         pytest.param("tracked_gossip", [8, 8], 7.0, marks=pytest.mark.thorough),
     ],
 )
@@ -74,7 +76,8 @@ async def test_eight_nodes_learn_and_send_their_groups_bytes_only(
 ) -> None:
     """Eight on a grid with a side of four: groups of four, then pairs, by turns."""
     async with swarm(tmp_path) as members:
-        nodes = await start_all(members, 8, **settings(strategy))
+        fragments = {"period": 2} if strategy == "sparta" else {}
+        nodes = await start_all(members, 8, **settings(strategy, **fragments))
         await members.finished()
         check_quiet(members)
         for node in nodes:
@@ -209,7 +212,7 @@ async def test_a_killed_node_comes_back(
         assert back.eval_loss < (1.3 if strategy == "mime" else 1.1) * nodes[0].eval_loss
 
 
-@pytest.mark.parametrize("strategy", thorough_but(["moshpit"], ["moshpit", "allreduce", "mime"]))
+@pytest.mark.parametrize("strategy", thorough_but(["moshpit"], ["moshpit", "allreduce", "mime", "des_loc"]))
 async def test_a_liar_in_a_group_is_bounded_by_its_rule(
     strategy: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -67,8 +67,9 @@ def trainer_warnings(member: Member) -> list[str]:
             {"train": {"drift": "scaffold"}, "sync": {"aggregator": "zeno", "f": 1}}, marks=pytest.mark.thorough
         ),
         pytest.param({"train": {"rounds": 4}, "sync": {"strategy": "mime"}}, marks=pytest.mark.thorough),
+        pytest.param({"train": {"rounds": 4}, "sync": {"strategy": "des_loc"}}, marks=pytest.mark.thorough),
     ],
-    ids=["plain", "with a drift correction and a judge", "with gradients averaged"],
+    ids=["plain", "with a drift correction and a judge", "with gradients averaged", "with moments averaged"],
 )
 async def test_a_swarm_computes_the_same_bits(
     settings: dict[str, Any], tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock

@@ -12,7 +12,7 @@ from node.bench.swarm.run_spec import RunSpec
 from node.bench.swarm.simulated_averager import averager_of
 from node.bench.swarm.simulated_node import SimulatedNode
 from node.bench.swarm.traffic import Traffic
-from p2ptrain.sync import TakesGradients, build
+from p2ptrain.sync import TakesInnerState, build
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
@@ -26,8 +26,7 @@ class Swarm:
         self.traffic = Traffic()
         self.rounds = 0
         self.robust_rounds = 0
-        spec = recipe.config.sync.spec()
-        self._steps_anchor, self._local_rate = spec.steps_anchor, spec.local_rate
+        self._spec = recipe.config.sync.spec()
         self._conspiracy = byzantine_nodes.Conspiracy(recipe)
         self.nodes = [self._node(index, task) for index in range(recipe.shape.nodes)]
         self.honest = self.nodes[: recipe.shape.nodes - recipe.shape.byzantine]
@@ -60,8 +59,8 @@ class Swarm:
         self._steps(steps - late)
         thetas = {node.name: node.trainer.vector() for node in self.nodes}
         for node in self.nodes:
-            if isinstance(node.sync, TakesGradients) and self._steps_anchor:
-                node.sync.take_gradient(node.trainer.mean_gradient())
+            if isinstance(node.sync, TakesInnerState) and self._spec.wants:
+                node.sync.take_inner_state(node.trainer.inner_state())
         for node in self.nodes:
             node.trainer.begin_round()
         results = self._averager.exchange(thetas, self.rounds)
@@ -69,7 +68,7 @@ class Swarm:
         distance = 0.0
         for index, (node, result) in enumerate(zip(self.nodes, results, strict=True)):
             node.trainer.correct(result.correction_d)
-            if result.optimizer_state is not None:
+            if result.optimizer_state:
                 node.trainer.take_optimizer_state(result.optimizer_state)
             node.anchor_d = result.anchor_d
             if index < len(self.honest):
@@ -90,7 +89,8 @@ class Swarm:
         lies = index >= shape.nodes - shape.byzantine
         shard = Shard(index=index, count=shape.nodes)
         config, taught = self.recipe.config, self._conspiracy.task(task) if lies else task
-        trainer = Trainer(taught, config.train, shard, sums_gradients=self._steps_anchor)
+        trainer = Trainer(taught, config.train, shard, tells=self._spec.wants)
+        place = trainer.optimizer_place()
         sync = build(
             config.sync,
             trainer.vector(),
@@ -98,11 +98,12 @@ class Swarm:
             judge=trainer.judge,
             rounds=config.train.rounds,
             largest_gamma=config.train.largest_gamma,
-            steps=AnchorOptimizer(config.train, trainer.optimizer_place()) if self._steps_anchor else None,
+            steps=AnchorOptimizer(config.train, place) if self._spec.steps_anchor else None,
+            moments=place.moments if "moments" in self._spec.wants else (),
         )
         return SimulatedNode(name, trainer, self._conspiracy.member(sync, index) if lies else sync, trainer.vector())
 
     def _steps(self, count: int) -> None:
         for node in self.nodes:
             for _ in range(count):
-                node.trainer.step(rate_factor=self._local_rate)
+                node.trainer.step(rate_factor=self._spec.local_rate)

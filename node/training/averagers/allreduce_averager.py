@@ -21,7 +21,7 @@ from node.training.divergence import diverged, why_refused
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
-from p2ptrain.sync.base import InPlaceAllReduce, TakesGradients, TakesMissedParts
+from p2ptrain.sync.base import InPlaceAllReduce, TakesInnerState, TakesMissedParts
 
 MARK = b"\0"
 MARK_CODEC = "met"
@@ -112,14 +112,16 @@ class AllReduceAverager:
     async def _pack(self, node: Node, phase: Phase) -> bytes:
         try:
             async with node.strategy_lock:
-                if phase.gradient_d is not None:
-                    assert isinstance(self._strategy, TakesGradients), "phases have gradients for such alone"
-                    self._strategy.take_gradient(phase.gradient_d)
                 with node.pace.work():
-                    pack = partial(self._strategy.pack, phase.theta_d, round=node.state.round)
-                    return await node.executor.offload(pack)
+                    return await node.executor.offload(partial(self._packed, phase, node.state.round))
         except ValueError as error:
             raise diverged(node, why_refused(error)) from error
+
+    def _packed(self, phase: Phase, round: int) -> bytes:
+        if phase.inner_state is not None:
+            assert isinstance(self._strategy, TakesInnerState), "phases have one for such alone"
+            self._strategy.take_inner_state(phase.inner_state)
+        return self._strategy.pack(phase.theta_d, round=round)
 
     async def _exchange(self, node: Node, names: list[PeerId], packed: bytes, seconds: float) -> list[Reduced]:
         group = Group(members=tuple(names), round=node.state.round, size=len(packed))
