@@ -95,9 +95,7 @@ def _run_key(config: SyncConfig) -> str:
     return " ".join(map(str, (config.strategy, config.options.get("refresh"), config.compressor)))
 
 
-def _build(
-    refresh: int, local_rate: float, config: SyncConfig, genesis_d: torch.Tensor, own: str
-) -> SyncStrategy:
+def _build(refresh: int, local_rate: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
     return Mime(config, genesis_d, own, refresh, local_rate)
 
 
@@ -123,9 +121,7 @@ class Mime(DifferenceAllReduce):
     gradient and state; the state once more as the round began.
     """
 
-    def __init__(
-        self, config: SyncConfig, genesis_d: torch.Tensor, own: str, refresh: int, local_rate: float
-    ) -> None:
+    def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, refresh: int, local_rate: float) -> None:
         super().__init__(config, genesis_d, own, refresh)
         self._local_rate = local_rate
         self._steps: AnchorSteps | None = None
