@@ -17,7 +17,7 @@ from p2ptrain.sync import Reduced, RoundResult, StepsAnchor, SyncConfig, build
 from p2ptrain.sync.difference_packing import counting
 from p2ptrain.sync.mime import Mime
 from p2ptrain.sync.packing import PART_BYTES
-from p2ptrain.training import TrainConfig
+from p2ptrain.training import TrainConfig, lr_at
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
 from p2ptrain.training.base import OptimizerPlace
 
@@ -425,6 +425,17 @@ def test_with_one_step_a_round_it_is_synchronous_training(optimizer: str) -> Non
         together.step()
     moved = float((together.vector() - swarm.nodes[0].trainer.vector()).norm())
     assert moved < 0.02 * float((together.vector() - synchronous(tasks.get("digits"), train_config, 4).vector()).norm())
+
+
+def test_own_steps_have_a_rate_of_their_own() -> None:
+    """And the anchor's steps that of the settings."""
+    swarm = swarm_of("mime", "sync.local_rate=3", optimizer="adamw", inner_steps=2, rounds=12)
+    swarm.round()
+    config = swarm.recipe.config.train
+    assert {node.trainer.learning_rate for node in swarm.nodes} == {3 * lr_at(1, config.total_steps, config)}
+    moved_d = (swarm.mean_model() - synchronous(tasks.get("digits"), config, 4).vector()).abs()
+    rates = sum(lr_at(step, config.total_steps, config) for step in range(2))
+    assert 0.5 * rates < float(moved_d.max()) < 1.1 * rates, "no step of Adam is longer than its rate at first"
 
 
 def test_what_one_member_alone_must_learn_is_learned() -> None:
