@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from p2ptrain.compress.base import PayloadError
+from p2ptrain.compress.base import Compressor, PayloadError
 from p2ptrain.compress.blocks import CHUNK_NUMEL, FLOAT_MAX, Floats, check_vector
 from p2ptrain.compress.pool import for_each
 from p2ptrain.compress.rows import scratch
@@ -115,6 +115,36 @@ class BlockTransform(Stage):
     @abstractmethod
     def backward(self, y_rw: Floats, x_rw: Floats) -> None:
         """The inverse; both may be the same array."""
+
+
+class TurnedValues:
+    """Reads and writes a transform's payloads as turned values, which the codec within has: it turns nothing.
+
+    A mean is the same in both. A rule that looks at coordinates is not: where vectors are heavy-tailed in their own, it
+    leaves out what one of them alone says (docs/decisions/0072).
+    """
+
+    def __init__(self, stage: BlockTransform) -> None:
+        self.name, self.contraction, self.gamma = stage.name, stage.contraction, stage.gamma
+        self._within = stage.inner
+        self._head = bytes(1) + stage.header()
+
+    def encode(self, turned_d: torch.Tensor) -> bytes:
+        """Encode turned values, fp32 (d,)."""
+        return self._head + self._within.encode(turned_d)
+
+    def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
+        """Decode to turned values, fp32 (numel,). Raises PayloadError, also for what was turned otherwise."""
+        head, rest = cut_header(payload, len(self._head))
+        if head != self._head:
+            raise PayloadError("malformed", "turned by another matrix, or divided")
+        return self._within.decode(rest, numel)
+
+
+def turned(codec: Compressor) -> Compressor:
+    """Return what reads and writes the codec's payloads without turning back; the codec itself where it turns
+    nothing."""
+    return TurnedValues(codec) if isinstance(codec, BlockTransform) else codec
 
 
 def along_both_axes(

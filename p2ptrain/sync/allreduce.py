@@ -39,6 +39,7 @@ from p2ptrain.sync.checks import check_differences, check_no_gamma
 from p2ptrain.sync.difference_packing import DifferencePacking, counted, counting
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.group_allreduce import LARGEST_GROUP, GroupAllReduce, pieces_of
+from p2ptrain.sync.packing import Packing
 from p2ptrain.sync.peer_selection import EVERYONE
 from p2ptrain.sync.strategy_spec import ALLREDUCE, StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
@@ -140,6 +141,10 @@ class DifferenceAllReduce(GroupAllReduce):
         """e: what was to be sent and was not."""
         self._exchange: Exchange | None = None
 
+    @property
+    def _reducing(self) -> Packing:
+        return self.packing.reducing
+
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """Return all members of the run, own name included, in the order of their parts. Where the network has no
         exchange as large, they are cut into equal groups, others in every round."""
@@ -171,7 +176,7 @@ class DifferenceAllReduce(GroupAllReduce):
             return bytes(part.stop - part.start)
         members = sum(1 << group.index(name) for name in there)
         pieces = self._reduced(rule, list(there.values()))
-        return b"".join(counting(self.packing.pack(piece_p), members) for piece_p in pieces)
+        return b"".join(counting(self._reducing.pack(piece_p), members) for piece_p in pieces)
 
     def finish_(
         self, theta_d: torch.Tensor, group: Sequence[str], parts: Sequence[Reduced], *, round: int

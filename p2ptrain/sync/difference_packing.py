@@ -11,6 +11,7 @@ then each one's own.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -19,6 +20,7 @@ import torch
 
 from p2ptrain.compress.base import Compressor
 from p2ptrain.compress.float16 import Fp16
+from p2ptrain.compress.transform import turned
 from p2ptrain.sync.packing import PART_BYTES, Packing, most_in
 
 COUNTED_BYTES: Final = 8
@@ -137,6 +139,11 @@ class DifferencePacking(Packing):
         super().__init__(piece_codec, (pieces - 1) * full + last, piece_numel=full)
         self.spans = [slice(start, min(start + width, parameters)) for start in range(0, parameters, width)]
         """Where the pieces lie in the model."""
+        self.reducing: Packing = self
+        """The same pieces for who reduces them: differences are read as the codec turns them, and not turned back."""
+        if (reader := turned(codec)) is not codec:
+            self.reducing = copy(self)
+            self.reducing.codec = _PieceCodec((Section(reader, self._moved.count), *sections[1:]))
 
     def moved(self, at: slice, round: int) -> slice:
         """Return which of a piece's differences travel in a round: all of them in `period` rounds."""

@@ -112,16 +112,26 @@ class GroupAllReduce(ModelAveraging):
         rule, _ = self._fault_tolerance.rule(len(there))
         if rule is None:
             return bytes(packed[self._own])
-        return b"".join(map(self.packing.pack, self._reduced(rule, list(there.values()))))
+        return b"".join(map(self._reducing.pack, self._reduced(rule, list(there.values()))))
+
+    @property
+    def _reducing(self) -> Packing:
+        """What reads and writes pieces that are reduced."""
+        return self.packing
 
     def _readable(self, packed: Mapping[str, bytes | memoryview]) -> dict[str, bytes | memoryview]:
         """What members gave of a part, but for what is no vector of the own one's length."""
         size = len(packed[self._own])
-        return {name: data for name, data in packed.items() if len(data) == size and self._can_read(data)}
+        readers = {self.packing, self._reducing}  # in both: what is sane turned may not be so turned back
+        return {
+            name: data
+            for name, data in packed.items()
+            if len(data) == size and all(_can_read(reader, data) for reader in readers)
+        }
 
     def _reduced(self, rule: Aggregator, there: Sequence[bytes | memoryview]) -> Iterator[torch.Tensor]:
         """The aggregate of a part, a piece at a time. Rows are members."""
-        pack = self.packing
+        pack = self._reducing
         numel = pack.numel_of(len(there[0]))
 
         @lru_cache(maxsize=PIECES_HELD)
@@ -186,12 +196,13 @@ class GroupAllReduce(ModelAveraging):
         return [
             it
             for it in parts
-            if it.data is not None and len(it.data) == it.part.stop - it.part.start and self._can_read(it.data)
+            if it.data is not None and len(it.data) == it.part.stop - it.part.start and _can_read(self.packing, it.data)
         ]
 
-    def _can_read(self, data: bytes | memoryview) -> bool:
-        try:
-            self.packing.check(data)
-        except PayloadError:  # the bytes are the ones that were announced: what they mean is nobody else's business
-            return False
-        return True
+
+def _can_read(packing: Packing, data: bytes | memoryview) -> bool:
+    try:
+        packing.check(data)
+    except PayloadError:  # the bytes are the ones that were announced: what they mean is nobody else's business
+        return False
+    return True

@@ -404,3 +404,62 @@ def test_members_who_would_pack_or_step_otherwise_are_in_another_run() -> None:
         )
     }
     assert len(keys) == 5
+
+
+def reduced_of(moved: list[torch.Tensor], **options: object) -> tuple[DifferenceAllReduce, bytes]:
+    """Members that moved so from one anchor, and what an owner of everything makes of that."""
+    syncs = {f"peer{number}": member(f"peer{number}", **options) for number in range(len(moved))}
+    packed = {
+        own: sync.pack(genesis() + moved_d, round=0) for (own, sync), moved_d in zip(syncs.items(), moved, strict=True)
+    }
+    owner = syncs["peer0"]
+    return owner, owner.reduce(packed, group=[*syncs], part=slice(0, len(packed["peer0"])))
+
+
+def read(owner: DifferenceAllReduce, part: bytes) -> torch.Tensor:
+    return owner.packing.split(owner.packing.piece(part, 0))[0]
+
+
+@pytest.mark.parametrize("codec", ["int8", "rotated+int8"])
+def test_a_mean_is_that_of_the_vectors_in_whatever_basis_it_is_taken(codec: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    moved = [0.01 * torch.randn(D, generator=generator) for _ in range(4)]
+    found_d = read(*reduced_of(moved, compressor=codec, aggregator="mean", f=0))
+    wanted_d = torch.stack(moved).mean(0)
+    assert float((found_d - wanted_d).norm()) < 0.02 * float(wanted_d.norm())
+
+
+def test_what_one_member_alone_says_outlives_trimming_where_the_codec_rotates() -> None:
+    """In a vector's own coordinates it is the extreme, and left out."""
+    generator = torch.Generator().manual_seed(4)
+    moved = [0.001 * torch.randn(D, generator=generator) for _ in range(8)]
+    for number, moved_d in enumerate(moved):
+        moved_d[100 * number : 100 * number + 20] += 0.05
+    wanted_d = torch.stack(moved).mean(0)
+    left = {
+        codec: float((read(*reduced_of(moved, compressor=codec, aggregator="trimmed_mean", f=1)) - wanted_d).norm())
+        for codec in ("int8", "rotated+int8")
+    }
+    assert left["int8"] > 0.8 * float(wanted_d.norm())
+    assert left["rotated+int8"] < 0.4 * float(wanted_d.norm())
+
+
+@pytest.mark.parametrize("lie", [1e4, -1e4, 1e9])
+def test_a_lie_is_bounded_in_the_codecs_basis_too(lie: float) -> None:
+    generator = torch.Generator().manual_seed(5)
+    moved = [0.01 * torch.randn(D, generator=generator) for _ in range(7)]
+    longest = max(float(moved_d.norm()) for moved_d in moved)
+    for lied_d in (torch.full((D,), lie), lie * torch.randn(D, generator=generator)):
+        found_d = read(*reduced_of([*moved, lied_d], compressor="rotated+q2", aggregator="trimmed_mean", f=1))
+        assert float(found_d.norm()) < 1.2 * longest
+
+
+def test_what_is_turned_by_another_matrix_is_not_counted() -> None:
+    generator = torch.Generator().manual_seed(6)
+    syncs = {own: member(own, compressor="rotated+q2") for own in ("a", "b", "c")}
+    moved_d = 0.01 * torch.randn(D, generator=generator)
+    packed = {own: sync.pack(genesis() + moved_d, round=0) for own, sync in syncs.items()}
+    other = member("c", compressor="rotated+q2", seed=9)
+    packed["c"] = other.pack(genesis() + moved_d, round=0)
+    part = syncs["a"].reduce(packed, group=["a", "b", "c"], part=slice(0, len(packed["a"])))
+    assert counted(part, 0) == 0b011
