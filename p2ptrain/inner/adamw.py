@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch.optim.adamw import adamw
 
-from p2ptrain.inner.base import Moment, Parameters, decay
+from p2ptrain.inner.base import Moment, Parameters, decay, steepest
 
 
 class AdamW:
@@ -39,7 +39,8 @@ class AdamW:
     @property
     def moments(self) -> Mapping[str, Moment]:
         """What its buffers are averages of."""
-        return {"exp_avg": Moment(order="first", scaled_by="exp_avg_sq"), "exp_avg_sq": Moment(order="second")}
+        first = Moment(order="first", scaled_by="exp_avg_sq", steepest=steepest(self.betas))
+        return {"exp_avg": first, "exp_avg_sq": Moment(order="second")}
 
     def attach(self, parameters: Parameters) -> None:
         """Work on these buffers from now on. ValueError when they cannot be trained by this rule."""

@@ -5,11 +5,20 @@ steps others may add a correction to the parameters or set them anew, and save o
 keeps nothing in them that is tied to where the model stands: momentum and moments, and differences of positions.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import torch
+
+from p2ptrain.inner.inner_state import BufferPart, place_in
+
+STEEPEST: Final = 1.17
+"""`steepest` with betas of 0.9 and 0.95."""
+
+MOST_STEEP: Final = 10.0
+"""It where nothing bounds it, as the second moment forgets faster than the square of the first one. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +78,8 @@ class Moment:
     """Of gradients, or of their squares."""
     scaled_by: str = ""
     """Of a first one: the buffer of second ones by whose root a step divides it, place by place; empty: none."""
+    steepest: float = STEEPEST
+    """Of such a one: the largest that it can be by steps alone, over that root. 1 is that of a steady gradient."""
 
 
 @runtime_checkable
@@ -102,6 +113,35 @@ def moment_buffers(optimizer: InnerOptimizer) -> tuple[MomentBuffer, ...]:
         for name, moment in held
         if name in optimizer.buffers
     )
+
+
+def steepest(betas: tuple[float, float]) -> float:
+    """Return `Moment.steepest` where both are exponential averages of these betas (Cauchy-Schwarz)."""
+    first, second = betas
+    if not first**2 < second < 1:
+        return MOST_STEEP
+    return min(MOST_STEEP, 1.005 * (1 - first) / math.sqrt((1 - second) * (1 - first**2 / second)))
+
+
+def bound_(optimizer: InnerOptimizer, parts: Sequence[BufferPart]) -> None:
+    """Bound moments that have just become members' means, as steps went on meanwhile: a first one that has grown since
+    is not to be divided by a second one of before, nor one of before by a second one that has faded. None is beyond
+    what `sync.moment_packing` lets it be where no step was taken."""
+    moments, buffers = moments_of(optimizer), optimizer.buffers
+    with torch.no_grad():
+        for name, at, _, members in parts:
+            if not members:
+                continue
+            place_p = place_in(buffers[name], at)
+            for first, moment in moments.items():
+                if first not in buffers or not moment.scaled_by:
+                    continue
+                most = moment.steepest * math.sqrt(members)
+                if moment.scaled_by == name:
+                    torch.maximum(place_p, (place_in(buffers[first], at) / most).square_(), out=place_p)
+                elif first == name:
+                    most_p = place_in(buffers[moment.scaled_by], at).clamp(min=0).sqrt_().mul_(most)
+                    torch.minimum(torch.maximum(place_p, -most_p), most_p, out=place_p)
 
 
 def decay(parameters: Parameters, factor: float) -> None:

@@ -33,6 +33,8 @@ class BufferPart(NamedTuple):
     """Where in the flat buffer; None: all of it."""
     values: torch.Tensor
     """Flat, or in the buffer's shape where it is all of it."""
+    members: int = 0
+    """Of moments that are the mean of so many members': what they are by now of one's own bounds them. 0: of none."""
 
 
 def whole_buffers(buffers: Mapping[str, torch.Tensor]) -> Sequence[BufferPart]:

@@ -30,7 +30,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from p2ptrain.inner.base import Moment, Parameters, Place, decay
+from p2ptrain.inner.base import Moment, Parameters, Place, decay, steepest
 
 ITERATIONS: Final = 5
 COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
@@ -89,7 +89,7 @@ class Muon:
         """What its buffers are averages of. A model with hidden matrices alone has the first one only."""
         return {
             "momentum": Moment(order="first"),
-            "exp_avg": Moment(order="first", scaled_by="exp_avg_sq"),
+            "exp_avg": Moment(order="first", scaled_by="exp_avg_sq", steepest=steepest(self.betas)),
             "exp_avg_sq": Moment(order="second"),
         }
 

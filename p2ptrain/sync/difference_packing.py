@@ -113,7 +113,7 @@ class _ByWidth:
         self._codec = codec
 
     def encode(self, x_w: torch.Tensor) -> bytes:
-        return self._codec.encode_all(x_w[:count] for count in self._codec.counts(x_w.numel()))
+        return self._codec.encode_all(x_w.new_zeros(count) for count in self._codec.counts(x_w.numel()))
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         raise NotImplementedError

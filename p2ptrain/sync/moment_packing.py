@@ -23,6 +23,7 @@ from p2ptrain.compress.base import Compressor
 from p2ptrain.compress.blocks import FLOAT_TINY, BlockCodec, Bytes, Floats
 from p2ptrain.compress.float16 import Bf16
 from p2ptrain.compress.int4 import Int4
+from p2ptrain.inner.base import STEEPEST as STEEPEST
 from p2ptrain.inner.base import MomentBuffer
 from p2ptrain.inner.inner_state import BufferPart
 from p2ptrain.sync.difference_packing import Rotation, Section
@@ -35,11 +36,6 @@ ROOT_HALF: Final = np.float32(0.5**0.5)
 
 SMALLEST: Final = 15
 """The largest exponent of four bits."""
-
-STEEPEST: Final = 1.17
-"""The largest first moment over the root of the second one that AdamW can have by itself, with betas of 0.9 and 0.95
-(Cauchy-Schwarz: 1 is that of a steady gradient). The members' mean second moment is at least 1/k of own one, so that
-averaging makes of it at most the root of k times as much: no honest owner says more."""
 
 LONGEST: Final = 2.0
 """How much longer than own first moments what came of all may be. A mean of vectors is no longer than they are on
@@ -153,28 +149,33 @@ class MomentPacking:
     ) -> list[BufferPart]:
         """Set own moments to what came of so many members', within bounds, and return what was set. Second ones first,
         as they bound the others."""
-        steepest = STEEPEST * math.sqrt(members)
+        spread = math.sqrt(members)
+        """The members' mean second moment is at least 1/k of own one, so that averaging makes a first moment at most
+        the root of k times as large over its root: no honest owner says more."""
         taken = []
         for each, mean_p in reversed(list(zip(self._orders, means, strict=True))):
             places = list(self._places(each, piece, round))
             values = torch.split(mean_p, [at.stop - at.start for _, at in places])
             for (name, at), value_p in zip(places, values, strict=True):
-                own[name][at] = self._bounded(name, at, value_p, own, steepest)
-                taken.append(BufferPart(name, at, own[name][at].clone()))
+                own[name][at] = self._bounded(name, at, value_p, own, spread)
+                taken.append(BufferPart(name, at, own[name][at].clone(), members))
         return taken
 
     def _places(self, each: _Travelling, piece: slice, round: int) -> Iterator[tuple[str, slice]]:
         return each.vector.places(each.rotation.at(piece, round))
 
-    def _bounded(self, name: str, at: slice, value_p: torch.Tensor, own: Buffers, steepest: float) -> torch.Tensor:
-        """What own moments may become, whatever the owner of a part says: a first one is at most `steepest` times the
-        root of the second one by whose root it is divided."""
+    def _bounded(self, name: str, at: slice, value_p: torch.Tensor, own: Buffers, spread: float) -> torch.Tensor:
+        """What own moments may become, whatever the owner of a part says: a first one is at most its
+        `steepest` times `spread` over the root of the second one that it is divided by."""
         moment, own_p = self._buffers[name].moment, own[name][at]
         if moment.order == "second":
-            scaled = [it.name for it in self._buffers.values() if it.moment.scaled_by == name]
-            least_p = sum(((own[first][at] / steepest).square() for first in scaled), torch.zeros_like(own_p))
-            return torch.maximum(value_p.clamp(max=LARGEST * float(own_p.max())), least_p)
+            value_p = value_p.clamp(max=LARGEST * float(own_p.max()))
+            for it in self._buffers.values():
+                if it.moment.scaled_by == name:
+                    least_p = (own[it.name][at] / (it.moment.steepest * spread)).square_()
+                    value_p = torch.maximum(value_p, least_p)
+            return value_p
         if moment.scaled_by:
-            most_p = own[moment.scaled_by][at].clamp(min=0).sqrt() * steepest
+            most_p = own[moment.scaled_by][at].clamp(min=0).sqrt() * (moment.steepest * spread)
             return torch.minimum(torch.maximum(value_p, -most_p), most_p)
         return value_p * min(1.0, LONGEST * float(own_p.norm()) / max(float(value_p.norm()), TINY))

@@ -21,7 +21,7 @@ from torch import nn
 
 from p2ptrain import drift, inner
 from p2ptrain.drift.none import NoCorrection
-from p2ptrain.inner.base import moment_buffers
+from p2ptrain.inner.base import bound_, moment_buffers
 from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
 from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
@@ -199,6 +199,7 @@ class Trainer(Learner):
             if any(part.values.shape != place.shape for part, place in zip(known, places, strict=True)):
                 raise ValueError("the optimizer's state is of another model")
             self.flat.copies.deliver([part.values for part in known], [(place,) for place in places], overwrite)
+            bound_(self.optimizer, known)
 
     def _moments(self) -> dict[str, torch.Tensor]:
         with self._live:

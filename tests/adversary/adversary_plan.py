@@ -72,7 +72,7 @@ node began or settled, or that has served."""
 def draw(seed: int) -> Plan:
     """The plan of a seed."""
     rng = random.Random(seed)
-    scenario = draw_scenario(_kind_of(seed), rng)
+    scenario = draw_scenario(_kind_of(seed), rng, seed)
     fitting = [kind for kind in sorted(MOVES) if scenario.kind in MOVES[kind].among]
     weights = [APT if scenario.kind in MOVES[kind].apt else 1 for kind in fitting]
     kinds = [*_due(seed), *rng.choices(fitting, weights, k=rng.randint(1, MOST))]

@@ -57,7 +57,18 @@ MEETINGS: Final[dict[str, dict[str, Any]]] = {
     "moshpit": {"strategy": "moshpit", "compressor": "none", "group": 4},
     "allreduce": {"strategy": "allreduce", "compressor": "int4", "refresh": 4},
     "mime": {"strategy": "mime", "refresh": 4},
+    "des_loc": {"strategy": "des_loc", "refresh": 4},
+    "sparta": {"strategy": "sparta", "period": 2, "share": 0.25, "refresh": 4},
 }
+
+FIRST_MEETINGS: Final = ("moshpit", "allreduce", "mime")
+"""Those that seeds before ALL_FROM draw, so that these stay what they were."""
+
+ALL_FROM: Final = 500
+"""The first seed that draws any meeting."""
+
+MOMENTUM: Final = 0.5
+"""Where moments are averaged; steps are as long as without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +129,7 @@ class Scenario:
         sync: dict[str, Any] = {"f": self.f, "compressor": self.compressor}
         if self.kind == "meeting":
             sync = MEETINGS[self.strategy]
+        momentum = MOMENTUM if sync.get("strategy") == "des_loc" else 0.0
         return {
             "task": {"name": "adversary_task:LeastSquares"},
             "train": {
@@ -126,11 +138,11 @@ class Scenario:
                 "batch_size": 128,
                 "eval_every": self.rounds,
                 "optimizer": "sgd",
-                "momentum": 0.0,
+                "momentum": momentum,
                 "nesterov": False,
                 "weight_decay": 0.0,
                 "clip_norm": 0.0,
-                "learning_rate": 1.5,
+                "learning_rate": 1.5 * (1 - momentum),
                 "schedule": "cosine",
                 "warmup_steps": 0,
             },
@@ -144,8 +156,9 @@ class Scenario:
         return asdict(self)
 
 
-def draw_scenario(kind: str, rng: random.Random) -> Scenario:
-    """One of this kind."""
+def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
+    """One of this kind, for a plan of this seed."""
+    meetings = list(FIRST_MEETINGS if seed < ALL_FROM else MEETINGS)
     shape: dict[str, Any] = dict(rng.choices(SHAPES, WEIGHTS)[0])
     late = kind in ("join", "crowd", "resume")
     if kind in ("crowd", "open", "bootstrap"):
@@ -158,6 +171,6 @@ def draw_scenario(kind: str, rng: random.Random) -> Scenario:
         killed=kind == "resume" and rng.random() < 0.5,
         leaves_at=rng.choice([60.2, 68.0]) if kind == "resume" else 65.0,
         away_s=rng.choice([10.0, 90.0]) if kind == "resume" else 30.0,
-        strategy=rng.choice(list(MEETINGS)) if kind == "meeting" else "moshpit",
+        strategy=rng.choice(meetings) if kind == "meeting" else "moshpit",
         **shape,
     )

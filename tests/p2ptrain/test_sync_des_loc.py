@@ -12,6 +12,8 @@ from node.bench.swarm.simulated_allreduce import Round, SimulatedMember
 from node.bench.swarm.simulation import Swarm
 from p2ptrain import compress, tasks
 from p2ptrain.inner import BufferPart, InnerState, Moment, MomentBuffer
+from p2ptrain.inner.adamw import AdamW
+from p2ptrain.inner.base import MOST_STEEP, bound_, steepest
 from p2ptrain.sync import AllReduceStrategy, AveragesMoments, Reduced, RoundResult, SyncConfig, build
 from p2ptrain.sync.allreduce import DifferenceAllReduce
 from p2ptrain.sync.des_loc import MomentAllReduce
@@ -458,3 +460,47 @@ def test_a_swarm_that_averages_all_in_every_round_has_one_optimizer(optimizer: s
             for name, buffer in first.trainer.optimizer.buffers.items():
                 assert buffer.any()
                 assert torch.equal(other.trainer.optimizer.buffers[name], buffer)
+
+
+@pytest.mark.parametrize("late", [1, 30])
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
+def test_no_step_is_long_where_steps_went_on_while_moments_travelled(name: str, late: int) -> None:
+    """A place that is first met meanwhile has a first moment, and the members' second one is 0; one that was met before
+    and no more has a second one that faded, and the members' first one is of before."""
+    optimizer = AdamW(weight_decay=0.0)
+    parameters = _Flat(512)
+    optimizer.attach(parameters)
+    meets = name == "exp_avg_sq"
+    for step in range(1 + late):
+        parameters.grad_d.fill_(float(step == (late if meets else 0)))
+        optimizer.step(1.0)
+    value = 0.0 if meets else 0.1
+    part = BufferPart(name, slice(256, 512), torch.full((256,), value), 2)
+    optimizer.buffers[name][part.at] = part.values
+    bound_(optimizer, [part])
+    before_d = parameters.data_d.clone()
+    parameters.grad_d.zero_()
+    optimizer.step(1.0)
+    assert float((parameters.data_d - before_d).abs().max()) < 2.3 * STEEPEST_OF_TWO  # 2.3: of its first steps, at most
+    assert bool((optimizer.buffers["exp_avg"][:256] == optimizer.buffers["exp_avg"][0]).all())
+
+
+def test_steepest_is_what_betas_allow() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for betas in [(0.9, 0.95), (0.9, 0.999), (0.95, 0.95), (0.9, 0.85)]:
+        decayed_t = betas[0] ** torch.arange(200.0) / betas[1] ** torch.arange(200.0)
+        assert steepest(betas) <= MOST_STEEP
+        for gradient_t in (decayed_t.clamp(max=1e6), torch.randn(200, generator=generator), torch.ones(200)):
+            first = second = 0.0
+            for gradient in gradient_t.flip(0).tolist():
+                first = betas[0] * first + (1 - betas[0]) * gradient
+                second = betas[1] * second + (1 - betas[1]) * gradient**2
+            assert abs(first) <= steepest(betas) * second**0.5 + 1e-12
+
+
+class _Flat:
+    """Parameters in a row."""
+
+    def __init__(self, numel: int) -> None:
+        self.data_d, self.grad_d = torch.zeros(numel), torch.zeros(numel)
+        self.decayed, self.places = (), ()
