@@ -16,12 +16,13 @@ next round again, and a newcomer begins with none. Here a newcomer's are the oth
 Which buffers are moments the inner optimizer says (inner/base.py): AdamW's, Muon's and SGD's.
 
 **A lying contribution is bounded by the aggregator.** What the owner of a part says of moments is bounded, unlike what
-it says of differences: no first moment gets beyond 1.17 sqrt(k) times the root of its second one, of k members, nor any
-second one below what that asks of it, so that no step of AdamW's is longer than so many steady ones; no second moment
-gets above four times the largest own one of the share; a momentum that nothing divides gets at most twice as long as
-own one. Within that, it says where moments point until they fade.
-Guarantee: allreduce's; and with an exact codec, the mean and nothing late, moments of the share are the members' mean,
-in bf16.
+it says of differences: no first moment gets beyond sqrt(k) times what the optimizer's betas can make of the root of its
+second one, of k members, nor any second one below what that asks of it, so that no step of AdamW's is longer than so
+many steady ones; no second moment gets in a round above four times the largest own one of the share, which a lie of the
+last round counts in; a momentum that nothing divides gets at most twice as long as own one. Within that, it says where
+moments point until they fade.
+Guarantee: allreduce's; and with an exact codec, the mean, nothing late and members much alike, moments of the share
+are the members' mean, in bf16.
 Cost beside allreduce: 4.13 (1 / first_period + 1 / second_period) bits a parameter and copy for AdamW, 2.06 with 3 and
 6; a copy of the moments in each round.
 """

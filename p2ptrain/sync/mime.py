@@ -49,6 +49,7 @@ from p2ptrain.sync.vectors import check_model
 SETTLED_STEPS: Final = 60
 """Steps by one gradient after which momenta are alike, whatever they were: three horizons of 0.95. Chosen."""
 
+LEAST_LOCAL_RATE: Final = 0.1
 MOST_LOCAL_RATE: Final = 10.0
 
 TINY: Final = 1e-30
@@ -65,8 +66,9 @@ def method(
     """All-reduce of gradients that local steps met, and the inner optimizer on their mean."""
     if refresh < 1:
         raise ValueError(f"refresh must be at least 1, not {refresh}")
-    if not 0 < local_rate <= MOST_LOCAL_RATE:
-        raise ValueError(f"local_rate must be above 0 and at most {MOST_LOCAL_RATE:g}, not {local_rate}")
+    if not LEAST_LOCAL_RATE <= local_rate <= MOST_LOCAL_RATE:
+        limits = f"at least {LEAST_LOCAL_RATE:g} and at most {MOST_LOCAL_RATE:g}"
+        raise ValueError(f"local_rate must be {limits}, not {local_rate}")
     return StrategySpec(
         name="mime",
         models=partial(_build, refresh, local_rate),

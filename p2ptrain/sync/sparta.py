@@ -13,8 +13,10 @@ fragments, as in streaming.py, in place of all at once every P rounds, so that r
 peak. Every parameter is in a fragment once in P rounds, which is the interval of DiLoCo.
 
 **A lying contribution is bounded by the aggregator, a lying owner is not** in its fragment, as in allreduce.py. At the
-places drawn it moves a value by no more than twice the farthest that own steps have taken one of them from the anchor.
-Guarantee: with the mean, exact codecs, averaging and no missed part, the members' mean stays where it is.
+places drawn it moves a value in a round by no more than twice the farthest that one of them is from the anchor, which
+earlier lies count in.
+Guarantee: with the mean, exact codecs, averaging, no missed part and members as far from the anchor as each other, the
+members' mean stays where it is, to the rounding of fp16.
 Cost: 2.03 / P + 16 share + 16 / refresh bits a parameter and copy: 0.37 with 8, 0.005 and 512. Memory as allreduce, and
 at work a vector.
 """

@@ -199,9 +199,9 @@ def test_alone_it_moves_by_steps_of_the_anchors_rate() -> None:
     torch.testing.assert_close(found.correction_d, -0.75 * moved_d)
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, 11.0, float("nan")])
+@pytest.mark.parametrize("wrong", [0.0, 0.09, -1.0, 11.0, float("nan")])
 def test_a_local_rate_that_cannot_be_is_refused(wrong: float) -> None:
-    with pytest.raises(ValueError, match="local_rate must be above 0"):
+    with pytest.raises(ValueError, match=r"local_rate must be at least 0\.1"):
         member(local_rate=wrong)
 
 
