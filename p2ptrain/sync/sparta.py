@@ -17,8 +17,8 @@ places drawn it moves a value in a round by no more than twice the farthest that
 earlier lies count in.
 Guarantee: with the mean, exact codecs, averaging, no missed part and members as far from the anchor as each other, the
 members' mean stays where it is, to the rounding of fp16.
-Cost: 2.03 / P + 16 share + 16 / refresh bits a parameter and copy: 0.37 with 8, 0.005 and 512. Memory as allreduce, and
-at work a vector.
+Cost: 2.03 / P + 16 random_share + 16 / refresh bits a parameter and copy: 0.37 with 8, 0.005 and 512. Memory as
+allreduce, and at work a vector.
 """
 
 import hashlib
@@ -69,19 +69,21 @@ class _Drawn(NamedTuple):
 def method(
     *,
     period: Annotated[int, "Rounds in which the differences of all parameters have travelled: a share in each."] = 8,
-    share: Annotated[float, "Share of the parameters whose values are averaged in each round, in (0, 1]."] = 0.005,
+    random_share: Annotated[
+        float, "Share of the parameters whose values are averaged in each round, in (0, 1]."
+    ] = 0.005,
     refresh: Annotated[int, "Rounds in which all of the anchor has travelled as well: a share of it in each."] = 512,
 ) -> StrategySpec:
     """All-reduce of fragments of differences, and of values at random places."""
     if period < 1:
         raise ValueError(f"period must be at least 1, not {period}")
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be in (0, 1], not {share}")
+    if not 0 < random_share <= 1:
+        raise ValueError(f"random_share must be in (0, 1], not {random_share}")
     if refresh < 1:
         raise ValueError(f"refresh must be at least 1, not {refresh}")
     return StrategySpec(
         name="sparta",
-        models=partial(_build, Shares(period, share, refresh)),
+        models=partial(_build, Shares(period, random_share, refresh)),
         averager=ALLREDUCE,
         run_key=_run_key,
         compressor="q2",
@@ -95,7 +97,9 @@ def method(
 
 def _run_key(config: SyncConfig) -> str:
     """What allreduce's members have alike, and what travels in a round."""
-    return " ".join(map(str, (allreduce.run_key(config), config.options.get("period"), config.options.get("share"))))
+    return " ".join(
+        map(str, (allreduce.run_key(config), config.options.get("period"), config.options.get("random_share")))
+    )
 
 
 def _build(shares: Shares, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:

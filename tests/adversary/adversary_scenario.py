@@ -58,7 +58,7 @@ MEETINGS: Final[dict[str, dict[str, Any]]] = {
     "allreduce": {"strategy": "allreduce", "compressor": "int4", "refresh": 4},
     "mime": {"strategy": "mime", "refresh": 4},
     "des_loc": {"strategy": "des_loc", "refresh": 4},
-    "sparta": {"strategy": "sparta", "period": 2, "share": 0.25, "refresh": 4},
+    "sparta": {"strategy": "sparta", "period": 2, "random_share": 0.25, "refresh": 4},
 }
 
 FIRST_MEETINGS: Final = ("moshpit", "allreduce", "mime")

@@ -27,7 +27,7 @@ def genesis() -> torch.Tensor:
 
 
 def member(own: str = "own", **options: object) -> SparseAllReduce:
-    config = SyncConfig(**{"strategy": "sparta", "period": PERIOD, "share": 0.01, "refresh": 8} | options)
+    config = SyncConfig(**{"strategy": "sparta", "period": PERIOD, "random_share": 0.01, "refresh": 8} | options)
     made = build(config, genesis(), own)
     assert isinstance(made, SparseAllReduce)
     assert isinstance(made, AllReduceStrategy)
@@ -130,7 +130,7 @@ def test_the_mean_is_what_all_have_learned_where_nothing_is_lost() -> None:
 def test_random_places_hold_models_together() -> None:
     spreads = []
     for share in (1e-4, 0.2):
-        members = Members(4, share=share, period=64)
+        members = Members(4, random_share=share, period=64)
         for _ in range(40):
             members.round()
         mean_d = members.mean()
@@ -183,7 +183,7 @@ def test_a_packed_fragment_is_read_as_it_was_written(codec: str, period: int, nu
 
 
 def test_a_rounds_bytes_are_few_and_the_same_in_each() -> None:
-    sync = member(period=8, share=0.005, refresh=512)
+    sync = member(period=8, random_share=0.005, refresh=512)
     sizes = {len(sync.pack(genesis() + round, round=round)) for round in range(10)}
     (size,) = sizes
     assert 8 * size / D == pytest.approx(2.03 / 8 + 16 * 0.005 + 16 / 512, abs=0.05)
@@ -303,8 +303,8 @@ def test_its_state_is_the_anchor_the_residual_and_the_momentum() -> None:
     ("sync", "words"),
     [
         ({"period": 0}, "period must be at least 1"),
-        ({"share": 0.0}, r"share must be in \(0, 1\]"),
-        ({"share": 1.5}, r"share must be in \(0, 1\]"),
+        ({"random_share": 0.0}, r"random_share must be in \(0, 1\]"),
+        ({"random_share": 1.5}, r"random_share must be in \(0, 1\]"),
         ({"refresh": 0}, "refresh must be at least 1"),
         ({"compressor": "topk"}, "does not make equally long"),
         ({"outer": "delayed_nesterov"}, "counts its rounds"),
@@ -318,7 +318,13 @@ def test_what_cannot_work_is_refused_in_one_line(sync: dict[str, object], words:
 
 
 def test_members_who_would_pack_otherwise_are_in_another_run() -> None:
-    changes: list[dict[str, object]] = [{}, {"period": 2}, {"share": 0.001}, {"refresh": 2}, {"compressor": "int4"}]
+    changes: list[dict[str, object]] = [
+        {},
+        {"period": 2},
+        {"random_share": 0.001},
+        {"refresh": 2},
+        {"compressor": "int4"},
+    ]
     assert len({SyncConfig(**{"strategy": "sparta"} | more).run_key() for more in changes}) == 5
 
 
