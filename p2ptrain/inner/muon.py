@@ -35,6 +35,8 @@ from p2ptrain.inner.base import Moment, Parameters, Place, decay, steepest
 ITERATIONS: Final = 5
 COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
 """Both the authors'."""
+ITERATED_IN: Final = {"cpu": torch.float32}
+"""By kind of device, where it is not bf16."""
 LEAST_NORM: Final = 1e-7
 """Of a momentum: below it a matrix hardly moves."""
 AS_ADAMW: Final = 0.2
@@ -158,7 +160,7 @@ def orthogonalized(x_nrc: torch.Tensor) -> torch.Tensor:
     CPU and in bf16 elsewhere: Newton-Schulz iterations of the fifth order."""
     first, third, fifth = COEFFICIENTS
     is_tall = x_nrc.shape[1] > x_nrc.shape[2]
-    x_nrc = x_nrc.to(torch.float32 if x_nrc.device.type == "cpu" else torch.bfloat16)
+    x_nrc = x_nrc.to(ITERATED_IN.get(x_nrc.device.type, torch.bfloat16))
     x_nsl = x_nrc.mT if is_tall else x_nrc  # short by long
     x_nsl = x_nsl / x_nsl.norm(dim=(1, 2), keepdim=True).clamp(min=LEAST_NORM)
     for _ in range(ITERATIONS):

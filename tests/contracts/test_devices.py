@@ -24,6 +24,7 @@ from node.bench.gpu import CODECS
 from p2ptrain import aggregate, drift, inner
 from p2ptrain.aggregate import Weighted
 from p2ptrain.compress import Stateful
+from p2ptrain.inner import muon
 from p2ptrain.tasks.base import Batch, Shard
 from p2ptrain.tasks.batches import moved
 from p2ptrain.training import TrainConfig, Trainer, device_copies
@@ -188,6 +189,7 @@ def test_copies_stay_on_their_sides() -> None:
 @pytest.mark.parametrize("correction", drift.names())
 def test_steps_and_corrections_on_the_device(optimizer: str, correction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_copies, "STAGED_BYTES", 160)  # a vector in three pieces
+    monkeypatch.setitem(muon.ITERATED_IN, "cuda", torch.float32)  # as here: to compare all else by its bits
 
     def trainer(device: str) -> Trainer:
         config = TrainConfig(optimizer=optimizer, drift=correction, device=device, precision="fp32", warmup_steps=0)
