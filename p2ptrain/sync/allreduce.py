@@ -84,8 +84,13 @@ def check(config: SyncConfig) -> None:
 
 def run_key(config: SyncConfig) -> str:
     """Members who pack otherwise could give each other nothing; those with another outer step have other anchors."""
-    chosen = (config.options.get("refresh"), config.compressor, config.outer, *sorted(config.outer_options().items()))
+    chosen = (*packing_key(config), config.outer, *sorted(config.outer_options().items()))
     return " ".join(map(str, (config.strategy, *chosen)))
+
+
+def packing_key(config: SyncConfig) -> tuple[object, ...]:
+    """Return what members pack alike by. What another matrix has rotated counts as absent, so options are in it."""
+    return (config.options.get("refresh"), config.compressor, *sorted(config.codec_options().items()))
 
 
 def _build(refresh: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:

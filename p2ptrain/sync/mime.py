@@ -39,7 +39,7 @@ from typing import Annotated, Final
 import torch
 
 from p2ptrain.inner.inner_state import InnerState, whole_buffers
-from p2ptrain.sync.allreduce import DifferenceAllReduce, Exchange, ReducedPiece
+from p2ptrain.sync.allreduce import DifferenceAllReduce, Exchange, ReducedPiece, packing_key
 from p2ptrain.sync.base import AnchorSteps, Reduced, RoundResult, SyncStrategy
 from p2ptrain.sync.checks import check_differences, check_no_gamma
 from p2ptrain.sync.strategy_spec import ALLREDUCE, StrategySpec
@@ -94,7 +94,7 @@ def _check(config: SyncConfig) -> None:
 
 def _run_key(config: SyncConfig) -> str:
     """Members who pack otherwise could give each other nothing."""
-    return " ".join(map(str, (config.strategy, config.options.get("refresh"), config.compressor)))
+    return " ".join(map(str, (config.strategy, *packing_key(config))))
 
 
 def _build(refresh: int, local_rate: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:

@@ -463,3 +463,11 @@ def test_what_is_turned_by_another_matrix_is_not_counted() -> None:
     packed["c"] = other.pack(genesis() + moved_d, round=0)
     part = syncs["a"].reduce(packed, group=["a", "b", "c"], part=slice(0, len(packed["a"])))
     assert counted(part, 0) == 0b011
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "mime"])
+def test_members_that_rotate_otherwise_are_in_another_run(strategy: str) -> None:
+    def key(**options: object) -> str:
+        return SyncConfig(**{"strategy": strategy, "compressor": "rotated+q2"} | options).run_key()  # type: ignore[arg-type]
+
+    assert len({key(), key(seed=9), key(block=256)}) == 3
