@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import queue
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,7 +118,25 @@ class Kernel:
         self.manager, self.client = start_new_kernel(cwd=str(folder))
 
     def begin(self, source: str) -> str:
-        return str(self.client.execute(source))
+        """Have it run a cell; one interrupted before must not take it along, as under "run all"."""
+        return str(self.client.execute(source, stop_on_error=False))
+
+    def until(self, cell: str, run_dir: Path, kind: str, count: int) -> list[Event]:
+        """Wait for so many events while this cell runs. Where it ends before, say what it said."""
+        ends = time.monotonic() + PATIENCE_S
+        while len(found := events(run_dir, kind)) < count:
+            if (reply := self._reply_there(cell)) is not None:
+                raise AssertionError(f"the cell ended with {len(found)} {kind} of {count}: {reply}")
+            assert time.monotonic() < ends, f"{len(found)} {kind} of {count}"
+            time.sleep(0.05)
+        return found
+
+    def _reply_there(self, message: str) -> dict[str, Any] | None:
+        try:
+            answer = self.client.get_shell_msg(timeout=0)
+        except queue.Empty:
+            return None
+        return dict(answer["content"]) if answer["parent_header"].get("msg_id") == message else None
 
     def reply(self, message: str) -> dict[str, Any]:
         while True:
@@ -156,7 +175,7 @@ def test_a_cell_is_interrupted_run_again_and_a_kernel_restarted(tmp_path: Path, 
         assert [kernel.run(source)["status"] for source in before] == ["ok"] * len(before)
         for again in (0, 1):
             begun = kernel.begin(training)
-            until(run, "round", len(events(run, "round")) + 3)
+            kernel.until(begun, run, "round", len(events(run, "round")) + 3)
             kernel.manager.interrupt_kernel()
             answer = kernel.reply(begun)
             assert answer["ename"] == "KeyboardInterrupt", answer
@@ -165,13 +184,13 @@ def test_a_cell_is_interrupted_run_again_and_a_kernel_restarted(tmp_path: Path, 
         kernel.restart()
     # Restarted in the middle of training: what it had is kept.
     assert [kernel.run(source)["status"] for source in before] == ["ok"] * len(before)
-    kernel.begin(training)
-    until(run, "resumed", 4)
-    until(run, "checkpoint", len(events(run, "checkpoint")) + 2)
+    begun = kernel.begin(training)
+    kernel.until(begun, run, "resumed", 4)
+    kernel.until(begun, run, "checkpoint", len(events(run, "checkpoint")) + 2)
     kernel.restart()
     assert [kernel.run(source)["status"] for source in before] == ["ok"] * len(before)
-    kernel.begin(training)
-    *_, newest = until(run, "resumed", 5)
+    begun = kernel.begin(training)
+    *_, newest = kernel.until(begun, run, "resumed", 5)
     assert newest["round"] >= events(run, "checkpoint")[0]["round"]
 
 
