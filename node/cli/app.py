@@ -24,6 +24,7 @@ from node.cli import (
     status_cmd,
     swarm_cmd,
     top_cmd,
+    tune_cmd,
     up_cmd,
 )
 from node.events.redaction import Redactor
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command("up")(up_cmd.up)
 app.command("node")(node_cmd.node)
+app.command("tune")(tune_cmd.tune)
 app.command("generate")(model_cmd.generate)
 app.command("evaluate")(model_cmd.evaluate)
 app.command("export")(export_cmd.export)

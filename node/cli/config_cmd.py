@@ -28,9 +28,13 @@ def show(config: options.Files = None, set_: options.Sets = None, json: options.
 @app.command()
 def check(config: options.Files = None, set_: options.Sets = None, json: options.Json = False) -> None:
     """Say whether files and settings are valid: exit code 0, or 2 and one line that names the first mistake."""
-    from node.config.schema import load
+    from node.config.auto_rate import without_auto
+    from node.config.schema import from_raw
+    from node.config.sections import merged, role_in
 
-    loaded = load(config or (), set_ or ())
+    raw = without_auto(merged(config or (), set_ or ()))  # which is a rate where the run starts
+    role_in(raw)
+    loaded = from_raw(raw)
     if json:
         typer.echo(jsonlib.dumps({"ok": True, "task": loaded.task.name}))
     else:

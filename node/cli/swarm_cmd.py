@@ -114,6 +114,7 @@ def create(
     """
     import time
 
+    from node.cli.tune_cmd import with_found_rate
     from node.config.sections import merged
     from node.swarm import create, parsing
     from node.swarm.agreed_settings import OWN_OF_TASK
@@ -150,7 +151,7 @@ def create(
             first=Wish(expires=parsing.expiry(expires, time.time()), uses=uses or None),
         )
         create.check_possible(out, wish)
-        raw = merged(config or (), set_ or (), given)
+        raw = with_found_rate(merged(config or (), set_ or (), given), quiet=json)
         create.check_recipe(raw, wish)
         passphrase = new_passphrase(passphrase_file, none=no_passphrase, what="the authority key")
         made = create.create(out, raw, wish, passphrase)

@@ -66,6 +66,7 @@ def up(
     from there, with the folder's settings; --rounds gives it more.
     """
     from node.cli.membership_options import warn
+    from node.cli.tune_cmd import with_found_rate
     from node.config.schema import from_raw
     from node.config.sections import merged
     from node.up.resume import start_in
@@ -83,7 +84,7 @@ def up(
     )
     folder = run_dir or folders.fresh_run_dir(datetime.now())
     start = start_in(folder, merged(config or (), set_ or (), given), nodes=nodes, byzantine=byzantine)
-    settings = from_raw(start.raw)
+    settings = from_raw(with_found_rate(start.raw, quiet=json))
     if keep:
         settings = _keep_all(settings)
     warn(start.notes)

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gossip.core.errors import LocalError
 from node.config import config_errors
+from node.config.auto_rate import refuse_auto
 from node.config.config_members import check_members
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
 from node.config.toml_source import Raw, parse_set
@@ -99,6 +100,7 @@ def from_raw(raw: Raw) -> Config:
     """Validate sections, keys, values, and the names of members. Raises UsageError."""
     check_members(raw)
     _check_options(raw)
+    refuse_auto(raw)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from node.config.auto_rate import without_auto
 from node.config.run_settings import Kept, attacks, kept_in, laid_over, names_in, of_node, refuse_changes, with_defaults
 from node.config.toml_source import Raw, merge
 from node.system.errors import UsageError
@@ -37,6 +38,7 @@ def start_in(run_dir: Path, given: Raw, *, nodes: int | None, byzantine: int | N
     kept = swarm_in(run_dir)
     if kept is None:
         return Start(raw=given, nodes=DEFAULT_NODES if nodes is None else nodes, byzantine=byzantine or 0)
+    given = without_auto(given)
     if kept.trained:
         _refuse(run_dir, "--nodes", nodes, kept.nodes)
         _refuse(run_dir, "--byzantine", byzantine, kept.byzantine)

@@ -27,7 +27,8 @@ class TrainConfig:
     grad_accumulation: int = 1
     """Forward passes in one step: more where memory, not time, is what lacks."""
     learning_rate: float = 3e-3
-    """Peak. 2e-3 and 3e-3 tie for byte-lm nano alone (6e-3: 0.03 worse); averaging favours the higher."""
+    """Peak. 2e-3 and 3e-3 tie for byte-lm nano alone (6e-3: 0.03 worse); averaging favours the higher. Other models
+    want others: `p2ptrain tune` finds them, and so do `up` and `swarm create` where this is "auto"."""
     final_lr_fraction: float = 0.1
     """Where the cosine ends, as a share of the peak (Chinchilla, 2203.15556: decay to a tenth)."""
     schedule: Literal["auto", "cosine", "constant"] = "auto"

@@ -1,0 +1,113 @@
+"""Find a learning rate by short runs: for this model, data, batch and optimizer, and not by a rule for all.
+
+The best peak rate falls by some four from one size of byte-lm to the next, and optimizers differ by two to four
+(docs/benchmarks.md): no default fits all. A short run of each rate, with its own warm-up and decay, is cheap beside the
+run itself. Its best rate is too high for a longer one; "Scaling Optimal LR Across Token Horizons" (2409.19913) measured
+by how much: the best rate falls as the length to the power of 0.32.
+
+Deterministic: every trial begins from the same model, and has the same examples in the same order.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from p2ptrain.tasks import Shard, Task
+from p2ptrain.training.train_config import TrainConfig
+from p2ptrain.training.trainer import Trainer
+
+TRIAL_STEPS: Final = 100
+"""Of one short run. Chosen: some six of them are half of a default run's 1,200 steps."""
+FIRST_RATE: Final = 3e-3
+"""Where the search begins: the default of `train.learning_rate`."""
+COARSE: Final = 4.0
+"""Between the rates that are tried first."""
+FINE: Final = 2.0
+"""Between the best of these and the two tried last. Losses hardly differ within less."""
+LEAST_RATE: Final = 1e-7
+LARGEST_RATE: Final = 100.0
+HORIZON: Final = 0.32
+"""2409.19913: the best rate goes as steps to the power of minus this."""
+WARMUP_SHARE: Final = 5
+"""A fifth of a trial's steps are its warm-up at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One short run."""
+
+    rate: float
+    """Its peak."""
+    loss: float
+    """Held-out, at its end; infinite where it is not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRate:
+    """What a search found."""
+
+    trials: tuple[Trial, ...]
+    """In the order in which they ran; one of them has a finite loss at least."""
+    trial_steps: int
+    total_steps: int
+    """Of the run that the rate is for."""
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the least loss."""
+        return min(self.trials, key=lambda it: (it.loss, it.rate))
+
+    @property
+    def rate(self) -> float:
+        """The peak rate for the run, to two digits: the best trial's, less by what the run is longer."""
+        longer = max(1.0, self.total_steps / self.trial_steps)
+        return float(f"{self.best.rate * longer**-HORIZON:.2g}")
+
+
+def search(loss_at: Callable[[float], float], *, first: float = FIRST_RATE) -> Iterator[Trial]:
+    """Yield trials, each as it ends: from `first` by factors of four to where the loss is least, then by two to both
+    sides of it. `loss_at` runs one; NaN counts as infinite. Five to seven trials where `first` is within a factor of
+    sixteen of the best rate."""
+    losses: dict[float, float] = {}
+
+    def tried(rate: float) -> Trial:
+        loss = loss_at(rate)
+        losses[rate] = math.inf if math.isnan(loss) else loss
+        return Trial(rate=rate, loss=losses[rate])
+
+    def best() -> float:
+        return min(losses, key=lambda rate: (losses[rate], rate))
+
+    yield tried(first)
+    for factor in (COARSE, 1 / COARSE):
+        rate = first * factor
+        while LEAST_RATE <= rate <= LARGEST_RATE:
+            trial = tried(rate)
+            yield trial
+            improved = best() == rate and trial.loss < math.inf
+            hopeless = factor < 1 and losses[first] == trial.loss == math.inf  # nothing was finite yet: go on downwards
+            if not improved and not hopeless:
+                break
+            rate *= factor
+        if best() > first:
+            break
+    middle = best()
+    if losses[middle] < math.inf:
+        yield tried(middle * FINE)
+        yield tried(middle / FINE)
+
+
+def trial_config(train: TrainConfig, rate: float, steps: int) -> TrainConfig:
+    """Return the settings of a short run at this peak rate: a warm-up and a decay within its own steps."""
+    warmup = min(train.warmup_steps, steps // WARMUP_SHARE)
+    return replace(train, rounds=steps, inner_steps=1, learning_rate=rate, warmup_steps=warmup)
+
+
+def run_trial(task: Task, train: TrainConfig, rate: float, steps: int) -> float:
+    """Train the task's initial model for so many steps on all of its data, and return the held-out loss at the end.
+    Raises what a Trainer does."""
+    trainer = Trainer(task, trial_config(train, rate, steps), Shard())
+    for _ in range(steps):
+        trainer.step()
+    return trainer.evaluate()
