@@ -26,6 +26,7 @@ from p2ptrain.drift import DRIFT
 from p2ptrain.inner import INNER
 from p2ptrain.outer import OUTER
 from p2ptrain.registry import Registry
+from p2ptrain.step_schedules import STEP_SCHEDULES
 from p2ptrain.sync import SYNC_STRATEGIES
 from p2ptrain.tasks import TASKS
 
@@ -155,6 +156,7 @@ def members() -> str:
         "outer optimizer (`sync.outer`)": OUTER,
         "inner optimizer (`train.optimizer`)": INNER,
         "drift correction (`train.drift`)": DRIFT,
+        "step schedule (`train.inner_steps_schedule`)": STEP_SCHEDULES,
         "task (`task.name`)": TASKS,
         "attack (`attack.name`)": ATTACKS,
         "exporter (`monitoring.exporters`)": EXPORTERS,

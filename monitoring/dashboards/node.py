@@ -54,7 +54,7 @@ WORK = Row(
         ),
         Panel(
             title="Steps of the next round",
-            help="train.inner_steps, or what node.pace makes of it.",
+            help="train.inner_steps, or what its schedule and node.pace make of it.",
             queries=(Query("p2ptrain_inner_steps"),),
         ),
         Panel(

@@ -242,6 +242,8 @@ def _opening(plan: "Plan") -> str:
 
     config = plan.nodes[0].config
     steps = f"{'' if config.node.pace == 'fixed' else 'at most '}{plural(config.train.inner_steps, 'step')}"
+    if config.train.inner_steps_schedule != "constant":
+        steps += f" on average ({config.train.inner_steps_schedule})"
     liars = f", {plan.byzantine} of them lying ({plan.nodes[-1].config.attack.name})" if plan.byzantine else ""
     rounds, learn = plural(config.train.rounds, "round"), "learns" if len(plan.nodes) == 1 else "learn"
     return (

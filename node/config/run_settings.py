@@ -25,6 +25,9 @@ FREE: Final = {
     "train": (
         "rounds",
         "inner_steps",
+        "inner_steps_schedule",
+        "least_inner_steps",
+        "synchronous_share",
         "batch_size",
         "grad_accumulation",
         "learning_rate",

@@ -132,6 +132,10 @@ def _check_pace(config: Config) -> None:
     if config.node.pace == "auto" and "adaptive" in config.sync.compressor.split("+"):
         message = "node.pace=auto and sync.compressor=adaptive both follow the link, each the other downwards"
         raise UsageError(message, "choose the steps (node.pace) or the bits (sync.compressor) yourself")
+    schedule = config.train.inner_steps_schedule
+    if config.node.pace == "auto" and schedule != TrainConfig.inner_steps_schedule:
+        message = f"node.pace=auto and train.inner_steps_schedule={schedule} both choose how many steps a round has"
+        raise UsageError(message, "leave out one of them; node.pace=dylu goes with every schedule")
 
 
 def known_keys() -> dict[str, list[str] | None]:

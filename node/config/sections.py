@@ -83,10 +83,11 @@ class NodeConfig:
     """Whether the next round's steps run while a round is closed. false: training waits for the round, and no
     correction is late; for links over which an exchange takes a small part of a round."""
     overlap_steps: Annotated[int, Field(ge=0)] = 0
-    """tau: how many steps late a closed round may be applied; 0: as many as `train.inner_steps`."""
+    """tau: how many steps late a closed round may be applied; 0: as many as the round has."""
     pace: Literal["fixed", "dylu", "auto"] = "fixed"
-    """Steps in a round: train.inner_steps (fixed); fewer on a slower machine, so that all end together (dylu); as few
-    as the measured links hide, at most train.inner_steps (auto). All members should have the same."""
+    """Steps in a round: train.inner_steps, or by its schedule (fixed); fewer on a slower machine, so that all end
+    together (dylu); as few as the measured links hide, at most train.inner_steps (auto, which wants a constant
+    schedule). All members should have the same."""
     catch_up_rounds: Annotated[int, Field(ge=1)] = 2
     """A node this many rounds behind its neighbours does shorter rounds until it is level."""
     checkpoint_every: Annotated[int, Field(ge=0)] = 10

@@ -587,7 +587,8 @@ METRICS: Final[tuple[Metric, ...]] = (
         name="inner_steps",
         kind="gauge",
         help="Steps that the next round is to have.",
-        page="steps that the next round is to have: `train.inner_steps`, or what `node.pace` makes of it",
+        page="steps that the next round is to have: `train.inner_steps`, or what `train.inner_steps_schedule` and "
+        "`node.pace` make of it",
         wrong=('at `train.inner_steps` all the time with `node.pace = "auto"`: the link does not hide fewer'),
         sources=(Value(RoundTrained, "inner_steps"),),
         of_training=True,

@@ -210,7 +210,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         config=config,
         pace=Pace(
             config.node.pace,
-            config.train.inner_steps,
+            config.train.steps_in(0),
             f=config.sync.f,
             own=around.identity.peer_id,
             clock=around.clock,

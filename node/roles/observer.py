@@ -194,7 +194,7 @@ class _Observer:
                 self._forget_all_but({*members, *self._finished, *map(str, node.service.neighbours())})
         if node.averager.fetches != "updates":
             self._held.clear()
-        node.inner.replace(theta_d, at_step=done * node.config.train.inner_steps)
+        node.inner.replace(theta_d, at_step=node.config.train.first_step(done))
         await node.executor.offload(node.inner.settle)
         return _State(done=done, behind=behind, seconds=trio.current_time() - began)
 

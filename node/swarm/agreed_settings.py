@@ -45,7 +45,7 @@ AGREED: Final = {
 """Of the sections that are each machine's own, what is agreed: who closes rounds otherwise than the others holds them
 up or is left behind; who has fewer neighbours than `sync.f` allows for is no help against liars."""
 
-NEWER: Final = {("sync", "estimates"): "fp32"}
+NEWER: Final = {("sync", "estimates"): "fp32", ("train", "inner_steps_schedule"): "constant"}
 """Settings that releases before this one did not know, with what these do. A manifest has them only where they are
 something else: so older members take the others' manifests, and the digest of a recipe stays what it was."""
 
@@ -166,7 +166,7 @@ def under(settings: Settings, swarm: str, given: Raw) -> Raw:
             continue
         for key, value in keys.items():
             if is_agreed(section, key, task=task):
-                _check_same(section, key, value, ours.get(section, {}).get(key))
+                _check_same(section, key, value, ours.get(section, {}).get(key, NEWER.get((section, key))))
             else:
                 merged.setdefault(section, {})[key] = value
     return merged

@@ -100,9 +100,11 @@ class Lengthened:
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """How long a phase and an exchange take. `longest_s`: how long a round is kept open at most."""
+    """How long a phase and an exchange take. `inner_steps`: of the phase, by `schedule`. `longest_s`: how long a round
+    is kept open at most."""
 
     inner_steps: int
+    schedule: str = "constant"
     step_seconds: float
     exchange_s: float | None
     longest_s: float
@@ -132,13 +134,20 @@ def late_words(in_time: InTime, lengths: Lengths) -> str:
         mend = f"an exchange takes {exchange_s:.2g} s; set network.initial_deadline_s above it (now {longest_s:g})"
     else:
         mend = f"set train.inner_steps={lengths.wanted_steps} or more on all nodes (now {inner_steps})"
+        if lengths.schedule != "constant":
+            mend = (
+                f"set train.inner_steps_schedule=constant on all nodes ({lengths.schedule} has {inner_steps} steps now)"
+            )
     return f"{what}: {mend}"
 
 
 def lengthened_words(steps: int, lengths: Lengths) -> str:
     """Return the message for rounds longer than planned, and which setting to change."""
     took = "" if lengths.exchange_s is None else f" (an exchange takes {lengths.exchange_s:.2g} s)"
+    plan = f"set train.inner_steps={round_up(steps)} and fewer train.rounds"
+    if lengths.schedule != "constant":
+        plan = f"set train.inner_steps_schedule=constant: {lengths.schedule} has shorter rounds than the links hide"
     return (
         f"rounds last some {steps} steps instead of {lengths.inner_steps}, or updates would come late{took}; "
-        f"to plan for it, set train.inner_steps={round_up(steps)} and fewer train.rounds"
+        f"to plan for it, {plan}"
     )

@@ -223,7 +223,7 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool, least: int) -> bool
         theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors))
         snapshot = await node.executor.offload(node.snapshots.cut)
         await node.service.begin_epoch(epoch=node.next_epoch(), round=at, snapshot=snapshot)
-    node.inner.replace(theta_d, at_step=entered * node.config.train.inner_steps)
+    node.inner.replace(theta_d, at_step=node.config.train.first_step(entered))
     node.state.enter_round(entered)
     node.journal.emit(Joined(round=entered, donors=len(donors), peers=sorted(donors)))
     if len(donors) <= node.config.sync.f:

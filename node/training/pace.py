@@ -1,15 +1,16 @@
-"""How many steps a phase has: `train.inner_steps`, or fewer by `node.pace`. It changes between phases only.
+"""How many steps a phase has: what `train.inner_steps_schedule` gives its round (`train.inner_steps`, where that is
+constant), or fewer by `node.pace`. It changes between phases only.
 
-    fixed   train.inner_steps
-    dylu    train.inner_steps * own speed / fastest neighbour's, so that unequal machines end their rounds together
+    fixed   the schedule's
+    dylu    the schedule's * own speed / fastest neighbour's, so that unequal machines end their rounds together
     auto    as few as hide the exchange over the measured links, and enough to keep rounds as long as the neighbours'
 
 All that is needed of the others is on the wire anyway: each update says how many steps it covers. The time between two
 updates is the time of these steps, as training does not wait; with `node.overlap = false` it does, and only `fixed` is
 possible. Claims are trusted no further than necessary. For `dylu` the `sync.f` fastest neighbours are ignored, and no
-plan is below LEAST_SHARE of train.inner_steps. For `auto` the low median of the neighbours decides how long rounds are.
-A peer that claims to be slow can keep them at their present length, but no plan is above train.inner_steps, which
-`fixed` has anyway. docs/decisions/0012 has the reasons.
+plan is below LEAST_SHARE of the schedule's steps. For `auto`, which wants a constant schedule, the low median of the
+neighbours decides how long rounds are. A peer that claims to be slow can keep them at their present length, but no plan
+is above train.inner_steps, which `fixed` has anyway. docs/decisions/0012 has the reasons.
 """
 
 import math
@@ -27,7 +28,7 @@ WINDOW: Final = 5
 """Updates remembered of each neighbour: they span four rounds, so that one late update hardly shows."""
 
 LEAST_SHARE: Final = 1 / 16
-"""Least share of train.inner_steps that is planned. A neighbour that claims to be more than 16 times as fast is
+"""Least share of the schedule's steps that is planned. A neighbour that claims to be more than 16 times as fast is
 followed no further. A node that really is that slow does the least, and catches up by the shorter rounds of a lagging
 node (run_state.py)."""
 
@@ -89,6 +90,13 @@ class Pace:
         self._clock = clock
         self._pulses: dict[str, Pulse] = {own: Pulse()}
         self._work_seconds = 0.0
+
+    def begin(self, most: int) -> None:
+        """Begin to plan a phase that has `most` steps by the schedule: until `plan`, as large a share of them as of the
+        phase before."""
+        if most != self._most:
+            self.steps = max(1, self.steps * most // self._most)
+            self._most = most
 
     def took(self, peer: str, steps: int | None) -> None:
         """Note an update of `peer`, which may be this node, of so many steps. None: `peer` began a new chain, or its

@@ -122,8 +122,9 @@ class RunState:
     def schedule_step(self, steps: int) -> int:
         """Return the learning rate's place in the schedule after so many steps of a phase. It follows the swarm's
         rounds, so a node that does fewer steps a round has the same rate as the others, and ends at the same one."""
-        inner_steps = self.config.train.inner_steps
-        return (self.round + self.closing) * inner_steps + min(steps * inner_steps // self.pace.steps, inner_steps - 1)
+        round_ = self.round + self.closing
+        first, most = self.config.train.first_step(round_), self.config.train.steps_in(round_)
+        return first + min(steps * most // self.pace.steps, most - 1)
 
     def rate_factor(self, steps: int) -> float:
         """Return the factor on the learning rate after so many steps of a phase: the strategy's for the planned steps,
@@ -170,6 +171,7 @@ class RunState:
             await self._entered.wait()
 
     def apply_manifests(self) -> None:
-        """Apply the settings of the next rounds."""
+        """Apply the settings of the next rounds, and the schedule's steps of the one that is trained."""
         if self.manifests is not None:
             self.manifests.apply(self.round + self.closing, self.round)
+        self.pace.begin(self.config.train.steps_in(self.round + self.closing))

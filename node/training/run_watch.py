@@ -144,7 +144,8 @@ class RunWatch:
         than planned. Warn when too few arrived, when enough do again, and when rounds have become longer."""
         state = self._state
         lengths = Lengths(
-            inner_steps=state.config.train.inner_steps,
+            inner_steps=state.config.train.steps_in(state.round),
+            schedule=state.config.train.inner_steps_schedule,
             step_seconds=phase.step_seconds,
             exchange_s=self._service.exchange_seconds(),
             longest_s=state.config.network.initial_deadline_s,

@@ -459,7 +459,8 @@ def settings_of(
 
 
 def _check_of_a_loop(config: Config) -> None:
-    """Raise UsageError for a setting that means nothing where the steps are the user's, and would be missed."""
+    """Raise UsageError for a setting that means nothing where the steps are the user's, or the run has no end, and
+    would be missed."""
     if config.node.role != NodeConfig.role:
         raise UsageError(
             f"a training loop has no place in a node with node.role = {config.node.role}",
@@ -474,6 +475,12 @@ def _check_of_a_loop(config: Config) -> None:
         raise UsageError(
             f"sync.strategy = {config.sync.strategy} wants to see the optimizer's work, and here it is the loop's",
             "take allreduce or tracked_gossip; a private swarm's admin sets it for all",
+        )
+    schedule = config.train.inner_steps_schedule
+    if config.train.rounds == ENDLESS and schedule != TrainConfig.inner_steps_schedule:
+        raise UsageError(
+            f"train.inner_steps_schedule = {schedule} spreads the steps of a run whose end is known, and this has none",
+            "say how many rounds it has: rounds=...",
         )
 
 

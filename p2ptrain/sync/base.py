@@ -235,9 +235,8 @@ class AnchorSteps(Protocol):
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """The optimizer's whole state, by name. Changed in place."""
 
-    @property
-    def steps_a_round(self) -> int:
-        """Return how many steps a round has."""
+    def steps_in(self, round: int) -> int:
+        """Return how many steps the round has."""
 
     @property
     def longest(self) -> float:

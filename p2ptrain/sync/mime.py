@@ -130,7 +130,7 @@ class Mime(DifferenceAllReduce):
         self._gradient_d = torch.zeros_like(genesis_d)
         self._before: _Before | None = None
         self._alike: int | None = None
-        """Rounds with the others' gradients since it adopted their model, and had other momenta; None: that does not
+        """Steps by the others' gradients since it adopted their model, and had other momenta; None: that does not
         matter (any more)."""
         self._asked = False
 
@@ -180,7 +180,7 @@ class Mime(DifferenceAllReduce):
             return self._closed(theta_d, self.anchor_d, distance=0.0, members=1)
         self._owe()
         if self._alike is not None:
-            self._alike += 1
+            self._alike += self._anchor_steps().steps_in(round)
         closed = self._settled_(theta_d, came, distance=self._advance(self._exchange, came))
         return replace(closed, optimizer_state=whole_buffers(self.optimizer_state()))
 
@@ -208,7 +208,7 @@ class Mime(DifferenceAllReduce):
         """Return whether the others' model should be adopted now, by one that has adopted it before and had other
         momenta: these have become theirs, and the anchor has not, as the share of it shows that travelled last. Once,
         and again in as many rounds."""
-        if self._alike is None or self._alike * self._anchor_steps().steps_a_round < SETTLED_STEPS:
+        if self._alike is None or self._alike < SETTLED_STEPS:
             return False
         self._asked = self._before is not None and any(bool(shift_p.any()) for _, shift_p in self._before.refreshed)
         self._alike = 0 if self._asked else None

@@ -70,10 +70,9 @@ class AnchorOptimizer:
         """Return the number of parameters."""
         return self._anchor.data_d.numel()
 
-    @property
-    def steps_a_round(self) -> int:
-        """Return how many steps a round has."""
-        return self._newest().inner_steps
+    def steps_in(self, round: int) -> int:
+        """Return how many steps the round has, by the schedule."""
+        return self._newest().steps_in(round)
 
     @property
     def longest(self) -> float:
@@ -93,8 +92,7 @@ class AnchorOptimizer:
             return
         config, share = self._newest(), min(1.0, self.longest / max(norm, TINY))
         self._anchor.data_d.copy_(x_d)
-        steps = config.inner_steps
-        for step in range(round * steps, (round + 1) * steps):
+        for step in range(config.first_step(round), config.first_step(round + 1)):
             torch.mul(gradient_d, share, out=self._anchor.grad_d)  # a step may overwrite it
             self._optimizer.step(lr_at(step, config.total_steps, config))
         x_d.copy_(self._anchor.data_d)

@@ -5,11 +5,13 @@ Every member of a swarm should run with the same values (the seed above all: it 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import ClassVar, Literal
 
-from p2ptrain import drift, inner
+from p2ptrain import drift, inner, step_schedules
+from p2ptrain.training.relative_rates import relative_rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,13 @@ class TrainConfig:
     """Rounds of `inner_steps`: 1,200 steps, about three minutes of a nano model on two cores."""
     inner_steps: int = 20
     """H. Averaging gains more from a small H than from a finer codec; 20 hides a home link behind the computing."""
+    inner_steps_schedule: str = "constant"
+    """How many steps each round has, `inner_steps` being their mean: constant, qsr, post_local, or a plug-in. The run
+    has as many rounds and steps with each."""
+    least_inner_steps: int | None = None
+    """Of qsr: fewest steps of a round; None: 1, which binds nowhere but where `inner_steps` is small."""
+    synchronous_share: float | None = None
+    """Of post_local: share of the rounds that have one step, the first ones; None: half, as in its paper."""
     batch_size: int = 16
     """Examples in one forward pass; 16 x 64 bytes was the batch of the runs that chose the other defaults."""
     grad_accumulation: int = 1
@@ -87,6 +96,12 @@ class TrainConfig:
         _check_choice("precision", self.precision, ("auto", "fp32", "bf16"))
         inner.get(self.optimizer, **self.optimizer_options())  # both check their options themselves
         drift.get(self.drift, **self.drift_options())
+        least = self._step_schedule().least_inner_steps
+        if self.inner_steps < least:
+            raise ValueError(
+                f"inner_steps must be at least {least}, the fewest of a round of {self.inner_steps_schedule}, "
+                f"not {self.inner_steps}"
+            )
 
     def optimizer_options(self) -> dict[str, object]:
         """Return the options that were set for the inner optimizer."""
@@ -106,6 +121,36 @@ class TrainConfig:
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         return self.rounds * self.inner_steps
+
+    def step_schedule_options(self) -> dict[str, object]:
+        """Return the options that were set for the step schedule."""
+        names = ("least_inner_steps", "synchronous_share")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def steps_in(self, round_: int) -> int:
+        """Return the steps of round `round_`, from 0: by the schedule, and past the end `inner_steps`."""
+        return self.first_step(round_ + 1) - self.first_step(round_)
+
+    def first_step(self, round_: int) -> int:
+        """Return the steps of the run before round `round_`."""
+        past = max(0, round_ - self.rounds)
+        return self._starts[round_ - past] + past * self.inner_steps
+
+    @cached_property
+    def _starts(self) -> Sequence[int]:
+        """The step at which each round begins, and the run's last: once, for a long run takes a second."""
+        return self._step_schedule().starts(self.rounds, self.inner_steps, self._relative_rates)
+
+    def _relative_rates(self) -> Sequence[int]:
+        return relative_rates(
+            self.total_steps,
+            warmup=self.warmup_steps,
+            final_fraction=self.final_lr_fraction,
+            decays=self.decay_schedule == "cosine",
+        )
+
+    def _step_schedule(self) -> step_schedules.StepSchedule:
+        return step_schedules.get(self.inner_steps_schedule, **self.step_schedule_options())
 
     @property
     def decay_schedule(self) -> str:

@@ -54,11 +54,13 @@ class OneStep:
 
     buffers: ClassVar[dict[str, torch.Tensor]] = {}
 
-    steps_a_round = 1
     longest = math.inf
 
     def __init__(self, numel: int) -> None:
         self.numel = numel
+
+    def steps_in(self, round: int) -> int:
+        return 1
 
     def advance_(self, x_d: torch.Tensor, gradient_d: torch.Tensor, round: int) -> None:
         x_d -= gradient_d

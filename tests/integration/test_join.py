@@ -347,6 +347,15 @@ def test_a_run_has_an_end_where_one_is_given(tmp_path: Path) -> None:
     assert settings_of(run_dir=tmp_path / "b", rounds=3).config.train.rounds == 3
 
 
+def test_steps_are_spread_over_rounds_where_there_is_an_end(tmp_path: Path) -> None:
+    spread = {"train.inner_steps_schedule": "post_local"}
+    with pytest.raises(UsageError, match="a run whose end is known") as refused:
+        settings_of(run_dir=tmp_path / "a", settings=spread)
+    assert "rounds=" in refused.value.line()
+    train = settings_of(run_dir=tmp_path / "b", rounds=4, inner_steps=5, settings=spread).config.train
+    assert [train.steps_in(round_) for round_ in range(4)] == [1, 1, 9, 9]
+
+
 def test_a_model_goes_home(tmp_path: Path) -> None:
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

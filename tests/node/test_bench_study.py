@@ -45,6 +45,23 @@ def test_several_inner_steps_at_equal_tokens():
     assert {each.config.train.total_steps for each in baselines} == {120}
 
 
+def test_step_schedules_have_one_baseline_and_short_rounds_for_late_steps():
+    vary = ["train.inner_steps_schedule=constant,qsr,post_local"]
+    found = recipes(vary=vary, rounds=6, inner_steps=4)
+    assert {(each.config.train.rounds, each.config.train.total_steps) for each in found} == {(6, 24)}
+    assert len([each for each in study.with_baselines(found) if each.kind != "swarm"]) == 2
+    optional = recipes(set_=["train.inner_steps_schedule=qsr", "train.least_inner_steps=2"], rounds=6, inner_steps=4)
+    of_both = [
+        [each.document() for each in study.with_baselines(runs) if each.kind != "swarm"] for runs in (optional, found)
+    ]
+    assert of_both[0] == of_both[1]
+    refused: dict[str, str] = {}
+    given = {**DIGITS, "vary": vary, "rounds": 6, "inner_steps": 4, "late_steps": 2}
+    left = [each.config.train.inner_steps_schedule for each in asked("strategies", given, quick=False).recipes(refused)]
+    assert left == ["constant", "qsr"]  # which is the same where the warm-up is as long as the run
+    assert [*refused.values()] == ["late-steps must be between 0 and 1, the steps of the shortest round"]
+
+
 @pytest.mark.slow
 def test_aggregators_are_built_for_as_many_liars_as_there_are():
     found = recipes("robust", aggregator="trimmed_mean", attack="none,alie", byzantine="1,2", partition="iid")

@@ -13,8 +13,9 @@ from node.bench.swarm.measure import measure
 from node.bench.swarm.presets import asked
 from node.bench.swarm.run_spec import RunSpec
 from node.bench.swarm.simulation import Swarm
+from node.config.schema import from_raw
 from node.system.errors import UsageError
-from p2ptrain import attacks, tasks
+from p2ptrain import attacks, step_schedules, tasks
 from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, averages_gradients
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
@@ -114,6 +115,17 @@ def test_every_strategy_learns(name):
     assert row["accuracy"] > 0.3
     if not averages_gradients(name):
         assert row["eval_loss_nodes_max"] >= row["eval_loss_nodes_mean"]
+
+
+@pytest.mark.parametrize("schedule", step_schedules.names())
+def test_a_step_schedule_changes_neither_steps_nor_bytes(schedule):
+    rounds = {"rounds": 6, "inner_steps": 4}
+    told = measure(recipe(f"train.inner_steps_schedule={schedule}", "train.eval_every=2", **rounds))
+    plain = measure(recipe("train.eval_every=2", **rounds))
+    assert [told[key] for key in ("steps", "sent_bits", "refused")] == [24, plain["sent_bits"], {}]
+    config = from_raw({"train": told["recipe"]["train"]}).train
+    assert [step for step, _, _ in told["curve"]] == [config.first_step(number) for number in (2, 4, 6)]
+    assert (told["eval_loss"] == plain["eval_loss"]) is (schedule == "constant")
 
 
 def test_the_same_run_twice_is_the_same_run():

@@ -72,7 +72,11 @@ def test_the_words_say_what_to_set():
     assert "set network.initial_deadline_s above it (now 30)" in late_words(fallen(announced=5), capped)
     unknown = Lengths(inner_steps=20, step_seconds=0.005, exchange_s=None, longest_s=30.0)
     assert "train.inner_steps=40" in late_words(fallen(announced=5), unknown)
-    for words in (late, slow):
+    scheduled = Lengths(inner_steps=5, schedule="qsr", step_seconds=0.005, exchange_s=0.4, longest_s=30.0)
+    changing = late_words(fallen(announced=5), scheduled)
+    assert changing.endswith("set train.inner_steps_schedule=constant on all nodes (qsr has 5 steps now)")
+    assert "train.inner_steps_schedule=constant: qsr has shorter rounds" in lengthened_words(12, scheduled)
+    for words in (late, slow, changing):
         assert "\n" not in words
 
 

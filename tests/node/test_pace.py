@@ -215,3 +215,23 @@ def test_whatever_is_told_a_plan_is_within_its_bounds(mode, most, f, told, step_
             "a", "b", step_seconds=step_s, link=Link(bytes_per_s=speed, payload_bytes=payload, overlap_steps=overlap)
         )
         assert (most if mode == "fixed" else 1) <= planned <= most
+
+
+def test_a_schedule_says_what_is_all_of_a_round() -> None:
+    others = Others("fixed")
+    for most in (1, 39, 39, 5):
+        others.pace.begin(most)
+        assert others.plan() == most
+
+
+def test_dylu_does_its_share_of_what_the_schedule_says() -> None:
+    others = Others("dylu")
+    others.tell(own=(5, 2.0), fast=(20, 2.0))
+    assert others.plan("fast") == 5
+    others.pace.begin(40)
+    assert others.pace.steps == 10, "until it is planned, as large a share as before"
+    assert others.plan("fast") == 10
+    others.pace.begin(1)
+    assert others.plan("fast") == 1, "no fewer than one"
+    others.pace.begin(80)
+    assert others.plan("fast") == 21, "what was rounded away comes back; a twentieth is slack"

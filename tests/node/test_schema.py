@@ -245,3 +245,20 @@ def test_steps_and_bits_may_not_both_follow_the_link():
     assert load([], ["node.pace=dylu", "sync.compressor=adaptive"]).node.pace == "dylu"
     with pytest.raises(UsageError, match=r"node\.pace"):
         load([], ["node.pace=fast"])
+
+
+def test_the_link_and_the_schedule_may_not_both_choose_the_steps():
+    for schedule in ("qsr", "post_local"):
+        with pytest.raises(UsageError, match=f"inner_steps_schedule={schedule} both choose how many steps") as caught:
+            load([], ["node.pace=auto", f"train.inner_steps_schedule={schedule}"])
+        assert "\n" not in caught.value.line()
+        assert load([], ["node.pace=dylu", f"train.inner_steps_schedule={schedule}"]).node.pace == "dylu"
+    assert load([], ["node.pace=auto", "train.inner_steps_schedule=constant"]).node.pace == "auto"
+    with pytest.raises(UsageError, match=r"unknown train\.inner_steps_schedule 'qrs', did you mean qsr"):
+        load([], ["train.inner_steps_schedule=qrs"])
+
+
+def test_the_join_command_carries_the_schedule():
+    address = "/ip4/10.0.0.1/tcp/4001/p2p/12D3"
+    sets = ["train.inner_steps_schedule=qsr", "train.least_inner_steps=2"]
+    assert set(sets) <= set(shlex.split(join_command(load([], sets), address)))

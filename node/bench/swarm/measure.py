@@ -78,7 +78,7 @@ def _rounds(recipe: RunSpec, task: Task) -> Document:
             break
         if number % train.eval_every == 0 or number == train.rounds:
             sent = _bits(swarm.traffic.sent, judge.numel * len(swarm.honest))
-            curve.append((number * train.inner_steps, sent, _number(judge.evaluate(swarm.mean_model()))))
+            curve.append((train.first_step(number), sent, _number(judge.evaluate(swarm.mean_model()))))
     return {
         **_judged(task, judge, None if diverged else swarm.mean_model(), first),
         **_nodes(task, judge, [] if diverged else [node.anchor_d for node in swarm.honest]),

@@ -55,8 +55,10 @@ class RunSpec:
     shape: Shape = Shape()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.shape.late_steps <= self.config.train.inner_steps:
-            raise ValueError(f"late-steps must be between 0 and {self.config.train.inner_steps}")
+        train, late = self.config.train, self.shape.late_steps
+        shortest = min(map(train.steps_in, range(train.rounds))) if late else 0
+        if not 0 <= late <= shortest:
+            raise ValueError(f"late-steps must be between 0 and {shortest}, the steps of the shortest round")
         attack = self.config.attack
         if _in_groups(self.config) and isinstance(attack.find(), EdgeAttack):
             raise ValueError(
@@ -150,7 +152,15 @@ def baseline(recipe: RunSpec, kind: Kind) -> RunSpec:
     """Return the run of `kind` with the same training. Without rounds: the same for every H with the same number of
     steps."""
     train = recipe.config.train
-    steps = replace(train, rounds=train.total_steps, inner_steps=1, eval_every=train.eval_every * train.inner_steps)
+    steps = replace(
+        train,
+        rounds=train.total_steps,
+        inner_steps=1,
+        inner_steps_schedule="constant",
+        least_inner_steps=None,
+        synchronous_share=None,
+        eval_every=train.eval_every * train.inner_steps,
+    )
     shape = replace(recipe.shape, byzantine=0, late_steps=0)
     return replace(recipe, kind=kind, config=recipe.config.model_copy(update={"train": steps}), shape=shape)
 

@@ -55,7 +55,7 @@ class Swarm:
 
     def round(self) -> float:
         """Run inner steps, exchange, late steps and aggregation. Returns the honest nodes' mean consensus distance."""
-        steps, late = self.recipe.config.train.inner_steps, self.recipe.shape.late_steps
+        steps, late = self.recipe.config.train.steps_in(self.rounds), self.recipe.shape.late_steps
         self._steps(steps - late)
         thetas = {node.name: node.trainer.vector() for node in self.nodes}
         for node in self.nodes:
