@@ -359,6 +359,20 @@ def test_a_gradient_that_is_no_number_moves_nothing() -> None:
     assert not any(buffer.any() for buffer in steps.buffers.values())
 
 
+def test_the_anchor_takes_as_many_steps_as_the_schedule_gives_the_round_at_their_rates() -> None:
+    plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "clip_norm": 0.0, "inner_steps": 6}
+    config = train(inner_steps_schedule="qsr", **plain)
+    steps = AnchorOptimizer(config, place())
+    assert config.steps_in(19) > 4 * config.steps_in(0)
+    for round in (0, 7, 19):
+        x_d = torch.zeros(D)
+        steps.advance_(x_d, torch.ones(D), round)
+        taken = range(config.first_step(round), config.first_step(round + 1))
+        assert steps.steps_in(round) == len(taken)
+        moved = sum(lr_at(step, config.total_steps, config) for step in taken)
+        torch.testing.assert_close(x_d, torch.full((D,), -moved))
+
+
 def test_settings_that_change_meanwhile_hold_from_the_next_round() -> None:
     now = [train(learning_rate=0.1)]
     steps, moved = AnchorOptimizer(now[0], place(), newest=lambda: now[0]), []
