@@ -29,8 +29,8 @@ def tune(
 ) -> None:
     """Find the learning rate for a model, its data and optimizer, by some six short runs on this machine.
 
-    Give it the settings of the run to come, its length too: a longer one wants a lower rate. All nodes of a swarm are
-    to have the same: give each of them what this prints. `p2ptrain up` and `p2ptrain swarm create` do both by
+    Give it the settings of the run to come, its length too: a much longer one wants a lower rate. All nodes of a swarm
+    are to have the same: give each of them what this prints. `p2ptrain up` and `p2ptrain swarm create` do both by
     themselves with --set train.learning_rate=auto.
     """
     from node.config.auto_rate import find_rate
@@ -65,8 +65,7 @@ def with_found_rate(raw: "Raw", *, quiet: bool) -> "Raw":
 
 def _words(found: "FoundRate") -> str:
     best = f"{found.best.rate:g} was best of {len(found.trials)} rates in {found.trial_steps} steps"
-    longer = found.total_steps > found.trial_steps
-    return f"{best}; {found.total_steps} steps want {found.rate:g}" if longer else best
+    return best if found.rate == found.best.rate else f"{best}; {found.total_steps} steps want {found.rate:g}"
 
 
 def _line(trial: "Trial") -> str:

@@ -42,10 +42,7 @@ class QuadraticSynchronizationRule:
         shorter."""
         squares = [max(1, rate * rate >> COARSER) for rate in rates()]
         total = rounds * inner_steps << FRACTION
-        low, high = (
-            0,
-            (inner_steps << FRACTION) * squares[0] + squares[0],
-        )  # of c^2: every round has this length or more
+        low, high = 0, ((inner_steps << FRACTION) + 1) * squares[0]  # of c^2: all rounds are the mean or longer
         while low < high:  # the largest with which the steps do not end before the rounds
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._ends(rounds, squares, middle, total)[-1] <= total else (low, middle - 1)

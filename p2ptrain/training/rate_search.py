@@ -2,8 +2,8 @@
 
 The best peak rate falls by some four from one size of byte-lm to the next, and optimizers differ by two to four
 (docs/benchmarks.md): no default fits all. A short run of each rate, with its own warm-up and decay, is cheap beside the
-run itself. Its best rate is too high for a longer one; "Scaling Optimal LR Across Token Horizons" (2409.19913) measured
-by how much: the best rate falls as the length to the power of 0.32.
+run itself. Its best rate is too high for a much longer one; "Scaling Optimal LR Across Token Horizons" (2409.19913)
+measured by how much: the best rate falls as the length to the power of 0.32.
 
 Deterministic: every trial begins from the same model, and has the same examples in the same order.
 """
@@ -29,6 +29,9 @@ LEAST_RATE: Final = 1e-7
 LARGEST_RATE: Final = 100.0
 HORIZON: Final = 0.32
 """2409.19913: the best rate goes as steps to the power of minus this."""
+SHORT: Final = 10
+"""Up to so many times a trial's steps its best rate is taken as it is. A model is far from trained in either, and the
+best rate of 600 steps was half to twice that of 100 (docs/benchmarks.md)."""
 WARMUP_SHARE: Final = 5
 """A fifth of a trial's steps are its warm-up at most."""
 
@@ -60,8 +63,8 @@ class FoundRate:
 
     @property
     def rate(self) -> float:
-        """The peak rate for the run, to two digits: the best trial's, less by what the run is longer."""
-        longer = max(1.0, self.total_steps / self.trial_steps)
+        """The peak rate for the run, to two digits: the best trial's, and less for a run that is much longer."""
+        longer = max(1.0, self.total_steps / (SHORT * self.trial_steps))
         return float(f"{self.best.rate * longer**-HORIZON:.2g}")
 
 
@@ -99,9 +102,11 @@ def search(loss_at: Callable[[float], float], *, first: float = FIRST_RATE) -> I
 
 
 def trial_config(train: TrainConfig, rate: float, steps: int) -> TrainConfig:
-    """Return the settings of a short run at this peak rate: a warm-up and a decay within its own steps."""
+    """Return the settings of a short run at this peak rate: a warm-up and a decay within its own steps. How the real
+    run's steps are spread over rounds is no matter of it."""
+    alone = replace(train, inner_steps_schedule="constant", least_inner_steps=None, synchronous_share=None)
     warmup = min(train.warmup_steps, steps // WARMUP_SHARE)
-    return replace(train, rounds=steps, inner_steps=1, learning_rate=rate, warmup_steps=warmup)
+    return replace(alone, rounds=steps, inner_steps=1, learning_rate=rate, warmup_steps=warmup)
 
 
 def run_trial(task: Task, train: TrainConfig, rate: float, steps: int) -> float:
