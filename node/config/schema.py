@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,11 +28,16 @@ from node.config.config_members import check_members
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
 from node.config.toml_source import Raw, parse_set
 from node.system.errors import UsageError
-from p2ptrain import attacks
+from p2ptrain import attacks, drift
 from p2ptrain.attacks import Attack
+from p2ptrain.drift.base import SumsCorrections
+from p2ptrain.outer import Average
 from p2ptrain.sync import SyncConfig
 from p2ptrain.sync.sync_config import OWN_KEYS, all_options, takers_of
 from p2ptrain.training import TrainConfig
+
+MOST_TAKEN: Final = 2.0
+"""Times its drift that a control variate may take of a round: at twice it swings for ever."""
 
 _FORBID: ConfigDict = {"extra": "forbid"}
 
@@ -109,6 +114,7 @@ def from_raw(raw: Raw) -> Config:
         raise UsageError(f"[network]: {error}") from None
     check_addresses(config.network)
     _check_pace(config)
+    _check_drift(config)
     config.attack.find()
     return config
 
@@ -136,6 +142,24 @@ def _check_pace(config: Config) -> None:
     if config.node.pace == "auto" and schedule != TrainConfig.inner_steps_schedule:
         message = f"node.pace=auto and train.inner_steps_schedule={schedule} both choose how many steps a round has"
         raise UsageError(message, "leave out one of them; node.pace=dylu goes with every schedule")
+
+
+def _check_drift(config: Config) -> None:
+    """UsageError for a drift correction with a strategy whose rounds tell it something else than how members differ, or
+    more of it than it stands."""
+    train, sync = config.train, config.sync.for_rounds(config.train.rounds)
+    correction = drift.get(train.drift, **train.drift_options())
+    if not isinstance(correction, SumsCorrections):
+        return
+    named, options, turn = f"train.drift={train.drift}", sync.outer_options(), sync.spec().turn
+    if sync.outer != Average.name and (options.get("alpha"), options.get("beta")) != (0, 1):
+        message = f"{named} would take the outer step of {sync.outer} for drift, and follow it ever faster"
+        raise UsageError(message, "set sync.outer=average, or train.drift=none")
+    taken = turn * (1 - float(sync.options.get("mixing", 0)))
+    if correction.strength * taken >= MOST_TAKEN:
+        message = f"{named} of strength {correction.strength:g} would take the drift of {turn} rounds for that of one"
+        hint = f"set train.drift_strength below {MOST_TAKEN / taken:g}, or train.drift=none"
+        raise UsageError(f"{message}, as {sync.strategy} corrects the model by parts", hint)
 
 
 def known_keys() -> dict[str, list[str] | None]:

@@ -39,3 +39,15 @@ class DriftCorrection(Protocol):
 
     def nudge(self, theta_d: torch.Tensor, rate: float) -> None:
         """Move the model in place, after a step of this learning rate."""
+
+
+@runtime_checkable
+class SumsCorrections(DriftCorrection, Protocol):
+    """A drift correction that sums up what rounds do to the own model. It is right only where that is the way to the
+    members' mean, and not beyond it, as with outer momentum. Optional: any other takes what comes."""
+
+    strength: float
+    """The share of it that a sum takes. Where a round takes the drift of several for its own, their number times this
+    has to stay below 2."""
+    round_steps: int
+    """Steps of a whole round, the same at all members: set by who attaches it. 0: as many as are taken."""

@@ -15,11 +15,34 @@ eigenvalues are all above -1/3. For a strength s the bound is -(2 - s) / (2 + s)
 control variate follow z^2 - (1 + l - s (1 - l)) z + l = 0. A consensus step of at most 2 / (2 + s) keeps every graph's
 eigenvalues, which are above -1, within it: 0.8 for 0.5, 2/3 for 1. K(8, 8) has -0.78, and diverges without.
 
-It acts on the model and not on the gradient, and so is right for optimizers that rescale gradients, and never clipped.
+**The rates of a round.** Members' p sum to 0 as long as all divide their corrections, which do, by the same R. A member
+that is slow takes a few of the round's steps, or one: its correction is the others' progress, and divided by the rate
+of that one step it would be carried on twenty times too far, by all in the end. So R is that of a whole round of
+`round_steps`, at the mean rate of the steps that were taken. Where rates end near zero, what consensus has not settled
+yet of earlier rounds is more than a round's drift: R is at least 0.7 of what it was in the round before.
+
+**What it needs.** Corrections that are the way to the members' mean: with outer momentum, or an outer rate, one alone
+would have a p, and follow it ever faster. Such an outer step is refused, and so are fragments that take turns of so
+many rounds that p takes twice what it should. A codec that keeps little of the vectors there are (plain q2 on digits,
+whose pixels are often 0) leaves its noise in p: take `rotated+q2`, or four bits.
+
+**What it gains.** Under sgd steps are proportional to gradients, and the point of rest is the optimum of the members'
+mean loss. Steps of adamw and muon have a length of their own, and schedule_free's model is an average of what drifts:
+without drift they rest where the mean of *steps* is zero, which is somewhere else. So it gains where rounds are long,
+and may lose where they are short: docs/decisions/0075 has the figures. Who averages gradients before the optimizer,
+as the strategy `mime` does, has neither fault.
+
+It acts on the model and not on the gradient, and so is never clipped.
 State: one vector. Cost: one pass over it a step.
 """
 
+from typing import Final
+
 import torch
+
+FORGETS: Final = 0.7
+"""What R is at least, of the last round's. Chosen: differences of members fall as fast, and
+rates hardly ever do."""
 
 
 class Scaffold:
@@ -31,6 +54,7 @@ class Scaffold:
     """
 
     name = "scaffold"
+    round_steps = 0
 
     def __init__(self, *, strength: float = 0.5) -> None:
         if not 0 < strength <= 1:
@@ -43,20 +67,25 @@ class Scaffold:
         """Work on a model like `theta_d` (d,) from now on, with the first round beginning there."""
         self.buffers = {
             "pull": torch.zeros_like(theta_d),  # p
-            "rates": torch.zeros((), dtype=torch.float64),  # of the round under way
-            "ended_rates": torch.zeros((), dtype=torch.float64),  # of the round that is being closed
+            "rates": torch.zeros((), dtype=torch.float64),  # of the round under way, and
+            "steps": torch.zeros((), dtype=torch.float64),  # how many they are
+            "ended_rates": torch.zeros((), dtype=torch.float64),  # of the round that is being closed, as a whole one
+            "usual_rates": torch.zeros((), dtype=torch.float64),  # R
         }
 
     def begin_round(self, theta_d: torch.Tensor) -> None:
         """Begin the next round at the snapshot `theta_d` (d,)."""
-        self.buffers["ended_rates"].copy_(self.buffers["rates"])
+        rates, steps = float(self.buffers["rates"]), float(self.buffers["steps"])
+        self.buffers["ended_rates"].fill_(rates * max(1.0, self.round_steps / steps) if steps else 0.0)
         self.buffers["rates"].zero_()
+        self.buffers["steps"].zero_()
 
     def close_round(self, correction_d: torch.Tensor) -> None:
-        """Take up the correction (d,) of the round that ended at the last `begin_round`. A round without a step says
-        nothing about the data."""
-        if rates := float(self.buffers["ended_rates"]):
-            self.buffers["pull"].add_(correction_d, alpha=self.strength / rates)
+        """Take up the correction (d,) of the round that ended at the last `begin_round`."""
+        usual = max(float(self.buffers["ended_rates"]), FORGETS * float(self.buffers["usual_rates"]))
+        self.buffers["usual_rates"].fill_(usual)
+        if usual:  # else nobody has taken a step yet
+            self.buffers["pull"].add_(correction_d, alpha=self.strength / usual)
 
     def adjust(self, grad_d: torch.Tensor, point_d: torch.Tensor) -> None:
         """Change the gradient (d,), taken at `point_d`, in place, before it is clipped: the gradient stays."""
@@ -65,3 +94,4 @@ class Scaffold:
         """Move the model (d,) in place, after a step of this learning rate."""
         theta_d.add_(self.buffers["pull"], alpha=rate)
         self.buffers["rates"] += rate
+        self.buffers["steps"] += 1

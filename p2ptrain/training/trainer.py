@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from p2ptrain import drift, inner
+from p2ptrain.drift.base import SumsCorrections
 from p2ptrain.drift.none import NoCorrection
 from p2ptrain.inner.base import bound_, moment_buffers
 from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
@@ -82,6 +83,8 @@ class Trainer(Learner):
         self.optimizer.attach(self.flat)
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
+        if isinstance(self.drift, SumsCorrections):
+            self.drift.round_steps = config.inner_steps
         self._tells = frozenset(tells)
         self._gradients_d = torch.zeros_like(self.flat.data_d) if "gradient" in self._tells else None
         self._summed = 0
@@ -317,8 +320,8 @@ class Trainer(Learner):
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, when it is of another model, of another optimizer or
-        drift correction, or incomplete. What is not trained may be missing, as in the states of older releases. Each
-        tensor is asked for when it is copied, and not held."""
+        drift correction, or incomplete. What is not trained, and numbers of the drift correction, may be missing, as in
+        the states of older releases. Each tensor is asked for when it is copied, and not held."""
         untrained = {
             name.removeprefix(UNTRAINED_PREFIX): state[name] for name in state if name.startswith(UNTRAINED_PREFIX)
         }
@@ -326,7 +329,8 @@ class Trainer(Learner):
             buffers = self._buffers()
             self._check_state(state, {name: tensor.shape for name, tensor in buffers.items()} | {"counters": (3,)})
             for name, tensor in buffers.items():
-                self.flat.copies.deliver([state[name]], [(tensor,)], overwrite)
+                if name in state:
+                    self.flat.copies.deliver([state[name]], [(tensor,)], overwrite)
             take_up_untrained(self.model, untrained)
             self.global_step, self.tokens, self.skipped_steps = (int(count) for count in state["counters"])
 
@@ -343,12 +347,13 @@ class Trainer(Learner):
     def _check_state(self, state: Mapping[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
         given = {name for name in state if not name.startswith(UNTRAINED_PREFIX)}
         made_by = f"this run has optimizer {self.config.optimizer} and drift {self.config.drift}"
-        if missing := shapes.keys() - given:
+        optional = {name for name, shape in shapes.items() if name.startswith(DRIFT_PREFIX) and not shape}
+        if missing := shapes.keys() - given - optional:
             raise ValueError(f"the trainer's state lacks {', '.join(sorted(missing))}: {made_by}")
         if foreign := given - shapes.keys():
             raise ValueError(f"the trainer's state also has {', '.join(sorted(foreign))}: {made_by}")
         for name, shape in shapes.items():
-            if state[name].shape != shape:
+            if name in given and state[name].shape != shape:
                 raise ValueError(
                     f"{name} has shape {tuple(state[name].shape)}, not {tuple(shape)}: "
                     f"the model has {self.numel} parameters, and {made_by}"

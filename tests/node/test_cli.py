@@ -23,6 +23,9 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
+SUMMED = ("--set", "train.drift=momentum_tracking")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -46,6 +49,12 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
             ["node", "--set", "sync.strategy=des_loc", "--set", "train.optimizer=schedule_free"],
             "train.optimizer=schedule_free has none",
         ),
+        (
+            ["node", *SUMMED, "--set", "sync.strategy=diloco", "--rounds", "1000"],
+            "would take the outer step of nesterov for drift",
+        ),
+        (["node", *SUMMED, "--set", "sync.outer=noloco", "--set", "sync.beta=0.7"], "set sync.outer=average"),
+        (["up", *SUMMED, "--set", "sync.strategy=sparta"], "set train.drift_strength below 0.25"),
         (["up", "--attack", "dissensus", "--byzantine", "1"], "it is for simulations"),
         (["node", "--set", "attack.name=spectral"], "it is for simulations"),
         (["up", "--set", "node.pace=auto", "--set", "sync.compressor=adaptive"], "both follow the link"),

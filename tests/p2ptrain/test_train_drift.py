@@ -222,3 +222,70 @@ def test_control_variates_stand_every_graph_at_their_largest_consensus_step(name
         ends[step] = float(np.abs(anchors - optimum).max())
     assert ends[gamma] < 1e-4
     assert not ends[1.0] < 1e3
+
+
+def pulls_of(correction, theta_d, rounds):
+    """Rounds given as (rates of the steps, correction): the pull after them."""
+    correction.attach(theta_d)
+    for rates, correction_d in rounds:
+        for rate in rates:
+            correction.nudge(theta_d, rate)
+        correction.begin_round(theta_d)
+        correction.close_round(correction_d)
+    return correction.buffers["pull"]
+
+
+@pytest.mark.parametrize("name", ["scaffold", "momentum_tracking"])
+@pytest.mark.parametrize(("last", "most"), [([0.1], 1.0), ([0.1] * 60, 1.0), ([1e-9] * 20, 1 / 0.7), ([], 1 / 0.7)])
+def test_a_round_of_few_steps_or_small_rates_moves_the_pull_by_no_more_than_a_whole_one(name, last, most):
+    """A correction is then the others' progress, or what is left of earlier rounds."""
+    ones_d = torch.ones(D, dtype=torch.float64)
+    whole, correction = drift.get(name), drift.get(name)
+    whole.round_steps = correction.round_steps = 20
+    usual = pulls_of(whole, ones_d.clone(), [([0.1] * 20, ones_d)])
+    pull_d = pulls_of(correction, ones_d.clone(), [([0.1] * 20, ones_d), (last, ones_d)])
+    assert 0 < float((pull_d - usual).max()) <= (most + 1e-9) * float(usual.max())
+
+
+def test_pulls_sum_to_nothing_where_some_take_fewer_steps():
+    """Else the mean of all models would be pulled away from where gradients take it."""
+    grads, optimum = references.quadratics(5, D, seed=3)
+    theta_nd, corrections = torch.zeros(5, D, dtype=torch.float64), [drift.get("scaffold") for _ in grads]
+    for correction, theta_d in zip(corrections, theta_nd, strict=True):
+        correction.attach(theta_d)
+        correction.round_steps = 10
+    for round in range(600):
+        for node, (grad, correction, theta_d) in enumerate(zip(grads, corrections, theta_nd, strict=True)):
+            for _ in range(1 if node == round % 7 else 10):
+                theta_d.sub_(torch.from_numpy(grad(theta_d.numpy().copy())), alpha=0.05)
+                correction.nudge(theta_d, 0.05)
+            correction.begin_round(theta_d)
+        moves_nd = theta_nd.mean(0) - theta_nd
+        theta_nd += moves_nd
+        for correction, move_d in zip(corrections, moves_nd, strict=True):
+            correction.close_round(move_d)
+    pulls_nd = torch.stack([correction.buffers["pull"] for correction in corrections])
+    assert float(pulls_nd.abs().max()) > 1
+    assert float(pulls_nd.sum(0).abs().max()) < 1e-9
+    assert float((theta_nd[0] - torch.from_numpy(optimum)).norm()) < 0.5
+
+
+@pytest.mark.parametrize("name", ["scaffold", "momentum_tracking"])
+def test_a_pull_stays_its_size_when_rates_rise_again_after_the_end_of_a_cosine(name):
+    """Rates that end at zero and rise again, as a run that is prolonged has them, with what is left of earlier rounds'
+    differences in the corrections."""
+    steps, total = 20, 600
+    rounds, left = [], 0.0
+    for first in range(0, total, steps):
+        rates = [0.1 * (1 + np.cos(np.pi * step / total)) / 2 for step in range(first, first + steps)]
+        left = 0.5 * left + sum(rates)  # consensus halves what there was
+        rounds.append((rates, left * torch.ones(D, dtype=torch.float64) * (-1) ** len(rounds)))
+    pull_d = pulls_of(drift.get(name), torch.zeros(D, dtype=torch.float64), rounds)
+    assert float(pull_d.abs().max()) < 2
+
+
+def test_rates_that_rise_divide_by_their_own_round():
+    ones_d = torch.ones(D, dtype=torch.float64)
+    rounds = [([0.01], ones_d), ([0.02], ones_d), ([0.1], ones_d)]
+    pull_d = pulls_of(drift.get("scaffold", strength=1.0), ones_d.clone(), rounds)
+    torch.testing.assert_close(pull_d, ones_d * (1 / 0.01 + 1 / 0.02 + 1 / 0.1))

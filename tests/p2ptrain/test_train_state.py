@@ -178,6 +178,18 @@ def test_the_state_of_another_optimizer_or_drift_correction_is_refused_and_chang
     assert all(torch.equal(node.state_dict()[name], before[name]) for name in before)
 
 
+def test_a_state_of_an_older_release_lacks_a_number_of_the_drift_correction():
+    node, resumed = trainer(drift="scaffold"), trainer(drift="scaffold", seed=0)
+    live(node)
+    state = node.state_dict()
+    del state["drift.usual_rates"], state["drift.steps"]
+    resumed.load_state_dict(state)
+    assert torch.equal(resumed.state_dict()["drift.pull"], state["drift.pull"])
+    del state["drift.pull"]
+    with pytest.raises(ValueError, match=r"lacks drift.pull"):
+        resumed.load_state_dict(state)
+
+
 def test_the_rounds_of_a_driver_that_waits_need_not_be_told():
     told, untold = trainer(drift="scaffold"), trainer(drift="scaffold")
     generator = torch.Generator().manual_seed(0)
