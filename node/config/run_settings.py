@@ -33,6 +33,7 @@ FREE: Final = {
         "learning_rate",
         "final_lr_fraction",
         "schedule",
+        "late_average",
         "warmup_steps",
         "clip_norm",
         "device",

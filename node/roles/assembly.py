@@ -60,6 +60,7 @@ from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer, vector_bytes
 from p2ptrain.training.anchor_optimizer import ONE_MATRIX, AnchorOptimizer
 from p2ptrain.training.base import TellsInnerState
+from p2ptrain.training.late_average import LATE, LateAverage
 
 DIGEST_BYTES = 32
 RUN_ID_BYTES = 16
@@ -238,6 +239,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         ),
         strategy=strategy,
         averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
+        late=LateAverage(config.train.late_average),
         strategy_lock=lock,
         estimates=HeldEstimates(
             most=config.network.degree + MAX_DEPARTED,
@@ -353,6 +355,7 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)
         if isinstance(node.strategy, StepsAnchor) and isinstance(node.inner.trainer, TellsInnerState):
             node.inner.trainer.take_optimizer_state(whole_buffers(node.strategy.optimizer_state()))
+        node.late.load_state_dict(checkpoint.part(LATE.removesuffix(".")), node.inner.trainer.numel)
     except ValueError as error:
         raise RunError(
             f"the checkpoint in {node.checkpoints.folder} is of another model ({error})",

@@ -43,6 +43,7 @@ from node.training.executors.caller import CallerExecutor
 from node.training.joining import LOOK_AGAIN_S
 from node.training.node import Node
 from node.training.round_report import checkpoint_of
+from p2ptrain.saved.models import VECTOR
 from p2ptrain.training.base import Learner
 from p2ptrain.training.flat import all_finite, vector_bytes
 
@@ -420,7 +421,7 @@ async def _snapshot(node: Node, counters: torch.Tensor) -> Checkpoint:
 def _state_of(node: Node, counters: torch.Tensor) -> Checkpoint:
     sync = {name: value.clone() for name, value in node.strategy.state_dict().items()}
     checkpoint = checkpoint_of(node, torch.empty(0), {"counters": counters}, sync, None, node.state.round)
-    tensors = {name: value for name, value in checkpoint.tensors.items() if name != "trainer.parameters"}
+    tensors = {name: value for name, value in checkpoint.tensors.items() if name != VECTOR}
     return Checkpoint(round=checkpoint.round, meta={**checkpoint.meta, GENESIS_KEY: node.genesis}, tensors=tensors)
 
 

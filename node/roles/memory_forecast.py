@@ -53,6 +53,8 @@ class MemoryForecast:
     anchor: int
     outer: int
     """What the strategy, its outer optimizer and the compressor remember."""
+    late_average: int
+    """Mean of late weights, where it is kept, and the one that becomes it when a round is added."""
     snapshot: int
     """A phase's last parameters, which become the correction."""
     estimates: int
@@ -95,6 +97,7 @@ def memory_forecast(
         activations=0 if on_gpu else kept,
         anchor=vector,
         outer=outer_bytes(rounds_outer, parameters) + remembered + spec.vectors * vector + inner_states,
+        late_average=2 * vector if config.train.late_average else 0,
         snapshot=vector,
         estimates=(1 if config.node.estimates_on == "disk" else 1 + tracked) * estimate,
         initial=estimate if vector < FILED_FROM else 0,

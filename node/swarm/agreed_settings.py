@@ -45,7 +45,11 @@ AGREED: Final = {
 """Of the sections that are each machine's own, what is agreed: who closes rounds otherwise than the others holds them
 up or is left behind; who has fewer neighbours than `sync.f` allows for is no help against liars."""
 
-NEWER: Final = {("sync", "estimates"): "fp32", ("train", "inner_steps_schedule"): "constant"}
+NEWER: Final = {
+    ("sync", "estimates"): "fp32",
+    ("train", "inner_steps_schedule"): "constant",
+    ("train", "late_average"): 0.0,
+}
 """Settings that releases before this one did not know, with what these do. A manifest has them only where they are
 something else: so older members take the others' manifests, and the digest of a recipe stays what it was."""
 

@@ -29,9 +29,10 @@ def bytes_of(tensors: Mapping[str, Storable]) -> int:
     return MARGIN_BYTES + sum(each.nbytes for each in tensors.values())
 
 
-def expected_bytes(parameters: int) -> int:
-    """Return the bytes of a checkpoint of a model with so many parameters, with the margin."""
-    return MARGIN_BYTES + CHECKPOINT_BYTES_PER_PARAMETER * parameters
+def expected_bytes(parameters: int, *, late_average: bool = False) -> int:
+    """Return the bytes of a checkpoint of a model with so many parameters, with the margin. `late_average`: whether the
+    mean of late weights is kept."""
+    return MARGIN_BYTES + (CHECKPOINT_BYTES_PER_PARAMETER + 4 * late_average) * parameters
 
 
 def missing(folder: Path, needed: int) -> int:
@@ -57,7 +58,7 @@ def check(folder: Path, parameters: int, config: Config, *, spare: int = 0, node
     """Raise RunError unless each of `nodes` nodes can write one checkpoint of its model on the disk of `folder`, beside
     its neighbours' models, where these lie there. `spare` is the bytes of older checkpoints, which may be removed."""
     held = estimates_bytes(config, parameters)
-    needed = nodes * (expected_bytes(parameters) + held)
+    needed = nodes * (expected_bytes(parameters, late_average=config.train.late_average > 0) + held)
     lacking = missing(folder, max(0, needed - spare))
     if not lacking:
         return

@@ -13,7 +13,6 @@ from node.system.run_dir import CHECKPOINTS, node_dirs
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from p2ptrain import tasks
 from p2ptrain.saved.models import (
-    VECTOR,
     NotFiniteError,
     NothingSavedError,
     RunModels,
@@ -21,6 +20,7 @@ from p2ptrain.saved.models import (
     check_finite,
     mean_vector,
     models_of,
+    shown,
 )
 from p2ptrain.tasks import Generative, Shard, Task
 from p2ptrain.tasks.hf import ProductGap, product_gap
@@ -82,7 +82,7 @@ def load(checkpoint: Checkpoint, *, device: str = "cpu", overrides: dict[str, An
     task = tasks.get(config.task.name, **config.task.options)
     trainer = Trainer(task, config.train, Shard())
     trainer.load_untrained(checkpoint.part("model"))
-    vector_d = checkpoint.tensors[VECTOR]
+    vector_d = shown(checkpoint.tensors)
     if vector_d.shape != (trainer.numel,):
         raise RunError("the checkpoint's model does not fit its own configuration", "its files were mixed up")
     return LoadedModel(

@@ -28,6 +28,7 @@ from node.training.run_watch import RunWatch
 from node.training.snapshots import SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from p2ptrain.sync.base import SyncStrategy
+from p2ptrain.training.late_average import LateAverage
 
 SMALL_MODEL = 1 << 15
 """Parameters up to which encoding, decoding and aggregating (1.1, 0.3 and 3.4 ms, measured) run on the event loop. A
@@ -55,6 +56,8 @@ class Node:
     """Closes the strategy's rounds."""
     estimates: HeldEstimates
     """Which peers' estimates the strategy holds. Use it under the strategy's lock."""
+    late: LateAverage
+    """The mean of late weights, which is evaluated and exported."""
     strategy_lock: trio.Lock = field(default_factory=trio.Lock)
     service: GossipService
     checkpoints: CheckpointStore

@@ -28,6 +28,7 @@ from node.training.remote_learner import gpu_memory_of
 from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.saved.tensor_file import FiledTensor, Storable
 from p2ptrain.sync.base import InPlace, RoundResult
+from p2ptrain.training.late_average import LATE
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
 
@@ -56,23 +57,28 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
     node.watch.check_refused()
     node.journal.emit(_round(node, phase, view, result, close_seconds))
     evaluates = node.state.evaluation_due() and node.inner.trainer.evaluates and not node.state.device_lost
-    if evaluates or phase.state is not None:
+    done, rounds = node.state.round + 1, node.config.train.rounds
+    averages = node.late.covers(done, rounds)
+    if evaluates or averages or phase.state is not None:
         phi_d = result.snapshot_d
         if phi_d is None:
             phi_d = await node.executor.offload(lambda: phase.theta_d + result.correction_d)
+        await node.executor.offload(lambda: node.late.add(phi_d, round=done, rounds=rounds))
         if evaluates:
-            await evaluate(node, phi_d, rounds=node.state.round + 1)
+            await evaluate(node, phi_d, rounds=done)
         if phase.state is None:
             return
-        if not evaluates and (why := await unusable(node, phi_d)) is not None:
+        if (averages or not evaluates) and (why := await unusable(node, phi_d)) is not None:
             raise diverged(node, why)
         await save(node, phi_d, phase.state, next_round=node.state.round + 1, last=node.state.last_round)
 
 
 async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int = 0) -> None:
     """Measure the held-out loss of the outer parameters (by default the moving ones) after `rounds` rounds, and the
-    task's own metrics, and emit them. Raises RunError where the loss is not finite."""
-    found = await node.executor.evaluate(lambda: node.inner.trainer.measure(phi_d))
+    task's own metrics, and emit them: of the mean of late weights, where there is one. Raises RunError where the loss
+    is not finite."""
+    shown_d = phi_d if node.late.mean_d is None else node.late.mean_d
+    found = await node.executor.evaluate(lambda: node.inner.trainer.measure(shown_d))
     node.journal.measured(eval_loss=found.loss)
     node.journal.eval_round, node.journal.own = rounds, dict(found.own)
     node.watch.note_metrics_fault(found.fault)
@@ -166,6 +172,7 @@ def checkpoint_of(
     }
     tensors = {name: value for name, value in storable.items() if isinstance(value, torch.Tensor)}
     tensors |= {f"sync.{name}": value for name, value in sync.items()}
+    tensors |= {LATE + name: value for name, value in node.late.state_dict().items()}
     filed = {name: value for name, value in storable.items() if isinstance(value, FiledTensor)}
     meta = {
         "config": node.config.model_dump(mode="json"),

@@ -471,6 +471,11 @@ def _check_of_a_loop(config: Config) -> None:
             f"train.drift = {config.train.drift} corrects the steps of a node, and here they are the loop's",
             "leave it out; a private swarm's admin sets it for all",
         )
+    if config.train.late_average and config.train.rounds == ENDLESS:
+        raise UsageError(
+            "train.late_average averages the last rounds, and this run ends when the loop does",
+            "say how many there are: join(..., rounds=...)",
+        )
     if config.sync.spec().wants:
         raise UsageError(
             f"sync.strategy = {config.sync.strategy} wants to see the optimizer's work, and here it is the loop's",

@@ -20,6 +20,7 @@ from node.training.checkpoint import Checkpoint
 from node.training.checkpoint_meta import CheckpointError, totals_of
 from p2ptrain.sync import build
 from p2ptrain.training.flat import all_finite
+from p2ptrain.training.late_average import LATE, LateAverage
 from p2ptrain.training.user_model import UserModel
 
 STATE_FORMAT: Final = 2
@@ -95,6 +96,10 @@ def check_fits(
             "give the run_dir that it was made with",
         )
     _check_sync(checkpoint.part("sync"), learner.numel, config, peer_id)
+    try:
+        LateAverage(1.0).load_state_dict(checkpoint.part(LATE.removesuffix(".")), learner.numel)
+    except ValueError as error:
+        raise _damaged(str(error)) from None
 
 
 def _check_sync(state: dict[str, torch.Tensor], numel: int, config: Config, peer_id: str) -> None:
@@ -121,7 +126,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _check_tensor(name: object, value: object) -> None:
-    if not isinstance(name, str) or not (name == COUNTERS or name.startswith(_SYNC)):
+    if not isinstance(name, str) or not (name == COUNTERS or name.startswith((_SYNC, LATE))):
         raise _damaged(f"{name!r} is no tensor of a swarm's state")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_complex() or value.is_meta:
         raise _damaged(f"{name} is no dense tensor of real numbers")

@@ -14,6 +14,8 @@ class Nesterov(SlicedStep):
 
     alpha 0.9, beta 0.7 are the paper's, for rounds of 500 steps. Unless told a strategy takes what suits the rounds of
     the run (momentum.py): a few dozen have room for plain averaging alone.
+    A node without neighbours takes the same step on its own movement, once a round: that is SNOO, step-K Nesterov
+    (2510.15830), with K = `train.inner_steps`, mu = alpha and eta = beta, and with alpha 0 Lookahead (1907.08610).
     Cost: one vector, O(d).
     """
 

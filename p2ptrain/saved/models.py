@@ -17,12 +17,16 @@ import torch
 
 from p2ptrain import tasks
 from p2ptrain.saved.files import CHECKPOINTS, CheckpointError, Meta, checkpoint_dirs, layout_in, place_of, read
+from p2ptrain.training.late_average import LATE, MEAN
 from p2ptrain.training.layout import LayoutError
 from p2ptrain.training.model import bind_parameters, build_model
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
 
 VECTOR: Final = "trainer.parameters"
 """The trained parameters in a checkpoint, as one flat vector."""
+
+AVERAGE: Final = LATE + MEAN
+"""The mean of late weights in its place, where the run keeps one (p2ptrain/training/late_average.py)."""
 
 UNTRAINED: Final = UNTRAINED_PREFIX
 """Before the names of buffers and frozen parameters in a checkpoint."""
@@ -50,12 +54,13 @@ class SavedModel:
     """The rounds that were trained."""
     meta: Meta
     tensors: dict[str, torch.Tensor]
-    """The checkpoint's tensors that are the model: VECTOR fp32 (d,), and what begins with UNTRAINED."""
+    """The checkpoint's tensors that are the model: VECTOR fp32 (d,), AVERAGE where there is one, and what begins with
+    UNTRAINED."""
 
     @property
     def vector_d(self) -> torch.Tensor:
-        """The trained parameters, fp32 (d,)."""
-        return self.tensors[VECTOR]
+        """The trained parameters, or the mean of late ones, fp32 (d,)."""
+        return shown(self.tensors)
 
     @property
     def untrained(self) -> dict[str, torch.Tensor]:
@@ -121,6 +126,12 @@ def models_of(run: Path, node: str | None = None) -> RunModels:
             raise NothingSavedError(f"there is no whole checkpoint in {folder / CHECKPOINTS}")
         return RunModels(models=(found,))
     return _together(run, folders)
+
+
+def shown(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return what is evaluated and exported of a checkpoint's tensors, (d,): the mean of late weights, where there is
+    one."""
+    return tensors[AVERAGE] if AVERAGE in tensors else tensors[VECTOR]
 
 
 def mean_vector(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -246,11 +257,14 @@ def _of_round(folder: Path, round: int) -> SavedModel | None:
 def _read(checkpoint: Path) -> SavedModel | None:
     """None where it is not whole, or was pruned meanwhile."""
     try:
-        meta, tensors = read(checkpoint, wanted=lambda name: name == VECTOR or name.startswith(UNTRAINED))
+        meta, tensors = read(checkpoint, wanted=lambda name: name in (VECTOR, AVERAGE) or name.startswith(UNTRAINED))
     except CheckpointError:
         return None
     vector_d = tensors.get(VECTOR)
     if vector_d is None or vector_d.ndim != 1 or vector_d.dtype is not torch.float32:
+        return None
+    average_d = tensors.get(AVERAGE, vector_d)
+    if average_d.shape != vector_d.shape or average_d.dtype is not torch.float32:
         return None
     return SavedModel(node=_name(checkpoint.parent.parent), round=meta["round"], meta=meta, tensors=tensors)
 

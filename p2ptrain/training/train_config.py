@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from typing import ClassVar, Literal
 
 from p2ptrain import drift, inner, step_schedules
+from p2ptrain.inner.schedule_free import ScheduleFree
 from p2ptrain.training.relative_rates import relative_rates
 
 
@@ -45,6 +46,9 @@ class TrainConfig:
     `constant` when the end is not known beforehand."""
     warmup_steps: int = 40
     """Linear rise from 0: Adam's variance is an average over 1 / (1 - beta2) = 20 steps, so twice that."""
+    late_average: float = 0.0
+    """Share of the run's last rounds whose weights are averaged, for evaluation and export alone; 0: none. Under a
+    constant rate 0.1 gains a percent; a cosine leaves nothing to gain."""
     weight_decay: float | None = None
     """Decoupled, on tensors of two or more dimensions only. None: the optimizer's own, 0.1 (GPT-3, 2005.14165), and
     0.005 for sgd, whose learning rates are larger."""
@@ -90,6 +94,7 @@ class TrainConfig:
             _check("weight_decay", self.weight_decay, minimum=0)
         _check("learning_rate", self.learning_rate, minimum=0)
         _check("final_lr_fraction", self.final_lr_fraction, minimum=0, maximum=1)
+        _check("late_average", self.late_average, minimum=0, maximum=1)
         if self.betas is not None and (len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas)):
             raise ValueError(f"betas must be two numbers in [0, 1), not {self.betas}")
         _check_choice("schedule", self.schedule, ("auto", "cosine", "constant"))
@@ -102,6 +107,8 @@ class TrainConfig:
                 f"inner_steps must be at least {least}, the fewest of a round of {self.inner_steps_schedule}, "
                 f"not {self.inner_steps}"
             )
+        if self.late_average and self.optimizer == ScheduleFree.name:
+            raise ValueError(f"late_average: {self.optimizer}'s model is an average of its steps: leave it at 0")
 
     def optimizer_options(self) -> dict[str, object]:
         """Return the options that were set for the inner optimizer."""

@@ -363,10 +363,22 @@ def test_exporters_are_fed_as_by_any_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("node.role", "observer"), ("node.role", "bootstrap"), ("train.drift", "scaffold")]
+    ("key", "value"),
+    [
+        ("node.role", "observer"),
+        ("node.role", "bootstrap"),
+        ("train.drift", "scaffold"),
+    ],
 )
 def test_a_setting_that_needs_steps_of_the_nodes_own_is_refused(tmp_path: Path, key: str, value: str) -> None:
     """A loop would wait for its first step for ever, or its steps not be what the swarm agreed on."""
     with pytest.raises(UsageError, match=rf"{key} = {value}"):
         joined(net(), None, tmp_path / "run", settings={**ALONE, key: value})
+    assert not (tmp_path / "run").exists()
+
+
+def test_late_weights_of_a_run_without_an_end_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"train.late_average averages the last rounds") as refused:
+        joined(net(), None, tmp_path / "run", settings={**ALONE, "train.late_average": 0.2})
+    assert "rounds=" in refused.value.hint
     assert not (tmp_path / "run").exists()

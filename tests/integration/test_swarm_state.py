@@ -207,3 +207,18 @@ def test_a_round_that_is_none_is_named(there: tuple[Swarm, nn.Module, State], wr
     with pytest.raises(UsageError, match="its round is"):
         swarm.load_state_dict({**state, "round": wrong})
     assert swarm.is_joined
+
+
+def test_the_mean_of_late_weights_goes_with_it(tmp_path: Path) -> None:
+    more: State = {"settings": {**DILOCO, "train.late_average": 1.0}, "rounds": 20}
+    state = state_in(tmp_path, model_of(), 9, **more)
+    assert state["tensors"]["late.mean"].shape == state["tensors"]["sync.anchor"].shape
+    model = model_of(seed=4)
+    with joined(model, torch.optim.SGD(model.parameters(), lr=0.05), tmp_path, **more) as swarm:
+        swarm.load_state_dict(state)
+        again = swarm.state_dict()["tensors"]
+        for name in ("late.mean", "late.rounds"):
+            assert torch.equal(again[name], state["tensors"][name])
+        short = {**state, "tensors": {**state["tensors"], "late.mean": torch.ones(3)}}
+        with pytest.raises(UsageError, match="average of late weights"):
+            swarm.load_state_dict(short)

@@ -11,7 +11,7 @@ from node.bench.swarm import baselines, byzantine_nodes
 from node.bench.swarm.gradients import GradientSwarm
 from node.bench.swarm.measure import measure
 from node.bench.swarm.presets import asked
-from node.bench.swarm.run_spec import RunSpec
+from node.bench.swarm.run_spec import RunSpec, baseline
 from node.bench.swarm.simulation import Swarm
 from node.config.schema import from_raw
 from node.system.errors import UsageError
@@ -52,6 +52,29 @@ def test_a_round_over_everybody_is_the_exact_mean(digits):
     assert swarm.traffic.published == 3 * 4 * 4 * len(mean_d)
     assert swarm.traffic.sent == 3 * swarm.traffic.published
     assert not swarm.traffic.refused
+
+
+def test_late_weights_are_judged_by_their_mean(digits):
+    swarm, plain = Swarm(recipe("train.late_average=0.5"), digits), Swarm(recipe(), digits)
+    seen = []
+    for _ in range(3):
+        swarm.round()
+        plain.round()
+        assert all(
+            torch.equal(ours.anchor_d, theirs.anchor_d) for ours, theirs in zip(swarm.nodes, plain.nodes, strict=True)
+        )
+        seen.append(plain.mean_model())
+    torch.testing.assert_close(swarm.mean_model(), (seen[1] + seen[2]) / 2)
+    row, without = measure(recipe("train.late_average=0.5")), measure(recipe())
+    assert row["eval_loss"] == pytest.approx(swarm.nodes[0].trainer.evaluate(swarm.mean_model()), abs=1e-5)
+    assert row["eval_loss"] != without["eval_loss"]
+    assert row["recipe"]["train"]["late_average"] == 0.5
+
+
+@pytest.mark.parametrize("kind", ["alone", "synchronous"])
+def test_so_are_the_late_steps_of_what_it_is_held_against(kind):
+    rows = [measure(baseline(recipe(*sets), kind)) for sets in ((), ("train.late_average=0.5",))]
+    assert rows[0]["eval_loss"] != rows[1]["eval_loss"]
 
 
 def test_a_drift_correction_bounds_the_consensus_step(digits):

@@ -114,6 +114,14 @@ def test_a_start_counts_on_what_older_checkpoints_would_give(tmp_path: Path, mon
     checkpoint_room.check(tmp_path, PARAMETERS, Config())
 
 
+def test_a_start_counts_the_mean_of_late_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = checkpoint_room.expected_bytes(PARAMETERS) + 4 * PARAMETERS - 1
+    monkeypatch.setattr(checkpoint_room, "disk_free", lambda _: free)
+    checkpoint_room.check(tmp_path, PARAMETERS, Config())
+    with pytest.raises(RunError, match="no room for a checkpoint"):
+        checkpoint_room.check(tmp_path, PARAMETERS, from_raw({"train": {"late_average": 0.1}}))
+
+
 @pytest.mark.parametrize(("estimates", "size"), [("fp32", 4), ("bf16", 2)])
 def test_a_start_counts_the_neighbours_models_where_they_lie_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, estimates: str, size: int

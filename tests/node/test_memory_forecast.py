@@ -111,6 +111,11 @@ def test_what_a_strategy_that_averages_moments_holds() -> None:
     assert with_moments.gradient == plain.gradient
 
 
+def test_the_mean_of_late_weights_is_a_vector_more() -> None:
+    plain, averaged = (memory_forecast(10**6, "cpu", config_of(train={"late_average": it})) for it in (0.0, 0.2))
+    assert averaged.total - plain.total == averaged.late_average == 2 * 4 * 10**6, "and one while a round is added"
+
+
 def test_what_gathers_is_forecast_at_its_fullest() -> None:
     seen = memory_forecast(10**6, "cpu", config_of(sync={"strategy": "async"}))
     assert seen.outer == 2 * 4 * 10**6, "three rounds of movements beside the momentum"

@@ -19,6 +19,7 @@ from p2ptrain.sync import averages_gradients
 from p2ptrain.sync.vectors import is_sane
 from p2ptrain.tasks import Task
 from p2ptrain.training import Trainer
+from p2ptrain.training.late_average import LateAverage
 
 Curve = list[tuple[int, float, float | None]]
 """(inner steps done, bits a parameter that a node has sent, held-out loss of the mean model)."""
@@ -81,7 +82,7 @@ def _rounds(recipe: RunSpec, task: Task) -> Document:
             curve.append((train.first_step(number), sent, _number(judge.evaluate(swarm.mean_model()))))
     return {
         **_judged(task, judge, None if diverged else swarm.mean_model(), first),
-        **_nodes(task, judge, [] if diverged else [node.anchor_d for node in swarm.honest]),
+        **_nodes(task, judge, [] if diverged else [node.judged_d for node in swarm.honest]),
         "consensus_distance": _number(distance),
         "robust_share": round(swarm.robust_share, 4),
         **_costs(swarm.traffic, judge.numel, len(swarm.honest), train.total_steps),
@@ -93,13 +94,15 @@ def _gradients(recipe: RunSpec, task: Task) -> Document:
     """Nodes that average gradients, step by step."""
     swarm, train = GradientSwarm(recipe, task), recipe.config.train
     judge, nodes = swarm.trainers[0], len(swarm.trainers)
-    first, curve = judge.evaluate(), Curve()
+    first, curve, late = judge.evaluate(), Curve(), LateAverage(train.late_average)
     for step in range(1, train.total_steps + 1):
         swarm.step()
+        if late.covers(step, train.total_steps):
+            late.add(swarm.model(), round=step, rounds=train.total_steps)
         if step % (train.eval_every * train.inner_steps) == 0 or step == train.total_steps:
-            curve.append((step, _bits(swarm.traffic.sent, judge.numel * nodes), _number(judge.evaluate())))
+            curve.append((step, _bits(swarm.traffic.sent, judge.numel * nodes), _number(judge.evaluate(late.mean_d))))
     return {
-        **_judged(task, judge, swarm.model(), first),
+        **_judged(task, judge, swarm.model() if late.mean_d is None else late.mean_d, first),
         **_costs(swarm.traffic, judge.numel, nodes, train.total_steps),
         "curve": curve,
     }
@@ -121,13 +124,16 @@ def _synchronous(recipe: RunSpec, task: Task) -> Document:
 def _baseline(recipe: RunSpec, task: Task, trainer: Trainer, traffic: Traffic) -> Document:
     """One trainer's whole run; `traffic` is one node's of all of it."""
     train, first, curve = recipe.config.train, trainer.evaluate(), Curve()
+    late = LateAverage(train.late_average)
     for step in range(1, train.total_steps + 1):  # a baseline's rounds are single steps
         trainer.step()
+        if late.covers(step, train.total_steps):
+            late.add(trainer.vector(), round=step, rounds=train.total_steps)
         if step % train.eval_every == 0 or step == train.total_steps:
             sent = _bits(traffic.sent, trainer.numel) * step / train.total_steps
-            curve.append((step, sent, _number(trainer.evaluate())))
+            curve.append((step, sent, _number(trainer.evaluate(late.mean_d))))
     return {
-        **_judged(task, trainer, trainer.vector(), first),
+        **_judged(task, trainer, trainer.vector() if late.mean_d is None else late.mean_d, first),
         **_costs(traffic, trainer.numel, 1, train.total_steps),
         "curve": curve,
     }

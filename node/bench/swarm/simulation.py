@@ -16,6 +16,7 @@ from p2ptrain.sync import TakesInnerState, build
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
+from p2ptrain.training.late_average import LateAverage
 
 
 class Swarm:
@@ -65,12 +66,13 @@ class Swarm:
             node.trainer.begin_round()
         results = self._averager.exchange(thetas, self.rounds)
         self._steps(late)
-        distance = 0.0
+        distance, rounds = 0.0, self.recipe.config.train.rounds
         for index, (node, result) in enumerate(zip(self.nodes, results, strict=True)):
             node.trainer.correct(result.correction_d)
             if result.optimizer_state:
                 node.trainer.take_optimizer_state(result.optimizer_state)
             node.anchor_d = result.anchor_d
+            node.late.add(node.anchor_d, round=self.rounds + 1, rounds=rounds)
             if index < len(self.honest):
                 distance += result.consensus_distance / len(self.honest)
                 self.robust_rounds += result.robust
@@ -78,10 +80,10 @@ class Swarm:
         return distance
 
     def mean_model(self) -> torch.Tensor:
-        """Return the honest nodes' average, fp32 (d,)."""
-        mean_d = self.honest[0].anchor_d.clone()
+        """Return the average of what is judged of the honest nodes, fp32 (d,)."""
+        mean_d = self.honest[0].judged_d.clone()
         for count, node in enumerate(self.honest[1:], start=2):
-            mean_d += (node.anchor_d - mean_d) / count
+            mean_d += (node.judged_d - mean_d) / count
         return mean_d
 
     def _node(self, index: int, task: Task) -> SimulatedNode:
@@ -101,7 +103,8 @@ class Swarm:
             steps=AnchorOptimizer(config.train, place) if self._spec.steps_anchor else None,
             moments=place.moments if "moments" in self._spec.wants else (),
         )
-        return SimulatedNode(name, trainer, self._conspiracy.member(sync, index) if lies else sync, trainer.vector())
+        sync, late = self._conspiracy.member(sync, index) if lies else sync, LateAverage(config.train.late_average)
+        return SimulatedNode(name, trainer, sync, trainer.vector(), late)
 
     def _steps(self, count: int) -> None:
         for node in self.nodes:
