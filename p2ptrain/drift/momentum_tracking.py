@@ -24,7 +24,8 @@ from p2ptrain.drift.scaffold import Scaffold
 
 
 class MomentumTracking(Scaffold):
-    """For `sgd` with momentum (0.9), or another optimizer that has one. `strength`: as scaffold's; 1 is the paper's,
+    """For `sgd` with momentum (0.9), or another optimizer that has one: scaffold.py and docs/decisions/0075 say what it
+    gains with which. `strength`: as scaffold's; 1 is the paper's,
     0.5 stands corrections that come up to a whole round late."""
 
     name = "momentum_tracking"
