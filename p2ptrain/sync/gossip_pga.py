@@ -1,7 +1,7 @@
 """Gossip-PGA: cheap gossip in pairs, and in one round of P an exact average over everybody (2105.09080).
 
     round r with (r + 1) mod P = 0: payloads are exact, and theta' is the mean over all neighbours
-    all others: payloads are compressed, and theta' is the mean with this round's partner (RandomMatching)
+    all others: payloads are compressed, and theta' is the mean with this round's partner (graphs/matching.py)
 
 The global rounds end what sparse gossip lets drift apart. They are global where everybody is everybody's neighbour, and
 an average over the neighbourhood elsewhere.
@@ -17,11 +17,12 @@ from typing import Annotated
 
 import torch
 
+from p2ptrain import graphs
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.sync.checks import check_alternation
 from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
-from p2ptrain.sync.peer_selection import EVERYONE, Alternating, RandomMatching, shared_seed
+from p2ptrain.sync.peer_selection import EVERYONE, Alternating, GraphSelection, shared_seed
 from p2ptrain.sync.strategy_spec import StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 
@@ -45,7 +46,8 @@ def _build(period: int, config: SyncConfig, genesis_d: torch.Tensor, own: str) -
         return (round + 1) % period == 0
 
     schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options(), is_exact=is_global)
-    peer_selection = Alternating(RandomMatching(own, shared_seed(genesis_d)), EVERYONE, is_global)
+    pairs = GraphSelection(own, shared_seed(genesis_d), graphs.get("matching"))
+    peer_selection = Alternating(pairs, EVERYONE, is_global)
     return ModelAveraging(
         config,
         genesis_d,

@@ -2,8 +2,11 @@
 
     pack       theta_i as bytes C(theta_i), of which every part can be read alone (packing.py)
     reduce     of each part its owner makes C(Agg over the group of decode C(theta_j)), which all others take
-    finish     theta' = theta_i + gamma (Agg - decode C(theta_i)); exact codecs go to Agg itself
+    finish     theta' = theta_i + gamma c (Agg - decode C(theta_i)); exact codecs go to Agg itself
                phi <- OuterStep(phi, theta'); the model is corrected by phi - theta
+
+c is 1, or what the round's graph has this group step by (graphs/exchange_groups.py). It is no matter of the owners',
+whose Agg is the same for every c.
 
 The difference to the own model as others read it is what counts, so that members who agree stay where they are, however
 coarsely the models travelled.
@@ -30,7 +33,7 @@ from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
 from p2ptrain.sync.packing import PART_BYTES, Packing
-from p2ptrain.sync.peer_selection import PeerSelection, in_turn, shared_seed
+from p2ptrain.sync.peer_selection import TO_THE_MEAN, PeerSelection, in_turn, shared_seed
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
 
@@ -43,8 +46,8 @@ Of eight members, as fp16, each has 16 MiB."""
 
 
 def run_key(config: SyncConfig) -> str:
-    """Strategy, group size and codec: members who have others, or none, could give each other nothing."""
-    return f"{config.strategy} {config.options.get('group')} {config.compressor}"
+    """Strategy and codec: members who have others, or none, could give each other nothing."""
+    return f"{config.strategy} None {config.compressor}"  # None: no size of groups; runs are known by this text
 
 
 def pieces_of(parts: Sequence[Reduced]) -> dict[int, tuple[bytes, int]]:
@@ -78,12 +81,17 @@ class GroupAllReduce(ModelAveraging):
         self.packing = Packing(codec, genesis_d.numel())
         self._packed = b""
         self._heard = 1
+        self._step = TO_THE_MEAN
+        """Of the round whose group was asked for last."""
         self._is_public = False
         """Whether the anchor is the public model too, and lent for no other reason."""
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
-        """Return who takes part in this round's exchange, own name included, in the order of their parts."""
-        chosen = self._peer_selection.chosen(sorted(set(peers) - {self._own}), round)
+        """Return who takes part in this round's exchange, own name included, in the order of their parts. `finish` goes
+        the step that belongs to this group."""
+        others = sorted(set(peers) - {self._own})
+        chosen = self._peer_selection.chosen(others, round)
+        self._step = self._peer_selection.step(others, round)
         return in_turn([self._own, *chosen], self._seed, round)
 
     def packed(self, theta_d: torch.Tensor, *, round: int) -> bytes:
@@ -162,7 +170,7 @@ class GroupAllReduce(ModelAveraging):
         """Do so in place, a piece at a time: `theta_d` becomes the correction, and the anchor the new one."""
         self._check_shape(theta_d)
         self._own_anchor()
-        width, gamma, squares = self.packing.piece_numel, self.config.gamma or 1.0, 0.0
+        width, step, squares = self.packing.piece_numel, (self.config.gamma or 1.0) * self._step, 0.0
         there = self._that_came(parts)
         came = any(part.owner != self._own for part in there)
         found = pieces_of(there)
@@ -175,7 +183,8 @@ class GroupAllReduce(ModelAveraging):
             mean_p, own_p = self.packing.piece(*found[index]), self.packing.piece(self._packed, index)
             move_p = torch.sub(mean_p, own_p, out=own_p)
             squares += float(torch.linalg.vector_norm(move_p)) ** 2
-            return mean_p if self.packing.exact and gamma == 1.0 else move_p.mul_(gamma).add_(theta_d[at])
+            goes_there = self.packing.exact and step == TO_THE_MEAN
+            return mean_p if goes_there else move_p.mul_(step).add_(theta_d[at])
 
         moved = self._move_(theta_d, target, Fragment(theta_d.numel()), self.packing.pieces(theta_d.numel()))
         members = len(group) if came else self._heard

@@ -1,4 +1,4 @@
-"""Whom a node averages with in a round: everybody, a partner, or a group.
+"""Whom a node averages with in a round: everybody, or whom a graph says (p2ptrain/graphs).
 
 A partner must choose us as we choose it, with no word spoken: both work it out from the peers' names, the round, and a
 seed that all members share, the initial model's digest. Two nodes that know the same peers agree on everything; where
@@ -9,14 +9,18 @@ paired with whom can be foreseen by everybody, liars included.
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
+from p2ptrain.graphs import Graph, Mixing, group_in, mixing_at
+from p2ptrain.graphs.passes import drawn
 from p2ptrain.sync.vectors import to_bytes
 
 SEED_BYTES = 16
+
+TO_THE_MEAN: Final = 1.0
+"""The step that makes a member what its group is on average."""
 
 
 class PeerSelection(Protocol):
@@ -24,6 +28,9 @@ class PeerSelection(Protocol):
 
     def chosen(self, peers: Sequence[str], round: int) -> list[str]:
         """Those of the tracked neighbours to average with in this round, in the order given."""
+
+    def step(self, peers: Sequence[str], round: int) -> float:
+        """How far to go towards the mean of those and oneself in this round: above 0 and below 2."""
 
 
 def shared_seed(genesis_d: torch.Tensor) -> bytes:
@@ -38,73 +45,39 @@ class Everyone:
         """Return whom to average with in this round, of these peers."""
         return list(peers)
 
+    def step(self, peers: Sequence[str], round: int) -> float:
+        """Return the step to the mean."""
+        return TO_THE_MEAN
+
 
 EVERYONE: PeerSelection = Everyone()
 
 
 @dataclass(frozen=True)
-class RandomMatching:
-    """One partner, another in every round: a matching of all known members, as NoLoCo (2506.10911) has it.
-
-    Every pair of members draws a number for the round, and the pairs are taken in its order as long as both are free.
-    (A shuffled list of members would shift by one, and match nobody alike, where one member is known to some only.)
-    With an odd number one is left over, and averages with nobody. Cost: O(n^2 log n) for n members.
-    """
+class GraphSelection:
+    """The partners that a graph has for oneself, among the members that one knows."""
 
     own: str
     seed: bytes
+    graph: Graph
 
     def chosen(self, peers: Sequence[str], round: int) -> list[str]:
         """Return whom to average with in this round, of these peers."""
-        members = sorted({self.own, *peers})
-        free = set(members)
-        for one, other in sorted(combinations(members, 2), key=lambda pair: _draw(self.seed, round, *pair)):
-            if {one, other} <= free:
-                if self.own in (one, other):
-                    return [other if one == self.own else one]
-                free -= {one, other}
-        return []
+        partners = self._mixing(peers, round)[self.own]
+        return [peer for peer in peers if peer in partners]
 
+    def step(self, peers: Sequence[str], round: int) -> float:
+        """Return how far the graph has one's group go towards its mean. ValueError where its edges are no groups."""
+        return group_in(self._mixing(peers, round), self.own).step
 
-@dataclass(frozen=True)
-class GridGroups:
-    """Moshpit's groups (2103.03239): members lie on a grid, and a round averages along one of its axes.
-
-    Members are shuffled anew for each pass over the d axes and numbered; the number's digits to the base `size` are the
-    place on the grid. Those that differ in one digit only are a group. After d rounds everybody has met everybody's
-    groups: n = size^(d-1) k, k <= size, makes the average exact; any other n a good deal nearer.
-    """
-
-    own: str
-    seed: bytes
-    size: int
-
-    def chosen(self, peers: Sequence[str], round: int) -> list[str]:
-        """Return whom to average with in this round, of these peers."""
-        axes = self.axes(len({self.own, *peers}))
-        passes, axis = divmod(round, axes)
-        members = sorted({self.own, *peers}, key=lambda name: _draw(self.seed, passes, name))
-        place = {name: number for number, name in enumerate(members)}
-        group = self._group(place[self.own], axis)
-        return [peer for peer in peers if peer != self.own and self._group(place[peer], axis) == group]
-
-    def axes(self, members: int) -> int:
-        """d: the least with size^d >= members."""
-        axes, places = 1, self.size
-        while places < members:
-            axes, places = axes + 1, places * self.size
-        return axes
-
-    def _group(self, place: int, axis: int) -> tuple[int, int]:
-        """The number without the digit of this axis."""
-        stride = self.size**axis
-        return place // (stride * self.size), place % stride
+    def _mixing(self, peers: Sequence[str], round: int) -> Mixing:
+        return mixing_at(self.graph, {self.own, *peers}, self.seed, round)
 
 
 def in_turn(members: Collection[str], seed: bytes, round: int) -> list[str]:
     """Return the members of a group in an order drawn for the round: of models with fewer parts than members the last
     ones own one, and that is not to be the same ones always."""
-    return sorted(members, key=lambda name: _draw(seed, round, name))
+    return sorted(members, key=lambda name: drawn(seed, round, name))
 
 
 @dataclass(frozen=True)
@@ -117,10 +90,11 @@ class Alternating:
 
     def chosen(self, peers: Sequence[str], round: int) -> list[str]:
         """Return whom to average with in this round, of these peers."""
-        return (self.special if self.is_special(round) else self.usual).chosen(peers, round)
+        return self._of(round).chosen(peers, round)
 
+    def step(self, peers: Sequence[str], round: int) -> float:
+        """Return the step of the one whose turn it is."""
+        return self._of(round).step(peers, round)
 
-def _draw(seed: bytes, number: int, *names: str) -> bytes:
-    # Names have their lengths before them, so that no two lists of names read alike.
-    told = b"".join(len(raw).to_bytes(4, "big") + raw for raw in (name.encode() for name in names))
-    return hashlib.blake2b(number.to_bytes(8, "big") + told, key=seed, digest_size=16).digest()
+    def _of(self, round: int) -> PeerSelection:
+        return self.special if self.is_special(round) else self.usual

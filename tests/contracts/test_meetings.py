@@ -15,7 +15,7 @@ from gossip.allreduce.allreduce import Group
 from gossip.core.ids import PeerId
 from node.bench.swarm import simulated_allreduce
 from node.bench.swarm.simulated_allreduce import Round, SimulatedMember
-from p2ptrain import attacks
+from p2ptrain import attacks, graphs
 from p2ptrain.attacks import VectorAttack
 from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, AllReduceStrategy, Reduced, SyncConfig, build, liar_of
 from p2ptrain.sync.group_allreduce import GroupAllReduce
@@ -343,3 +343,48 @@ def test_the_bytes_of_a_group_are_those_of_the_wire() -> None:
     for own in nodes:
         part = group.part_size(PeerId(own))
         assert came.sent[own] == (size - part) + 3 * part
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("members", [5, 7, 10, 12])
+def test_the_base_graph_makes_any_number_of_members_one(members: int, size: int) -> None:
+    """By exchanges, with steps that members take where they close a round."""
+    nodes = crowd("moshpit", members, 500, group=size, graph="base", compressor="none")
+    thetas = scattered(nodes, 500)
+    mean_d = mean_of(thetas)
+    rounds = graphs.get("base", group=size).period(members)
+    for round in range(rounds):
+        assert farthest(thetas, mean_d) > 0.05
+        thetas = one_round(nodes, thetas, round)
+        torch.testing.assert_close(mean_of(thetas), mean_d, atol=1e-6, rtol=0)
+    assert farthest(thetas, mean_d) < 1e-5
+    grid = crowd("moshpit", members, 500, group=size, compressor="none")
+    on_grid = scattered(grid, 500)
+    for round in range(rounds):
+        on_grid = one_round(grid, on_grid, round)
+    assert members == 12 or farthest(on_grid, mean_d) > 0.01, "as many rounds on the grid come near"
+
+
+@pytest.mark.parametrize("graph", ["exponential", "matching", "base"])
+def test_pairs_of_every_graph_send_one_model_a_round(graph: str) -> None:
+    nodes = crowd("moshpit", 8, 1000, group=2, graph=graph, compressor="none")
+    thetas = scattered(nodes, 1000)
+    for round in range(3):
+        came = simulated_allreduce.exchange(nodes, thetas, round)
+        assert sum(came.sent.values()) == 8 * len(came.packed["peer00"])
+        thetas = settled(nodes, thetas, came, round)
+    assert (farthest(thetas, mean_of(thetas)) < 1e-5) == (graph != "matching")
+
+
+def test_a_step_beyond_the_mean_ends_no_farther_from_it_where_own_values_came_too_late() -> None:
+    """What an owner reduced without them is the others' mean, which the step goes towards all the same."""
+    node = make("moshpit", "peer00", 100, group=2, graph="base", compressor="none")
+    names, theta_d = [f"peer{i:02}" for i in range(9)], genesis(100)
+    round = next(r for r in range(200) if node.peer_selection(names, round=r) and node._step > 1.7)
+    group = node.peer_selection(names, round=round)
+    packed = node.pack(theta_d, round=round)
+    other_d = theta_d + 1
+    part = Reduced(group[0], slice(0, len(packed)), other_d.numpy().tobytes())
+    after_d = theta_d + node.finish(theta_d, group, [part], round=round).correction_d
+    torch.testing.assert_close(after_d, theta_d + 16 / 9)
+    assert float((after_d - other_d).abs().max()) < 1

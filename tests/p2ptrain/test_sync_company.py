@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sync_reference import grid_groups, matching
 
-from p2ptrain.sync.peer_selection import EVERYONE, Alternating, GridGroups, RandomMatching, shared_seed
+from p2ptrain import graphs
+from p2ptrain.sync.peer_selection import EVERYONE, Alternating, GraphSelection, shared_seed
 
 SEED = shared_seed(torch.arange(5.0))
 
@@ -17,8 +18,16 @@ swarms = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=11, uniq
 rounds = st.integers(0, 10_000)
 
 
+def matched(own: str, seed: bytes = SEED) -> GraphSelection:
+    return GraphSelection(own, seed, graphs.get("matching"))
+
+
+def on_grid(own: str, size: int) -> GraphSelection:
+    return GraphSelection(own, SEED, graphs.get("grid", group=size))
+
+
 def partners(members: list[str], round: int) -> dict[str, list[str]]:
-    return {own: RandomMatching(own, SEED).chosen(sorted(set(members) - {own}), round) for own in members}
+    return {own: matched(own).chosen(sorted(set(members) - {own}), round) for own in members}
 
 
 @given(members=swarms, round=rounds)
@@ -42,9 +51,7 @@ def test_everybody_meets_everybody() -> None:
 def test_the_seed_is_the_models_own() -> None:
     other = shared_seed(torch.arange(6.0))
     assert other != SEED == shared_seed(torch.arange(5.0))
-    draws = [
-        [RandomMatching("a", seed).chosen(["b", "c", "d"], round) for round in range(20)] for seed in (SEED, other)
-    ]
+    draws = [[matched("a", seed).chosen(["b", "c", "d"], round) for round in range(20)] for seed in (SEED, other)]
     assert draws[0] != draws[1]
 
 
@@ -64,7 +71,7 @@ def test_a_member_that_only_some_know_disturbs_few() -> None:
 def test_groups_are_the_same_seen_from_every_member(members: list[str], round: int, size: int) -> None:
     expected = {name: group for group in grid_groups(members, SEED, round, size) for name in group}
     for own in members:
-        chosen = GridGroups(own, SEED, size).chosen(sorted(set(members) - {own}), round)
+        chosen = on_grid(own, size).chosen(sorted(set(members) - {own}), round)
         assert {own, *chosen} == expected[own]
         assert len(chosen) < size
 
@@ -81,7 +88,7 @@ def test_a_pass_over_the_axes_is_the_exact_mean(members: int, size: int, exact_a
         now = dict(value)
         for round in range(first, first + exact_after):
             assert not np.allclose(list(now.values()), mean)
-            chosen = {own: GridGroups(own, SEED, size).chosen(sorted(set(names) - {own}), round) for own in names}
+            chosen = {own: on_grid(own, size).chosen(sorted(set(names) - {own}), round) for own in names}
             now = {own: float(np.mean([now[name] for name in (own, *chosen[own])])) for own in names}
         assert np.allclose(list(now.values()), mean)
 
@@ -91,7 +98,7 @@ def test_an_incomplete_grid_comes_near() -> None:
     now = dict(zip(names, np.random.default_rng(0).standard_normal(7), strict=True))
     before = np.ptp(list(now.values()))
     for round in range(12):
-        chosen = {own: GridGroups(own, SEED, 3).chosen(sorted(set(names) - {own}), round) for own in names}
+        chosen = {own: on_grid(own, 3).chosen(sorted(set(names) - {own}), round) for own in names}
         now = {own: float(np.mean([now[name] for name in (own, *chosen[own])])) for own in names}
     assert np.ptp(list(now.values())) < 0.05 * before
 
@@ -103,6 +110,23 @@ def test_groups_change_from_pass_to_pass() -> None:
 
 
 def test_alternating_takes_turns() -> None:
-    peer_selection = Alternating(RandomMatching("a", SEED), EVERYONE, lambda round: round == 3)
+    peer_selection = Alternating(matched("a"), EVERYONE, lambda round: round == 3)
     peers = ["b", "c", "d"]
     assert [len(peer_selection.chosen(peers, round)) for round in range(5)] == [1, 1, 1, 3, 1]
+    assert [peer_selection.step(peers, round) for round in range(5)] == [1.0] * 5
+
+
+@given(members=swarms, round=st.integers(0, 50), size=st.integers(2, 6))
+def test_members_of_a_group_go_the_same_step(members: list[str], round: int, size: int) -> None:
+    selections = {own: GraphSelection(own, SEED, graphs.get("base", group=size)) for own in members}
+    others = {own: sorted(set(members) - {own}) for own in members}
+    chosen = {own: selections[own].chosen(others[own], round) for own in members}
+    steps = {own: selections[own].step(others[own], round) for own in members}
+    for own, them in chosen.items():
+        assert all({other, *chosen[other]} == {own, *them} for other in them)
+        assert {steps[other] for other in them} <= {steps[own]}
+
+
+def test_who_knows_no_more_than_itself_goes_nowhere() -> None:
+    selection = GraphSelection("a", SEED, graphs.get("base", group=4))
+    assert (selection.chosen([], 7), selection.step([], 7)) == ([], 1.0)

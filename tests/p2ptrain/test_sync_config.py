@@ -40,6 +40,9 @@ from p2ptrain.sync import SYNC_STRATEGIES, ModelAveraging, StrategySpec, SyncCon
         ({"strategy": "streaming", "fragments": 65}, "fragments must be"),
         ({"strategy": "streaming", "mixing": 1.0}, "mixing must be"),
         ({"strategy": "moshpit", "group": 1}, "group must be"),
+        ({"strategy": "moshpit", "graph": "torus"}, "unknown graph 'torus'; there are: base"),
+        ({"strategy": "moshpit", "graph": "matching"}, "the graph matching is made of pairs: set group to 2, not 4"),
+        ({"graph": "base"}, "graph is for moshpit"),
         ({"strategy": "sparse_loco", "decay": 1.1}, "decay must be"),
         ({"strategy": "sparse_loco", "ratio": 2.0}, "ratio must be"),
         ({"strategy": "sparse_loco", "value_bits": 1}, "value_bits must be"),
@@ -69,6 +72,11 @@ def test_mistakes_are_refused(wrong: dict[str, Any], message: str) -> None:
         ({"strategy": "streaming", "mixing": 0.0, "compressor": "sign1"}, "nesterov makes grow"),
         ({"strategy": "moshpit", "aggregator": "trimmed_mean", "f": 2}, "needs 5 members, and a group has 4"),
         ({"strategy": "moshpit", "compressor": "q2"}, "which q2 does not keep: use one of none, fp16, bf16, int8"),
+        ({"strategy": "moshpit", "graph": "base", "aggregator": "median"}, "steps beyond what median bounds: use the"),
+        ({"strategy": "moshpit", "graph": "base", "compressor": "none", "outer": "nesterov"}, "base swings under nest"),
+        ({"strategy": "moshpit", "graph": "null_cascade", "group": 3}, "no graph of groups, which moshpit exchanges"),
+        ({"strategy": "moshpit", "graph": "directed_exponential", "group": 2}, "no graph of groups"),
+        ({"strategy": "moshpit", "graph": "matching", "group": 2, "aggregator": "median"}, "and a group has 2"),
         ({"strategy": "noloco", "compressor": "adaptive"}, "which adaptive does not keep"),
         ({"strategy": "moshpit", "aggregator": "zeno"}, "which zeno cannot try"),
         ({"strategy": "moshpit", "group": MAX_GROUP + 1}, "the network has no larger exchanges"),
@@ -94,6 +102,8 @@ def test_combinations_that_cannot_work_are_refused_in_one_line(wrong: dict[str, 
         {"strategy": "sparse_loco", "compressor": "sign1", "outer": "nesterov"},
         {"strategy": "moshpit", "group": 3, "aggregator": "trimmed_mean"},
         {"strategy": "moshpit", "group": MAX_GROUP},
+        {"strategy": "moshpit", "graph": "base", "group": 3, "outer": "noloco"},
+        {"strategy": "moshpit", "graph": "exponential", "group": 2},
         {"strategy": "noloco", "compressor": "int8", "outer": "average"},
         {"strategy": "sparse_loco", "compressor": "topk", "ratio": 0.1, "value_bits": 8},
         {"compressor": "rotated+topk", "ratio": 0.3},
@@ -297,3 +307,14 @@ def test_tau_reaches_the_aggregator() -> None:
     node.encode(genesis_d, round=1)
     node.aggregate(genesis_d, dict.fromkeys("bcd", 0), round=1)
     torch.testing.assert_close(node.anchor_d, torch.tensor([1.5, 0.0, 0.0, 0.0]))
+
+
+def test_members_with_unlike_graphs_are_in_unlike_runs() -> None:
+    def key(**options: object) -> str:
+        return SyncConfig(strategy="moshpit", **options).run_key()
+
+    assert key() == key(group=4) == key(graph="grid") == "moshpit 4 fp16", "as it was before there was a choice"
+    chosen = [{"graph": "base"}, {"graph": "base", "group": 2}, {"graph": "exponential", "group": 2}]
+    more = [{"graph": "matching", "group": 2}, {"group": 2}, {"moshpit.group": 3}, {"compressor": "int8"}]
+    assert len({key(**options) for options in ({}, *chosen, *more)}) == 8
+    assert SyncConfig(strategy="noloco").run_key() == "noloco None fp16"
