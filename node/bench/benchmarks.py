@@ -6,6 +6,7 @@ from node.bench.base import Benchmark
 from node.bench.blob import Blob
 from node.bench.codecs import Codecs
 from node.bench.gpu import Gpu
+from node.bench.graphs import Graphs
 from node.bench.metrics_cost import MetricsCost
 from node.bench.quality.quality import Quality
 from node.bench.race.race import Race
@@ -16,5 +17,5 @@ from p2ptrain.registry import Registry
 __all__ = ["BENCHMARKS"]
 
 BENCHMARKS: Registry[Benchmark] = Registry("benchmarks")
-for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost, Race, Gpu, Quality):
+for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost, Race, Gpu, Quality, Graphs):
     BENCHMARKS.register(_member.name)(_member)

@@ -34,6 +34,9 @@ RACE_LIMIT_S = 60.0
 """Four hosts on two cores do 400 steps of a nano model in less."""
 QUICK_RACE_LINKS = "20,1000"
 
+GRAPH_NODES, QUICK_GRAPH_NODES = "8,10,25,32", "8,10"
+"""Two powers of two, and two numbers that no grid of twos or fours fills."""
+
 Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw a picture (needs matplotlib).")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: under a minute.")]
 
@@ -55,6 +58,7 @@ def every(context: typer.Context, json: Json = False) -> None:
 
         codecs(quick=True, json=json)
         aggregators(quick=True, json=json)
+        graphs_(quick=True, json=json)
         for name in SWARM_HELP:
             _study(name, {}, quick=True, json=json, jobs=cores())
         quality(quick=True, json=json, jobs=cores())
@@ -116,6 +120,34 @@ def aggregators(
         f=numbers_in(f, "--f"),
         device=device,
         **_on_vectors(numel, threads, turns, seed=seed, quick=quick),
+    )
+    _carry_out(benchmark, json=json, plot=plot)
+
+
+@app.command(name="graphs")
+def graphs_(
+    nodes: Annotated[
+        str | None, typer.Option(metavar="8,10", help="Numbers of nodes. (default: 8,10,25,32; quick: 8,10)")
+    ] = None,
+    group: Annotated[str, typer.Option(metavar="2,4", help="Most members that average with each other.")] = "2,4",
+    copies: Annotated[str, typer.Option(metavar="1,2", help="Copies sent, after which is looked.")] = "1,2,4,8",
+    draws: Annotated[int, typer.Option(min=1, max=1000, help="Orders of the members to average over.")] = 8,
+    seed: Seed = 0,
+    plot: Plot = None,
+    quick: Quick = False,
+    json: Json = False,
+) -> None:
+    """Compute how near to their mean members come for the copies that they send, by graph. No training, no network."""
+    from node.bench.benchmarks import BENCHMARKS
+    from node.bench.lists import decimals_in, numbers_in
+
+    benchmark = BENCHMARKS.get(
+        "graphs",
+        nodes=numbers_in(nodes or (QUICK_GRAPH_NODES if quick else GRAPH_NODES), "--nodes", minimum=1),
+        groups=numbers_in(group, "--group", minimum=1),
+        copies=decimals_in(copies, "--copies"),
+        draws=draws,
+        seed=seed,
     )
     _carry_out(benchmark, json=json, plot=plot)
 

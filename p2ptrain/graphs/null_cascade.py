@@ -22,8 +22,9 @@ from p2ptrain.graphs.base import Draw, Form, Mixing, Weight
 
 
 class NullCascade:
-    """Two partners each, `hop` places before and behind. The round that puts out most frequencies comes first: for
-    n = 2^m that is m rounds, for a prime n it is (n - 1) / 2."""
+    """Two partners each, `hop` places before and behind. The round that puts out most frequencies comes first, of
+    several one of half a circle, where both partners are one: for n = 2^m that is m rounds, for a prime n (n - 1) / 2.
+    """
 
     name = "null_cascade"
     form: Form = "edges"
@@ -66,7 +67,7 @@ def cascade(n: int) -> tuple[tuple[int, float], ...]:
                 for each in sorted(left)
                 if _is_behind(hop * each, n)
             ),
-            key=lambda chosen: len(_put_out(left, chosen[0], chosen[1], n)),
+            key=lambda chosen: (len(_put_out(left, chosen[0], chosen[1], n)), 2 * chosen[0] == n),
         )
         left -= _put_out(left, hop, angle, n)
         rounds.append((hop, 0.5 / (1 - cos(tau * angle / n))))

@@ -257,6 +257,7 @@ def test_all_are_benchmarks():
         "race": {"contestants": [], "links": [5], "to": [2.0], "spec": RaceSpec(hosts=2, steps=4), "limit_s": 1},
         "gpu": {"device": "cpu", "numel": 10, "threads": 1},
         "quality": {"plan": None},
+        "graphs": {"nodes": [8]},
     }
     assert BENCHMARKS.names() == sorted(options)
     for name, each in options.items():
