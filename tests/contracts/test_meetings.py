@@ -365,6 +365,26 @@ def test_the_base_graph_makes_any_number_of_members_one(members: int, size: int)
     assert members == 12 or farthest(on_grid, mean_d) > 0.01, "as many rounds on the grid come near"
 
 
+def test_members_who_know_unlike_members_meet_along_the_base_graph_where_they_agree() -> None:
+    nodes = crowd("moshpit", 7, 500, group=2, graph="base", compressor="none")
+    nodes["peer00"] = SimulatedMember(nodes["peer00"].sync, nodes["peer00"].known - {"peer06"})
+    nodes["peer01"] = SimulatedMember(nodes["peer01"].sync, {"peer00", "stranger"})
+    thetas = scattered(nodes, 500)
+    highest, lowest = (torch.stack(list(thetas.values())).aminmax(dim=0))[::-1]
+    sizes = []
+    for round in range(30):
+        came = simulated_allreduce.exchange(nodes, thetas, round)
+        after = settled(nodes, thetas, came, round)
+        for own, group in came.groups.items():
+            met = [other for other in group if came.groups.get(other) == group]
+            sizes.append(len(met))
+            if len(met) == 1:
+                torch.testing.assert_close(after[own], thetas[own])
+            assert ((after[own] <= highest + 1e-5) & (after[own] >= lowest - 1e-5)).all(), "weights are not negative"
+        thetas = after
+    assert {1, 2} == set(sizes)
+
+
 @pytest.mark.parametrize("graph", ["exponential", "matching", "base"])
 def test_pairs_of_every_graph_send_one_model_a_round(graph: str) -> None:
     nodes = crowd("moshpit", 8, 1000, group=2, graph=graph, compressor="none")

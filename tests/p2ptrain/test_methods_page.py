@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from p2ptrain import aggregate, compress, drift, inner, outer, step_schedules
+from p2ptrain import aggregate, compress, drift, graphs, inner, outer, step_schedules
 from p2ptrain.sync import SYNC_STRATEGIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
@@ -24,6 +24,7 @@ NUMEL = 1 << 18
         ("outer optimizers", outer.names()),
         ("inner optimizers", inner.names()),
         ("drift corrections", drift.names()),
+        ("graphs", graphs.names()),
         ("step schedules", step_schedules.names()),
     ],
 )

@@ -95,6 +95,19 @@ async def test_eight_nodes_learn_and_send_their_groups_bytes_only(
         assert spread(nodes) < 0.4, "without averaging it is 0.9"
 
 
+async def test_five_nodes_meet_along_the_base_graph(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Five in pairs: two rounds among four, one in which the fifth goes a step of 8/5 with one of them, two more among
+    the four, and so on."""
+    async with swarm(tmp_path) as members:
+        nodes = await start_all(members, 5, **settings("moshpit", 5, graph="base", group=2))
+        await members.finished()
+        check_quiet(members)
+        by_round = [sorted(counts) for counts in zip(*map(met, nodes), strict=True)]
+        four, crossing = [1, 2, 2, 2, 2], [1, 1, 1, 2, 2]
+        assert by_round == [four, four, crossing, four, four]
+        assert all(node.eval_loss < node.node.journal.first["eval_loss"] for node in nodes)
+
+
 @pytest.mark.thorough
 async def test_they_fall_into_step_however_they_began(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Phases of five seconds, three between two nodes' starts, and one is a fifth slower than another."""
