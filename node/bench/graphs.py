@@ -64,7 +64,7 @@ class Static:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contestant:
+class MeasuredGraph:
     """A graph as a row of the table."""
 
     label: str
@@ -98,8 +98,8 @@ class Graphs:
     def run(self) -> Iterator[Row]:
         """Compute; yield a row for each number of nodes and graph."""
         for n in self.nodes:
-            for contestant in (*self._static(n), *self._drawn(n)):
-                yield {"nodes": n, **self._row(contestant, n), "draws": self.draws, "seed": self.seed}
+            for measured in (*self._static(n), *self._drawn(n)):
+                yield {"nodes": n, **self._row(measured, n), "draws": self.draws, "seed": self.seed}
 
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
         """Return a table for each number of nodes."""
@@ -142,41 +142,41 @@ class Graphs:
         axes.legend(fontsize="x-small")
         figure.axes[0].set_ylabel("distance to the mean")
 
-    def _static(self, n: int) -> Iterator[Contestant]:
+    def _static(self, n: int) -> Iterator[MeasuredGraph]:
         for label, degree in (("ring", 2), ("regular", 4)):
             if degree < n:
                 runs = [Static(_even(neighbourhoods.build(neighbourhoods.REGULAR, n, degree, self.seed)))]
-                yield Contestant(label=label, group=degree + 1, period=None, by_parts=False, runs=runs)
+                yield MeasuredGraph(label=label, group=degree + 1, period=None, by_parts=False, runs=runs)
         everybody = Static(_even([frozenset(range(n)) - {own} for own in range(n)]))
         for label in (ALL_TO_ALL, ALL_REDUCE):
-            yield Contestant(label=label, group=n, period=1, by_parts=label == ALL_REDUCE, runs=[everybody])
+            yield MeasuredGraph(label=label, group=n, period=1, by_parts=label == ALL_REDUCE, runs=[everybody])
 
-    def _drawn(self, n: int) -> Iterator[Contestant]:
+    def _drawn(self, n: int) -> Iterator[MeasuredGraph]:
         names = list(map(str, range(n)))
         for name in graphs.names():
             for graph in self._sizes(name):
                 runs = [Drawn(graph, names, f"{self.seed} {draw}".encode()) for draw in range(self.draws)]
                 by_parts, period = graph.form != "edges", graph.period(n)
-                yield Contestant(label=name, group=graph.group, period=period, by_parts=by_parts, runs=runs)
+                yield MeasuredGraph(label=name, group=graph.group, period=period, by_parts=by_parts, runs=runs)
 
     def _sizes(self, name: str) -> list[Graph]:
         """The graph with every size of group that it can have; where it can have none of these, with its own."""
         found = [graph for size in self.groups if (graph := _of_groups(name, size))]
         return found or [graphs.get(name)]
 
-    def _row(self, contestant: Contestant, n: int) -> dict[str, object]:
-        curves = [_curve(rounds, n, max(self.copies), by_parts=contestant.by_parts) for rounds in contestant.runs]
+    def _row(self, measured: MeasuredGraph, n: int) -> dict[str, object]:
+        curves = [_curve(rounds, n, max(self.copies), by_parts=measured.by_parts) for rounds in measured.runs]
         curve = [
             (sum(copies for copies, _ in at) / len(at), sqrt(sum(left**2 for _, left in at) / len(at)))
             for at in zip(*curves, strict=False)
         ]
-        period = contestant.period
-        whole = [_passed(rounds, n, period or 0, by_parts=contestant.by_parts) for rounds in contestant.runs]
+        period = measured.period
+        whole = [_passed(rounds, n, period or 0, by_parts=measured.by_parts) for rounds in measured.runs]
         exact = period is not None and max(left for _, left in whole) < EXACT
         a_round = whole[0][0] / period if period else curve[-1][0] / (len(curve) - 1)
         return {
-            "graph": contestant.label,
-            "group": contestant.group,
+            "graph": measured.label,
+            "group": measured.group,
             "period": period,
             "copies_a_round": round(a_round, 4),
             "exact_copies": round(whole[0][0], 4) if exact else None,

@@ -1,11 +1,11 @@
-"""Rounds that each put out some frequencies of a circle until none is left: exact for any number of members.
+"""Rounds that each cancel some frequencies of a circle until none is left: exact for any number of members.
 
 Members stand on a circle of n places. A round with hop h and weight b is W = (1 - 2 b) I + b (P^h + P^-h), where P
 moves everybody one place on. All such matrices have the discrete Fourier vectors as eigenvectors. That of frequency g
 has the eigenvalue 1 - 2 b (1 - cos(2 pi h g / n)), which is 0 for b = 1 / (2 (1 - cos(2 pi h g / n))). The own weight 1
 - 2 b is not negative as long as that cosine is not positive. For every frequency g that is no multiple of n there is
 such a hop: h g / n takes all multiples of 1 / q modulo 1, q = n / gcd(n, g) >= 2 being the order of g, and of multiples
-that are at most 1/2 apart one lies in [1/4, 3/4], where the cosine is not positive. So each round can put out one
+that are at most 1/2 apart one lies in [1/4, 3/4], where the cosine is not positive. So each round can cancel one
 frequency that is left, with its negative, for good, since eigenvectors are common. After at most n // 2 rounds the only
 eigenvalue that is not 0 is that of the constant vector, which is always 1: the product is J / n.
 
@@ -22,7 +22,7 @@ from p2ptrain.graphs.base import Draw, Form, Mixing, Weight
 
 
 class NullCascade:
-    """Two partners each, `hop` places before and behind. The round that puts out most frequencies comes first, of
+    """Two partners each, `hop` places before and behind. The round that cancels most frequencies comes first, of
     several one of half a circle, where both partners are one: for n = 2^m that is m rounds, for a prime n (n - 1) / 2.
     """
 
@@ -36,7 +36,7 @@ class NullCascade:
         self.group = group
 
     def period(self, members: int) -> int:
-        """Return how many rounds it takes to put out all frequencies."""
+        """Return how many rounds it takes to cancel all frequencies."""
         return max(1, len(cascade(members)))
 
     def is_exact(self, members: int) -> bool:
@@ -44,7 +44,7 @@ class NullCascade:
         return True
 
     def mixing(self, members: Sequence[str], index: int, draw: Draw) -> Mixing:
-        """Return the round that puts out the frequencies that are next."""
+        """Return the round that cancels the frequencies that are next."""
         n = len(members)
         found: dict[str, dict[str, Weight]] = {name: {} for name in members}
         for hop, weight in cascade(n)[index : index + 1]:
@@ -67,9 +67,9 @@ def cascade(n: int) -> tuple[tuple[int, float], ...]:
                 for each in sorted(left)
                 if _is_behind(hop * each, n)
             ),
-            key=lambda chosen: (len(_put_out(left, chosen[0], chosen[1], n)), 2 * chosen[0] == n),
+            key=lambda chosen: (len(_cancelled(left, chosen[0], chosen[1], n)), 2 * chosen[0] == n),
         )
-        left -= _put_out(left, hop, angle, n)
+        left -= _cancelled(left, hop, angle, n)
         rounds.append((hop, 0.5 / (1 - cos(tau * angle / n))))
     return tuple(rounds)
 
@@ -79,6 +79,6 @@ def _is_behind(angle: int, n: int) -> bool:
     return n <= 4 * (angle % n) <= 3 * n
 
 
-def _put_out(left: set[int], hop: int, angle: int, n: int) -> set[int]:
+def _cancelled(left: set[int], hop: int, angle: int, n: int) -> set[int]:
     """The frequencies that have the eigenvalue 0: those whose cosine is the same."""
     return {each for each in left if hop * each % n in (angle, n - angle)}
