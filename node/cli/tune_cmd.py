@@ -24,7 +24,7 @@ def tune(
     model: options.Model = None,
     lora: options.Lora = None,
     seed: options.Seed = None,
-    steps: Annotated[int | None, typer.Option(min=10, help="Steps of each short run. (default: 100)")] = None,
+    steps: Annotated[int | None, typer.Option(min=10, help="Steps of each short run. (default: 200)")] = None,
     json: options.Json = False,
 ) -> None:
     """Find the learning rate for a model, its data and optimizer, by some six short runs on this machine.
@@ -64,7 +64,9 @@ def with_found_rate(raw: "Raw", *, quiet: bool) -> "Raw":
 
 
 def _words(found: "FoundRate") -> str:
-    best = f"{found.best.rate:g} was best of {len(found.trials)} rates in {found.trial_steps} steps"
+    best = (
+        f"of {len(found.trials)} rates {found.best.rate:g} is the lowest as good as any, in {found.trial_steps} steps"
+    )
     return best if found.rate == found.best.rate else f"{best}; {found.total_steps} steps want {found.rate:g}"
 
 

@@ -17,8 +17,9 @@ from p2ptrain.tasks import Shard, Task
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.trainer import Trainer
 
-TRIAL_STEPS: Final = 100
-"""Of one short run. Chosen: some six of them are half of a default run's 1,200 steps."""
+TRIAL_STEPS: Final = 200
+"""Of one short run: some six of them are as long as a default run. After 100 steps the best of eight rates was twice
+or half of what longer runs want (docs/benchmarks.md)."""
 FIRST_RATE: Final = 3e-3
 """Where the search begins: the default of `train.learning_rate`."""
 COARSE: Final = 4.0
@@ -29,9 +30,11 @@ LEAST_RATE: Final = 1e-7
 LARGEST_RATE: Final = 100.0
 HORIZON: Final = 0.32
 """2409.19913: the best rate goes as steps to the power of minus this."""
-SHORT: Final = 10
-"""Up to so many times a trial's steps its best rate is taken as it is. A model is far from trained in either, and the
-best rate of 600 steps was half to twice that of 100 (docs/benchmarks.md)."""
+SHORT: Final = 5
+"""Up to so many times a trial's steps its rate is taken as it is: a model is far from trained in either. Chosen."""
+AS_GOOD: Final = 0.01
+"""Of the loss. Within that the lowest rate is taken: one twice too high costs a long run far more than half of the
+best."""
 WARMUP_SHARE: Final = 5
 """A fifth of a trial's steps are its warm-up at most."""
 
@@ -58,8 +61,10 @@ class FoundRate:
 
     @property
     def best(self) -> Trial:
-        """The trial with the least loss."""
-        return min(self.trials, key=lambda it: (it.loss, it.rate))
+        """The trial of the lowest rate, of those whose loss is about the least."""
+        least = min(trial.loss for trial in self.trials)
+        most = least + AS_GOOD * abs(least)
+        return min((trial for trial in self.trials if trial.loss <= most), key=lambda it: it.rate)
 
     @property
     def rate(self) -> float:
