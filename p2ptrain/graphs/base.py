@@ -33,7 +33,7 @@ Form: TypeAlias = Literal["means", "steps", "edges"]
 @runtime_checkable
 class Graph(Protocol):
     """A sequence of mixing matrices, for any number of members. Its factory takes `group`, the most members that
-    average with each other in a round, and raises ValueError on one that it cannot keep to."""
+    average with each other in a round, with a default, and raises ValueError on one that it cannot keep to."""
 
     name: str
     form: Form

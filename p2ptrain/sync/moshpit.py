@@ -41,11 +41,11 @@ def method(
     graph: Annotated[str, "Who is in a group: grid, base, or in pairs exponential, matching."] = USUAL_GRAPH,
 ) -> StrategySpec:
     """Groups."""
+    if graphs.get(graph).form == "edges":  # before its sizes, which would be of no help
+        raise ValueError(f"{graph} is no graph of groups, which moshpit exchanges in: use grid, base, or another")
     chosen = graphs.get(graph, group=group)
     if chosen.group > LARGEST_GROUP:
         raise ValueError(f"group must be at most {LARGEST_GROUP}, not {group}: the network has no larger exchanges")
-    if chosen.form == "edges":
-        raise ValueError(f"{graph} is no graph of groups, which moshpit exchanges in: use grid, base, or another")
     return StrategySpec(
         name="moshpit",
         models=partial(_build, chosen),

@@ -67,6 +67,28 @@ def test_a_node_by_itself_finds_no_rate(capsys, tmp_path, command):
     assert not (tmp_path / "run").exists()
 
 
+def test_up_starts_its_nodes_with_a_number(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        "node.cli.up_cmd._up", lambda config, folder, **_: started.append(config.train.learning_rate) or 0
+    )
+    words = [
+        "up",
+        *QUICK,
+        "--set",
+        "train.learning_rate=auto",
+        "--rounds",
+        "4",
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--json",
+    ]
+    assert main(words) == 0
+    (rate,) = started
+    assert isinstance(rate, float)
+    assert rate != 3e-3
+
+
 def test_a_swarm_has_a_number_in_its_manifest(tmp_path, capsys):
     out = tmp_path / "swarm"
     words = ["swarm", "create", "club", "--out", str(out), "--no-passphrase", "--at", "127.0.0.1:4001", *QUICK]

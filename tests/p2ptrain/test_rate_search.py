@@ -87,6 +87,7 @@ def test_a_trial_is_a_whole_run_of_its_own():
 @pytest.mark.parametrize("options", [{"least_inner_steps": 5}, {}])
 def test_a_trial_has_no_rounds_to_spread_its_steps_over(options):
     train = trial_config(TrainConfig(inner_steps_schedule="qsr", **options), 0.5, 100)
+    assert train.inner_steps_schedule == "constant"
     assert train.steps_in(99) == 1
 
 

@@ -74,7 +74,7 @@ def test_mistakes_are_refused(wrong: dict[str, Any], message: str) -> None:
         ({"strategy": "moshpit", "compressor": "q2"}, "which q2 does not keep: use one of none, fp16, bf16, int8"),
         ({"strategy": "moshpit", "graph": "base", "aggregator": "median"}, "steps beyond what median bounds: use the"),
         ({"strategy": "moshpit", "graph": "base", "compressor": "none", "outer": "nesterov"}, "base swings under nest"),
-        ({"strategy": "moshpit", "graph": "null_cascade", "group": 3}, "no graph of groups, which moshpit exchanges"),
+        ({"strategy": "moshpit", "graph": "null_cascade"}, "no graph of groups, which moshpit exchanges"),
         ({"strategy": "moshpit", "graph": "directed_exponential", "group": 2}, "no graph of groups"),
         ({"strategy": "moshpit", "graph": "matching", "group": 2, "aggregator": "median"}, "and a group has 2"),
         ({"strategy": "noloco", "compressor": "adaptive"}, "which adaptive does not keep"),
