@@ -7,7 +7,7 @@ import torch
 from sizes import thorough_but
 
 from node.bench.robust import verdict
-from node.bench.swarm import baselines, byzantine_nodes
+from node.bench.swarm import baselines, byzantine_nodes, simulation
 from node.bench.swarm.gradients import GradientSwarm
 from node.bench.swarm.measure import measure
 from node.bench.swarm.presets import asked
@@ -19,6 +19,7 @@ from p2ptrain import attacks, step_schedules, tasks
 from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, averages_gradients
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
+from p2ptrain.training.anchor_optimizer import AnchorOptimizer
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,32 @@ def test_a_round_over_everybody_is_the_exact_mean(digits):
     assert swarm.traffic.published == 3 * 4 * 4 * len(mean_d)
     assert swarm.traffic.sent == 3 * swarm.traffic.published
     assert not swarm.traffic.refused
+
+
+@pytest.mark.parametrize("rule", [{}, {"byzantine": "1", "attack": "sign_flip", "aggregator": "trimmed_mean"}])
+def test_members_who_step_alike_step_once(digits, rule, monkeypatch):
+    taken = []
+
+    class Counted(AnchorOptimizer):
+        def advance_(self, x_d, gradient_d, round):
+            taken.append(round)
+            super().advance_(x_d, gradient_d, round)
+
+    sets = ["train.optimizer=muon", *(["sync.f=1"] if rule else [])]
+    given = {"strategy": "mime", "compressor": "rotated+q2", "set_": ["train.warmup_steps=1", *sets], **rule}
+    each = Swarm(recipe(**given), digits)
+    monkeypatch.setattr(simulation, "AnchorOptimizer", Counted)
+    recalled = Swarm(recipe(**given), digits)
+    for node in each.honest:
+        node.sync.steps_by(AnchorOptimizer(each.recipe.config.train, node.trainer.optimizer_place()))
+    for _ in range(3):
+        recalled.round()
+        each.round()
+        for ours, theirs in zip(recalled.honest, each.honest, strict=True):
+            assert torch.equal(ours.anchor_d, theirs.anchor_d)
+            pairs = zip(ours.sync.optimizer_state().values(), theirs.sync.optimizer_state().values(), strict=True)
+            assert all(torch.equal(one, other) for one, other in pairs)
+    assert taken == [0, 1, 2]
 
 
 def test_late_weights_are_judged_by_their_mean(digits):

@@ -8,6 +8,7 @@ Liars speak last in a round, knowing what the honest sent: an attack is as stron
 import torch
 
 from node.bench.swarm import byzantine_nodes
+from node.bench.swarm.recalled_steps import RecalledSteps, StepsTaken
 from node.bench.swarm.run_spec import RunSpec
 from node.bench.swarm.simulated_averager import averager_of
 from node.bench.swarm.simulated_node import SimulatedNode
@@ -16,7 +17,9 @@ from p2ptrain.sync import TakesInnerState, build
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
+from p2ptrain.training.base import OptimizerPlace
 from p2ptrain.training.late_average import LateAverage
+from p2ptrain.training.train_config import TrainConfig
 
 
 class Swarm:
@@ -29,6 +32,7 @@ class Swarm:
         self.robust_rounds = 0
         self._spec = recipe.config.sync.spec()
         self._conspiracy = byzantine_nodes.Conspiracy(recipe)
+        self._anchor_steps = StepsTaken()
         self.nodes = [self._node(index, task) for index in range(recipe.shape.nodes)]
         self.honest = self.nodes[: recipe.shape.nodes - recipe.shape.byzantine]
         self.liars = self.nodes[len(self.honest) :]
@@ -100,11 +104,14 @@ class Swarm:
             judge=trainer.judge,
             rounds=config.train.rounds,
             largest_gamma=config.train.largest_gamma,
-            steps=AnchorOptimizer(config.train, place) if self._spec.steps_anchor else None,
+            steps=self._steps_of_anchor(config.train, place) if self._spec.steps_anchor else None,
             moments=place.moments if "moments" in self._spec.wants else (),
         )
         sync, late = self._conspiracy.member(sync, index) if lies else sync, LateAverage(config.train.late_average)
         return SimulatedNode(name, trainer, sync, trainer.vector(), late)
+
+    def _steps_of_anchor(self, config: TrainConfig, place: OptimizerPlace) -> RecalledSteps:
+        return RecalledSteps(AnchorOptimizer(config, place), self._anchor_steps)
 
     def _steps(self, count: int) -> None:
         for node in self.nodes:
