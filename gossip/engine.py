@@ -39,6 +39,7 @@ from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.discovery.record_exchange import RecordExchange
 from gossip.discovery.topology import agreed_edges, tag_of
 from gossip.membership.invite import Role
+from gossip.updates.audits import goes_all_the_way
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.hash_chain import Verdict
@@ -167,13 +168,15 @@ class Engine:
     # -- broadcasts
 
     def on_message(self, forwarder: PeerId, data: bytes, now: float) -> bool:
-        """Handle a broadcast. Return True to pass it on; False when it is bad, or was passed on a moment ago."""
+        """Handle a broadcast. Return True to pass it on; False when it is bad, was passed on a moment ago, or concerns
+        nobody around here (updates/audits.py)."""
         if self.is_banned(forwarder, now):
             return False
         name = digest_of(data)
         signer = self._seen.signer(name)
         if signer is not None:
-            return self._validator.listens(forwarder, signer, now) and self._seen.passes_again(name, now)
+            listens = self._validator.listens(forwarder, signer, now)
+            return listens and signer in self.neighbours and self._seen.passes_again(name, now)
         try:
             link = self._check_link(parse_update_header(open_envelope(data, self.scope)))
         except RemoteError as error:
@@ -187,7 +190,7 @@ class Engine:
             self._look_for_twin(link)
         neighbour = self.neighbours.get(link.peer)
         if neighbour is None:
-            return True
+            return goes_all_the_way(link.seq, self.mesh.rings.members)
         try:
             replayed = self._learn(neighbour, link, now) is Verdict.REPLAYED
         except RemoteError as error:  # the signer's offence; others should see it too, so it is passed on

@@ -72,6 +72,14 @@ class Rings:
         """How many neighbours there are beyond those of the rings."""
         return self._degree - 2 * len(self._rings)
 
+    @property
+    def members(self) -> int:
+        """How many members the swarm has, ourselves included: at least those that we know, and as many as the gaps
+        beside us say. Places are even on a circle, so that 2 R gaps of R rings give n within 1 / sqrt(2 R)."""
+        known = len(self._seen) + 1
+        gaps = sum(map(sum, self._nearest))
+        return max(known, round((2 * len(self._nearest) - 1) * CIRCLE / gaps)) if gaps else known
+
     def see(self, members: Iterable[PeerId]) -> None:
         """Draw the rings for these members and us."""
         seen = frozenset(members) - {self._me}

@@ -144,7 +144,7 @@ def test_a_link_is_news_once_whoever_brings_it(it):
 
 
 def test_a_link_is_not_passed_on_again_at_once(it):
-    raw = link(by=CAROL).raw
+    raw = link(by=ALICE).raw
     passed = [it.on_message(B, raw, at / 10) for at in range(21)]
     assert passed.count(True) == 1 + 2.0 // REPEAT_S
     assert passed[0] is True
