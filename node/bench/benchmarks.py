@@ -4,6 +4,7 @@ from node.bench.aggregators import Aggregators
 from node.bench.average import Average
 from node.bench.base import Benchmark
 from node.bench.blob import Blob
+from node.bench.calibrate import Calibrate
 from node.bench.codecs import Codecs
 from node.bench.gpu import Gpu
 from node.bench.graphs import Graphs
@@ -17,5 +18,18 @@ from p2ptrain.registry import Registry
 __all__ = ["BENCHMARKS"]
 
 BENCHMARKS: Registry[Benchmark] = Registry("benchmarks")
-for _member in (Codecs, Aggregators, Strategies, Robust, Blob, Average, MetricsCost, Race, Gpu, Quality, Graphs):
+for _member in (
+    Codecs,
+    Aggregators,
+    Strategies,
+    Robust,
+    Blob,
+    Average,
+    MetricsCost,
+    Race,
+    Gpu,
+    Quality,
+    Graphs,
+    Calibrate,
+):
     BENCHMARKS.register(_member.name)(_member)

@@ -21,6 +21,7 @@ from node.cli import (
     monitor_cmd,
     node_cmd,
     page_cmd,
+    plan_cmd,
     status_cmd,
     swarm_cmd,
     top_cmd,
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.command("up")(up_cmd.up)
 app.command("node")(node_cmd.node)
 app.command("tune")(tune_cmd.tune)
+app.command("plan")(plan_cmd.plan)
 app.command("generate")(model_cmd.generate)
 app.command("evaluate")(model_cmd.evaluate)
 app.command("export")(export_cmd.export)

@@ -270,6 +270,45 @@ def metrics(
     _carry_out(BENCHMARKS.get("metrics", peers=peers, size=size, repetitions=count), json=json, plot=plot)
 
 
+CALIBRATE_S, QUICK_CALIBRATE_S = 10.0, 2.0
+"""Seconds of steps: some hundred of byte-lm nano on a core."""
+
+
+@app.command()
+def calibrate(
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write what `p2ptrain plan --calibration` reads.")
+    ] = None,
+    size: Annotated[str, typer.Option(help="Of the byte-lm whose step is timed: pico, nano, micro, small.")] = "nano",
+    batch: Annotated[int, typer.Option(min=1, help="Of its steps.")] = 16,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Trainers at once: nodes that share this machine.")] = 1,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="How long steps are timed. (default: 10; quick: 2)")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, or a GPU: cuda.")] = "cpu",
+    network: Annotated[bool, typer.Option(help="Also send blobs to another process, over libp2p.")] = True,
+    plot: Plot = None,
+    quick: Quick = False,
+    json: Json = False,
+) -> None:
+    """Measure this machine for `p2ptrain plan`: a step, codecs, averaging, signatures, and libp2p on loopback."""
+    from node.bench.benchmarks import BENCHMARKS
+
+    benchmark = BENCHMARKS.get(
+        "calibrate",
+        size=size,
+        batch=batch,
+        processes=processes,
+        seconds=seconds or (QUICK_CALIBRATE_S if quick else CALIBRATE_S),
+        numel=1 << 18 if quick else 1 << 22,
+        repetitions=QUICK_REPETITIONS if quick else TURNS,
+        device=device,
+        network=network,
+        out=out,
+    )
+    _carry_out(benchmark, json=json, plot=plot)
+
+
 @app.command()
 def race(
     links: Annotated[str, typer.Option(metavar="5,20", help="Speeds of the hosts' links, Mbit/s.")] = "5,20,100,1000",

@@ -1,0 +1,256 @@
+"""`p2ptrain bench calibrate`: this machine, as `p2ptrain plan --calibration` takes it in place of tables.
+
+A step of a byte-lm is timed in as many processes at once as nodes are to run here, since nodes that share cores slow
+each other down; codecs, averaging and signatures in this process, with one thread; the network by the two processes of
+`bench blob`, over libp2p on loopback. Medians: a neighbour's burst of work spoils single repetitions.
+"""
+
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from gossip.core.identity import Identity, verify
+from node.bench.base import Column, Row, Summary, within
+from node.bench.blob import Blob
+from node.bench.timing import Work, cores, in_turns, settled, spent, threads
+from node.planning.calibration import MachineCalibration, StepTiming, WorkRates, usual_rates
+from node.planning.model_shape import context_of_byte_lm, shape_of_byte_lm
+from p2ptrain import aggregate, compress, tasks
+from p2ptrain.tasks import Shard
+from p2ptrain.training import Trainer
+from p2ptrain.training.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CODECS: Final = ("none", "fp16", "int8", "int4", "q2", "rotated+q2", "sign1", "topk", "lossless+topk")
+RULE: Final = "trimmed_mean"
+VECTORS: Final = 4
+"""A node with three neighbours: enough for the rule."""
+WARM_UP: Final = 3
+"""Steps before any is timed: memory is asked for, and kernels are chosen."""
+MESSAGE_BYTES: Final = 300
+"""A signed update's header."""
+SIGNATURES: Final = 200
+BLOB_MIB: Final = 8
+STARTING_S: Final = 300.0
+"""For processes to import torch and build a model, on a busy machine."""
+TENTH: Final = 0.1
+
+COLUMNS: Final = (
+    Column(key="part", title="part"),
+    Column(key="what", title="what"),
+    Column(key="median_s", title="median", unit="s", digits=6),
+    Column(key="low_s", title="10th", unit="s", digits=6),
+    Column(key="high_s", title="90th", unit="s", digits=6),
+    Column(key="rate", title="rate", unit="values/s, bit/s", digits=0),
+    Column(key="count", title="times"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate:
+    """A measurement of one machine. ValueError on a number below 1, and for a size that there is not."""
+
+    size: str = "nano"
+    batch: int = 16
+    processes: int = 1
+    """Trainers that step at the same time."""
+    seconds: float = 5.0
+    """How long steps are timed."""
+    numel: int = 1 << 22
+    repetitions: int = 7
+    device: str = "cpu"
+    network: bool = True
+    """Whether the loopback is measured too."""
+    out: Path | None = None
+    name: str = "calibrate"
+
+    def __post_init__(self) -> None:
+        for what in ("batch", "processes", "numel", "repetitions"):
+            within(what, getattr(self, what), 1)
+        within("processes", self.processes, 1, 64)
+        if not self.seconds > 0:
+            raise ValueError(f"seconds must be above 0, not {self.seconds}")
+        shape_of_byte_lm(self.size)
+
+    def run(self) -> Iterator[Row]:
+        """Measure; yield each row as soon as there is one. At the end the file is written."""
+        rows: list[Row] = []
+        for row in self._rows():
+            rows.append(row)
+            yield row
+        if self.out is not None:
+            self.out.write_text(self.calibration(rows).to_json(), encoding="utf-8")
+
+    def calibration(self, rows: Sequence[Row]) -> MachineCalibration:
+        """Return what the rows say, as a plan reads it."""
+        shape, length = shape_of_byte_lm(self.size), context_of_byte_lm(self.size)
+        usual = usual_rates()
+        step = next(row for row in rows if row["part"] == "step")
+        found = {(str(row["part"]), str(row["what"])): row for row in rows}
+        link = found.get(("network", "loopback"))
+        encode, decode = (
+            {what: _number(row, "rate") for (part, what), row in found.items() if part == side}
+            for side in ("encode", "decode")
+        )
+        return MachineCalibration(
+            cores=cores(),
+            device=self.device,
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            threads=_threads(self.processes),
+            step=StepTiming(
+                task=f"byte-lm {self.size}",
+                parameters=shape.parameters,
+                batch=self.batch,
+                length=length,
+                flops=shape.flops(self.batch, length),
+                median_s=_number(step, "median_s"),
+                low_s=_number(step, "low_s"),
+                high_s=_number(step, "high_s"),
+                count=int(_number(step, "count")),
+                processes=self.processes,
+            ),
+            rates=WorkRates(
+                encode=encode,
+                decode=decode,
+                aggregate=_number(found["aggregate", RULE], "rate"),
+                bytes_a_transfer=usual.bytes_a_transfer,
+                share_of_bytes=usual.share_of_bytes,
+                seconds_a_transfer=usual.seconds_a_transfer,
+                measured=True,
+            ),
+            verify_s=_number(found["verify", "a signature"], "median_s"),
+            loopback_bits_s=None if link is None else _number(link, "rate"),
+        )
+
+    def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
+        """Return a table of these rows."""
+        notes = [
+            f"step: byte-lm {self.size}, batch {self.batch}, {self.processes} at once with {_threads(self.processes)} "
+            f"threads each on {cores()} cores; codecs and averaging: one thread, {self.numel:,} values",
+            "what is not measured (bytes and work of a transfer) is as in node/planning/work_rates.toml",
+        ]
+        if self.out is not None:
+            notes.append(f"p2ptrain plan --calibration {self.out}")
+        return [Summary(title="This machine", columns=COLUMNS, rows=rows, notes=notes)]
+
+    def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
+        """Draw the rates on an empty figure."""
+        axes = figure.add_subplot()
+        shown = [row for row in rows if row["part"] in ("encode", "decode", "aggregate")]
+        axes.barh([f"{row['part']} {row['what']}" for row in shown], [_number(row, "rate") for row in shown])
+        axes.set_xscale("log")
+        axes.set_xlabel("values a second of one core")
+
+    def _rows(self) -> Iterator[Row]:
+        taken = timed_steps(self)
+        yield _row("step", f"{self.processes} at once", taken)
+        x_d = torch.randn(self.numel, generator=torch.Generator().manual_seed(0))
+        with threads(1):
+            for name in CODECS:
+                codec = compress.get(name)
+                payload = codec.encode(x_d)
+                yield self._rate("encode", name, partial(codec.encode, x_d), self.numel)
+                yield self._rate("decode", name, partial(codec.decode, payload, self.numel), self.numel)
+            x_nd, rule = x_d.expand(VECTORS, -1).clone(), aggregate.get(RULE, f=1)
+            yield self._rate("aggregate", RULE, partial(rule, x_nd), VECTORS * self.numel)
+        yield _row("verify", "a signature", _signatures())
+        if self.network:
+            blobs = [
+                float(str(row["mib_s"])) for row in Blob(mib=BLOB_MIB, repetitions=max(3, self.repetitions // 2)).run()
+            ]
+            rate = 8 * (1 << 20) * statistics.median(blobs)
+            seconds = [8 * BLOB_MIB * (1 << 20) / (8 * (1 << 20) * each) for each in blobs]
+            yield {**_row("network", "loopback", seconds), "rate": rate}
+
+    def _rate(self, part: str, what: str, work: Work, values: int) -> Row:
+        taken = in_turns(lambda: None, {what: work}, rounds=self.repetitions)[what]
+        return {**_row(part, what, [taken.cpu_seconds]), "rate": values / taken.cpu_seconds}
+
+
+def timed_steps(asked: Calibrate) -> list[float]:
+    """Return the seconds of each step, of all trainers together, taken while all of them were stepping."""
+    if asked.processes == 1:
+        return _steps(asked, 0, lambda: None)
+    context = multiprocessing.get_context("spawn")
+    barrier, told = context.Barrier(asked.processes), context.SimpleQueue()
+    children = [
+        context.Process(target=_child, args=(asked, index, barrier, told), daemon=True)
+        for index in range(asked.processes)
+    ]
+    for child in children:
+        child.start()
+    found: list[float] = []
+    for _ in children:
+        found += json.loads(told.get())
+    for child in children:
+        child.join()
+    if not found:
+        raise ValueError(f"no step of byte-lm {asked.size} ended in {asked.seconds} s: give it more seconds")
+    return found
+
+
+def _child(asked: Calibrate, index: int, barrier: object, told: object) -> None:
+    """A trainer's process. It answers whatever happens: its parent waits."""
+    taken: list[float] = []
+    try:
+        taken = _steps(asked, index, lambda: barrier.wait(STARTING_S))  # type: ignore[attr-defined]
+    finally:
+        told.put(json.dumps(taken))  # type: ignore[attr-defined]
+
+
+def _steps(asked: Calibrate, index: int, wait: Work) -> list[float]:
+    config = TrainConfig(batch_size=asked.batch, threads=_threads(asked.processes), device=asked.device, warmup_steps=0)
+    trainer = Trainer(
+        tasks.get("byte-lm", size=asked.size), config, Shard(index=index, count=asked.processes), data_seed=index
+    )
+    step = settled(trainer.step, trainer.machine.device)
+    for _ in range(WARM_UP):
+        step()
+    wait()
+    taken: list[float] = []
+    ends = time.monotonic() + asked.seconds
+    while time.monotonic() < ends or not taken:
+        taken.append(spent(step).wall)
+    return taken
+
+
+def _threads(processes: int) -> int:
+    """As `p2ptrain up` gives them to its nodes."""
+    return max(1, cores() // processes)
+
+
+def _signatures() -> list[float]:
+    identity, message = Identity(bytes(range(32))), bytes(MESSAGE_BYTES)
+    signature = identity.sign(message)
+    check = partial(verify, identity.public_key, message, signature)
+    return [spent(check).wall for _ in range(SIGNATURES)]
+
+
+def _row(part: str, what: str, taken: Sequence[float]) -> dict[str, object]:
+    in_order = sorted(taken)
+    last = len(in_order) - 1
+    return {
+        "part": part,
+        "what": what,
+        "median_s": statistics.median(in_order),
+        "low_s": in_order[round(TENTH * last)],
+        "high_s": in_order[round((1 - TENTH) * last)],
+        "count": len(in_order),
+    }
+
+
+def _number(row: Row, key: str) -> float:
+    value = row[key]
+    assert isinstance(value, int | float)
+    return float(value)

@@ -1,0 +1,49 @@
+"""A plan as what is run: a TOML file of settings, and the commands that take it. Both are the node's own."""
+
+import shlex
+from typing import Any
+
+import tomli_w
+
+from node.config.schema import Config, from_raw
+from node.planning.forecast import RunForecast
+
+TRIED_HERE = 4
+"""Nodes of `p2ptrain up` that a plan is tried with on one machine."""
+SECTIONS = ("task", "train", "sync", "network", "node")
+MODEL_OF_ONES_OWN = (
+    "# [task] is yours to say: the plan knows a number of parameters, and without [task] byte-lm nano is trained."
+)
+
+
+def settings_toml(found: RunForecast, *, has_task: bool) -> str:
+    """Return the settings of a plan that differ from the defaults, as a file for --config."""
+    request = found.request
+    up, down = request.link.up_bits_s / 1e6, request.link.down_bits_s / 1e6
+    head = [
+        f"# {request.shape.parameters:,} parameters, {request.nodes} members, "
+        f"{up:g} Mbit/s up and {down:g} down, {request.device.name}.",
+        f"# Foretold: {found.rounds:,} rounds of {found.times.round_s:.3g} s, {found.days:.3g} days; {found.binding}.",
+        *([] if has_task else [MODEL_OF_ONES_OWN]),
+    ]
+    return "\n".join(head) + "\n\n" + tomli_w.dumps(changed_settings(request.config))
+
+
+def changed_settings(config: Config) -> dict[str, dict[str, Any]]:
+    """Return the settings that differ from the defaults, by section."""
+    ours, default = (each.model_dump(mode="json", exclude_none=True) for each in (config, from_raw({})))
+    found = {
+        section: {key: value for key, value in ours[section].items() if default[section].get(key) != value}
+        for section in SECTIONS
+    }
+    return {section: values for section, values in found.items() if values}
+
+
+def commands(found: RunForecast, file: str) -> list[str]:
+    """Return what to type: a small swarm here, a swarm's founding, and a member by itself."""
+    here = min(TRIED_HERE, found.request.nodes)
+    return [
+        shlex.join(["p2ptrain", "up", "--config", file, "--nodes", str(here)]),
+        shlex.join(["p2ptrain", "swarm", "create", "planned", "--out", "planned", "--config", file]),
+        shlex.join(["p2ptrain", "node", "--config", file]),
+    ]
