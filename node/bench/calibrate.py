@@ -7,6 +7,7 @@ each other down; codecs, averaging and signatures in this process, with one thre
 
 import json
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,7 @@ class Calibrate:
                 decode=decode,
                 aggregate=_number(found["aggregate", RULE], "rate"),
                 bytes_a_transfer=usual.bytes_a_transfer,
+                bytes_a_second=usual.bytes_a_second,
                 share_of_bytes=usual.share_of_bytes,
                 seconds_a_transfer=usual.seconds_a_transfer,
                 measured=True,
@@ -203,6 +205,8 @@ def timed_steps(asked: Calibrate) -> list[float]:
 def _child(asked: Calibrate, index: int, barrier: object, told: object) -> None:
     """A trainer's process. It answers whatever happens: its parent waits."""
     taken: list[float] = []
+    if hasattr(os, "setsid"):
+        os.setsid()  # as nodes have: Linux shares cores out by session first (sched_autogroup)
     try:
         taken = _steps(asked, index, lambda: barrier.wait(STARTING_S))  # type: ignore[attr-defined]
     finally:

@@ -174,14 +174,27 @@ def known_keys() -> dict[str, list[str] | None]:
     return keys
 
 
+def differing(config: Config, sections: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the settings of these sections that differ from the defaults, by section. Of [sync] the defaults are those
+    of its strategy: who is told the strategy has them."""
+    usual = Config(sync=SyncConfig(strategy=config.sync.strategy))
+    ours, default = (each.model_dump(mode="json", exclude_none=True) for each in (config, usual))
+    if config.sync.strategy != SyncConfig.strategy:
+        del default["sync"]["strategy"]
+    if config.sync.aggregator != usual.sync.aggregator:
+        default["sync"].pop("f")  # who names an aggregator and no f has the aggregator's
+    return {
+        section: {key: value for key, value in ours[section].items() if default[section].get(key) != value}
+        for section in sections
+    }
+
+
 def changed(config: Config, sections: Sequence[str]) -> list[str]:
     """Return the settings of these sections that differ from the defaults, each as `section.key=value`."""
-    ours, default = (each.model_dump(mode="json", exclude_none=True) for each in (config, Config()))
     return [
         f"{section}.{key}={_toml_value(value)}"
-        for section in sections
-        for key, value in ours[section].items()
-        if default[section].get(key) != value
+        for section, values in differing(config, sections).items()
+        for key, value in values.items()
     ]
 
 

@@ -67,6 +67,8 @@ class WorkRates:
     aggregate: Positive
     bytes_a_transfer: NotNegative
     """Beside each copy of a payload."""
+    bytes_a_second: NotNegative
+    """To each neighbour, whatever is trained: announcements again, hellos."""
     share_of_bytes: NotNegative
     seconds_a_transfer: NotNegative
     """Of a core, of the event loop, for a payload out and one in."""
@@ -151,6 +153,7 @@ def usual_rates() -> WorkRates:
         decode=decode,
         aggregate=float(raw["aggregate"]["values"]),
         bytes_a_transfer=float(network["bytes_a_transfer"]),
+        bytes_a_second=float(network["bytes_a_second"]),
         share_of_bytes=float(network["share_of_bytes"]),
         seconds_a_transfer=float(network["seconds_a_transfer"]),
     )

@@ -135,7 +135,8 @@ def forecast(request: PlanRequest) -> RunForecast:
     a_round = request.present * train.inner_steps * train.batch_size * train.grad_accumulation * request.length
     rounds = max(1, math.ceil(request.tokens / a_round))
     seconds = rounds * times.round_s
-    sent_bytes = traffic.sent_bytes * (1 + rates.share_of_bytes) + traffic.transfers * rates.bytes_a_transfer
+    beside = traffic.transfers * rates.bytes_a_transfer + traffic.neighbours * rates.bytes_a_second * times.round_s
+    sent_bytes = traffic.sent_bytes * (1 + rates.share_of_bytes) + beside
     device = device_memory(config, shape, request.length, on_gpu=request.on_gpu)
     host = host_memory(config, shape, device, on_gpu=request.on_gpu, nodes=request.nodes)
     exact = sync.spec().averager == ALLREDUCE and sync.strategy not in ("moshpit", "noloco")

@@ -34,8 +34,6 @@ WARMED_UP: Final = 12
 """Rounds after which `warmup+` sends what it will always send."""
 ROUNDS_OF_GRAPHS: Final = 16
 """Rounds whose groups are averaged over: groups of a graph change from round to round."""
-FEW: Final = 64
-"""Parameters of a model whose groups alone are asked for."""
 GENESIS_STD: Final = 0.02
 MOVED_STD: Final = 1e-3
 """Of the sample's parameters, and of a round's movement: codecs are blind to both scales."""
@@ -163,7 +161,7 @@ def _by_parts(config: Config, parameters: int, neighbours: int) -> RoundTraffic:
     size = _packed_bytes(config, min(parameters, SAMPLE)) * parameters / min(parameters, SAMPLE)
     means, most, most_in, transfers = [], [], [], []
     for round_ in range(ROUNDS_OF_GRAPHS):
-        members = _group_size(config.sync, len(names), round_)
+        members = _group_size(config.sync, min(parameters, SAMPLE), len(names), round_)
         if members < 2:
             means.append(0.0)
             continue
@@ -204,7 +202,7 @@ def encoded_bits(compressor: str, **options: object) -> float:
 def _packed_sample(sync: SyncConfig, optimizer: tuple[Any, ...], numel: int) -> int:
     """The bytes of a packed vector of so many parameters. `optimizer`: its name and options, where moments travel."""
     strategy = _exchanging(sync, numel)
-    if isinstance(strategy, MomentAllReduce) and optimizer:
+    if isinstance(strategy, MomentAllReduce) and optimizer:  # its packing alone changes
         name, *options = optimizer
         steps = inner.get(name, **dict(options))
         steps.attach(_Sample(numel))
@@ -214,14 +212,15 @@ def _packed_sample(sync: SyncConfig, optimizer: tuple[Any, ...], numel: int) -> 
 
 
 @lru_cache(maxsize=1024)
-def _group_size(sync: SyncConfig, members: int, round_: int) -> int:
+def _group_size(sync: SyncConfig, numel: int, members: int, round_: int) -> int:
     """How many of so many members meet in a round: the strategy's own rule."""
     names = [f"{number:06d}" for number in range(members)]
-    return len(_exchanging(sync, FEW).peer_selection(names[1:], round=round_))
+    return len(_exchanging(sync, numel).peer_selection(names[1:], round=round_))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _exchanging(sync: SyncConfig, numel: int) -> GroupAllReduce:
+    """A strategy to be asked; kept, as finding how many parameters fill a part takes seconds."""
     strategy = build(sync, torch.zeros(numel), f"{0:06d}")
     assert isinstance(strategy, GroupAllReduce)
     return strategy

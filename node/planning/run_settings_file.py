@@ -5,7 +5,7 @@ from typing import Any
 
 import tomli_w
 
-from node.config.schema import Config, from_raw
+from node.config.schema import Config, differing
 from node.planning.forecast import RunForecast
 
 TRIED_HERE = 4
@@ -31,12 +31,7 @@ def settings_toml(found: RunForecast, *, has_task: bool) -> str:
 
 def changed_settings(config: Config) -> dict[str, dict[str, Any]]:
     """Return the settings that differ from the defaults, by section."""
-    ours, default = (each.model_dump(mode="json", exclude_none=True) for each in (config, from_raw({})))
-    found = {
-        section: {key: value for key, value in ours[section].items() if default[section].get(key) != value}
-        for section in SECTIONS
-    }
-    return {section: values for section, values in found.items() if values}
+    return {section: values for section, values in differing(config, SECTIONS).items() if values}
 
 
 def commands(found: RunForecast, file: str) -> list[str]:

@@ -258,6 +258,7 @@ def test_all_are_benchmarks():
         "gpu": {"device": "cpu", "numel": 10, "threads": 1},
         "quality": {"plan": None},
         "graphs": {"nodes": [8]},
+        "calibrate": {"size": "pico", "seconds": 0.1},
     }
     assert BENCHMARKS.names() == sorted(options)
     for name, each in options.items():

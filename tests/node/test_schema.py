@@ -222,6 +222,14 @@ def test_the_join_command_carries_what_members_agree_on_and_nothing_else():
     assert (joined.train.device, joined.train.threads, joined.node.name) == ("auto", 0, "node")
 
 
+@pytest.mark.parametrize("strategy", ["tracked_gossip", "sparse_loco", "allreduce", "diloco", "streaming"])
+@pytest.mark.parametrize("rule", [[], ["aggregator=trimmed_mean", "f=1"], ["aggregator=median", "f=0"], ["f=0"]])
+def test_who_joins_by_the_command_runs_the_same_rule(strategy, rule):
+    config = load([], [f"sync.strategy={strategy}", *(f"sync.{each}" for each in rule)])
+    words = shlex.split(join_command(config, "/ip4/10.0.0.1/tcp/4001/p2p/12D3"))
+    assert load([], [words[at + 1] for at, word in enumerate(words) if word == "--set"]).sync == config.sync
+
+
 def test_only_what_differs_counts_as_changed():
     assert changed(Config(), ["task", "train", "sync", "network", "node", "attack", "monitoring"]) == []
 

@@ -1,0 +1,103 @@
+"""`p2ptrain bench calibrate`, and what a plan makes of it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from plan_requests import request
+
+from node.bench.calibrate import CODECS, Calibrate
+from node.cli import main
+from node.planning.calibration import MachineCalibration, read_calibration, usual_rates
+from node.planning.forecast import forecast
+from node.planning.model_shape import shape_of_byte_lm
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> MachineCalibration:
+    file = tmp_path_factory.mktemp("calibration") / "machine.json"
+    small = Calibrate(size="pico", batch=2, seconds=0.01, numel=5000, repetitions=1, network=False, out=file)
+    rows = list(small.run())
+    assert len(rows) == 1 + 2 * len(CODECS) + 2
+    return read_calibration(file)
+
+
+def test_what_is_written_is_read_back_as_it_was(measured, tmp_path):
+    file = tmp_path / "again.json"
+    file.write_text(measured.to_json())
+    assert read_calibration(file) == measured
+    assert measured.step.parameters == 32_928
+    assert measured.step.low_s <= measured.step.median_s <= measured.step.high_s
+    assert set(measured.rates.encode) == set(CODECS)
+
+
+def test_a_plan_takes_the_step_of_the_same_task_as_it_is_and_others_by_their_operations(measured):
+    shape = shape_of_byte_lm("pico")
+    asked = replace(
+        request(device="cpu-core", length=64, settings={"train": {"batch_size": 2}}), shape=shape, calibration=measured
+    )
+    assert forecast(asked).step_s == measured.step.median_s
+    four = asked.with_settings(train={"batch_size": 4})
+    assert forecast(four).step_s == pytest.approx(2 * measured.step.median_s)
+    assert forecast(replace(asked, step_s=0.5)).step_s == 0.5
+
+
+def test_trainers_that_share_cores_make_work_count(measured):
+    crowded = replace(measured, cores=2, threads=1, step=replace(measured.step, processes=4))
+    alone = replace(measured, cores=8, threads=1, step=replace(measured.step, processes=1))
+    assert (crowded.crowding, alone.crowding) == (2.0, 0.0)
+    asked = replace(request(device="cpu-core", length=64), shape=shape_of_byte_lm("pico"))
+    rounds = [forecast(replace(asked, calibration=each)).times for each in (alone, crowded)]
+    assert rounds[1].train_s > rounds[0].train_s
+
+
+def test_a_codec_that_was_not_measured_is_as_slow_as_its_parts():
+    rates = usual_rates()
+    assert rates.encode_rate("q2") == rates.encode["q2"]
+    assert rates.encode_rate("lossless+q2") < rates.encode["q2"]
+    assert rates.encode_rate("a plug-in's") == rates.encode["topk"]
+    assert rates.encode_rate("demo") < rates.encode["topk"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda raw: raw.pop("step"), "step"),
+        (lambda raw: raw["step"].update(median_s=0), "step.median_s"),
+        (lambda raw: raw["step"].update(median_s="soon"), "step.median_s"),
+        (lambda raw: raw["rates"]["encode"].update(q2=-1.0), "rates.encode.q2"),
+        (lambda raw: raw.update(p2ptrain_calibration=99), "no calibration of this release"),
+        (lambda raw: raw.update(more=1), "more"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_a_line(measured, tmp_path, change, said):
+    raw = json.loads(measured.to_json())
+    change(raw)
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps(raw))
+    with pytest.raises(ValueError) as caught:
+        read_calibration(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_that_is_no_json_is_refused(tmp_path):
+    file = tmp_path / "bad.json"
+    file.write_text("{")
+    with pytest.raises(ValueError, match="is no JSON"):
+        read_calibration(file)
+
+
+@pytest.mark.slow
+def test_trainers_at_once_are_processes(capsys):
+    words = ("bench", "calibrate", "--size", "pico", "--batch", "1", "--processes", "2", "--seconds", "0.1", "--quick")
+    assert main([*words, "--no-network", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0]["part"] == "step"
+    assert rows[0]["what"] == "2 at once"
+    assert rows[0]["count"] >= 2
+
+
+def test_a_size_that_there_is_not_is_one_line(capsys):
+    assert main(["bench", "calibrate", "--size", "huge"]) == 2
+    assert "byte-lm has no size 'huge'" in capsys.readouterr().err

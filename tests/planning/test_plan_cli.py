@@ -1,0 +1,128 @@
+"""`p2ptrain plan` from the outside."""
+
+import json
+import tomllib
+
+import pytest
+from plan_requests import LLAMA_8B, PARAMETERS
+
+from node.cli import main
+
+SMALL = ("plan", "--params", "125M", "--nodes", "4", "--uplink", "20Mbit")
+
+
+def run(capsys, *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_as_tables(capsys):
+    code, out, err = run(capsys, *SMALL)
+    assert (code, err) == (0, "")
+    for word in ("binding", "utilization", "memory, device", "Recommended", "Half and twice", "p2ptrain up --config"):
+        assert word in out
+    assert "EXTRAPOLATED" in out
+    assert "assumed: rtx4090 reaches 33%" in out
+    assert "nats" not in out, "no absolute loss without a pilot"
+
+
+def test_as_json(capsys):
+    code, out, _ = run(capsys, *SMALL, "--json", "--inner-steps", "50", "--strategy", "tracked_gossip")
+    assert code == 0
+    found = json.loads(out)
+    assert found["inner_steps"] == 50
+    assert found["round"]["round_s"] >= found["round"]["train_s"] > 0
+    assert 0 < found["utilization"] <= 1
+    assert found["published_bits"] == pytest.approx(2.03, abs=0.01)
+    assert found["loss_ratio"]["low"] < found["loss_ratio"]["high"]
+    assert found["recommended"]["days_to_equal_loss"] <= found["days_to_equal_loss"]
+    assert {each["what"] for each in found["sensitivity"]} >= {"uplink", "device", "members", "H"}
+    assert any("parameters" in each for each in found["extrapolations"])
+
+
+def test_what_is_given_is_kept_and_the_rest_is_recommended(capsys):
+    _, out, _ = run(capsys, *SMALL, "--json", "--strategy", "sparse_loco", "--compressor", "q2", "--degree", "2")
+    found = json.loads(out)
+    assert (found["strategy"], found["compressor"], found["degree"]) == ("sparse_loco", "q2", 2)
+
+
+def test_files_are_ready_to_run(capsys, tmp_path):
+    settings, scenario = tmp_path / "plan.toml", tmp_path / "scenario.toml"
+    words = ("plan", "--size", "pico", "--device", "cpu-core", "--nodes", "4", "--tokens", "1e6")
+    code, _, _ = run(capsys, *words, "--write", str(settings), "--scenario", str(scenario), "--json")
+    assert code == 0
+    assert tomllib.loads(settings.read_text())["task"]["size"] == "pico"
+    assert main(["config", "check", "--config", str(settings)]) == 0
+    assert tomllib.loads(scenario.read_text())["nodes"][0]["count"] == 4
+
+
+def test_a_model_of_hugging_face(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    code, out, _ = run(capsys, "plan", "--hf-config", str(tmp_path), "--device", "h200", "--trained", "40M", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["parameters"] == PARAMETERS["8B"]
+    assert found["trained"] == 40_000_000
+    assert found["problems"] == []
+    assert not found["shape_is_assumed"]
+
+
+def test_published_runs(capsys):
+    code, out, _ = run(capsys, "plan", "--published")
+    assert code == 0
+    assert "INTELLECT-1" in out
+    assert "not explained" in out
+    assert "NO" not in out.split()
+    _, out, _ = run(capsys, "plan", "--published", "--json")
+    rows = json.loads(out)["runs"]
+    assert len(rows) >= 15
+    assert all(row["source"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan",), "a plan is of one model"),
+        (("plan", "--params", "7e9", "--size", "nano"), "a plan is of one model"),
+        (("plan", "--params", "seven"), "--params: 'seven' is no number"),
+        ((*SMALL[:5], "--uplink", "20Mb"), "--uplink: 'Mb"),
+        ((*SMALL, "--uplink", "20"), "--uplink: '20' is no rate"),
+        ((*SMALL, "--downlink", "wide"), "--downlink"),
+        ((*SMALL, "--rtt", "80"), "--rtt: '80' is no time"),
+        ((*SMALL, "--device", "abacus"), "--device: there is no device 'abacus' in the table; there are: a100"),
+        ((*SMALL, "--mfu", "2"), "--mfu"),
+        ((*SMALL, "--availability", "0"), "--availability"),
+        ((*SMALL, "--host-memory", "64"), "--host-memory"),
+        ((*SMALL, "--tokens", "many"), "--tokens"),
+        ((*SMALL, "--strategy", "magic"), "magic"),
+        ((*SMALL, "--strategy", "gradient"), "averages at every step"),
+        ((*SMALL, "--compressor", "adaptive"), "adaptive sends what the link carries"),
+        ((*SMALL, "--calibration", "none.json"), "--calibration: none.json cannot be read"),
+        ((*SMALL, "--write", "no/folder/plan.toml"), "cannot be written"),
+        ((*SMALL, "--trained", "8B"), "--trained: trained parameters must be fewer"),
+        (("plan", "--hf-config", "none"), "--hf-config"),
+        (("plan", "--size", "huge"), "--size: byte-lm has no size 'huge'"),
+        ((*SMALL, "--set", "train.lr=1"), "train.lr"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    if said != "--uplink: 'Mb":
+        assert said in err
+    else:
+        assert "may be bits or bytes" in err
+
+
+def test_help_does_not_wait_for_torch():
+    import subprocess
+    import sys
+
+    script = "import sys; from node.cli import main; main(['plan', '--help']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--uplink" in done.stdout

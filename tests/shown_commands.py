@@ -1,0 +1,51 @@
+"""Whether a command that is shown somewhere has arguments and settings that there are. Nothing is run."""
+
+import re
+import shlex
+from itertools import pairwise
+from typing import Any
+
+import typer.main
+
+from node.cli.app import app
+from node.config.schema import known_keys
+from node.config.toml_source import parse_set
+
+SETS = {"--set", "-s"}
+OWN = {"sync.step", "KEY", "..."}
+"""Settings that a page declares itself, in the plug-in that it shows; and the words that stand for any."""
+
+
+def shown(text: str) -> list[str]:
+    """The commands of a page: lines of a block that begin with the program, and what stands between backticks."""
+    joined = text.replace("\\\n", " ")
+    blocks = re.findall(r"^(?: {4,}|\$ |\t)(?:\$ )?(?:\.venv/bin/)?(p2ptrain (?:--)?[a-z].*)$", joined, re.MULTILINE)
+    spans = re.findall(r"`(p2ptrain (?:--)?[a-z][^`]*)`", joined.replace("\n", " "))
+    return [*blocks, *spans]
+
+
+def wrong(command: str) -> str:
+    """Say what is wrong with a command, in one line; empty: nothing."""
+    words = shlex.split(command, comments=True)[1:]
+    found: Any = typer.main.get_command(app)
+    context = found.make_context("p2ptrain", [], resilient_parsing=True)
+    context.resilient_parsing = False  # from here on it raises
+    context.allow_interspersed_args = True  # options after arguments, as commands take them and groups do not
+    while words and not words[0].startswith("-") and hasattr(found, "commands"):
+        name = words.pop(0)
+        if name not in found.commands:
+            return f"no command {name}"
+        found = found.commands[name]
+    try:
+        found.make_parser(context).parse_args(list(words))
+    except Exception as error:  # typer's own copy of click has the class
+        return f"{type(error).__name__}: {error}"
+    keys = [after.partition("=")[0] for before, after in pairwise(words) if before in SETS]
+    return ", ".join(f"no setting {key}" for key in keys if key not in OWN and not known(key))
+
+
+def known(key: str) -> bool:
+    """Whether a setting of this name exists. Every key of a section that passes on options of its member does."""
+    section, name, _ = parse_set(f"{key}=0")
+    sections = known_keys()
+    return section in sections and ((names := sections[section]) is None or name in names)
