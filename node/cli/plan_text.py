@@ -34,6 +34,7 @@ def as_json(found: "RunForecast") -> dict[str, Any]:
         "length": request.length,
         "tokens": request.tokens,
         "step_s": found.step_s,
+        "evaluation_s": found.evaluation_s,
         "round": {
             "train_s": times.train_s,
             "send_s": times.send_s,
@@ -105,7 +106,8 @@ def _main(found: "RunForecast") -> Summary:
         ("binding", found.binding),
         (
             "round",
-            f"{_time(times.round_s)}: {config.train.inner_steps} steps of {_time(found.step_s)}, exchange "
+            f"{_time(times.round_s)}: {config.train.inner_steps} steps of {_time(found.step_s)}, evaluations "
+            f"{_time(found.evaluation_s)}; exchange "
             f"{_time(times.exchange_s)}",
         ),
         (
@@ -218,8 +220,8 @@ def _choices(advice: "PlanAdvice") -> Summary:
         Column(key="degree", title="neighbours"),
         Column(key="steps", title="H"),
         Column(key="utilization", title="utilization", unit="%", digits=1),
-        Column(key="days", title="time", unit="days", digits=2),
-        Column(key="equal", title="to the same loss", unit="days", digits=2),
+        Column(key="days", title="time", unit="days", digits=3),
+        Column(key="equal", title="to the same loss", unit="days", digits=3),
         Column(key="binding", title="binding"),
     )
     return Summary(title="Recommended (first), and what is next to it", columns=columns, rows=rows)
@@ -243,9 +245,9 @@ def _around(found: "RunForecast", around: Sequence["Sensitivity"]) -> Summary:
     ]
     columns = (
         Column(key="what", title="of what"),
-        Column(key="half", title="half", unit="days", digits=2),
+        Column(key="half", title="half", unit="days", digits=3),
         Column(key="half_utilization", title="utilization", unit="%", digits=1),
-        Column(key="twice", title="twice", unit="days", digits=2),
+        Column(key="twice", title="twice", unit="days", digits=3),
         Column(key="twice_utilization", title="utilization", unit="%", digits=1),
     )
     notes = [f"as planned: {found.days:.2f} days, {100 * found.times.utilization:.1f}%"]

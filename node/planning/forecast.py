@@ -92,6 +92,8 @@ class RunForecast:
     sent_bits: float
     """For each of these and inner step."""
     step_s: float
+    evaluation_s: float
+    """Of a round on average."""
     times: RoundTimes
     rounds: int
     days: float
@@ -162,6 +164,7 @@ def forecast(request: PlanRequest) -> RunForecast:
         published_bits=traffic.bits(shape.trained),
         sent_bits=8 * sent_bytes / shape.trained / train.inner_steps,
         step_s=step_s,
+        evaluation_s=work.evaluation_s,
         times=times,
         rounds=rounds,
         days=seconds / DAY_S,

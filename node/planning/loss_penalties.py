@@ -180,16 +180,17 @@ def _of_codec(tables: Mapping[str, Any], choice: LearningChoice) -> LossPenalty:
             note=f"{choice.compressor} was not measured: as bad as the worst that was ({worst})",
         )
     (dense, dense_std), (loss, std) = table["none"], table[codec]
-    middle = _rise((dense, loss))
-    # The same seeds draw the same data, so that these errors are an upper bound.
-    error = 2 * math.hypot(std / loss, dense_std / dense) / math.sqrt(SEEDS)
-    same = codec == "none"
+    of = choice.strategy if table is own else BASIS
+    more = [row for row in tables["codec_runs"] if (row["strategy"], row["codec"]) == (of, codec)]
+    first, others = _rise((dense, loss)), [_rise(row["loss"]) for row in more]
+    # The same seeds draw the same data, so that this error is an upper bound.
+    error = 0.0 if codec == "none" else 2 * math.hypot(std / loss, dense_std / dense) / math.sqrt(SEEDS)
     return LossPenalty(
         cause="codec",
-        low=middle if same else middle - error,
-        middle=middle,
-        high=middle if same else middle + error,
-        entry=found["entry"],
+        low=min(first - error, *others, first),
+        middle=(first + sum(others)) / (1 + len(others)),
+        high=max(first + error, *others, first),
+        entry="; ".join(dict.fromkeys([str(found["entry"]), *(str(row["entry"]) for row in more)])),
         note=note,
     )
 
