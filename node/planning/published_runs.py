@@ -5,7 +5,6 @@ times and utilization by round_timing.py, own runs by `forecast`. What is not pu
 figure does not follow from the published inputs, the row says what would explain it, and is not counted as met.
 """
 
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -174,8 +173,3 @@ def _own_row(run: Mapping[str, Any]) -> PublishedRow:
 def misses(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
     """Return the rows that are farther off than they may be, though their inputs are said to explain them."""
     return [row for row in rows if row.met is False and row.explains]
-
-
-def is_number(value: float) -> bool:
-    """Return whether a figure can be shown: no link gives some utilizations."""
-    return math.isfinite(value)

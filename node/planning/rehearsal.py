@@ -9,7 +9,7 @@ from node.planning.forecast import RunForecast
 from node.planning.run_settings_file import changed_settings
 
 SHARE_OF_UNTIL: Final = 3.0
-"""Times the foretold length after which a simulation ends, whoever has finished."""
+"""Times the foretold length after which a simulation ends, whether all have finished or not."""
 REGION: Final = "anywhere"
 MILLI: Final = 1000.0
 

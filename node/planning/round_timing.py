@@ -13,7 +13,6 @@ little. What an exchange does cost is staleness: its result arrives `late_steps`
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -101,7 +100,7 @@ class RoundTimes:
     late_steps: float
     """Steps by which the round's result is late, of the following round."""
     bound: str
-    """What the round's length is made by: one of the five names above."""
+    """What takes most of the round, of training and the parts of its exchange: one of the five names above."""
     bound_s: float
 
     @property
@@ -136,8 +135,8 @@ def round_times(
     if exchange_s is not None:  # measured as a whole: it is the link's, in the slower direction
         parts = {UPLINK: exchange if send_s >= receive_s else 0.0, DOWNLINK: exchange if send_s < receive_s else 0.0}
     largest = max(parts, key=lambda name: parts[name])
-    hidden = round_s - work.train_s < exchange / 2 and parts[largest] <= work.train_s
-    bound, bound_s = (COMPUTING, work.train_s) if hidden else (largest, parts[largest])
+    computes = work.train_s >= parts[largest]
+    bound, bound_s = (COMPUTING, work.train_s) if computes else (largest, parts[largest])
     return RoundTimes(
         train_s=work.train_s,
         send_s=send_s,
@@ -192,14 +191,3 @@ def _utilization(work: RoundWork, round_s: float) -> float:
 
 def _seconds(value: float) -> str:
     return f"{value:.3g} s"
-
-
-def parts_of(times: RoundTimes) -> Mapping[str, float]:
-    """Return the seconds of each part by its name, as a table shows them."""
-    return {
-        COMPUTING: times.train_s,
-        UPLINK: times.send_s,
-        DOWNLINK: times.receive_s,
-        LATENCY: times.latency_s,
-        CODECS: times.codec_s,
-    }

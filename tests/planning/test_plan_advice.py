@@ -92,6 +92,13 @@ def test_the_scenario_says_the_same_as_the_plan():
     assert raw["until_s"] > best.rounds * best.times.round_s
 
 
+def test_simulate_reads_the_scenario(tmp_path):
+    simulation = pytest.importorskip("node.simulation.scenario_file")
+    file = tmp_path / "scenario.toml"
+    file.write_text(scenario_toml(runnable(forecast(request(nodes=20)))))
+    assert simulation.load_scenario(file).scenario.nodes[0].count == 20
+
+
 def test_half_and_twice_of_each_input_go_the_way_they_must():
     asked = request(up=2e6, settings={"train": {"inner_steps": 20}})
     around = {each.what: each for each in sensitivities(asked)}

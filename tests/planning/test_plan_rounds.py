@@ -96,6 +96,16 @@ def test_the_words_are_those_of_the_round():
     assert waiting.words == "uplink: 51 s of 60 s"
 
 
+def test_a_short_exchange_that_training_waits_for_does_not_bind():
+    found = round_times(
+        RoundWork(step_s=1.0, inner_steps=60),
+        Transfer(sent_bytes=2.5e6, received_bytes=1.0, payload_bytes=1.0, one_ways=0),
+        PlannedLink(up_bits_s=20e6, down_bits_s=1e9, rtt_s=0.0),
+        overlap_s=0.0,
+    )
+    assert found.words == "computing: 60 s of 61 s"
+
+
 def test_shared_cores_make_work_beside_training_count():
     def of(crowding: float) -> float:
         work = RoundWork(step_s=0.1, inner_steps=10, codec_s=0.1, crowding=crowding)
