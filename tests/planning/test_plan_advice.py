@@ -20,6 +20,7 @@ PLANS = [
     {"parameters": 1e9, "up": 100e6, "nodes": 30, "length": 2048},
     {"parameters": 5e5, "up": 5e6, "device": "cpu-core", "length": 64},
     {"parameters": 125e6, "up": 10e9, "nodes": 3},
+    {"parameters": 125e6, "up": 10e9, "settings": {"train": {"eval_every": 1, "eval_examples": 2000}}},
 ]
 
 
@@ -35,6 +36,16 @@ def test_h_is_within_a_notch_of_the_best_of_all(plan):
     best = min(every, key=lambda steps: every[steps].days_to_equal_loss)
     assert abs(notch(found.request.config.train.inner_steps) - notch(best)) <= 1, best
     assert found.days_to_equal_loss <= 1.1 * every[best].days_to_equal_loss
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_no_neighbouring_notch_of_h_is_better(plan):
+    asked = request(**plan)
+    found = best_inner_steps(asked)
+    place = NOTCHES.index(found.request.config.train.inner_steps)
+    for steps in NOTCHES[max(0, place - 1) : place + 2]:
+        other = forecast(asked.with_settings(train={"inner_steps": steps}))
+        assert other.days_to_equal_loss >= found.days_to_equal_loss, steps
 
 
 @pytest.mark.slow

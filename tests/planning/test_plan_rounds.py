@@ -31,6 +31,7 @@ def test_utilization_is_a_share_and_a_round_is_no_shorter_than_its_steps(work, t
     assert found.utilization == pytest.approx(work.planned_s / found.round_s, rel=1e-6)
     assert found.bound in found.words
     assert found.late_steps >= 0
+    assert found.round_s * (1 + 1e-9) >= max(found.send_s, found.receive_s, found.latency_s, found.bound_s)
 
 
 @given(works, transfers, links, overlaps, st.floats(1, 100))
