@@ -25,8 +25,14 @@ def settings_toml(found: RunForecast, *, has_task: bool) -> str:
         f"{up:g} Mbit/s up and {down:g} down, {request.device.name}.",
         f"# Foretold: {found.rounds:,} rounds of {found.times.round_s:.3g} s, {found.days:.3g} days; {found.binding}.",
         *([] if has_task else [MODEL_OF_ONES_OWN]),
+        *([] if request.shape.trained == request.shape.parameters else [adapters_missing(request.shape.trained)]),
     ]
     return "\n".join(head) + "\n\n" + tomli_w.dumps(changed_settings(request.config))
+
+
+def adapters_missing(trained: int) -> str:
+    """Return what is to be added to a file for adapters: a plan knows how many parameters they have, and no rank."""
+    return f"# The plan is for {trained:,} trained parameters: without lora = RANK in [task] all of them are trained."
 
 
 def changed_settings(config: Config) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import shlex
 import tomllib
+from dataclasses import replace
 
 import pytest
 from plan_requests import request
@@ -101,6 +102,14 @@ def test_the_scenario_says_the_same_as_the_plan():
     assert raw["devices"]["planned"]["step_s"] == best.step_s
     assert raw["train"]["inner_steps"] == 30
     assert raw["until_s"] > best.rounds * best.times.round_s
+
+
+def test_a_file_for_adapters_says_what_it_lacks():
+    whole = request(parameters=7e9)
+    adapters = replace(whole, shape=whole.shape.with_trained(40e6))
+    said = "40,000,000 trained parameters: without lora = RANK"
+    assert said in settings_toml(runnable(forecast(adapters)), has_task=True)
+    assert said not in settings_toml(runnable(forecast(whole)), has_task=True)
 
 
 def test_simulate_reads_the_scenario(tmp_path):
