@@ -92,11 +92,13 @@ class GossipService(Handlers):
         tracked: Tracked | None = None,
         observer: Observer = _ignore,
         minute_of_day: Callable[[], int] = local_minute,
+        unix_time: Callable[[], float] = time.time,
         private: PrivateMembership | None = None,
         new_file: NewFile | None = None,
     ) -> None:
         """Raises LocalError when an address in the config is malformed. `private`: the membership that `transport`
         asks. `new_file`: makes files for large blobs, which are in memory without it."""
+        self._unix_time = unix_time
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
@@ -162,7 +164,7 @@ class GossipService(Handlers):
             await nursery.start(partial(self._context.transport.run, self))
             self._nursery = nursery
             # The wall clock only orders our own records across restarts; nothing else depends on it.
-            nursery.start_soon(self._announcer.run, time.time_ns() // 1_000_000)
+            nursery.start_soon(self._announcer.run, int(1000 * self._unix_time()))  # in ms
             self._peerstore.load()
             nursery.start_soon(self._peerstore.run)
             nursery.start_soon(self._dialler.run)

@@ -22,6 +22,7 @@ from node.cli import (
     node_cmd,
     page_cmd,
     plan_cmd,
+    simulate_cmd,
     status_cmd,
     swarm_cmd,
     top_cmd,
@@ -44,6 +45,7 @@ app.command("up")(up_cmd.up)
 app.command("node")(node_cmd.node)
 app.command("tune")(tune_cmd.tune)
 app.command("plan")(plan_cmd.plan)
+app.command("simulate")(simulate_cmd.simulate)
 app.command("generate")(model_cmd.generate)
 app.command("evaluate")(model_cmd.evaluate)
 app.command("export")(export_cmd.export)

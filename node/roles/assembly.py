@@ -116,7 +116,7 @@ class NodeContext:
     clock: Callable[[], float] = time.perf_counter
     """Seconds, for durations."""
     unix_time: Callable[[], float] = time.time
-    """Seconds, for chain epochs only."""
+    """Seconds, for chain epochs and the order of own records over restarts."""
     rng: random.Random
     checkpoints: CheckpointStore
     epoch_file: Path
@@ -204,6 +204,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         snapshot_source=_snapshot_source(snapshots, around.executor, lock, lambda: service.head),
         tracked=_tracked(strategy, around.executor, lock, config.sync.f),
         observer=_observer(journal, refusals),
+        unix_time=around.unix_time,
         private=around.private,
         new_file=around.new_file,
     )

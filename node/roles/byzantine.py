@@ -6,6 +6,7 @@ the strategy that it publishes with, or its service, which then broadcasts more 
 
 import itertools
 import random
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -72,6 +73,7 @@ class ByzantineService(GossipService):
         snapshot_source: SnapshotSource,
         tracked: Tracked,
         observer: Observer,
+        unix_time: Callable[[], float] = time.time,
         private: PrivateMembership | None = None,
         new_file: NewFile | None = None,
     ) -> None:
@@ -84,6 +86,7 @@ class ByzantineService(GossipService):
             snapshot_source=snapshot_source,
             tracked=tracked,
             observer=observer,
+            unix_time=unix_time,
             private=private,
             new_file=new_file,
         )

@@ -245,7 +245,7 @@ async def run(
         async def started() -> None:
             if user_loop is not None:
                 user_loop.listens(list(transport.addresses), url)
-            _announce_start(node, list(transport.addresses), node_dir, url)
+            announce_start(node, list(transport.addresses), node_dir, url)
             mapper = mapper_for(
                 config.network,
                 transport.addresses,
@@ -326,7 +326,8 @@ class _Router:
         self._node.journal.emit(RouterAnswered(message=words, forwards=self._forwards))
 
 
-def _announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | None) -> None:
+def announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | None) -> None:
+    """Emit that the node listens, and how another one joins it."""
     config = node.config
     token_file = config.node.status_token_file
     node.journal.emit(

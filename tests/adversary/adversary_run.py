@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -34,7 +33,6 @@ from adversary_stage import Stage
 from adversary_task import Quirky
 from sim_swarm import swarm
 
-from gossip import service
 from gossip.core import envelope, identity
 from gossip.transport.memory.network import LinkQuality
 from p2ptrain.compress import COMPRESSORS
@@ -129,13 +127,12 @@ async def _look(watch: Watch) -> None:
 
 @contextmanager
 def _repeatable(seed: int) -> Iterator[None]:
-    """Trio's order, torch's threads, and the one clock on the wall that is read. Signatures are pure functions, and are
+    """Trio's order, and torch's threads. Signatures are pure functions, and are
     checked once for all nodes. Garbage is collected between runs."""
     scheduler = trio._core._run
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
     scheduler._r.seed(seed)
     torch.set_num_threads(1)
-    wall = SimpleNamespace(time_ns=lambda: int(1e9 * trio.current_time()))
     verify, name = lru_cache(1 << 16)(identity.verify), lru_cache(1 << 12)(identity.peer_id_of)
     gc.collect()
     gc.freeze()  # what is left is torch's and ours: it need not be looked through again
@@ -143,7 +140,6 @@ def _repeatable(seed: int) -> Iterator[None]:
     try:
         with (
             plugged_in("quirky", Quirky),
-            mock.patch.object(service, "time", wall),
             mock.patch.object(envelope, "verify", verify),
             mock.patch.object(envelope, "peer_id_of", name),
         ):

@@ -35,7 +35,7 @@ async def test_the_router_is_told_beside_the_goodbye(tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer, "live", live)
     monkeypatch.setattr(trainer, "mapper_for", lambda *_, **__: Mapper())
-    monkeypatch.setattr(trainer, "_announce_start", lambda *_: None)
+    monkeypatch.setattr(trainer, "announce_start", lambda *_: None)
     monkeypatch.setattr(trainer, "finish", lambda *_, **__: None)
     monkeypatch.setattr(trainer.gc_tuning, "running", lambda: None)
     config = load(sets=["task.name=digits", "node.metrics_port=-1"])

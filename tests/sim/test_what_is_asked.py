@@ -13,7 +13,7 @@ from sim_swarm import Member, swarm
 from typed_events import typed
 
 from node.metrics.node_metrics import Metrics
-from node.roles.trainer import _announce_start
+from node.roles.trainer import announce_start
 from node.training.round_report import readings
 
 Served = dict[str, dict[str, set[str]]]
@@ -58,7 +58,7 @@ async def pages_of_a_run(folder: Path, *, observers: int = 0) -> list[str]:
 
 
 def page_of(member: Member, folder: Path) -> str:
-    _announce_start(member.node, [], folder, None)  # `p2ptrain node` says it once it listens
+    announce_start(member.node, [], folder, None)  # `p2ptrain node` says it once it listens
     metrics = Metrics()
     metrics.live.watch(partial(readings, member.node))
     for event in member.events:

@@ -5,7 +5,7 @@ Draws only from the given `rng`.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -43,6 +43,11 @@ class Links:
     def cut(self, one: PeerId, other: PeerId) -> None:
         """Break the link between two nodes until `heal`."""
         self._cut.add(frozenset((one, other)))
+        self._beat()
+
+    def cut_exactly(self, pairs: Iterable[frozenset[PeerId]]) -> None:
+        """Break the links between these pairs, and mend all others that `cut` had broken."""
+        self._cut = set(pairs)
         self._beat()
 
     def part(self, *groups: Sequence[PeerId]) -> None:

@@ -3,10 +3,12 @@
 Nodes attach and get addresses `/memory/<n>/p2p/<id>`. Streams are bounded pipes; broadcasts flood like gossipsub's:
 a node that finds a message valid passes it on, each message at most once. Links have loss (broadcasts only, as with
 gossipsub over TCP) and latency, drawn from the seeded `rng`; they can be cut, parted into groups, and stalled (the
-connection stays, nothing passes: a stopped process); see link_quality.py.
+connection stays, nothing passes: a stopped process); see link_quality.py. Over a WideAreaNetwork (wan.py) each node has
+one access link for all that it sends and receives.
 """
 
 import itertools
+import math
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,8 @@ from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
 from gossip.transport.memory.link_quality import LinkQuality, Links
 from gossip.transport.memory.pipe import MemoryStream, Pipe
+from gossip.transport.memory.shaped_pipe import ShapedPipe
+from gossip.transport.memory.wan import DIAL_ROUND_TRIPS, STREAM_ROUND_TRIPS, WideAreaNetwork
 from gossip.transport.wire_bytes import WireBytes
 
 MAX_INBOX: Final = 1024
@@ -46,10 +50,14 @@ class _Connection:
 
 
 class MemoryNetwork(Links):
-    """Every node, and every link's quality."""
+    """Every node, and every link's quality. `wan`: every node's access link, which then decides instead of the
+    qualities; nodes have links there before they attach."""
 
-    def __init__(self, rng: random.Random, quality: LinkQuality = LinkQuality()) -> None:
+    def __init__(
+        self, rng: random.Random, quality: LinkQuality = LinkQuality(), wan: WideAreaNetwork | None = None
+    ) -> None:
         super().__init__(rng, quality)
+        self.wan = wan
         self._nodes: dict[str, MemoryTransport] = {}
         self._numbers = itertools.count()
 
@@ -77,6 +85,23 @@ class MemoryNetwork(Links):
         """The node that listens there."""
         return self._nodes.get(address)
 
+    def delay(self, one: PeerId, other: PeerId, size: int = 0) -> float:
+        """Seconds one way for `size` bytes, over access links for nothing but the way; infinite while stalled."""
+        delay = super().delay(one, other, size)
+        return delay if self.wan is None or math.isinf(delay) else self.wan.route(one, other).latency_s
+
+    def loses(self, one: PeerId, other: PeerId) -> bool:
+        """Draw whether a broadcast is lost on this link."""
+        if self.wan is None:
+            return super().loses(one, other)
+        loss = self.wan.route(one, other).loss
+        return math.isinf(self.delay(one, other)) or (loss > 0 and self._rng.random() < loss)
+
+    def pipe(self, one: PeerId, other: PeerId) -> Pipe:
+        """Return a new direction of a stream."""
+        delay = partial(self.delay, one, other)
+        return Pipe(delay) if self.wan is None else ShapedPipe(delay, self.wan.route(one, other))
+
     def _links_changed(self) -> None:
         for node in list(self._nodes.values()):
             node.wake()
@@ -103,6 +128,7 @@ class MemoryTransport:
         """What its streams and broadcasts carry. There is no framing and no handshake here."""
         self._network = network
         self._peer = peer
+        self._handling_s = 0.0 if network.wan is None else network.wan.handling_s(peer)
         self._address = address
         self._connections: dict[PeerId, _Connection] = {}
         self._handlers: TransportHandlers | None = None
@@ -192,7 +218,8 @@ class MemoryTransport:
         peer = PeerId(address.rpartition("/p2p/")[2])
         if not address.startswith("/memory/") or not peer:
             raise LocalError(f"{address!r} is no address of this network")
-        await trio.sleep(await self._network.until_it_flows(self._peer, peer))
+        delay = await self._network.until_it_flows(self._peer, peer)
+        await trio.sleep(delay if self._network.wan is None else 2 * DIAL_ROUND_TRIPS * delay)
         node = self._network.find(address)
         there = node is not None and not self._network.hidden(peer) and self._network.reachable(self._peer, peer)
         if node is None or node is self or self._nursery is None or not there:
@@ -223,11 +250,13 @@ class MemoryTransport:
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
         """A new stream to a connected peer."""
         await trio.lowlevel.checkpoint()
+        if self._network.wan is not None and peer in self._connections:
+            await trio.sleep(2 * STREAM_ROUND_TRIPS * await self._network.until_it_flows(self._peer, peer))
         connection = self._connections.get(peer)
         if connection is None:
             raise TransportError("not connected")
         remote = self._far_end(connection)
-        there, back = (Pipe(partial(self._network.delay, self._peer, peer)) for _ in range(2))
+        there, back = self._network.pipe(self._peer, peer), self._network.pipe(peer, self._peer)
         ours, theirs = MemoryStream(peer, back, there, self.wire), MemoryStream(self._peer, there, back, remote.wire)
         remote.accept(protocol, theirs, connection)
         connection.streams.append(ours)
@@ -316,6 +345,8 @@ class MemoryTransport:
             if message.number in self._seen or self._handlers is None:
                 continue
             self._remember(message)
+            if self._handling_s:
+                await trio.sleep(self._handling_s)
             try:
                 valid = self._handlers.handle_message(forwarder, message.data)
             except Exception as error:
@@ -337,6 +368,12 @@ class MemoryTransport:
             if self._network.loses(self._peer, peer):
                 continue
             remote = self._far_end(connection)
+            if self._network.wan is not None:
+                left_at = self._network.wan.route(self._peer, peer).broadcast_leaves_at(
+                    len(message.data), trio.current_time()
+                )
+                self._nursery.start_soon(self._carry, remote, message, left_at)
+                continue
             delay = self._network.delay(self._peer, peer)
             if delay:
                 self._nursery.start_soon(self._deliver_later, remote, message, delay)
@@ -346,3 +383,14 @@ class MemoryTransport:
     async def _deliver_later(self, remote: "MemoryTransport", message: _Broadcast, delay: float) -> None:
         await trio.sleep(delay)
         remote.deliver(self._peer, message)
+
+    async def _carry(self, remote: "MemoryTransport", message: _Broadcast, left_at: float) -> None:
+        """Bring a broadcast over both access links. It is lost with the connection."""
+        assert self._network.wan is not None
+        route = self._network.wan.route(self._peer, remote.peer_id)
+        await trio.sleep_until(route.arrives_at(left_at))
+        landed_at = route.lands_at(len(message.data), trio.current_time())
+        if landed_at > trio.current_time():
+            await trio.sleep_until(landed_at)
+        if remote.peer_id in self._connections:
+            remote.deliver(self._peer, message)

@@ -1,0 +1,187 @@
+"""`p2ptrain simulate`: a whole swarm on a virtual clock, from one scenario file."""
+
+import json as jsonlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli import options
+from node.system.errors import EXIT_FAILED, RunError, UsageError, is_interrupt, translate
+from node.system.safe_io import say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from node.simulation.scenario_file import LoadedScenario
+    from node.simulation.twin import Progress, Twin
+    from node.simulation.verdict import SimulationResult
+
+SCENARIO = "scenario.toml"
+RESULT = "simulation.json"
+
+
+def simulate(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file; see configs/scenarios/.")],
+    seed: Annotated[int | None, typer.Option(min=0, help="Of everything that is drawn. (default: the file's)")] = None,
+    until: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Virtual seconds after which it ends. (default: the file's)")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Leave every node's folder there, as `up` does in its run folder."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
+    set_: options.Sets = None,
+) -> int:
+    """Rehearse a swarm: real nodes on a virtual clock, over links, devices and failures that a file describes.
+
+    The same file and seed give the same events, on any day. Exit code 1: an invariant of the file's [assert] is broken,
+    or a node failed; the line that plays it again is printed.
+    """
+    from node.simulation.sealed import hashes_are_fixed
+
+    if not hashes_are_fixed():
+        _again_with_fixed_hashes(scenario, seed, until, out, json=json, sets=set_ or [])
+    from node.simulation.scenario_file import load_scenario
+    from node.simulation.twin import check
+
+    loaded = load_scenario(scenario, set_ or (), seed=seed, until_s=until)
+    check(loaded)
+    if out is not None:
+        _prepare(out, loaded)
+    result = _played(loaded, out, quiet=json)
+    if out is not None:
+        (out / RESULT).write_text(jsonlib.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
+    if json:
+        say(sys.stdout, jsonlib.dumps(result.to_json()) + "\n")
+    else:
+        _tell(result)
+    if result.broken:
+        _complain(result)
+    return EXIT_FAILED if result.broken else 0
+
+
+def _again_with_fixed_hashes(
+    scenario: Path, seed: int | None, until: float | None, out: Path | None, *, json: bool, sets: list[str]
+) -> None:
+    """Start this command anew in place of this process: the seed of hashes is read when Python starts."""
+    words = ["-m", "p2ptrain", "simulate", str(scenario)]
+    words += [] if seed is None else ["--seed", str(seed)]
+    words += [] if until is None else ["--until", repr(until)]
+    words += [] if out is None else ["--out", str(out)]
+    words += ["--json"] if json else []
+    for text in sets:
+        words += ["--set", text]
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *words], os.environ | {"PYTHONHASHSEED": "0"})
+
+
+def _prepare(out: Path, loaded: "LoadedScenario") -> None:
+    """Make the folder. UsageError where something is in it: nodes would go on from there."""
+    from node.system.run_dir import make_dir
+
+    if out.is_dir() and any(out.iterdir()):
+        raise UsageError(f"{out} is not empty", "give a new folder with --out: nodes would go on from what is there")
+    make_dir(out)
+    (out / SCENARIO).write_text(loaded.to_toml(), encoding="utf-8")
+
+
+def _played(loaded: "LoadedScenario", out: Path | None, *, quiet: bool) -> "SimulationResult":
+    """Simulate. Every error that is not the file's names the command that plays it again."""
+    from node.simulation.twin import play
+    from node.simulation.verdict import judged, replay_command
+
+    try:
+        with _line(quiet) as progress:
+            return judged(play(loaded, folder=out, progress=progress))
+    except BaseException as error:
+        if is_interrupt(error) or not isinstance(error, Exception):
+            raise
+        known = translate(error)
+        if isinstance(known, UsageError):
+            raise
+        raise RunError(known.message, f"{known.hint}; play it again: {replay_command(loaded)}".lstrip("; ")) from error
+
+
+@contextmanager
+def _line(quiet: bool) -> Iterator["Progress | None"]:
+    """A line that says how far it is, on a terminal. It is drawn from outside of the simulation, and by no thread."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        yield lambda twin: live.update(_progress(twin), refresh=True)
+
+
+def _progress(twin: "Twin") -> str:
+    import trio
+
+    honest = twin.honest
+    rounds = [member.told.rounds for member in honest]
+    up = sum(member.running for member in twin.members.values())
+    last = twin.loaded.configs[honest[0].group.name].train.rounds if honest else 0
+    return (
+        f"{trio.current_time():.0f} of at most {twin.scenario.until_s:g} virtual seconds; "
+        f"{up} of {len(twin.members)} nodes run; rounds {min(rounds, default=0)} to {max(rounds, default=0)} of {last}"
+    )
+
+
+def _tell(result: "SimulationResult") -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(result), highlight=False)
+    loss = "" if result.loss_mean is None else f", mean held-out loss {result.loss_mean:.4f}"
+    console.print(
+        f"{result.finished} of {result.honest} honest nodes came to the last round{loss}. "
+        f"{result.virtual_s:.1f} virtual seconds in {result.wall_s:.1f}. Seed {result.seed}, events {result.events_digest}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _table(result: "SimulationResult") -> "Table":
+    from rich.table import Table
+
+    from node.system import text
+
+    table = Table(box=None, pad_edge=False)
+    for title in (
+        "group",
+        "nodes",
+        "at the end",
+        "rounds",
+        "loss",
+        "utilization",
+        "sent (mean)",
+        "staleness",
+        "starts",
+    ):
+        table.add_column(title, justify="left" if title == "group" else "right")
+    for it in result.groups:
+        table.add_row(
+            f"{it.group} (lies)" if it.byzantine else it.group,
+            str(it.nodes),
+            str(it.finished),
+            str(it.rounds_max) if it.rounds_min == it.rounds_max else f"{it.rounds_min}-{it.rounds_max}",
+            "" if it.loss is None else f"{it.loss:.4f}",
+            "" if it.utilization is None else f"{it.utilization:.0%}",
+            text.size(int(it.bytes_sent_mean)),
+            "" if it.staleness_mean is None else f"{it.staleness_mean:.2f}, max {it.staleness_max}",
+            str(it.starts),
+        )
+    return table
+
+
+def _complain(result: "SimulationResult") -> None:
+    for line in result.broken:
+        print(f"broken: {line}", file=sys.stderr)
+    print(f"play it again: {result.replay}", file=sys.stderr)

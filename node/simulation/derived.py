@@ -1,0 +1,23 @@
+"""What is derived from a simulation's seed: each use its own, so that a node more or an event more changes nothing else."""
+
+import hashlib
+import random
+
+from gossip.core.identity import Identity
+
+KEY_BYTES = 32
+
+
+def derived(seed: int, *purpose: str) -> bytes:
+    """Return 32 bytes for one purpose."""
+    return hashlib.blake2b("|".join((str(seed), *purpose)).encode(), digest_size=KEY_BYTES).digest()
+
+
+def rng_of(seed: int, *purpose: str) -> random.Random:
+    """Return the random numbers of one purpose."""
+    return random.Random(derived(seed, *purpose))
+
+
+def identity_of(seed: int, node: str) -> Identity:
+    """Return a node's key."""
+    return Identity(derived(seed, node, "identity"))

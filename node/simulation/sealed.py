@@ -1,0 +1,102 @@
+"""Makes a run a function of its seed: trio's order, and no clock, entropy or thread of the machine.
+
+What breaks determinism without it (each found in the source): trio reverses and shuffles runnable tasks by a generator of
+the system's entropy; sets of strings are ordered by PYTHONHASHSEED; a thread lets the virtual clock jump while it works;
+torch sums in another order with other threads.
+"""
+
+import gc
+import itertools
+import os
+import random
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from typing import Any, Final, Literal, NoReturn
+from unittest import mock
+
+import torch
+import trio
+
+from gossip.core import envelope, identity
+from node.system.errors import RunError
+
+CLOCKS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "localtime")
+OWN_CLOCKS: Final = frozenset({"torch", "trio", "rich", "logging", "psutil", "_pytest", "numpy"})
+"""Libraries that may look at the machine's clock: what they see stays with them."""
+
+VERIFIED: Final = 1 << 16
+"""Signatures whose verdict is kept for all nodes."""
+
+
+class SealBrokenError(Exception):
+    """Code inside of a simulation asked the machine for something that differs from run to run."""
+
+
+def hashes_are_fixed() -> bool:
+    """Return whether this process was started with PYTHONHASHSEED=0."""
+    return os.environ.get("PYTHONHASHSEED") == "0" and not sys.flags.hash_randomization
+
+
+@contextmanager
+def sealed(seed: int, crypto: Literal["shared", "each"]) -> Iterator[None]:
+    """Make what runs inside repeatable. `crypto`: "shared" verifies each signature once for all nodes. Raises RunError
+    where this trio cannot be made deterministic."""
+    _order_tasks(seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    numbers = itertools.count()
+    gc.collect()
+    gc.freeze()  # what is left is torch's and ours: it need not be looked through again
+    with ExitStack() as patches:
+        for name in CLOCKS:
+            patches.enter_context(mock.patch.object(time, name, _guarded(name, getattr(time, name))))
+        patches.enter_context(mock.patch.object(os, "urandom", _refused("os.urandom")))
+        patches.enter_context(mock.patch.object(random, "_urandom", _refused("os.urandom")))
+        patches.enter_context(mock.patch.object(threading.Thread, "start", _refused("a thread")))
+        patches.enter_context(mock.patch.object(trio.to_thread, "run_sync", _refused("trio.to_thread")))
+        # Names of files that are renamed at once; and a virtual disk loses nothing when the power fails.
+        patches.enter_context(mock.patch.object(secrets, "token_hex", lambda size=8: f"{next(numbers):0{2 * size}x}"))
+        patches.enter_context(mock.patch.object(os, "fsync", lambda descriptor: None))
+        if crypto == "shared":
+            verify, name_of = lru_cache(VERIFIED)(identity.verify), lru_cache(1 << 12)(identity.peer_id_of)
+            patches.enter_context(mock.patch.object(envelope, "verify", verify))
+            patches.enter_context(mock.patch.object(envelope, "peer_id_of", name_of))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            gc.unfreeze()
+
+
+def _order_tasks(seed: int) -> None:
+    """Make trio's scheduling a function of the seed. It has no public way to do so: this is what pytest-trio does."""
+    scheduler: Any = sys.modules.get("trio._core._run")
+    shuffler = getattr(scheduler, "_r", None)
+    if not hasattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING") or not isinstance(shuffler, random.Random):
+        message = f"trio {trio.__version__} cannot be made deterministic: its scheduler has changed"
+        raise RunError(message, "simulate with trio 0.35, which is in constraints.txt")
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
+    shuffler.seed(seed)
+
+
+def _guarded(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(*arguments: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.partition(".")[0] in OWN_CLOCKS:
+            return real(*arguments)
+        raise SealBrokenError(f"{caller} read time.{name} inside of a simulation: take the clock that is given")
+
+    return guarded
+
+
+def _refused(what: str) -> Callable[..., NoReturn]:
+    def refused(*arguments: Any, **named: Any) -> NoReturn:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        raise SealBrokenError(f"{caller} used {what} inside of a simulation: it would differ from run to run")
+
+    return refused
