@@ -142,7 +142,8 @@ def _tell(result: "SimulationResult") -> None:
     loss = "" if result.loss_mean is None else f", mean held-out loss {result.loss_mean:.4f}"
     console.print(
         f"{result.finished} of {result.honest} honest nodes came to the last round{loss}. "
-        f"{result.virtual_s:.1f} virtual seconds in {result.wall_s:.1f}. Seed {result.seed}, events {result.events_digest}.",
+        f"{result.virtual_s:.1f} virtual seconds in {result.wall_s:.1f}. "
+        f"Seed {result.seed}, events {result.events_digest}.",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""What is derived from a simulation's seed: each use its own, so that a node more or an event more changes nothing else."""
+"""What is derived from a simulation's seed: each use its own, so that a node more changes nothing of the others'."""
 
 import hashlib
 import random

@@ -20,7 +20,8 @@ LOOK_S: Final = 0.2
 
 class StepBudget(trio.abc.Instrument):
     """Calls `busy` with the names of tasks where more steps than `most` are taken in one virtual second, and `look` a
-    few times a second of `wall`, the real clock. Neither may change what the tasks do: instruments are outside of the scheduling."""
+    few times a second of `wall`, the real clock. Neither may change what the tasks do: instruments are outside of the
+    scheduling."""
 
     def __init__(
         self,

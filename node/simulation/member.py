@@ -93,6 +93,8 @@ class Member:
         self.starts = 0
         self.transport: MemoryTransport | None = None
         """While it listens."""
+        self._next: MemoryTransport | None = None
+        """What it will listen with, where its address was given to others already."""
         self.lied = group.byzantine
         """Whether it ever lied."""
         self.changes_to_come = 0
@@ -130,6 +132,16 @@ class Member:
     def bytes_received(self) -> int:
         """Return all bytes from peers."""
         return self._received + (0 if self.transport is None else self.transport.wire.received)
+
+    @property
+    def address(self) -> str | None:
+        """Return where it can be dialled, or will be soon; None while it is away."""
+        known = self.transport or self._next
+        return None if known is None else known.addresses[0]
+
+    def promise_address(self) -> None:
+        """Let others know where it will listen, before it does: nodes that start together know each other."""
+        self._next = self._swarm.network.attach(self.peer_id)
 
     def unix_time(self) -> float:
         """Return its wall clock."""
@@ -227,7 +239,7 @@ class Member:
         starting = self._swarm.starting
         await starting.acquire()
         try:
-            transport = self._swarm.network.attach(self.peer_id)
+            transport, self._next = self._next or self._swarm.network.attach(self.peer_id), None
             config = self._settings(transport)
             keep_settings(self.folder, config.to_toml())
             around = NodeContext(

@@ -36,7 +36,7 @@ WORLD: Final[dict[str, dict[str, float]]] = {
         "west_asia": 5,
     },
 }
-"""One-way latency in ms, each pair once. Source: libp2p/test-plans, gossipsub-interop/network_graph.py (commit 00f6cbd).
+"""One-way latency in ms, each pair once. Source: libp2p/test-plans, gossipsub-interop/network_graph.py (00f6cbd).
 Its South Africa - South America is 190 one way and 195 the other; 190 is taken."""
 
 UTC_OFFSET_H: Final[dict[str, float]] = {
@@ -49,5 +49,5 @@ UTC_OFFSET_H: Final[dict[str, float]] = {
     "south_america": -3,
     "west_asia": 3,
 }
-"""Hours by which local time is ahead of UTC: of Sydney, Shanghai, Berlin, New York, Los Angeles, Johannesburg, Sao Paulo,
-and Riyadh, without summer time."""
+"""Hours by which local time is ahead of UTC: of Sydney, Shanghai, Berlin, New York, Los Angeles, Johannesburg, Sao
+Paulo and Riyadh, without summer time."""

@@ -1,6 +1,6 @@
 """Reads a scenario, lays `--set` over it, and turns every mistake into a UsageError of one line."""
 
-import types
+import inspect
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -148,9 +148,7 @@ def _kind_of(table: type[BaseModel]) -> str | None:
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-        return
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
     for inner in typing.get_args(annotation):
         yield from _models_in(inner)

@@ -1,8 +1,8 @@
 """Makes a run a function of its seed: trio's order, and no clock, entropy or thread of the machine.
 
-What breaks determinism without it (each found in the source): trio reverses and shuffles runnable tasks by a generator of
-the system's entropy; sets of strings are ordered by PYTHONHASHSEED; a thread lets the virtual clock jump while it works;
-torch sums in another order with other threads.
+What breaks determinism without it (each found in the source): trio reverses and shuffles runnable tasks by a generator
+of the system's entropy; sets of strings are ordered by PYTHONHASHSEED; a thread lets the virtual clock jump while it
+works; torch sums in another order with other threads.
 """
 
 import gc
@@ -61,7 +61,7 @@ def sealed(seed: int, crypto: Literal["shared", "each"]) -> Iterator[None]:
         patches.enter_context(mock.patch.object(trio.to_thread, "run_sync", _refused("trio.to_thread")))
         # Names of files that are renamed at once; and a virtual disk loses nothing when the power fails.
         patches.enter_context(mock.patch.object(secrets, "token_hex", lambda size=8: f"{next(numbers):0{2 * size}x}"))
-        patches.enter_context(mock.patch.object(os, "fsync", lambda descriptor: None))
+        patches.enter_context(mock.patch.object(os, "fsync", return_value=None))
         if crypto == "shared":
             verify, name_of = lru_cache(VERIFIED)(identity.verify), lru_cache(1 << 12)(identity.peer_id_of)
             patches.enter_context(mock.patch.object(envelope, "verify", verify))

@@ -90,6 +90,8 @@ class Twin:
             wan.connect(member.peer_id, _access(link, _device(scenario, group)))
             if link.hidden:
                 self.network.hide(member.peer_id)
+            if name in initial:
+                member.promise_address()
         self._hidden = {name for name, group in scenario.members.items() if _link(scenario, group).hidden}
         self._happenings = Happenings(scenario, self.network, self.members, self.seed)
 
@@ -123,11 +125,11 @@ class Twin:
             nursery.cancel_scope.cancel()
 
     def known_to(self, member: Member) -> tuple[str, ...]:
-        """Return some addresses of nodes that listen and can be dialled."""
+        """Return some addresses of nodes that can be dialled."""
         there = [
-            it.transport.addresses[0]
+            it.address
             for name, it in self.members.items()
-            if it is not member and it.transport is not None and name not in self._hidden
+            if it is not member and it.address is not None and name not in self._hidden
         ]
         drawn = rng_of(self.seed, member.name, "known", str(member.starts))
         return tuple(drawn.sample(there, min(len(there), self.scenario.known_peers)))
@@ -142,7 +144,7 @@ class Twin:
         for member in self.members.values():
             member.down("stop")
         with trio.move_on_after(END_S):
-            while any(member.running for member in self.members.values()):
+            while any(member.running for member in self.members.values()):  # noqa: ASYNC110
                 await trio.sleep(LOOK_S)
         for member in self.members.values():
             member.end("kill")

@@ -18,8 +18,8 @@ class KilledError(Exception):
 
 
 class VirtualExecutor:
-    """Charges steps, evaluations and other work. `rng` draws the length of steps and of slow phases. After `die` no work
-    is done."""
+    """Charges steps, evaluations and other work. `rng` draws the length of steps and of slow phases. After `die` no
+    work is done."""
 
     def __init__(self, device: DeviceClass, rng: random.Random) -> None:
         self._device = device

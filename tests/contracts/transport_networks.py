@@ -10,6 +10,7 @@ from gossip.transport.base import Stream, Transport
 from gossip.transport.connection_limits import ConnectionBounds
 from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 from gossip.transport.memory.network import MemoryNetwork
+from gossip.transport.memory.wan import AccessLink, WideAreaNetwork
 from gossip.transport.pnet import PresharedKey
 from gossip.transport.throttled import ThrottledTransport
 
@@ -20,6 +21,19 @@ Attach = Callable[[Identity], Transport]
 def memory() -> Attach:
     network = MemoryNetwork(random.Random(1))
     return lambda identity: network.attach(identity.peer_id)
+
+
+def memory_over_access_links() -> Attach:
+    """Links that a test hardly feels."""
+    wan = WideAreaNetwork(random.Random(1), lambda one, other: 0.0005)
+    network = MemoryNetwork(random.Random(1), wan=wan)
+
+    def attach(identity: Identity) -> Transport:
+        if identity.peer_id not in wan:
+            wan.connect(identity.peer_id, AccessLink(up_bytes_per_s=1e9, down_bytes_per_s=1e9, slow_start=True))
+        return network.attach(identity.peer_id)
+
+    return attach
 
 
 def libp2p() -> Attach:
@@ -89,6 +103,7 @@ def libp2p_with_psk() -> Attach:
 
 TRANSPORT_NETWORKS: dict[str, Callable[[], Attach]] = {
     "memory": memory,
+    "memory over access links": memory_over_access_links,
     "libp2p": libp2p,
     "libp2p for bulk": libp2p_bulk,
     "memory with admission": memory_with_admission,

@@ -23,10 +23,11 @@ from gossip.core.ids import PeerId
 from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
 from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
+from gossip.transport.memory.courier import Courier
 from gossip.transport.memory.link_quality import LinkQuality, Links
 from gossip.transport.memory.pipe import MemoryStream, Pipe
-from gossip.transport.memory.shaped_pipe import ShapedPipe
-from gossip.transport.memory.wan import DIAL_ROUND_TRIPS, STREAM_ROUND_TRIPS, WideAreaNetwork
+from gossip.transport.memory.shaped_pipe import BUFFERED_S, ShapedPipe
+from gossip.transport.memory.wan import DIAL_ROUND_TRIPS, STREAM_ROUND_TRIPS, Route, WideAreaNetwork
 from gossip.transport.wire_bytes import WireBytes
 
 MAX_INBOX: Final = 1024
@@ -88,7 +89,8 @@ class MemoryNetwork(Links):
     def delay(self, one: PeerId, other: PeerId, size: int = 0) -> float:
         """Seconds one way for `size` bytes, over access links for nothing but the way; infinite while stalled."""
         delay = super().delay(one, other, size)
-        return delay if self.wan is None or math.isinf(delay) else self.wan.route(one, other).latency_s
+        apart = self.wan is None or math.isinf(delay) or other not in self.wan  # an address may name anybody
+        return delay if self.wan is None or apart else self.wan.route(one, other).latency_s
 
     def loses(self, one: PeerId, other: PeerId) -> bool:
         """Draw whether a broadcast is lost on this link."""
@@ -129,6 +131,8 @@ class MemoryTransport:
         self._network = network
         self._peer = peer
         self._handling_s = 0.0 if network.wan is None else network.wan.handling_s(peer)
+        self._courier = Courier()
+        """Of its broadcasts, over access links."""
         self._address = address
         self._connections: dict[PeerId, _Connection] = {}
         self._handlers: TransportHandlers | None = None
@@ -188,6 +192,8 @@ class MemoryTransport:
             self._handlers, self._nursery = handlers, nursery
             self._handshake_admission.tell = lambda caller, why: handlers.caller_refused(caller, why)
             self._network.add(self)
+            if self._network.wan is not None:
+                nursery.start_soon(self._courier.run)
             task_status.started()
             try:
                 await self._handle_broadcasts()
@@ -369,10 +375,7 @@ class MemoryTransport:
                 continue
             remote = self._far_end(connection)
             if self._network.wan is not None:
-                left_at = self._network.wan.route(self._peer, peer).broadcast_leaves_at(
-                    len(message.data), trio.current_time()
-                )
-                self._nursery.start_soon(self._carry, remote, message, left_at)
+                self._carry(remote, message)
                 continue
             delay = self._network.delay(self._peer, peer)
             if delay:
@@ -384,13 +387,20 @@ class MemoryTransport:
         await trio.sleep(delay)
         remote.deliver(self._peer, message)
 
-    async def _carry(self, remote: "MemoryTransport", message: _Broadcast, left_at: float) -> None:
-        """Bring a broadcast over both access links. It is lost with the connection."""
+    def _carry(self, remote: "MemoryTransport", message: _Broadcast) -> None:
+        """Send a broadcast over both access links. It is lost with the connection."""
         assert self._network.wan is not None
         route = self._network.wan.route(self._peer, remote.peer_id)
-        await trio.sleep_until(route.arrives_at(left_at))
+        left_at = route.broadcast_leaves_at(len(message.data), trio.current_time())
+        self._courier.at(route.arrives_at(left_at), partial(self._land, route, remote, message))
+
+    def _land(self, route: Route, remote: "MemoryTransport", message: _Broadcast) -> None:
         landed_at = route.lands_at(len(message.data), trio.current_time())
-        if landed_at > trio.current_time():
-            await trio.sleep_until(landed_at)
+        if landed_at - trio.current_time() <= BUFFERED_S:
+            self._hand_over(remote, message)
+        else:
+            self._courier.at(landed_at, partial(self._hand_over, remote, message))
+
+    def _hand_over(self, remote: "MemoryTransport", message: _Broadcast) -> None:
         if remote.peer_id in self._connections:
             remote.deliver(self._peer, message)

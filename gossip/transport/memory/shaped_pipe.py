@@ -1,13 +1,23 @@
-"""One direction of a stream over links as people have them (wan.py): bytes are on their way for a while, many at once."""
+"""One direction of a stream over links as people have them (wan.py): bytes are on their way for a while, many at
+once.
+
+Who waits for a moment that the other end moves (the next piece's arrival, the window's next room) is not woken to be
+told: its deadline is moved. A wake-up costs more than all else here.
+"""
 
 import math
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from gossip.transport.memory.pipe import WINDOW_BYTES, Pipe
 from gossip.transport.memory.wan import Route
+
+BUFFERED_S: Final = 0.001
+"""What takes a link for so long or less is not waited for, as it is in the system's buffers. The link is taken all the
+same, so that rates are exact, and no time is wrong by more."""
 
 
 class ShapedPipe(Pipe):
@@ -29,6 +39,10 @@ class ShapedPipe(Pipe):
         """Bytes that were sent, and whose reading the sender does not know of."""
         self._credits: deque[tuple[float, int]] = deque()
         """When the sender learns how many bytes were read."""
+        self._reader: trio.CancelScope | None = None
+        """The wait for the next arrival."""
+        self._writer: trio.CancelScope | None = None
+        """The wait for room."""
 
     async def send_all(self, data: bytes | memoryview) -> None:
         """Put all of `data` on its way, piece by piece. Raises TransportError once the pipe is broken."""
@@ -39,11 +53,15 @@ class ShapedPipe(Pipe):
             piece = bytes(view[: min(self._route.piece_bytes, WINDOW_BYTES - self._unacknowledged)])
             view = view[len(piece) :]
             self._unacknowledged += len(piece)
-            await self._until(self._route.leaves_at(len(piece), trio.current_time()))
+            leaves_at = self._route.leaves_at(len(piece), trio.current_time())
+            await self._until(leaves_at - BUFFERED_S)
             await self._until_it_flows()
-            self._newest_arrival = max(self._newest_arrival, self._route.arrives_at(trio.current_time()))
+            self._check()
+            arrives_at = self._route.arrives_at(max(leaves_at, trio.current_time()))
+            self._newest_arrival = max(self._newest_arrival, arrives_at)
             self._travelling.append((self._newest_arrival, piece))
-            self._beat()
+            if self._reader is not None:
+                self._reader.deadline = min(self._reader.deadline, self._newest_arrival)
 
     async def receive_some(self, most: int) -> bytes:
         """Up to `most` bytes; b"" at the end. Raises TransportError once the pipe is broken."""
@@ -57,16 +75,18 @@ class ShapedPipe(Pipe):
             elif self._travelling and self._travelling[0][0] <= now:
                 _, piece = self._travelling.popleft()
                 self._landing = (self._route.lands_at(len(piece), now), piece)
-            elif self._travelling:
-                await self._change_or(self._travelling[0][0])
-            elif self._ended and self._newest_arrival <= now:
+            elif self._ended and not self._travelling and self._newest_arrival <= now:
                 return b""
             else:
-                await self._change_or(self._newest_arrival if self._ended else math.inf)
+                with trio.CancelScope(deadline=self._next_arrival()) as self._reader:
+                    await self._next_change()
+                self._reader = None
         data = bytes(self._buffer[:most])
         del self._buffer[:most]
-        self._credits.append((trio.current_time() + self._route.latency_s, len(data)))
-        self._beat()
+        told_at = trio.current_time() + self._route.latency_s
+        self._credits.append((told_at, len(data)))
+        if self._writer is not None:
+            self._writer.deadline = min(self._writer.deadline, told_at)
         return data
 
     def end(self) -> None:
@@ -75,9 +95,14 @@ class ShapedPipe(Pipe):
             self._newest_arrival = max(self._newest_arrival, trio.current_time() + self._route.latency_s)
         super().end()
 
+    def _next_arrival(self) -> float:
+        if self._travelling:
+            return self._travelling[0][0]
+        return self._newest_arrival if self._ended else math.inf
+
     async def _land(self, landing: tuple[float, bytes]) -> None:
         """Wait for a piece to pass the downlink. Cancelled, it goes on with the next call."""
-        await self._until(landing[0])
+        await self._until(landing[0] - BUFFERED_S)
         self._buffer += landing[1]
         self._landing = None
 
@@ -89,7 +114,9 @@ class ShapedPipe(Pipe):
                 self._unacknowledged -= self._credits.popleft()[1]
             if self._unacknowledged < WINDOW_BYTES:
                 return
-            await self._change_or(self._credits[0][0] if self._credits else math.inf)
+            with trio.CancelScope(deadline=self._credits[0][0] if self._credits else math.inf) as self._writer:
+                await self._next_change()
+            self._writer = None
 
     async def _until_it_flows(self) -> None:
         while math.isinf(self._delay(0)):
@@ -98,8 +125,5 @@ class ShapedPipe(Pipe):
     async def _until(self, time: float) -> None:
         """Wait for a time. Raises TransportError where the pipe breaks meanwhile."""
         while trio.current_time() < time:
-            await self._change_or(time)
-
-    async def _change_or(self, time: float) -> None:
-        with trio.move_on_at(time):
-            await self._next_change()
+            with trio.move_on_at(time):
+                await self._next_change()

@@ -4,14 +4,14 @@ and a distance between nodes.
 A piece of a stream passes, in this order:
 
 1. the sender's uplink, first come, first served, so that streams that send piece by piece have equal shares of it;
-2. the flow of this pair: slow start (ten segments, and as many more as were sent), and Mathis' ceiling where packets are
-   lost, rate <= 1.22 MSS / (RTT sqrt(p)) (Mathis et al. 1997, "The macroscopic behavior of the TCP congestion avoidance
-   algorithm"); all streams of a pair share it, as they share a connection;
+2. the flow of this pair: slow start (ten segments, and as many more as were sent), and Mathis' ceiling where packets
+   are lost, rate <= 1.22 MSS / (RTT sqrt(p)) (Mathis et al. 1997, "The macroscopic behavior of the TCP congestion
+   avoidance algorithm"); all streams of a pair share it, as they share a connection;
 3. the way: latency, jitter, and the queue that a busy uplink has built up (bufferbloat);
 4. the receiver's downlink, first come, first served.
 
-Pieces overlap on the way: a stream is bounded by its window a round trip (shaped_pipe.py), not by a piece a trip. Packet
-headers are not counted (3% at a full MSS).
+Pieces overlap on the way: a stream is bounded by its window a round trip (shaped_pipe.py), not by a piece a trip.
+Packet headers are not counted (3% at a full MSS).
 """
 
 import math
@@ -159,13 +159,17 @@ class WideAreaNetwork:
 
     def connect(self, peer: PeerId, link: AccessLink) -> None:
         """Give a node its link. Raises ValueError where it has one."""
-        if peer in self._links:
+        if peer in self:
             raise ValueError(f"{peer} has a link already")
         self._links[peer] = link
         self._lines[peer] = (
             AccessLine(link.up_bytes_per_s, link.queue_s),
             AccessLine(link.down_bytes_per_s, link.queue_s),
         )
+
+    def __contains__(self, peer: PeerId) -> bool:
+        """Return whether a node has a link."""
+        return peer in self._links
 
     def route(self, one: PeerId, other: PeerId) -> Route:
         """Return the way from one node to another; both have links."""

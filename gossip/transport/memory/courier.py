@@ -1,0 +1,30 @@
+"""Calls functions at their times: one task for all broadcasts of a node that are on their way."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+import trio
+
+
+class Courier:
+    """Calls what `at` is given, in the order of times, while `run` runs."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._pause: trio.CancelScope | None = None
+
+    def at(self, time: float, call: Callable[[], None]) -> None:
+        """Call `call` at a time."""
+        heapq.heappush(self._due, (time, next(self._numbers), call))
+        if self._pause is not None:
+            self._pause.deadline = min(self._pause.deadline, time)
+
+    async def run(self) -> None:
+        """Call everything when it is due. Until cancelled."""
+        while True:
+            while self._due and self._due[0][0] <= trio.current_time():
+                heapq.heappop(self._due)[2]()
+            with trio.CancelScope(deadline=self._due[0][0] if self._due else float("inf")) as self._pause:
+                await trio.sleep_forever()

@@ -1,0 +1,138 @@
+"""The seal: what differs from run to run cannot be asked for inside of a simulation."""
+
+import os
+import random
+import secrets
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+import pytest
+import torch
+import trio
+import trio.testing
+
+from gossip.core import envelope
+from node.simulation.livelock import StepBudget
+from node.simulation.sealed import SealBrokenError, hashes_are_fixed, sealed
+from node.system.errors import RunError
+
+ASKED: dict[str, Callable[[], object]] = {
+    "time.time": time.time,
+    "time.monotonic": lambda: time.monotonic(),
+    "time.perf_counter": lambda: time.perf_counter(),
+    "time.time_ns": lambda: time.time_ns(),
+    "time.localtime": lambda: time.localtime(),
+    "os.urandom": lambda: os.urandom(8),
+    "secrets.token_bytes": lambda: secrets.token_bytes(8),
+    "SystemRandom": lambda: random.SystemRandom().random(),
+    "uuid": uuid.uuid4,
+    "thread": lambda: threading.Thread(target=print).start(),
+}
+ASKED["time.time"] = lambda: time.time()
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_machine_cannot_be_asked(asked: str) -> None:
+    with sealed(1, "each"), pytest.raises(SealBrokenError, match="inside of a simulation"):
+        ASKED[asked]()
+    if asked != "thread":
+        ASKED[asked]()
+
+
+def test_no_work_goes_to_a_thread() -> None:
+    async def main() -> None:
+        await trio.to_thread.run_sync(print)
+
+    with sealed(1, "each"), pytest.raises(SealBrokenError, match="trio.to_thread"):
+        trio.run(main, clock=trio.testing.MockClock())
+
+
+def test_names_of_files_are_counted_and_torch_has_one_thread() -> None:
+    verify = envelope.verify
+    before = torch.get_num_threads()
+    with sealed(1, "shared"):
+        assert [secrets.token_hex(4) for _ in range(3)] == ["00000000", "00000001", "00000002"]
+        assert torch.get_num_threads() == 1
+        assert envelope.verify is not verify
+        assert os.fsync(0) is None  # type: ignore[func-returns-value]
+    assert torch.get_num_threads() == before
+    assert envelope.verify is verify
+    assert secrets.token_hex(8) != secrets.token_hex(8)
+
+
+def test_a_trio_that_cannot_be_ordered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules["trio._core._run"], "_ALLOW_DETERMINISTIC_SCHEDULING")
+    with pytest.raises(RunError, match="cannot be made deterministic"), sealed(1, "shared"):
+        pass
+
+
+def order_of(seed: int) -> list[int]:
+    order: list[int] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+
+                async def note(number: int = number) -> None:
+                    await trio.sleep(1)
+                    order.append(number)
+
+                nursery.start_soon(note)
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with sealed(seed, "each"):
+        trio.run(main, clock=clock)
+    return order
+
+
+def test_the_order_of_tasks_is_the_seeds() -> None:
+    assert order_of(1) == order_of(1)
+    assert order_of(1) != order_of(2)
+
+
+def test_fixed_hashes_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    assert not hashes_are_fixed()
+
+
+def test_a_livelock_is_named() -> None:
+    told: list[str] = []
+
+    async def busy() -> None:
+        while True:
+            await trio.sleep(0)
+
+    async def main() -> None:
+        with trio.CancelScope() as scope:
+
+            def stop(message: str) -> None:
+                told.append(message)
+                trio.lowlevel.current_trio_token().run_sync_soon(scope.cancel)
+
+            trio.lowlevel.add_instrument(StepBudget(1000, stop, wall=lambda: 0.0))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(busy, name="the busy one")
+                await trio.sleep(10)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(told) == 1
+    assert told[0].startswith("livelock at 0 s: 1000 steps in a virtual second, by the busy one (")
+
+
+def test_steps_are_counted_by_the_second_and_progress_is_looked_at() -> None:
+    budget, looks = StepBudget(10_000, print, wall=iter(range(10**6)).__next__, look=lambda: looks.append(1)), []  # type: ignore[var-annotated]
+
+    async def main() -> None:
+        trio.lowlevel.add_instrument(budget)
+        for _ in range(5):
+            await trio.sleep(1)
+            for _ in range(1000):
+                await trio.lowlevel.checkpoint()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert budget.total >= 5000
+    assert 1000 <= budget.most_seen <= 1010
+    assert looks

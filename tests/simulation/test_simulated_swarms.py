@@ -1,0 +1,417 @@
+"""Simulated swarms: the same events from the same seed, and what happens to nodes happens to real ones."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from simulated import LIBRARY, ROOT, played, ran, result_of, scenario_in
+from sizes import thorough_but
+
+from node.cli.app import main
+from node.events.event_types import (
+    CheckpointFailed,
+    CheckpointWritten,
+    Event,
+    Finished,
+    Interrupted,
+    NeighbourLost,
+    Resumed,
+    RoundTrained,
+)
+from node.events.log import read_events
+from node.simulation import member, twin
+from node.simulation.scenario import Invariants
+from node.simulation.scenario_file import load_scenario
+from node.simulation.twin import Played, play
+from node.simulation.verdict import broken_invariants, judged
+from node.system.run_dir import EVENTS, node_dirs
+
+LONG = ("train.rounds=12", "train.eval_every=12")
+
+
+def left_by(folder: Path, text: str, *sets: str) -> tuple[Played, dict[str, list[Event]]]:
+    """What was played, and all events of each node from its folder."""
+    out = folder / "out"
+    found = play(scenario_in(folder, text, *sets), folder=out)
+    return found, {node.name: list(read_events(node / EVENTS)) for node in node_dirs(out)}
+
+
+def of(kind: type[Event], events: list[Event]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def seconds(event: Event) -> float:
+    return event.ts - member.UNIX_START
+
+
+# -- determinism
+
+
+def test_the_same_seed_gives_the_same_events_and_another_seed_others(tmp_path: Path) -> None:
+    one, again, other = (judged(played(tmp_path, seed=seed)) for seed in (1, 1, 2))
+    assert one.events_digest == again.events_digest != other.events_digest
+    assert (one.loss_mean, one.bytes_sent_max, one.virtual_s) == (
+        again.loss_mean,
+        again.bytes_sent_max,
+        again.virtual_s,
+    )
+    assert one.broken == ()
+    assert one.finished == one.honest == 4
+
+
+def test_another_process_gives_the_same_events_and_leaves_folders_as_up_does(tmp_path: Path) -> None:
+    path, out = scenario_in(tmp_path).path, tmp_path / "run"
+    one = result_of(str(path), "--out", str(out))
+    other = result_of(str(path), hash_seed="7")
+    assert one["events_digest"] == other["events_digest"]
+    assert (one["honest_bans"], one["crypto"], one["rounds_max"]) == (0, "shared", 3)
+    names = [folder.name for folder in node_dirs(out)]
+    assert names == ["home-0", "home-1", "home-2", "home-3"]
+    for name in names:
+        left = {each.name for each in (out / name).iterdir()}
+        assert left >= {"events.jsonl", "summary.json", "config.toml", "identity.key", "checkpoint", "epoch"}
+        events = list(read_events(out / name / EVENTS))
+        assert [event.round for event in of(RoundTrained, events)] == [1, 2, 3]
+        assert len(of(Finished, events)) == 1
+    kept = json.loads((out / "simulation.json").read_text())
+    assert kept["events_digest"] == one["events_digest"]
+    assert set(kept["versions"]) >= {"python", "torch", "trio", "p2ptrain"}
+    assert load_scenario(out / "scenario.toml").scenario == scenario_in(tmp_path).scenario
+
+
+INJECTED = """
+import sys
+from pathlib import Path
+from node.simulation import twin
+from node.simulation.scenario_file import load_scenario
+from node.simulation.verdict import judged
+
+def known_to(self, member):
+    return tuple([it.address for it in {it.name: it for it in self.members.values()}.values()
+                  if it.name in list({name for name in self.members if name != member.name})[:1]])
+
+twin.Twin.known_to = known_to
+print(judged(twin.play(load_scenario(Path(sys.argv[1]), ["train.rounds=1"]))).events_digest)
+"""
+
+
+def test_an_order_that_follows_hashes_is_caught(tmp_path: Path) -> None:
+    path = str(scenario_in(tmp_path).path)
+    digests = {ran(path, hash_seed=seed, code=INJECTED).stdout for seed in ("1", "2")}
+    assert len(digests) == 2
+    assert all(len(digest.strip()) == 32 for digest in digests)
+
+
+@pytest.mark.thorough
+def test_crypto_changes_no_event(tmp_path: Path) -> None:
+    shared, each = (judged(played(tmp_path, "", f"crypto={how}", "train.rounds=1")) for how in ("shared", "each"))
+    assert shared.events_digest == each.events_digest
+    assert (shared.crypto, each.crypto) == ("shared", "each")
+
+
+def test_a_node_that_looks_at_the_clock_ends_the_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setattr(member.Member, "unix_time", lambda self: time.time())
+    with pytest.raises(BaseExceptionGroup) as found:
+        played(tmp_path)
+    assert "time.time" in str(found.value.exceptions[0]) or "time.time" in repr(found.value)
+
+
+# -- what happens to nodes
+
+
+def test_who_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    text = """
+[[events]]
+kind = "kill"
+at_s = 2.0
+nodes = ["home-3"]
+
+[[events]]
+kind = "restart"
+at_s = 4.0
+nodes = ["home-3"]
+"""
+    found, events = left_by(tmp_path, text, *LONG)
+    assert judged(found).broken == ()
+    mine = events["home-3"]
+    resumed = of(Resumed, mine)
+    assert found.twin.members["home-3"].starts == 2
+    assert len(resumed) == 1
+    assert resumed[0].round == of(CheckpointWritten, [it for it in mine if seconds(it) < 2])[-1].round > 0
+    assert not [it for it in mine if 2.0 < seconds(it) < 4.0], "who is dead says nothing"
+    assert of(RoundTrained, mine)[-1].round == 12
+
+
+@pytest.mark.thorough
+def test_who_leaves_says_goodbye_and_is_not_waited_for(tmp_path: Path) -> None:
+    text = '\n[[events]]\nkind = "leave"\nat_s = 2.0\nnodes = ["home-3"]\n'
+    found, events = left_by(tmp_path, text, *LONG)
+    assert len(of(Interrupted, events["home-3"])) == 1
+    assert found.twin.members["home-3"].told.rounds < 12
+    assert [len(of(Finished, events[f"home-{number}"])) for number in range(3)] == [1, 1, 1]
+    assert found.virtual_s < 60
+    lost = of(NeighbourLost, events["home-0"])
+    assert any(2.0 <= seconds(event) <= 4.0 for event in lost)
+
+
+def test_who_joins_late_takes_the_swarms_model(tmp_path: Path) -> None:
+    text = '\n[[events]]\nkind = "join"\nat_s = 2.5\nnodes = ["home"]\nshare = 0.25\n'
+    found, events = left_by(tmp_path, text, *LONG)
+    assert judged(found).broken == ()
+    late = [name for name, told in events.items() if seconds(told[0]) >= 2.5]
+    assert len(late) == 1
+    assert of(RoundTrained, events[late[0]])[0].round > 1
+
+
+HALVES = 'kind = "partition"\ngroups = [["home-0", "home-1"], ["home-2", "home-3"]]'
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(f"{HALVES}\nfor_s = 1.5", id="partition"),
+        pytest.param('kind = "region_loss"\nregion = "europe"\nfor_s = 1.5', id="loss", marks=pytest.mark.thorough),
+        pytest.param(f'{HALVES}\n[[events]]\nkind = "heal"\nat_s = 3.0', id="heal", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_cut_is_seen_and_mended(tmp_path: Path, event: str) -> None:
+    found, events = left_by(tmp_path, f"\n[[events]]\nat_s = 1.5\n{event}\n", *LONG)
+    assert judged(found).broken == ()
+    assert found.twin.network.reachable(*(found.twin.members[f"home-{n}"].peer_id for n in (0, 2)))
+    lost = of(NeighbourLost, events["home-0"])
+    assert any(1.4 <= seconds(told) <= 1.6 for told in lost)
+    apart = [it for it in of(RoundTrained, events["home-0"]) if 1.7 < seconds(it) < 2.9]
+    assert {it.neighbours for it in apart} <= {0, 1}
+    assert of(RoundTrained, events["home-0"])[-1].neighbours >= 2, "more than its half of a partition has"
+
+
+@pytest.mark.thorough
+def test_a_stalled_node_falls_behind(tmp_path: Path) -> None:
+    text = '\n[[events]]\nkind = "stall"\nat_s = 1.5\nnodes = ["home-3"]\nfor_s = 2.0\n'
+    found, events = left_by(tmp_path, text, *LONG)
+    assert judged(found).broken == ()
+    assert max(event.fresh for event in of(RoundTrained, events["home-0"]) if 2.0 < seconds(event) < 3.4) == 2
+    assert found.twin.members["home-0"].told.staleness > 0
+
+
+def test_a_skewed_clock_shows_in_the_log_alone(tmp_path: Path) -> None:
+    text = '\n[[events]]\nkind = "clock_skew"\nat_s = 0.5\nnodes = ["home-3"]\nahead_s = -3600.0\n'
+    found, events = left_by(tmp_path, text)
+    assert judged(found).broken == ()
+    assert seconds(events["home-3"][-1]) < -3500
+    assert seconds(events["home-0"][-1]) > 0
+
+
+def test_a_full_disk_is_reported_and_an_emptied_one_is_used(tmp_path: Path) -> None:
+    text = '\n[[events]]\nkind = "disk_full"\nat_s = 0.0\nnodes = ["home-3"]\nfor_s = 2.0\n'
+    found, events = left_by(tmp_path, text, *LONG)
+    assert judged(found).broken == ()
+    failed = of(CheckpointFailed, events["home-3"])
+    assert failed
+    assert max(seconds(it) for it in failed) <= 2.0 < min(seconds(it) for it in of(CheckpointWritten, events["home-3"]))
+
+
+@pytest.mark.thorough
+def test_a_disk_that_stays_full_is_a_failure_with_a_replay(tmp_path: Path) -> None:
+    text = '\n[[events]]\nkind = "disk_full"\nat_s = 0.0\nnodes = ["home-3"]\n'
+    result = judged(played(tmp_path, text))
+    assert len(result.broken) == 1
+    assert result.broken[0].startswith("home-3 failed: trained 3 rounds, but the model was not saved")
+
+
+@pytest.mark.thorough
+def test_a_slow_disk_takes_its_time(tmp_path: Path) -> None:
+    text = '\n[[events]]\nkind = "disk_stall"\nat_s = 0.0\nnodes = ["home-3"]\ntakes_s = 3.0\n'
+    quick, slow = judged(played(tmp_path)), judged(played(tmp_path, text))
+    assert slow.virtual_s > quick.virtual_s + 3
+
+
+@pytest.mark.thorough
+def test_an_honest_node_turns(tmp_path: Path) -> None:
+    text = '\n[attack]\nname = "sign_flip"\n\n[[events]]\nkind = "attack"\nat_s = 2.0\nnodes = ["home-3"]\n'
+    found, events = left_by(tmp_path, text, *LONG)
+    liar = found.twin.members["home-3"]
+    assert (liar.lied, liar.starts, liar.config.attack.name) == (True, 2, "sign_flip")
+    assert [it.name for it in found.twin.honest] == ["home-0", "home-1", "home-2"]
+    assert len(of(Resumed, events["home-3"])) == 1
+
+
+@pytest.mark.thorough
+def test_a_hidden_node_dials_and_is_not_dialled(tmp_path: Path) -> None:
+    found = played(tmp_path, '\n[links.router]\nhidden = true\n\n[[nodes]]\nname = "hid"\ncount = 2\nlink = "router"\n')
+    assert judged(found).finished == 6
+    assert found.twin.network.hidden(found.twin.members["hid-0"].peer_id)
+    assert not found.twin.network.hidden(found.twin.members["home-0"].peer_id)
+
+
+def test_sessions_end_and_begin_again(tmp_path: Path) -> None:
+    text = """
+[sessions.breaks]
+kind = "trace"
+intervals_s = [[0, 1], [1.4, 2.4], [2.8, 100]]
+
+[[nodes]]
+name = "guest"
+count = 1
+link = "home"
+device = "desktop"
+session = "breaks"
+"""
+    found, events = left_by(tmp_path, text, *LONG)
+    assert judged(found).broken == ()
+    assert found.twin.members["guest-0"].starts == len(of(Resumed, events["guest-0"])) + 1 == 3
+
+
+# -- the verdict
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    yield played(tmp_path_factory.mktemp("verdict"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"rounds_min": 4}, "rounds_min: home-0 (3), home-1 (3), home-2 (3), home-3 (3) closed fewer than 4 rounds"),
+        ({"loss_max": 0.1}, "loss_max: the mean held-out loss is"),
+        ({"utilization_min": 1.0}, "utilization_min: the mean is 0."),
+        ({"bytes_max": 1000}, "bytes_max: a node sent"),
+        ({"recovers_within": 3}, ""),
+        ({"all_finish": True, "finish_share": 1.0, "rounds_min": 3, "loss_max": 9.0, "bytes_max": 10**9}, ""),
+    ],
+)
+def test_each_invariant_can_be_broken(found: Played, asked: dict[str, Any], said: str) -> None:
+    scenario = found.twin.scenario.model_copy(update={"invariants": Invariants(**asked)})
+    lines = list(broken_invariants(scenario, found.twin.honest))
+    assert len(lines) == bool(said)
+    assert all(line.startswith(said) for line in lines)
+
+
+def test_bans_among_honest_and_unfinished_nodes_are_told(tmp_path: Path) -> None:
+    one = played(tmp_path, "", "train.rounds=1")
+    first, second, *_ = one.twin.honest
+    first.told.banned.append(str(second.peer_id))
+    first.finished = False
+    first.told.staleness = 3
+    asked = Invariants(all_finish=True, finish_share=0.9, staleness_max=2)
+    lines = list(broken_invariants(one.twin.scenario.model_copy(update={"invariants": asked}), one.twin.honest))
+    assert [line.partition(":")[0] for line in lines] == [
+        "all_finish",
+        "finish_share",
+        "no_honest_ban",
+        "staleness_max",
+    ]
+    assert "home-0 banned home-1" in lines[2]
+
+
+# -- the command
+
+
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.simulation.sealed.hashes_are_fixed", lambda: True)
+
+
+def test_a_broken_invariant_is_code_1_and_a_line_that_plays_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fixed: None
+) -> None:
+    path = scenario_in(tmp_path, "\n[assert]\nloss_max = 0.01\n").path
+    assert main(["simulate", str(path), "--seed", "4", "--until", "99.5", "--set", "train.rounds=1"]) == 1
+    shown = capsys.readouterr()
+    assert "broken: loss_max: " in shown.err
+    assert f"play it again: p2ptrain simulate {path} --seed 4 --until 99.5 --set train.rounds=1\n" in shown.err
+    assert "home" in shown.out
+
+
+def test_a_livelock_is_code_1_with_the_task_and_the_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fixed: None
+) -> None:
+    async def busy(self: member.Member) -> None:
+        while True:
+            await trio.sleep(0)
+
+    monkeypatch.setattr(member.Member, "attend", busy)
+    monkeypatch.setattr(twin, "MOST_STEPS", 500)
+    assert main(["simulate", str(scenario_in(tmp_path).path)]) == 1
+    error = capsys.readouterr().err
+    assert "broken: livelock at 0 s: 2000 steps in a virtual second, by home-" in error
+    assert "play it again: p2ptrain simulate" in error
+
+
+def test_an_error_of_ours_names_the_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fixed: None
+) -> None:
+    def broken(self: twin.Twin, member: member.Member) -> tuple[str, ...]:
+        raise ZeroDivisionError("here")
+
+    monkeypatch.setattr(twin.Twin, "_all_over", broken)
+    assert main(["simulate", str(scenario_in(tmp_path).path)]) == 1
+    assert "; play it again: p2ptrain simulate " in capsys.readouterr().err
+
+
+def test_ctrl_c_is_130_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fixed: None
+) -> None:
+    async def interrupted(self: twin.Twin) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(twin.Twin, "_all_over", interrupted)
+    assert main(["simulate", str(scenario_in(tmp_path).path)]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_with_something_in_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fixed: None
+) -> None:
+    assert main(["simulate", str(scenario_in(tmp_path).path), "--out", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+# -- the library
+
+SHORT = ("train.rounds=2", "train.inner_steps=2", "train.eval_every=2", "train.batch_size=8", "node.linger_s=1.0")
+"""Two rounds: that it runs, and that no honest node bans another. What it asserts is the soak's."""
+
+
+def shortened(path: Path, seed: int) -> Played:
+    groups = load_scenario(path).scenario.nodes
+    fewer = [f"nodes.{group.name}.count={min(6 // len(groups), group.count)}" for group in groups]
+    return play(load_scenario(path, (*SHORT, *fewer, "assert={}"), seed=seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", thorough_but([1], [1, 2]))
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_a_short_run_of_each_scenario(path: Path, seed: int) -> None:
+    result = judged(shortened(path, seed))
+    assert result.broken == ()
+    assert result.rounds_max == 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 21))
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_each_scenario_keeps_its_promises(path: Path, seed: int) -> None:
+    result = judged(play(load_scenario(path, seed=seed)))
+    assert result.broken == (), result.replay
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_two_processes_agree(tmp_path: Path, seed: int) -> None:
+    path = str(scenario_in(tmp_path).path)
+    assert (
+        result_of(path, "--seed", str(seed))["events_digest"] == result_of(path, "--seed", str(seed))["events_digest"]
+    )
+
+
+def test_the_library_is_there() -> None:
+    assert len(LIBRARY) == 10
+    page = (ROOT / "docs" / "how-to" / "rehearse.md").read_text(encoding="utf-8")
+    assert [path.stem for path in LIBRARY if f"`{path.stem}`" not in page] == []
