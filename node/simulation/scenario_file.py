@@ -16,7 +16,7 @@ from node.config.toml_source import Raw, merge, parse_value, read_file
 from node.simulation.scenario import NodeGroup, Scenario
 from node.system.errors import UsageError
 
-MODES = ("faithful",)
+MODES = ("faithful", "large")
 """The modes that this release runs."""
 
 

@@ -148,6 +148,15 @@ class Reduced(NamedTuple):
 
 
 @runtime_checkable
+class SharesEstimates(SyncStrategy, Protocol):
+    """A strategy that can do with estimates that are not its own: a thousand nodes in a process hold each one once."""
+
+    def share_estimate(self, peer: str, model_d: torch.Tensor) -> None:
+        """Hold `model_d` (d,), which the caller advances, as a neighbour's estimate. ValueError for another shape or
+        type."""
+
+
+@runtime_checkable
 class InPlace(SyncStrategy, Protocol):
     """A strategy that can do with no vectors beside its own, for models that fill the memory."""
 

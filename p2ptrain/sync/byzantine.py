@@ -30,6 +30,7 @@ from p2ptrain.sync.base import (
     Message,
     Reduced,
     RoundResult,
+    SharesEstimates,
     SyncStrategy,
     TakesInnerState,
     UpdateEncoder,
@@ -105,6 +106,12 @@ class Byzantine:
         self._rounds.pop(peer, None)
         if base is None:
             self._rounds[peer] = NOTHING_YET
+
+    def share_estimate(self, peer: str, model_d: torch.Tensor) -> None:
+        """As the honest strategy, where it shares any: the rounds of these models are known by `aggregate`."""
+        if not isinstance(self._inner, SharesEstimates):
+            raise ValueError(f"the strategy {self.name!r} shares no estimates")
+        self._inner.share_estimate(peer, model_d)
 
     def forget(self, peer: str) -> None:
         """As the honest strategy."""

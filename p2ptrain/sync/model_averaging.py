@@ -107,6 +107,11 @@ class ModelAveraging:
         """Begin a neighbour's estimate at the genesis (None) or a snapshot. Raises PayloadError."""
         self._known.track(peer, base)
 
+    def share_estimate(self, peer: str, model_d: torch.Tensor) -> None:
+        """Hold `model_d` (d,), of the estimates' type, as a neighbour's estimate, which the caller advances: for
+        simulations of many nodes in one process. ValueError for another shape or type."""
+        self._known.share(peer, model_d)
+
     def forget(self, peer: str) -> None:
         """Drop a neighbour's estimate; no-op where there is none."""
         self._known.forget(peer)

@@ -1,0 +1,297 @@
+"""Plays a scenario in the large mode: from its file to what its nodes did."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from node.config.schema import Config
+from node.simulation.derived import rng_of
+from node.simulation.large.large_node import LargeNode
+from node.simulation.large.large_swarm import LargeSwarm
+from node.simulation.observations import Observations
+from node.simulation.scenario import (
+    DeviceClass,
+    HealEvent,
+    JoinEvent,
+    KillEvent,
+    LeaveEvent,
+    LinkClass,
+    PartitionEvent,
+    RegionLossEvent,
+    RestartEvent,
+    Scenario,
+    StallEvent,
+)
+from node.simulation.scenario_file import LoadedScenario
+from node.simulation.sessions import intervals
+from node.system.errors import UsageError
+from p2ptrain import attacks, tasks
+from p2ptrain.attacks import ModelAttack, VectorAttack
+from p2ptrain.sync import GOSSIP, SharesEstimates, SyncStrategy, build, liar_of
+from p2ptrain.tasks import Shard
+from p2ptrain.tasks.base import TaskError
+from p2ptrain.training.batched_trainer import BatchedTrainer
+
+Action = Callable[[LargeSwarm, float], None]
+
+POSSIBLE: Final = (
+    PartitionEvent,
+    HealEvent,
+    RegionLossEvent,
+    StallEvent,
+    KillEvent,
+    LeaveEvent,
+    RestartEvent,
+    JoinEvent,
+)
+"""Events that this mode has. Clocks, disks and processes are the faithful mode's."""
+
+LOOK_S: Final = 0.25
+"""Real seconds between two calls of `progress`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeOutcome:
+    """What a large simulation left."""
+
+    swarm: LargeSwarm
+    virtual_s: float
+    wall_s: float
+    ticks: int
+
+
+def check_large(loaded: LoadedScenario) -> None:
+    """Raise UsageError for what this mode has not."""
+    scenario = loaded.scenario
+    first = loaded.configs[scenario.nodes[0].name]
+    for group in scenario.nodes:
+        config = loaded.configs[group.name]
+        where = f"nodes.{group.name}"
+        if config.node.role != "trainer":
+            raise UsageError(f"{where}: the large mode has trainers alone", "use mode = 'faithful'")
+        if (config.train, config.sync, config.task) != (first.train, first.sync, first.task):
+            what = f"{where}: in the large mode all nodes have one [task], [train] and [sync]"
+            raise UsageError(what, "leave them out of settings, or use mode = 'faithful'")
+        if config.node.pace != "fixed":
+            raise UsageError(f"{where}: the large mode has node.pace = 'fixed' alone", "use mode = 'faithful'")
+        if not config.node.overlap:
+            raise UsageError(f"{where}: the large mode always overlaps", "use mode = 'faithful'")
+    for event in scenario.events:
+        if not isinstance(event, POSSIBLE):
+            raise UsageError(f"events: the large mode has no {event.kind}", "use mode = 'faithful'")
+
+
+def play_large(loaded: LoadedScenario, progress: Callable[[LargeSwarm], None] | None = None) -> LargeOutcome:
+    """Simulate a scenario. Raises UsageError for settings that this mode has not."""
+    check_large(loaded)
+    began = looked = time.perf_counter()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        swarm = _swarm(loaded)
+        actions = _actions(loaded.scenario, swarm)
+        tick_s = min(_device(loaded.scenario, group.device).step_s for group in loaded.scenario.nodes)
+        now, ticks, at = 0.0, 0, 0
+        while now < loaded.scenario.until_s and not (swarm.over and ticks):
+            while at < len(actions) and actions[at][0] <= now:
+                actions[at][2](swarm, now)
+                at += 1
+            upcoming = min(swarm.next_s, actions[at][0] if at < len(actions) else math.inf)
+            now = min(loaded.scenario.until_s, max(now + tick_s, upcoming))
+            swarm.step_until(now)
+            ticks += 1
+            if progress is not None and time.perf_counter() - looked > LOOK_S:
+                looked = time.perf_counter()
+                progress(swarm)
+        _conclude(swarm, now)
+    finally:
+        torch.set_num_threads(threads)
+    return LargeOutcome(swarm=swarm, virtual_s=now, wall_s=time.perf_counter() - began, ticks=ticks)
+
+
+def _conclude(swarm: LargeSwarm, now: float) -> None:
+    for node in swarm.nodes:
+        if node.present and not node.finished:
+            node.pause(now)
+        node.told.utilization = node.busy_s / node.here_s if node.here_s > 0 else None
+    honest = [node for node in swarm.nodes if not node.lied and node.started]
+    for node, loss in zip(honest, swarm.losses(honest), strict=True):
+        node.told.losses.append((now, node.round, loss))
+        node.told.digest.update(f"end {node.round} {loss!r}\n".encode())
+
+
+def _swarm(loaded: LoadedScenario) -> LargeSwarm:
+    scenario = loaded.scenario
+    members = scenario.members
+    first = loaded.configs[scenario.nodes[0].name]
+    train = replace(first.train, threads=1, device="cpu")
+    count = first.node.shard_count if "shard_count" in scenario.node else len(members)
+    shared = count < len(members)
+    shards = [Shard(index=index % count, count=count) for index in range(len(members))]
+    seeds = [rng_of(scenario.seed, name, "data").getrandbits(31) if shared else train.seed for name in members]
+    try:
+        task = tasks.get(first.task.name, **first.task.options)
+        trainer = BatchedTrainer(task, train, shards, seeds)
+    except (TaskError, ValueError) as error:
+        raise UsageError(f"{loaded.path}: {error}", "or use mode = 'faithful'") from None
+    nodes = [
+        LargeNode(
+            index=index,
+            name=name,
+            group=group,
+            config=(config := loaded.configs[group.name].model_copy(update={"train": train})),
+            region=scenario.region_of(group),
+            device=_device(scenario, group.device),
+            link=LinkClass() if group.link is None else scenario.links[group.link],
+            sync=_sync(loaded, config, trainer, name, index),
+            told=Observations(Path()),
+            rng=rng_of(scenario.seed, name, "device"),
+            lied=group.byzantine,
+        )
+        for index, (name, group) in enumerate(members.items())
+    ]
+    return LargeSwarm(scenario, nodes, trainer)
+
+
+def _sync(loaded: LoadedScenario, config: Config, trainer: BatchedTrainer, name: str, index: int) -> SyncStrategy:
+    rounds = config.train.rounds
+    try:
+        sync = build(config.sync, trainer.genesis_d, name, rounds=rounds, largest_gamma=config.train.largest_gamma)
+    except ValueError as error:
+        raise UsageError(f"{loaded.path}: {error}", "or use mode = 'faithful'") from None
+    if not isinstance(sync, SharesEstimates) or config.sync.spec().averager is not GOSSIP:
+        what = f"the large mode has strategies that track their neighbours' models, not {config.sync.strategy}"
+        raise UsageError(what, "take tracked_gossip, diloco, sparse_loco, streaming or async, or mode = 'faithful'")
+    group = loaded.scenario.members[name]
+    if not group.byzantine:
+        return sync
+    attack = attacks.find(config.attack.name, **config.attack.options)
+    if not isinstance(attack, VectorAttack | ModelAttack):
+        what = f"the large mode has attacks on models alone, and {config.attack.name} is none"
+        raise UsageError(what, "use mode = 'faithful'")
+    seed = rng_of(loaded.scenario.seed, name, "attack").getrandbits(62)
+    return liar_of(sync, attack, generator=torch.Generator().manual_seed(seed))
+
+
+def _device(scenario: Scenario, name: str | None) -> DeviceClass:
+    return DeviceClass() if name is None else scenario.devices[name]
+
+
+# -- what happens when
+
+
+def _actions(scenario: Scenario, swarm: LargeSwarm) -> list[tuple[float, int, Action]]:
+    """Comings and goings, and the scenario's events, in order of time."""
+    found: list[tuple[float, Action]] = []
+    joining = {
+        name for event in scenario.events if isinstance(event, JoinEvent) for name in scenario.selected(event.nodes)
+    }
+    for node in swarm.nodes:
+        if node.name not in joining:
+            found += _comings(scenario, node)
+    parts = _Parts(scenario, swarm)
+    for number, event in enumerate(scenario.events):
+        found += list(parts.of(number, event))
+    ordered = sorted(enumerate(found), key=lambda each: (each[1][0], each[0]))
+    return [(at, number, action) for number, (at, action) in ordered]
+
+
+def _comings(scenario: Scenario, node: LargeNode) -> list[tuple[float, Action]]:
+    group, number = node.group, int(node.name.rpartition("-")[2])
+    starts = group.starts_s + group.starts_over_s * number / group.count
+    times = intervals(
+        scenario.sessions.get(group.session or ""),
+        rng_of(scenario.seed, node.name, "session"),
+        until_s=scenario.until_s,
+        day_s=scenario.day_s,
+        local_h=scenario.begins_h + scenario.utc_offset_h(node.region),
+    )
+    found: list[tuple[float, Action]] = []
+    for begin, end in times:
+        if end > starts:
+            found.append((max(begin, starts), lambda swarm, now: swarm.come(node, now)))
+            if math.isfinite(end):
+                found.append((end, lambda swarm, now: swarm.go(node, now)))
+    return found
+
+
+class _Parts:
+    """Events on nodes and on what reaches what. Several may last at a time."""
+
+    def __init__(self, scenario: Scenario, swarm: LargeSwarm) -> None:
+        self._scenario = scenario
+        self._index = {node.name: node.index for node in swarm.nodes}
+        self._cuts: dict[int, list[list[int]]] = {}
+        """By event, the groups that it parts."""
+
+    def of(self, number: int, event: object) -> Sequence[tuple[float, Action]]:
+        """Return what an event does when."""
+        match event:
+            case PartitionEvent():
+                groups = [self._indices(group) for group in event.groups]
+                return self._lasting(number, event.at_s, event.for_s, groups)
+            case RegionLossEvent():
+                lost = self._indices([f"region:{event.region}"])
+                return self._lasting(number, event.at_s, event.for_s, [[index] for index in lost])
+            case StallEvent():
+                meant = self._meant(number, event.nodes, event.share)
+                return self._lasting(number, event.at_s, event.for_s, [[index] for index in meant])
+            case HealEvent():
+                return [(event.at_s, self._heal)]
+            case KillEvent() | LeaveEvent():
+                meant = self._meant(number, event.nodes, event.share)
+                return [(event.at_s, lambda swarm, now: _each(swarm, meant, swarm.go, now))]
+            case RestartEvent() | JoinEvent():
+                meant = self._meant(number, event.nodes, event.share)
+                return [(event.at_s, lambda swarm, now: _each(swarm, meant, swarm.come, now))]
+        raise UsageError(f"the large mode has no such event: {event}", "use mode = 'faithful'")
+
+    def _lasting(
+        self, number: int, at_s: float, for_s: float | None, groups: list[list[int]]
+    ) -> Sequence[tuple[float, Action]]:
+        def begin(swarm: LargeSwarm, now: float) -> None:
+            self._cuts[number] = groups
+            self._apply(swarm)
+
+        def end(swarm: LargeSwarm, now: float) -> None:
+            self._cuts.pop(number, None)
+            self._apply(swarm)
+
+        return [(at_s, begin)] if for_s is None else [(at_s, begin), (at_s + for_s, end)]
+
+    def _heal(self, swarm: LargeSwarm, now: float) -> None:
+        self._cuts.clear()
+        self._apply(swarm)
+
+    def _apply(self, swarm: LargeSwarm) -> None:
+        """Nodes are together where no cut has them in two groups; whoever is in no group of a cut is one more group of
+        it."""
+        kinds: dict[tuple[int, ...], int] = {}
+        parts: dict[int, int] = {}
+        for node in swarm.nodes:
+            sides = tuple(
+                next((side for side, group in enumerate(groups, start=1) if node.index in group), 0)
+                for _, groups in sorted(self._cuts.items())
+            )
+            parts[node.index] = kinds.setdefault(sides, len(kinds))
+        swarm.split(parts)
+
+    def _indices(self, selectors: list[str]) -> list[int]:
+        return [self._index[name] for name in self._scenario.selected(selectors)]
+
+    def _meant(self, number: int, selectors: list[str], share: float) -> list[int]:
+        names = self._scenario.selected(selectors)
+        if share < 1:
+            drawn = set(rng_of(self._scenario.seed, "event", str(number)).sample(names, math.ceil(share * len(names))))
+            names = [name for name in names if name in drawn]
+        return [self._index[name] for name in names]
+
+
+def _each(swarm: LargeSwarm, indices: Sequence[int], act: Callable[[LargeNode, float], None], now: float) -> None:
+    for index in indices:
+        act(swarm.nodes[index], now)

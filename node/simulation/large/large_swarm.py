@@ -1,0 +1,376 @@
+"""A swarm of thousands: real learning rules, on a clock that goes in ticks, with links and membership by arithmetic.
+
+What is the nodes' own code: the sync strategy with its codec, aggregator and outer step (one a node), when a round
+closes (gossip/updates/rounds.py), whom the rings put beside whom, how phases are cut short or lengthened, attacks. What
+is not: there is no protocol. Membership is known to all at once, nobody is scored, a payload reaches all neighbours of
+its author when it has reached the last of them (so that each model is decoded once, and held once), and steps begin and
+end on ticks of the fastest device's step. The faithful mode has all of that; a test holds the two together.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from gossip.core.envelope import Scope
+from gossip.core.ids import PeerId, RunId, SwarmId
+from gossip.updates.rounds import Standing, standing, swarm_round
+from node.simulation.derived import derived, rng_of
+from node.simulation.large.large_node import LargeNode, OpenRound
+from node.simulation.large.payload_times import Receiver, exchange_s
+from node.simulation.large.ring_graph import RingGraph
+from node.simulation.scenario import Scenario
+from node.training.sync_loop import FINAL_ROUND_PATIENCE
+from p2ptrain.sync import SharesEstimates
+from p2ptrain.sync.mixing import metropolis_shares
+from p2ptrain.training.batched_trainer import BatchedTrainer
+from p2ptrain.training.train_config import lr_at
+
+ANNOUNCEMENT_BYTES: Final = 330
+"""A signed header. Every node passes each on to all of its neighbours but one, as in the faithful mode, by whose bytes
+this was measured."""
+
+EXCHANGE_MARGIN: Final = 3.0
+"""As the nodes' round closer has it: a round is kept open for so many times the duration of an exchange."""
+
+FIRST_EXCHANGE_S: Final = 1.0
+"""The same: what an exchange is assumed to take before one was measured."""
+
+EVALUATED: Final = 16
+"""Nodes whose held-out loss is measured during the run, drawn by the seed; at the end it is of all."""
+
+
+@dataclass(frozen=True, order=True)
+class _Arrival:
+    """A payload has reached its author's neighbours."""
+
+    at_s: float
+    number: int
+    author: int
+    round: int
+    chain: int
+
+
+Cut = Callable[[LargeNode], int]
+"""Says in which of the parts that reach each other a node is."""
+
+
+class LargeSwarm:
+    """Plays a scenario's nodes. `step_until` is called with growing times until `over`."""
+
+    def __init__(self, scenario: Scenario, nodes: Sequence[LargeNode], trainer: BatchedTrainer) -> None:
+        self.nodes = nodes
+        self.trainer = trainer
+        self.now = 0.0
+        self.taken = 0
+        """Steps taken by all nodes."""
+        self.refused = 0
+        self._scenario = scenario
+        self._seed = scenario.seed
+        self._graph_rng = rng_of(scenario.seed, "graph")
+        self._jitter_rng = rng_of(scenario.seed, "jitter")
+        scope = Scope(swarm=SwarmId(derived(scenario.seed, "swarm")[:16]), run=RunId(bytes(16)))
+        self._graph = RingGraph([node.name for node in nodes], scope, nodes[0].config.network.degree)
+        self._by_name = {node.name: node for node in nodes}
+        self._heard_nd = self._first_estimates()
+        self._on_way: dict[int, torch.Tensor] = {}
+        self._arrivals: list[_Arrival] = []
+        self._number = 0
+        self._parts: dict[int, int] = {}
+        self._changed = True
+        self._part_n = np.full(len(nodes), -1)
+        """The part that each node is in, as the neighbours were drawn; -1: it is not there."""
+        self._passes_n = np.zeros(len(nodes))
+        """How many neighbours each node passes an announcement on to."""
+        self.control_n = np.zeros(len(nodes))
+        """Bytes that each node sent beside payloads and models."""
+        honest = [node.index for node in nodes if not node.lied]
+        self._watched = frozenset(rng_of(scenario.seed, "evaluated").sample(honest, min(EVALUATED, len(honest))))
+
+    @property
+    def over(self) -> bool:
+        """Return whether all honest nodes have finished."""
+        return all(node.finished for node in self.nodes if not node.lied)
+
+    @property
+    def next_s(self) -> float:
+        """Return when something happens next, of what the swarm itself does."""
+        steps = min((node.next_step_s for node in self.nodes if node.present), default=math.inf)
+        ends = min((node.open.ends_s for node in self.nodes if node.present and node.open), default=math.inf)
+        return min(steps, ends, self._arrivals[0].at_s if self._arrivals else math.inf)
+
+    def come(self, node: LargeNode, now: float) -> None:
+        """A node starts, or is back with what it had."""
+        if node.present or node.finished:
+            return
+        node.returns = node.started or now > 0
+        node.present, node.started, node.since_s = True, True, now
+        node.starts += 1
+        node.chain += 1
+        self._changed = True
+        if node.returns:
+            node.next_step_s = now  # it takes the others' model then
+        else:
+            node.begin_step(now)
+
+    def go(self, node: LargeNode, now: float) -> None:
+        """A node leaves, or is lost: the round that it had open is."""
+        if not node.present:
+            return
+        node.pause(now)
+        node.present, node.open, node.steps = False, None, 0
+        node.corrections.clear()
+        self._changed = True
+
+    def split(self, parts: Mapping[int, int]) -> None:
+        """From now on nodes reach each other only where `parts`, by index, has the same number for them; those that are
+        not in it have 0."""
+        self._parts = dict(parts)
+        self._changed = True
+
+    def step_until(self, end: float) -> None:
+        """Do what happens until this time."""
+        if self._changed:
+            self._draw_graph()
+        self._arrive_until(end)
+        self._close_overdue(end)
+        self._take_steps(end)
+        self.now = end
+
+    def bytes_sent(self, node: LargeNode) -> int:
+        """Return all that a node has sent."""
+        return node.bytes_sent + int(self.control_n[node.index])
+
+    def losses(self, nodes: Sequence[LargeNode]) -> list[float]:
+        """Return the held-out loss of each of these nodes' models."""
+        if not nodes:
+            return []
+        models_kd = torch.stack([self._anchor_of(node) for node in nodes])
+        return [float(loss) for loss in self.trainer.evaluate(models_kd)]
+
+    # -- neighbours
+
+    def _draw_graph(self) -> None:
+        self._changed = False
+        parts: dict[int, list[int]] = {}
+        for node in self.nodes:
+            if node.present:
+                parts.setdefault(self._parts.get(node.index, 0), []).append(node.index)
+        drawn: dict[int, frozenset[int]] = {}
+        for _, members in sorted(parts.items()):
+            drawn |= self._graph.draw(members, self._graph_rng)
+        for node in self.nodes:
+            self._set_neighbours(node, drawn.get(node.index, frozenset()))
+            self._part_n[node.index] = self._parts.get(node.index, 0) if node.present else -1
+            self._passes_n[node.index] = max(0, len(node.neighbours) - 1)
+
+    def _set_neighbours(self, node: LargeNode, neighbours: frozenset[int]) -> None:
+        for index in sorted(node.neighbours - neighbours):
+            node.sync.forget(self.nodes[index].name)
+        for index in sorted(neighbours - node.neighbours):
+            _sharing(node).share_estimate(self.nodes[index].name, self._heard_nd[index])
+        node.neighbours = neighbours
+
+    def _around(self, node: LargeNode) -> Iterable[LargeNode]:
+        return (self.nodes[index] for index in sorted(node.neighbours))
+
+    # -- payloads
+
+    def _publish(self, node: LargeNode, now: float) -> None:
+        theta_d = self.trainer.x_nd[node.index].clone()
+        message = node.sync.encode(theta_d, round=node.round)
+        node.announced = node.round
+        began = now + node.device.offload_s
+        least = max(self._exchange_of(node), node.config.node.overlap_steps or node.planned * node.device.step_s)
+        if node.round + 1 >= node.config.train.rounds:
+            least = max(least, FINAL_ROUND_PATIENCE * node.planned * node.device.step_s)
+        node.open = OpenRound(began, began + node.deadline.seconds(least, at_least=self._exchange_of(node)), theta_d)
+        receivers = [self._receiver(node, other) for other in self._around(node)]
+        size = len(message.payload)
+        if not receivers:
+            self._close(node, began)
+            return
+        node.bytes_sent += size * len(receivers)
+        np.add(
+            self.control_n,
+            ANNOUNCEMENT_BYTES * self._passes_n,
+            out=self.control_n,
+            where=self._part_n == self._part_n[node.index],
+        )
+        took = exchange_s(size, node.link, receivers, self._jitter_rng.random) + node.device.offload_s
+        starts = max(began, node.up_free_s)
+        node.up_free_s = starts + size * len(receivers) / node.link.up
+        node.exchange_s = starts - began + took
+        self._number += 1
+        self._on_way[self._number] = _published(node)
+        arrival = _Arrival(began + node.exchange_s, self._number, node.index, node.round, node.chain)
+        heapq.heappush(self._arrivals, arrival)
+        self._try_to_close(node, began)
+
+    def _receiver(self, author: LargeNode, other: LargeNode) -> Receiver:
+        one_way_s = self._scenario.latency_s(author.region, other.region) + other.device.verify_s
+        return Receiver(link=other.link, one_way_s=one_way_s, payloads=len(other.neighbours))
+
+    def _exchange_of(self, node: LargeNode) -> float:
+        """The least time for which a round is kept open."""
+        seconds = FIRST_EXCHANGE_S if node.exchange_s is None else node.exchange_s
+        return min(node.config.network.initial_deadline_s, EXCHANGE_MARGIN * seconds)
+
+    def _arrive_until(self, end: float) -> None:
+        while self._arrivals and self._arrivals[0].at_s <= end:
+            arrival = heapq.heappop(self._arrivals)
+            public_d = self._on_way.pop(arrival.number)
+            author = self.nodes[arrival.author]
+            if not author.present or author.chain != arrival.chain:
+                continue
+            if not bool(public_d.isfinite().all()):
+                self.refused += 1
+                continue
+            self._heard_nd[author.index].copy_(public_d)
+            author.arrived = arrival.round
+            for other in self._around(author):
+                self._try_to_close(other, arrival.at_s)
+
+    # -- rounds
+
+    def _standing(self, node: LargeNode) -> Standing:
+        applied = {PeerId(other.name): other.arrived for other in self._around(node)}
+        return standing(node.round, applied, node.config.network.max_staleness, swarm=self._swarm_round(node))
+
+    def _swarm_round(self, node: LargeNode) -> int | None:
+        said = {PeerId(other.name): other.announced for other in self._around(node)}
+        return swarm_round(said, liars=node.config.sync.f)
+
+    def _try_to_close(self, node: LargeNode, now: float) -> None:
+        if node.open is not None and now >= node.open.began_s:
+            now_standing = self._standing(node)
+            if now_standing.quorum_reached(node.config.network.quorum):
+                self._close(node, now, now_standing)
+
+    def _close_overdue(self, end: float) -> None:
+        for node in self.nodes:
+            if node.open is not None and node.open.ends_s <= end:
+                self._close(node, node.open.ends_s)
+
+    def _close(self, node: LargeNode, now: float, standing_: Standing | None = None) -> None:
+        assert node.open is not None
+        seen = self._standing(node) if standing_ is None else standing_
+        staleness = {str(peer): rounds for peer, rounds in seen.staleness.items()}
+        degrees = {name: len(self._by_name[name].neighbours) for name in staleness}
+        shares = metropolis_shares(len(node.neighbours), degrees)
+        result = node.sync.aggregate(node.open.theta_d, staleness, round=node.round, shares=shares)
+        if node.neighbours:
+            node.deadline.learn(now - node.open.began_s)
+        node.corrections.append(result.correction_d)
+        node.open, node.round = None, node.round + 1
+        self._tell(node, now, staleness)
+        if node.round >= node.config.train.rounds:
+            node.finished = True
+            node.pause(now)
+
+    def _tell(self, node: LargeNode, now: float, staleness: Mapping[str, int]) -> None:
+        told, train = node.told, node.config.train
+        told.rounds = node.round
+        told.closed.append((now, node.round))
+        lags = list(staleness.values())
+        told.staleness = max([told.staleness, *lags])
+        told.staleness_sum += sum(lags)
+        told.staleness_count += len(lags)
+        told.digest.update(f"{now:.9f} {node.round} {sorted(staleness.items())}\n".encode())
+        last = node.round >= train.rounds
+        if node.index in self._watched and (last or node.round % train.eval_every == 0):
+            (loss,) = self.losses([node])
+            told.losses.append((now, node.round, loss))
+            told.digest.update(f"loss {loss!r}\n".encode())
+
+    # -- steps
+
+    def _take_steps(self, end: float) -> None:
+        due = [node for node in self.nodes if node.present and node.next_step_s <= end]
+        ready = [node for node in due if self._is_level(node)]
+        if ready:
+            for node in ready:
+                self._correct(node)
+            train = ready[0].config.train
+            rates = [node.rate_factor * lr_at(node.schedule_step, train.total_steps, train) for node in ready]
+            self.trainer.step([node.index for node in ready], [node.global_step for node in ready], rates)
+            self.taken += len(ready)
+        for node in ready:
+            self._after_step(node)
+
+    def _is_level(self, node: LargeNode) -> bool:
+        """Whether a node goes on from where it is. One that is too far behind takes its neighbours' model first, and so
+        does one that was away."""
+        seen = self._swarm_round(node)
+        behind = 0 if seen is None else max(0, seen - node.round)
+        if not node.returns and (node.steps > 0 or behind <= node.config.network.max_staleness):
+            return True
+        node.returns = False
+        return self._adopt(node, seen)
+
+    def _adopt(self, node: LargeNode, seen: int | None) -> bool:
+        """Take the neighbours' model; False: nobody has one yet, or it is on its way."""
+        now = node.next_step_s
+        donors = {it.name: 0 for it in self._around(node) if it.arrived >= 0 and seen is not None}
+        if not donors:
+            node.begin_step(now)  # nobody is further: it goes on alone
+            return False
+        assert seen is not None
+        model_d = node.sync.adopt(donors)
+        self.trainer.x_nd[node.index] = model_d
+        self._heard_nd[node.index].copy_(_published(node))
+        node.chain += 1
+        node.round, node.steps, node.open = min(seen, node.config.train.rounds - 1), 0, None
+        node.arrived, node.announced = node.round - 1, node.round - 1
+        node.corrections.clear()
+        size = model_d.numel() * model_d.element_size()
+        for name in donors:
+            self._by_name[name].bytes_sent += size
+        node.begin_step(now + len(donors) * size / node.link.down)
+        return False
+
+    def _correct(self, node: LargeNode) -> None:
+        for correction_d in node.corrections:
+            self.trainer.x_nd[node.index] += correction_d
+        node.corrections.clear()
+
+    def _after_step(self, node: LargeNode) -> None:
+        now = node.next_step_s
+        node.busy_s += node.step_s
+        node.steps += 1
+        node.global_step += 1
+        seen = self._swarm_round(node)
+        if node.enough(0 if seen is None else max(0, seen - node.round)):
+            self._correct(node)
+            self._publish(node, now)
+            node.steps = 0
+        if node.finished or (node.open is not None and node.trained):
+            if not node.finished:
+                node.pause(now)
+            return
+        node.begin_step(now)
+
+    # -- vectors
+
+    def _anchor_of(self, node: LargeNode) -> torch.Tensor:
+        anchor_d: torch.Tensor = getattr(node.sync, "anchor_d")  # noqa: B009 - of every strategy that shares estimates
+        return anchor_d
+
+    def _first_estimates(self) -> torch.Tensor:
+        first = _published(self.nodes[0])
+        return first.repeat(len(self.nodes), 1)
+
+
+def _published(node: LargeNode) -> torch.Tensor:
+    """A copy of what its neighbours hold for it once its newest payload is there, fp32 or bf16 (d,)."""
+    dtype = node.config.sync.estimate_dtype
+    return torch.frombuffer(bytearray(node.sync.snapshot()), dtype=dtype)
+
+
+def _sharing(node: LargeNode) -> SharesEstimates:
+    assert isinstance(node.sync, SharesEstimates), "large.py has checked it"
+    return node.sync
