@@ -60,6 +60,10 @@ class LargeNode:
     """When that one is done; infinite: it takes none."""
     announced: int | None = None
     """The newest round that it has published."""
+    announced_s: float | None = None
+    """When that was."""
+    published: int = 1
+    """The place in its chain of the next link; the base has the first."""
     arrived: int = -1
     """The newest round whose payload its neighbours have; -1: the base of its chain."""
     chain: int = 0

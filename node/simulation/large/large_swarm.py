@@ -18,6 +18,7 @@ import torch
 
 from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId, RunId, SwarmId
+from gossip.updates.audits import goes_all_the_way
 from gossip.updates.rounds import Standing, standing, swarm_round
 from node.simulation.derived import derived, rng_of
 from node.simulation.large.large_node import LargeNode, OpenRound
@@ -30,9 +31,8 @@ from p2ptrain.sync.mixing import metropolis_shares
 from p2ptrain.training.batched_trainer import BatchedTrainer
 from p2ptrain.training.train_config import lr_at
 
-ANNOUNCEMENT_BYTES: Final = 330
-"""A signed header. Every node passes each on to all of its neighbours but one, as in the faithful mode, by whose bytes
-this was measured."""
+LINK_BYTES: Final = 330
+"""A signed header. Who passes which on is as gossip/engine.py has it; the size was measured in the faithful mode."""
 
 EXCHANGE_MARGIN: Final = 3.0
 """As the nodes' round closer has it: a round is kept open for so many times the duration of an exchange."""
@@ -195,12 +195,7 @@ class LargeSwarm:
             self._close(node, began)
             return
         node.bytes_sent += size * len(receivers)
-        np.add(
-            self.control_n,
-            ANNOUNCEMENT_BYTES * self._passes_n,
-            out=self.control_n,
-            where=self._part_n == self._part_n[node.index],
-        )
+        self._count_link(node, began)
         took = exchange_s(size, node.link, receivers, self._jitter_rng.random) + node.device.offload_s
         starts = max(began, node.up_free_s)
         node.up_free_s = starts + size * len(receivers) / node.link.up
@@ -210,6 +205,22 @@ class LargeSwarm:
         arrival = _Arrival(began + node.exchange_s, self._number, node.index, node.round, node.chain)
         heapq.heappush(self._arrivals, arrival)
         self._try_to_close(node, began)
+
+    def _count_link(self, author: LargeNode, now: float) -> None:
+        """Count an announcement, and the repetitions of the one before it: neighbours pass on all of them, others a new
+        one that goes all the way."""
+        beside = [author.index, *sorted(author.neighbours)]
+        repeated = (
+            0 if author.announced_s is None else int((now - author.announced_s) / author.config.network.reannounce_s)
+        )
+        author.announced_s = now
+        self.control_n[beside] += LINK_BYTES * (1 + repeated) * self._passes_n[beside]
+        self.control_n[author.index] += LINK_BYTES * (1 + repeated)
+        part_n = self._part_n == self._part_n[author.index]
+        if goes_all_the_way(author.published, int(part_n.sum())):
+            part_n[beside] = False
+            np.add(self.control_n, LINK_BYTES * self._passes_n, out=self.control_n, where=part_n)
+        author.published += 1
 
     def _receiver(self, author: LargeNode, other: LargeNode) -> Receiver:
         one_way_s = self._scenario.latency_s(author.region, other.region) + other.device.verify_s
