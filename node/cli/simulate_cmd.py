@@ -3,7 +3,7 @@
 import json as jsonlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +17,10 @@ from node.system.safe_io import say
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from node.simulation.large.large_swarm import LargeSwarm
     from node.simulation.scenario_file import LoadedScenario
-    from node.simulation.twin import Progress, Twin
-    from node.simulation.verdict import SimulationResult
+    from node.simulation.twin import Twin
+    from node.simulation.verdict import Course, SimulationResult
 
 SCENARIO = "scenario.toml"
 RESULT = "simulation.json"
@@ -48,10 +49,9 @@ def simulate(
     if not hashes_are_fixed():
         _again_with_fixed_hashes(scenario, seed, until, out, json=json, sets=set_ or [])
     from node.simulation.scenario_file import load_scenario
-    from node.simulation.twin import check
 
     loaded = load_scenario(scenario, set_ or (), seed=seed, until_s=until)
-    check(loaded)
+    _check(loaded)
     if out is not None:
         _prepare(out, loaded)
     result = _played(loaded, out, quiet=json)
@@ -91,14 +91,36 @@ def _prepare(out: Path, loaded: "LoadedScenario") -> None:
     (out / SCENARIO).write_text(loaded.to_toml(), encoding="utf-8")
 
 
+def _check(loaded: "LoadedScenario") -> None:
+    """Raise UsageError for what the scenario's mode has not, before anything is written."""
+    if loaded.scenario.mode == "large":
+        from node.simulation.large.large import check_large
+
+        check_large(loaded)
+    else:
+        from node.simulation.twin import check
+
+        check(loaded)
+
+
+def _course(loaded: "LoadedScenario", out: Path | None, show: "Callable[[str], None] | None") -> "Course":
+    """Play it in its mode. The large one leaves no folders of nodes."""
+    if loaded.scenario.mode == "large":
+        from node.simulation.large.large import play_large
+
+        return play_large(loaded, None if show is None else lambda swarm: show(_progress_large(swarm)))
+    from node.simulation.twin import play
+
+    return play(loaded, folder=out, progress=None if show is None else lambda twin: show(_progress(twin)))
+
+
 def _played(loaded: "LoadedScenario", out: Path | None, *, quiet: bool) -> "SimulationResult":
     """Simulate. Every error that is not the file's names the command that plays it again."""
-    from node.simulation.twin import play
     from node.simulation.verdict import judged, replay_command
 
     try:
-        with _line(quiet) as progress:
-            return judged(play(loaded, folder=out, progress=progress))
+        with _line(quiet) as show:
+            return judged(_course(loaded, out, show))
     except BaseException as error:
         if is_interrupt(error) or not isinstance(error, Exception):
             raise
@@ -109,7 +131,7 @@ def _played(loaded: "LoadedScenario", out: Path | None, *, quiet: bool) -> "Simu
 
 
 @contextmanager
-def _line(quiet: bool) -> Iterator["Progress | None"]:
+def _line(quiet: bool) -> Iterator["Callable[[str], None] | None"]:
     """A line that says how far it is, on a terminal. It is drawn from outside of the simulation, and by no thread."""
     if quiet or not sys.stderr.isatty():
         yield None
@@ -118,7 +140,7 @@ def _line(quiet: bool) -> Iterator["Progress | None"]:
     from rich.live import Live
 
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        yield lambda twin: live.update(_progress(twin), refresh=True)
+        yield lambda line: live.update(line, refresh=True)
 
 
 def _progress(twin: "Twin") -> str:
@@ -131,6 +153,16 @@ def _progress(twin: "Twin") -> str:
     return (
         f"{trio.current_time():.0f} of at most {twin.scenario.until_s:g} virtual seconds; "
         f"{up} of {len(twin.members)} nodes run; rounds {min(rounds, default=0)} to {max(rounds, default=0)} of {last}"
+    )
+
+
+def _progress_large(swarm: "LargeSwarm") -> str:
+    honest = [node for node in swarm.nodes if not node.lied]
+    rounds = [node.round for node in honest]
+    last = honest[0].config.train.rounds if honest else 0
+    return (
+        f"{swarm.now:.0f} virtual seconds; {sum(node.present for node in swarm.nodes)} of {len(swarm.nodes)} nodes are "
+        f"there; rounds {min(rounds, default=0)} to {max(rounds, default=0)} of {last}"
     )
 
 

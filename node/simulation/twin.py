@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,6 +64,21 @@ class Played:
     """Of the scheduler in one virtual second."""
     livelock: str
     """Who did not let time pass; empty: nobody."""
+
+    @property
+    def loaded(self) -> LoadedScenario:
+        """What was played."""
+        return self.twin.loaded
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """All nodes by name, in order."""
+        return self.twin.members
+
+    @property
+    def honest(self) -> Sequence[Member]:
+        """Those that never lied and train."""
+        return self.twin.honest
 
 
 class Twin:

@@ -3,16 +3,16 @@
 import hashlib
 import platform
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
-from node.simulation.member import Member
-from node.simulation.scenario import Invariants, Scenario
+from node.simulation.observations import Observations
+from node.simulation.scenario import Invariants, NodeGroup, Scenario
 from node.simulation.scenario_file import LoadedScenario
-from node.simulation.twin import Played
+from node.system.errors import P2PTrainError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class SimulationResult:
     mode: str
     seed: int
     crypto: str
-    """How signatures were verified: `shared` (once for all nodes) or `each`."""
+    """How signatures were verified: `shared` (once for all nodes), `each`, or `none` in the large mode."""
     virtual_s: float
     wall_s: float
     nodes: int
@@ -83,23 +83,81 @@ def replay_command(loaded: LoadedScenario) -> str:
     return shlex.join(words)
 
 
-def judged(played: Played) -> SimulationResult:
+class JudgedNode(Protocol):
+    """A node of a simulation, as it is judged by."""
+
+    name: str
+    group: NodeGroup
+    told: Observations
+    finished: bool
+    lied: bool
+    starts: int
+
+    @property
+    def bytes_sent(self) -> int:
+        """All that it sent."""
+
+    @property
+    def peer_id(self) -> str:
+        """What others call it."""
+
+    @property
+    def error(self) -> P2PTrainError | None:
+        """What ended it."""
+
+
+class Course(Protocol):
+    """What a simulation left, of either mode."""
+
+    @property
+    def loaded(self) -> LoadedScenario:
+        """What was played."""
+
+    @property
+    def members(self) -> Mapping[str, JudgedNode]:
+        """All nodes by name, in order."""
+
+    @property
+    def honest(self) -> Sequence[JudgedNode]:
+        """Those that never lied and train."""
+
+    @property
+    def virtual_s(self) -> float:
+        """Seconds on its own clock."""
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that it took."""
+
+    @property
+    def steps(self) -> int:
+        """Of the scheduler; 0 where there is none."""
+
+    @property
+    def most_steps(self) -> int:
+        """Of the scheduler in one virtual second."""
+
+    @property
+    def livelock(self) -> str:
+        """Who did not let time pass; empty: nobody."""
+
+
+def judged(course: Course) -> SimulationResult:
     """Return what came of a simulation."""
-    twin = played.twin
-    scenario, honest = twin.scenario, twin.honest
+    scenario, honest = course.loaded.scenario, course.honest
     digest = hashlib.blake2b(digest_size=16)
-    for name, member in twin.members.items():
+    for name, member in course.members.items():
         digest.update(f"{name} {member.told.digest.hexdigest()}\n".encode())
     sent = [member.bytes_sent for member in honest]
     return SimulationResult(
         events_digest=digest.hexdigest(),
-        scenario=twin.loaded.path.name,
+        scenario=course.loaded.path.name,
         mode=scenario.mode,
         seed=scenario.seed,
-        crypto=scenario.crypto,
-        virtual_s=round(played.virtual_s, 6),
-        wall_s=round(played.wall_s, 2),
-        nodes=len(twin.members),
+        crypto=scenario.crypto if scenario.mode == "faithful" else "none",
+        virtual_s=round(course.virtual_s, 6),
+        wall_s=round(course.wall_s, 2),
+        nodes=len(course.members),
         honest=len(honest),
         finished=sum(member.finished for member in honest),
         rounds_min=min((member.told.rounds for member in honest), default=0),
@@ -109,11 +167,11 @@ def judged(played: Played) -> SimulationResult:
         bytes_sent_max=max(sent, default=0),
         staleness_max=max((member.told.staleness for member in honest), default=0),
         honest_bans=len(_honest_bans(honest)),
-        scheduler_steps=played.steps,
-        most_steps_in_a_second=played.most_steps,
-        groups=tuple(_figures(name, members) for name, members in _by_group(twin.members.values()).items()),
-        broken=tuple(_broken(played, honest)),
-        replay=replay_command(twin.loaded),
+        scheduler_steps=course.steps,
+        most_steps_in_a_second=course.most_steps,
+        groups=tuple(_figures(name, members) for name, members in _by_group(course.members.values()).items()),
+        broken=tuple(_broken(course)),
+        replay=replay_command(course.loaded),
         versions=versions(),
     )
 
@@ -129,16 +187,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _broken(played: Played, honest: Sequence[Member]) -> Iterable[str]:
-    if played.livelock:
-        yield played.livelock
-    for member in honest:
+def _broken(course: Course) -> Iterable[str]:
+    if course.livelock:
+        yield course.livelock
+    for member in course.honest:
         if member.error is not None:
             yield f"{member.name} failed: {member.error.line()}"
-    yield from broken_invariants(played.twin.scenario, honest)
+    yield from broken_invariants(course.loaded.scenario, course.honest)
 
 
-def broken_invariants(scenario: Scenario, honest: Sequence[Member]) -> Iterable[str]:
+def broken_invariants(scenario: Scenario, honest: Sequence[JudgedNode]) -> Iterable[str]:
     """Yield a line for each invariant that does not hold of these nodes."""
     asked: Invariants = scenario.invariants
     short = [member.name for member in honest if not member.finished]
@@ -168,7 +226,7 @@ def broken_invariants(scenario: Scenario, honest: Sequence[Member]) -> Iterable[
         yield from _not_recovered(scenario, honest, asked.recovers_within)
 
 
-def _not_recovered(scenario: Scenario, honest: Sequence[Member], rounds: int) -> Iterable[str]:
+def _not_recovered(scenario: Scenario, honest: Sequence[JudgedNode], rounds: int) -> Iterable[str]:
     begins = min(event.at_s for event in scenario.events)
     ends = max(event.at_s + (getattr(event, "for_s", None) or 0.0) for event in scenario.events)
     before, after = [], []
@@ -188,19 +246,19 @@ def _not_recovered(scenario: Scenario, honest: Sequence[Member], rounds: int) ->
         )
 
 
-def _honest_bans(honest: Sequence[Member]) -> list[str]:
+def _honest_bans(honest: Sequence[JudgedNode]) -> list[str]:
     names = {str(member.peer_id): member.name for member in honest}
     return [f"{it.name} banned {names[peer]}" for it in honest for peer in it.told.banned if peer in names]
 
 
-def _by_group(members: Iterable[Member]) -> dict[str, list[Member]]:
-    found: dict[str, list[Member]] = {}
+def _by_group(members: Iterable[JudgedNode]) -> dict[str, list[JudgedNode]]:
+    found: dict[str, list[JudgedNode]] = {}
     for member in members:
         found.setdefault(member.group.name, []).append(member)
     return found
 
 
-def _figures(name: str, members: Sequence[Member]) -> GroupFigures:
+def _figures(name: str, members: Sequence[JudgedNode]) -> GroupFigures:
     sent = [member.bytes_sent for member in members]
     return GroupFigures(
         group=name,

@@ -12,6 +12,7 @@ from node.simulation.twin import Played, play
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = sorted((ROOT / "configs" / "scenarios").glob("*.toml"))
+FAITHFUL = [path for path in LIBRARY if 'mode = "large"' not in path.read_text(encoding="utf-8")]
 
 SMALL = """
 until_s = 120.0

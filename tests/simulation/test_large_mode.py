@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from simulated import FAITHFUL, LIBRARY
 
 from gossip.core.envelope import Scope
 from gossip.core.ids import RunId, SwarmId
@@ -17,6 +18,8 @@ from node.simulation.large.payload_times import Receiver, exchange_s
 from node.simulation.large.ring_graph import RingGraph
 from node.simulation.scenario import LinkClass
 from node.simulation.scenario_file import load_scenario
+from node.simulation.twin import play
+from node.simulation.verdict import judged
 from node.system.errors import UsageError
 
 SMALL = """
@@ -45,6 +48,9 @@ down = "50 Mbit/s"
 step_s = 0.1
 sigma = 0.1
 """
+
+
+LARGE = [path for path in LIBRARY if path not in FAITHFUL]
 
 
 def scenario(tmp_path: Path, more: str = "", *sets: str):
@@ -212,8 +218,8 @@ def test_bytes_are_payloads_and_announcements(tmp_path):
     swarm = play_large(scenario(tmp_path)).swarm
     payload = len(swarm.nodes[0].sync.encode(swarm.trainer.x_nd[0], round=6).payload)
     for node in swarm.nodes:
-        assert node.bytes_sent == pytest.approx(6 * len(node.neighbours) * payload, rel=0.05)
-        assert swarm.bytes_sent(node) > node.bytes_sent
+        assert node.payload_bytes == pytest.approx(6 * len(node.neighbours) * payload, rel=0.05)
+        assert node.bytes_sent == swarm.bytes_sent(node) > node.payload_bytes
 
 
 @pytest.mark.parametrize(
@@ -240,3 +246,23 @@ def test_an_event_of_processes_is_refused(tmp_path):
     more = '\n[[events]]\nkind = "disk_full"\nnodes = ["*"]\nat_s = 1.0\n'
     with pytest.raises(UsageError, match="disk_full"):
         play_large(scenario(tmp_path, more))
+
+
+@pytest.mark.slow
+def test_it_comes_to_what_the_faithful_mode_comes_to(tmp_path):
+    """Real nodes and this mode from one file. What differs: real ones say hello, and learn of each other by and by."""
+    sets = ("nodes.home.count=8", "train.rounds=8", "train.eval_every=8")
+    large = judged(play_large(scenario(tmp_path, "", *sets)))
+    with_nodes = judged(play(scenario(tmp_path, "", "mode=faithful", *sets)))
+    assert large.finished == with_nodes.finished == 8
+    assert large.loss_mean == pytest.approx(with_nodes.loss_mean, rel=0.03)
+    assert large.bytes_sent_mean == pytest.approx(with_nodes.bytes_sent_mean, rel=0.2)
+    assert large.virtual_s == pytest.approx(with_nodes.virtual_s, rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LARGE, ids=lambda path: path.stem)
+def test_large_scenarios_of_the_library_hold_for_a_few_nodes(path):
+    sets = ("nodes.home.count=28", "nodes.liar.count=1", "train.rounds=20", "train.warmup_steps=5")
+    result = judged(play_large(load_scenario(path, (*sets, "assert.loss_max=2.1"))))
+    assert result.broken == ()

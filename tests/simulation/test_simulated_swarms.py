@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from simulated import LIBRARY, ROOT, played, ran, result_of, scenario_in
+from simulated import FAITHFUL, LIBRARY, ROOT, played, ran, result_of, scenario_in
 from sizes import thorough_but
 
 from node.cli.app import main
@@ -387,7 +387,7 @@ def shortened(path: Path, seed: int) -> Played:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", thorough_but([1], [1, 2]))
-@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FAITHFUL, ids=lambda path: path.stem)
 def test_a_short_run_of_each_scenario(path: Path, seed: int) -> None:
     result = judged(shortened(path, seed))
     assert result.broken == ()
@@ -396,7 +396,7 @@ def test_a_short_run_of_each_scenario(path: Path, seed: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 21))
-@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FAITHFUL, ids=lambda path: path.stem)
 def test_each_scenario_keeps_its_promises(path: Path, seed: int) -> None:
     result = judged(play(load_scenario(path, seed=seed)))
     assert result.broken == (), result.replay
@@ -412,6 +412,6 @@ def test_two_processes_agree(tmp_path: Path, seed: int) -> None:
 
 
 def test_the_library_is_there() -> None:
-    assert len(LIBRARY) == 10
+    assert len(FAITHFUL) == 10
     page = (ROOT / "docs" / "how-to" / "rehearse.md").read_text(encoding="utf-8")
     assert [path.stem for path in LIBRARY if f"`{path.stem}`" not in page] == []

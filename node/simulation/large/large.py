@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -59,10 +59,24 @@ LOOK_S: Final = 0.25
 class LargeOutcome:
     """What a large simulation left."""
 
+    loaded: LoadedScenario
     swarm: LargeSwarm
     virtual_s: float
     wall_s: float
     ticks: int
+    steps: int = 0
+    most_steps: int = 0
+    livelock: str = ""
+
+    @property
+    def members(self) -> Mapping[str, LargeNode]:
+        """All nodes by name, in order."""
+        return {node.name: node for node in self.swarm.nodes}
+
+    @property
+    def honest(self) -> Sequence[LargeNode]:
+        """Those that never lied."""
+        return [node for node in self.swarm.nodes if not node.lied]
 
 
 def check_large(loaded: LoadedScenario) -> None:
@@ -111,13 +125,14 @@ def play_large(loaded: LoadedScenario, progress: Callable[[LargeSwarm], None] | 
         _conclude(swarm, now)
     finally:
         torch.set_num_threads(threads)
-    return LargeOutcome(swarm=swarm, virtual_s=now, wall_s=time.perf_counter() - began, ticks=ticks)
+    return LargeOutcome(loaded=loaded, swarm=swarm, virtual_s=now, wall_s=time.perf_counter() - began, ticks=ticks)
 
 
 def _conclude(swarm: LargeSwarm, now: float) -> None:
     for node in swarm.nodes:
         if node.present and not node.finished:
             node.pause(now)
+        node.bytes_sent = swarm.bytes_sent(node)
         node.told.utilization = node.busy_s / node.here_s if node.here_s > 0 else None
     honest = [node for node in swarm.nodes if not node.lied and node.started]
     for node, loss in zip(honest, swarm.losses(honest), strict=True):

@@ -75,7 +75,10 @@ class LargeNode:
     """Of closed rounds, to be added before the next step."""
     exchange_s: float | None = None
     """How long its newest payload took to reach all of its neighbours."""
+    payload_bytes: int = 0
+    """Sent of payloads and models."""
     bytes_sent: int = 0
+    """All that it sent, once the simulation is over."""
     busy_s: float = 0.0
     """Spent in steps."""
     here_s: float = 0.0

@@ -142,8 +142,8 @@ class LargeSwarm:
         self.now = end
 
     def bytes_sent(self, node: LargeNode) -> int:
-        """Return all that a node has sent."""
-        return node.bytes_sent + int(self.control_n[node.index])
+        """Return all that a node has sent so far."""
+        return node.payload_bytes + int(self.control_n[node.index])
 
     def losses(self, nodes: Sequence[LargeNode]) -> list[float]:
         """Return the held-out loss of each of these nodes' models."""
@@ -194,7 +194,7 @@ class LargeSwarm:
         if not receivers:
             self._close(node, began)
             return
-        node.bytes_sent += size * len(receivers)
+        node.payload_bytes += size * len(receivers)
         self._count_link(node, began)
         took = exchange_s(size, node.link, receivers, self._jitter_rng.random) + node.device.offload_s
         starts = max(began, node.up_free_s)
@@ -340,7 +340,7 @@ class LargeSwarm:
         node.corrections.clear()
         size = model_d.numel() * model_d.element_size()
         for name in donors:
-            self._by_name[name].bytes_sent += size
+            self._by_name[name].payload_bytes += size
         node.begin_step(now + len(donors) * size / node.link.down)
         return False
 
