@@ -209,7 +209,7 @@ def _actions(scenario: Scenario, swarm: LargeSwarm) -> list[tuple[float, int, Ac
     for node in swarm.nodes:
         if node.name not in joining:
             found += _comings(scenario, node)
-    parts = _Parts(scenario, swarm)
+    parts = _Cuts(scenario, swarm)
     for number, event in enumerate(scenario.events):
         found += list(parts.of(number, event))
     ordered = sorted(enumerate(found), key=lambda each: (each[1][0], each[0]))
@@ -235,7 +235,7 @@ def _comings(scenario: Scenario, node: LargeNode) -> list[tuple[float, Action]]:
     return found
 
 
-class _Parts:
+class _Cuts:
     """Events on nodes and on what reaches what. Several may last at a time."""
 
     def __init__(self, scenario: Scenario, swarm: LargeSwarm) -> None:

@@ -9,7 +9,7 @@ end on ticks of the fastest device's step. The faithful mode has all of that; a 
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,10 +53,6 @@ class _Arrival:
     author: int
     round: int
     chain: int
-
-
-Cut = Callable[[LargeNode], int]
-"""Says in which of the parts that reach each other a node is."""
 
 
 class LargeSwarm:
