@@ -1,0 +1,246 @@
+"""A scenario like a run that was: sizes, settings, speeds and links as its nodes' logs tell them, and a comparison.
+
+Known from a log are a node's step time and how it varied, how long encoding and aggregating took, when it started, and
+how fast its slowest link was. Not known are latencies (taken to be those of one machine), evaluations' time, and what
+went wrong outside: add events for that.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median, pstdev
+from typing import Any, Final
+
+import tomli_w
+
+from node.config.toml_source import Raw, read_file
+from node.simulation.verdict import Course
+from node.system.errors import UsageError
+from node.system.run_dir import CONFIG, EVENTS, SUMMARY, node_dirs
+
+ONE_MACHINE_MS: Final = 0.2
+"""Latency one way between processes of one machine."""
+
+FEWEST_ROUNDS: Final = 3
+"""Of a node, from which speeds are told."""
+
+MOST_SIGMA: Final = 1.0
+"""Of a step's lognormal distribution: beyond it the mean says little."""
+
+OF_THE_HOST: Final[Mapping[str, frozenset[str]]] = {
+    "train": frozenset({"device", "threads", "compile", "precision"}),
+    "network": frozenset(
+        {
+            *("peers", "peers_file", "mdns", "listen", "announce", "upnp", "address_book", "quiet_hours", "relay"),
+            *("hash_in_thread_above", "unbounded_networks", "up_bytes_per_s", "down_bytes_per_s"),
+        }
+    ),
+    "node": frozenset(
+        {
+            *("name", "lane", "estimates_on", "metrics_host", "metrics_port", "status_token_file", "below_minimum"),
+            *("shard_index", "wait_timeout_s", "role"),
+        }
+    ),
+}
+"""Settings that belong to a machine, and not to what is simulated."""
+
+SECTIONS: Final = ("task", "train", "sync", "network", "node")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealNode:
+    """What the log of one node tells."""
+
+    name: str
+    settings: Raw
+    starts_s: float
+    rounds: int
+    round_s: float
+    """Median seconds from the end of a round to that of the next."""
+    ends_s: float
+    """When it closed its last round, from the first node's start."""
+    step_s: float
+    sigma: float
+    offload_s: float
+    bytes_sent: int | None
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A figure of a run, and of its twin."""
+
+    what: str
+    unit: str
+    real: float | None
+    simulated: float | None
+
+    @property
+    def off(self) -> float | None:
+        """Return by what share the twin is off."""
+        if self.real is None or self.simulated is None or self.real == 0:
+            return None
+        return self.simulated / self.real - 1
+
+
+def real_nodes(run: Path) -> list[RealNode]:
+    """Read the nodes of a run folder. UsageError where none has closed rounds enough."""
+    logs = {folder: list(_events(folder / EVENTS)) for folder in node_dirs(run)}
+    begins = min((each[0]["ts"] for each in logs.values() if each), default=0.0)
+    found = [_node(folder, events, begins) for folder, events in sorted(logs.items()) if _rounds(events)]
+    if not found or max(node.rounds for node in found) < FEWEST_ROUNDS:
+        raise UsageError(f"no node of {run} has closed {FEWEST_ROUNDS} rounds", "let it run for longer")
+    return found
+
+
+def scenario_like(run: Path) -> str:
+    """Return a scenario file (TOML) like the run in a folder. UsageError where it holds none."""
+    nodes = real_nodes(run)
+    common = nodes[0].settings
+    raw: Raw = {
+        "about": f"like the run {run.name}: speeds and settings by its nodes' logs",
+        "seed": int(common.get("train", {}).get("seed", 0)),
+        "until_s": round(2 * max(node.ends_s for node in nodes) + 60.0, 1),
+    }
+    raw |= {section: _simulated(section, common.get(section, {})) for section in SECTIONS}
+    raw["regions"] = [{"name": "here", "latency_ms": {"here": ONE_MACHINE_MS}}]
+    raw["devices"] = {_name(node.name): _device(node) for node in nodes}
+    raw["nodes"] = [_group(node, common) for node in nodes]
+    return tomli_w.dumps(raw)
+
+
+def compared(nodes: Sequence[RealNode], course: Course) -> list[Compared]:
+    """Hold a run's figures against those of its twin."""
+    twins = list(course.honest)
+    gaps = [gap for node in twins for gap in _gaps([at for at, _ in node.told.closed])]
+    losses = [node.told.loss for node in twins if node.told.loss is not None]
+    return [
+        Compared(
+            what="round (median)",
+            unit="s",
+            real=median(node.round_s for node in nodes),
+            simulated=median(gaps) if gaps else None,
+        ),
+        Compared(
+            what="first round's end to the last's",
+            unit="s",
+            real=fmean(node.round_s * (node.rounds - 1) for node in nodes),
+            simulated=fmean(node.told.closed[-1][0] - node.told.closed[0][0] for node in twins if node.told.closed),
+        ),
+        Compared(
+            what="bytes sent by a node",
+            unit="B",
+            real=_mean([node.bytes_sent for node in nodes]),
+            simulated=fmean(node.bytes_sent for node in twins),
+        ),
+        Compared(
+            what="held-out loss",
+            unit="",
+            real=_mean([node.loss for node in nodes]),
+            simulated=fmean(losses) if losses else None,
+        ),
+    ]
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log that are events; others are passed over."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and isinstance(event.get("ts"), int | float):
+                yield event
+
+
+def _rounds(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rounds of its newest process."""
+    found: list[Mapping[str, Any]] = []
+    for event in events:
+        if event.get("event") == "round" and isinstance(event.get("step_s"), int | float):
+            if found and event["round"] <= found[-1]["round"]:
+                found = []
+            found.append(event)
+    return found
+
+
+def _node(folder: Path, events: Sequence[Mapping[str, Any]], begins: float) -> RealNode:
+    rounds = _rounds(events)
+    means = [float(event["step_s"]) for event in rounds]
+    steps = max(1.0, fmean(float(event.get("steps") or 1) for event in rounds))
+    spread = pstdev([math.log(value) for value in means if value > 0]) if len(means) > 1 else 0.0
+    sigma = min(MOST_SIGMA, spread * math.sqrt(steps))
+    work = [float(event[key]) for event in rounds for key in ("publish_s", "aggregate_s") if event.get(key)]
+    gaps = _gaps([float(event["ts"]) for event in rounds])
+    told = _summary(folder / SUMMARY)
+    return RealNode(
+        name=folder.name,
+        settings=dict(read_file(folder / CONFIG)) if (folder / CONFIG).is_file() else {},
+        starts_s=max(0.0, float(events[0]["ts"]) - begins),
+        rounds=len(rounds),
+        round_s=fmean(gaps) if gaps else 0.0,
+        ends_s=float(rounds[-1]["ts"]) - begins,
+        step_s=median(means) if sigma == 0 else fmean(means) / math.exp(sigma**2 / 2),
+        sigma=sigma,
+        offload_s=median(work) if work else 0.0,
+        bytes_sent=told.get("bytes_sent"),
+        loss=told.get("eval_loss_last"),
+    )
+
+
+def _gaps(times: Sequence[float]) -> list[float]:
+    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _simulated(section: str, settings: Raw) -> Raw:
+    left_out = OF_THE_HOST.get(section, frozenset())
+    return {key: value for key, value in settings.items() if key not in left_out}
+
+
+def _device(node: RealNode) -> Raw:
+    told = {"step_s": node.step_s, "sigma": node.sigma, "offload_s": node.offload_s}
+    return {key: float(f"{value:.4g}") for key, value in told.items() if value > 0}
+
+
+def _group(node: RealNode, common: Raw) -> Raw:
+    name = _name(node.name)
+    group: Raw = {"name": name, "device": name, "region": "here"}
+    if node.starts_s > 0:
+        group["starts_s"] = round(node.starts_s, 3)
+    differs = {
+        section: own
+        for section in SECTIONS
+        if (own := _simulated(section, node.settings.get(section, {}))) != _simulated(section, common.get(section, {}))
+    }
+    shard = node.settings.get("node", {})
+    if "shard_index" in shard:
+        differs.setdefault("node", {})
+        differs["node"] |= {key: shard[key] for key in ("shard_index", "shard_count") if key in shard}
+    if differs:
+        group["settings"] = differs
+    attack = node.settings.get("attack", {})
+    if attack.get("name", "none") != "none":
+        group["attack"] = attack
+    return group
+
+
+def _name(name: str) -> str:
+    """A group's name, of a folder's."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", name if name[:1].isalpha() else f"node-{name}")[:40]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
