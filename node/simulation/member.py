@@ -1,6 +1,6 @@
 """One simulated node: its processes, one after another, each a real node from the first dial to the goodbye.
 
-It runs while its session lasts and it was not killed or sent away, from its folder: a restart goes on from the newest
+It runs while its session lasts and no event has ended it, from its folder: a restart goes on from the newest
 checkpoint, as on a real machine. Its peer id stays, its address is a new one.
 """
 

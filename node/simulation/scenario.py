@@ -312,7 +312,7 @@ class Scenario(Strict):
     """`faithful`: real nodes. `large`: vectorised, for thousands."""
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1
     until_s: Positive = 3600.0
-    """Virtual seconds after which the simulation ends, whoever has finished."""
+    """Virtual seconds after which the simulation ends, finished or not."""
     day_s: Positive = 86_400.0
     """Virtual seconds of a day, for diurnal sessions. Shorter: a week in an hour."""
     begins_h: Annotated[float, Field(ge=0, le=24)] = 0.0

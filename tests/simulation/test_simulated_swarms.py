@@ -1,7 +1,6 @@
 """Simulated swarms: the same events from the same seed, and what happens to nodes happens to real ones."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -271,8 +270,8 @@ session = "breaks"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    yield played(tmp_path_factory.mktemp("verdict"))
+def found(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    return played(tmp_path_factory.mktemp("verdict"))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +333,7 @@ def test_a_livelock_is_code_1_with_the_task_and_the_replay(
 ) -> None:
     async def busy(self: member.Member) -> None:
         while True:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
 
     monkeypatch.setattr(member.Member, "attend", busy)
     monkeypatch.setattr(twin, "MOST_STEPS", 500)
