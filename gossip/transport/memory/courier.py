@@ -3,12 +3,17 @@
 import heapq
 import itertools
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
+TOGETHER_S: Final = 0.0005
+"""What is due so soon after something else is called with it: copies of one broadcast that leave a fast link one behind
+the other are one wake-up."""
+
 
 class Courier:
-    """Calls what `at` is given, in the order of times, while `run` runs."""
+    """Calls what `at` is given, in the order of times, while `run` runs: at most TOGETHER_S early."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -24,7 +29,7 @@ class Courier:
     async def run(self) -> None:
         """Call everything when it is due. Until cancelled."""
         while True:
-            while self._due and self._due[0][0] <= trio.current_time():
+            while self._due and self._due[0][0] <= trio.current_time() + TOGETHER_S:
                 heapq.heappop(self._due)[2]()
             with trio.CancelScope(deadline=self._due[0][0] if self._due else float("inf")) as self._pause:
                 await trio.sleep_forever()
