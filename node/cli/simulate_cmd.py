@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from node.simulation.large.large_swarm import LargeSwarm
+    from node.simulation.like_run import Compared
     from node.simulation.scenario_file import LoadedScenario
     from node.simulation.twin import Twin
     from node.simulation.verdict import Course, SimulationResult
@@ -36,6 +38,14 @@ def simulate(
         Path | None,
         typer.Option(metavar="DIR", help="Leave every node's folder there, as `up` does in its run folder."),
     ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="First write SCENARIO like the run in this folder: its settings, and speeds by its nodes' logs. Then "
+            "hold the two against each other.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
     set_: options.Sets = None,
 ) -> int:
@@ -46,34 +56,47 @@ def simulate(
     """
     from node.simulation.sealed import hashes_are_fixed
 
+    if like is not None:
+        _write_like(scenario, like)
     if not hashes_are_fixed():
-        _again_with_fixed_hashes(scenario, seed, until, out, json=json, sets=set_ or [])
+        _again_with_fixed_hashes(scenario, seed, until, out, like, json=json, sets=set_ or [])
     from node.simulation.scenario_file import load_scenario
 
     loaded = load_scenario(scenario, set_ or (), seed=seed, until_s=until)
     _check(loaded)
     if out is not None:
         _prepare(out, loaded)
-    result = _played(loaded, out, quiet=json)
+    result, beside = _played(loaded, out, like, quiet=json)
+    document = result.to_json() | ({"compared": [asdict(each) for each in beside]} if beside else {})
     if out is not None:
-        (out / RESULT).write_text(jsonlib.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
+        (out / RESULT).write_text(jsonlib.dumps(document, indent=2) + "\n", encoding="utf-8")
     if json:
-        say(sys.stdout, jsonlib.dumps(result.to_json()) + "\n")
+        say(sys.stdout, jsonlib.dumps(document) + "\n")
     else:
         _tell(result)
+        if beside:
+            _tell_beside(beside)
     if result.broken:
         _complain(result)
     return EXIT_FAILED if result.broken else 0
 
 
 def _again_with_fixed_hashes(
-    scenario: Path, seed: int | None, until: float | None, out: Path | None, *, json: bool, sets: list[str]
+    scenario: Path,
+    seed: int | None,
+    until: float | None,
+    out: Path | None,
+    like: Path | None,
+    *,
+    json: bool,
+    sets: list[str],
 ) -> None:
     """Start this command anew in place of this process: the seed of hashes is read when Python starts."""
     words = ["-m", "p2ptrain", "simulate", str(scenario)]
     words += [] if seed is None else ["--seed", str(seed)]
     words += [] if until is None else ["--until", repr(until)]
     words += [] if out is None else ["--out", str(out)]
+    words += [] if like is None else ["--like", str(like)]
     words += ["--json"] if json else []
     for text in sets:
         words += ["--set", text]
@@ -89,6 +112,21 @@ def _prepare(out: Path, loaded: "LoadedScenario") -> None:
         raise UsageError(f"{out} is not empty", "give a new folder with --out: nodes would go on from what is there")
     make_dir(out)
     (out / SCENARIO).write_text(loaded.to_toml(), encoding="utf-8")
+
+
+def _write_like(path: Path, run: Path) -> None:
+    """Write the scenario of a run. UsageError where the file holds something else already."""
+    from node.simulation.like_run import scenario_like
+
+    text = scenario_like(run)
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise UsageError(
+            f"{path} is there, and is not like {run}", "give another file for SCENARIO, or leave out --like"
+        )
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}", "give another file for SCENARIO") from error
 
 
 def _check(loaded: "LoadedScenario") -> None:
@@ -114,13 +152,17 @@ def _course(loaded: "LoadedScenario", out: Path | None, show: "Callable[[str], N
     return play(loaded, folder=out, progress=None if show is None else lambda twin: show(_progress(twin)))
 
 
-def _played(loaded: "LoadedScenario", out: Path | None, *, quiet: bool) -> "SimulationResult":
+def _played(
+    loaded: "LoadedScenario", out: Path | None, like: Path | None, *, quiet: bool
+) -> "tuple[SimulationResult, list[Compared]]":
     """Simulate. Every error that is not the file's names the command that plays it again."""
+    from node.simulation.like_run import compared, real_nodes
     from node.simulation.verdict import judged, replay_command
 
     try:
         with _line(quiet) as show:
-            return judged(_course(loaded, out, show))
+            course = _course(loaded, out, show)
+        return judged(course), [] if like is None else compared(real_nodes(like), course)
     except BaseException as error:
         if is_interrupt(error) or not isinstance(error, Exception):
             raise
@@ -212,6 +254,19 @@ def _table(result: "SimulationResult") -> "Table":
             str(it.starts),
         )
     return table
+
+
+def _tell_beside(beside: "list[Compared]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("beside the run", "run", "twin", "off"):
+        table.add_column(title, justify="left" if title == "beside the run" else "right")
+    for each in beside:
+        real, twin = ("" if value is None else f"{value:,.4g} {each.unit}" for value in (each.real, each.simulated))
+        table.add_row(each.what, real, twin, "" if each.off is None else f"{each.off:+.1%}")
+    Console().print(table, highlight=False)
 
 
 def _complain(result: "SimulationResult") -> None:

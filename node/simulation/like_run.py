@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any, Final
@@ -193,7 +194,7 @@ def _node(folder: Path, events: Sequence[Mapping[str, Any]], begins: float) -> R
 
 
 def _gaps(times: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def _summary(path: Path) -> dict[str, Any]:

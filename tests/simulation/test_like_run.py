@@ -1,0 +1,91 @@
+"""The twin of a run that was: what its nodes' logs tell of it comes back."""
+
+import json
+from pathlib import Path
+
+import pytest
+from simulated import ran
+
+from node.simulation.like_run import FEWEST_ROUNDS, compared, real_nodes, scenario_like
+from node.simulation.scenario_file import load_scenario
+from node.simulation.twin import play
+from node.system.errors import UsageError
+
+ROUNDS = ("train.rounds=8", "train.eval_every=8", "devices.desktop.offload_s=0.02")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder, of a simulation: every node's as of a process."""
+    made = tmp_path_factory.mktemp("run")
+    folder = made / "nodes"
+    folder.mkdir()
+    from simulated import scenario_in
+
+    play(scenario_in(made, "", *ROUNDS), folder=folder)
+    return folder
+
+
+def test_speeds_and_settings_are_those_of_the_logs(run, tmp_path):
+    nodes = real_nodes(run)
+    assert [node.name for node in nodes] == [f"home-{number}" for number in range(4)]
+    for node in nodes:
+        assert node.rounds == 8
+        assert node.step_s == pytest.approx(0.1, rel=0.25)
+        assert node.sigma == pytest.approx(0.2, abs=0.15)
+        assert node.offload_s == pytest.approx(0.02, rel=0.6)
+    path = tmp_path / "like.toml"
+    path.write_text(scenario_like(run))
+    loaded = load_scenario(path)
+    assert {config.train.rounds for config in loaded.configs.values()} == {8}
+    assert sorted(config.node.shard_index for config in loaded.configs.values()) == [0, 1, 2, 3]
+    assert "device =" not in path.read_text().partition("[devices")[0], "of the host"
+
+
+@pytest.mark.slow
+def test_a_twin_comes_to_what_the_run_came_to(run, tmp_path):
+    path = tmp_path / "like.toml"
+    path.write_text(scenario_like(run))
+    figures = {each.what: each for each in compared(real_nodes(run), play(load_scenario(path)))}
+    assert abs(figures["round (median)"].off) < 0.1
+    assert abs(figures["bytes sent by a node"].off) < 0.15
+    assert abs(figures["held-out loss"].off) < 0.03
+
+
+def test_what_is_no_event_is_passed_over_and_the_newest_process_counts(tmp_path):
+    folder = tmp_path / "node-0"
+    folder.mkdir()
+    lines = ["no json", "[]", '{"event": "round"}', json.dumps({"ts": 1.0, "event": "started"})]
+    for number, step_s in enumerate([9.0, 9.0, 0.1, 0.1, 0.1, 0.1]):
+        round_ = number + 1 if number < 2 else number
+        lines.append(json.dumps({"ts": 2.0 + number, "event": "round", "round": round_, "step_s": step_s, "steps": 5}))
+    lines.append('{"ts": 99.0, "event": "rou')
+    (folder / "events.jsonl").write_text("\n".join(lines))
+    (node,) = real_nodes(tmp_path)
+    assert (node.rounds, node.step_s, node.sigma) == (4, 0.1, 0.0)
+    assert node.round_s == 1.0
+    assert node.bytes_sent is None
+
+
+def test_a_run_of_too_few_rounds_is_no_measure(tmp_path):
+    folder = tmp_path / "node-0"
+    folder.mkdir()
+    rounds = [{"ts": float(n), "event": "round", "round": n, "step_s": 0.1} for n in range(1, FEWEST_ROUNDS)]
+    (folder / "events.jsonl").write_text("\n".join(map(json.dumps, rounds)))
+    with pytest.raises(UsageError, match="has closed 3 rounds"):
+        real_nodes(tmp_path)
+    with pytest.raises(UsageError, match="no run folder"):
+        real_nodes(tmp_path / "nothing")
+
+
+@pytest.mark.slow
+def test_the_command_writes_the_scenario_and_holds_the_two_together(run, tmp_path):
+    path = tmp_path / "twin.toml"
+    done = ran(str(path), "--like", str(run), "--json", "--set", "train.rounds=3", "--set", "train.eval_every=3")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {each["what"] for each in told["compared"]} >= {"round (median)", "held-out loss"}
+    path.write_text("# something else\n")
+    again = ran(str(path), "--like", str(run))
+    assert again.returncode == 2
+    assert "is not like" in again.stderr
