@@ -6,7 +6,6 @@ Subcommands import what they need when they run, so that `--help` answers at onc
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
@@ -23,6 +22,7 @@ from node.cli import (
     page_cmd,
     plan_cmd,
     simulate_cmd,
+    report_cmd,
     status_cmd,
     swarm_cmd,
     top_cmd,
@@ -30,7 +30,7 @@ from node.cli import (
     up_cmd,
 )
 from node.events.redaction import Redactor
-from node.system import gc_tuning, interrupts
+from node.system import build, gc_tuning, interrupts
 from node.system.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
 
 app = typer.Typer(
@@ -53,6 +53,7 @@ app.command("doctor")(doctor_cmd.doctor)
 app.command("status")(status_cmd.status)
 app.command("top")(top_cmd.top)
 app.command("page")(page_cmd.page)
+app.command("report")(report_cmd.report)
 app.add_typer(bench_cmd.app, name="bench")
 app.add_typer(config_cmd.app, name="config")
 app.add_typer(id_cmd.app, name="id")
@@ -70,7 +71,7 @@ def root(
     if context.invoked_subcommand not in interrupts.STARTING:
         interrupts.raising()
     if show_version:
-        typer.echo(f"p2ptrain {_version()}")
+        typer.echo(f"p2ptrain {build.version()}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -123,10 +124,3 @@ def _help_command(error: BaseException) -> str:
 def _one_line(message: str) -> str:
     short = " ".join(message.split()).rstrip(".")
     return short[:1].lower() + short[1:]
-
-
-def _version() -> str:
-    try:
-        return version("p2ptrain")
-    except PackageNotFoundError:
-        return "(not installed)"

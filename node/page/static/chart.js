@@ -16,8 +16,8 @@ export function redraw() {
 }
 
 // A panel with one chart in it. `spec`: {id, title, unit, format, tick, log, series: [{name, colour, dots, dash, band}]},
-// `colour` a variable's name; `band`: an edge without a line or a name, which follows the series before; `fill`: up to the series before. `scales`: charts with the same word share cursor
-// and zoom.
+// `colour` a variable's name; `band`: an edge without a line or a name, which follows the series before; `fill`: up to the series before. `x`: what its axis counts (rounds), written by
+// `xFormat` where it is no count. Charts with the same word `shared` share cursor and zoom.
 export class Chart {
   constructor(parent, spec, shared = "rounds") {
     this.spec = { format: (value) => (isNumber(value) ? String(value) : NOTHING), ...spec };
@@ -45,7 +45,7 @@ export class Chart {
     this.logButton.setAttribute("aria-label", `log scale: ${title}`);
     this.logButton.hidden = this.spec.log === false;
     this.allButton = this.tool("show all", () => this.showAll());
-    this.allButton.setAttribute("aria-label", `show all rounds: ${title}`);
+    this.allButton.setAttribute("aria-label", `show all: ${title}`);
     this.allButton.hidden = true;
     head.append(heading, this.allButton, this.logButton);
     this.legend = make("p", "legend");
@@ -142,10 +142,11 @@ export class Chart {
       padding: [10, 12, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: this.shared, scales: ["x", null], setSeries: false }, drag: { x: true, y: false }, y: false },
-      scales: { x: { time: false, auto: () => !this.zoomed }, y: this.log ? { distr: 3, range: (_, low, high) => [low * 0.9, high * 1.1] } : {} },
+      scales: { x: { time: false, auto: () => !this.zoomed, distr: this.spec.xLog ? 3 : 1 }, y: this.log ? { distr: 3, range: (_, low, high) => [low * 0.9, high * 1.1] } : {} },
       axes: [
-        { ...axis, label: this.spec.x || "round", labelSize: 16, size: 26, gap: 3, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] },
-        { ...axis, label: this.spec.unit || this.spec.title, labelSize: 18, size: 58, gap: 4, space: 24, values: (_, values) => this.ticks(values, tick) },
+        { ...axis, label: this.spec.x || "round", labelSize: 16, size: 26, gap: 3,
+          ...(this.spec.xFormat ? { space: 70, values: (_, values) => this.ticks(values, this.spec.xFormat, this.spec.xLog) } : { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] }) },
+        { ...axis, label: this.spec.unit || this.spec.title, labelSize: 18, size: 58, gap: 4, space: 24, values: (_, values) => this.ticks(values, tick, this.log) },
       ],
       series: [{}, ...this.spec.series.map((series, n) => ({
         label: series.name, stroke: () => colour(series.colour), width: series.band ? 0 : series.width || 2, dash: series.dash,
@@ -158,10 +159,10 @@ export class Chart {
   }
 
   // Of a log scale 1, 2 and 5 times a power of ten, where there are two of them or more.
-  ticks(values, tick) {
+  ticks(values, tick, log) {
     const round = (value) => { const first = value / 10 ** Math.floor(Math.log10(value)); return [1, 2, 5].some((each) => Math.abs(first - each) < 1e-6); };
-    const some = this.log && values.filter((value) => value !== null && round(value)).length > 1;
-    return values.map((value) => (value === null || (some && !round(value)) ? "" : tick(this.log ? Number(value.toPrecision(3)) : value)));
+    const some = log && values.filter((value) => value !== null && round(value)).length > 1;
+    return values.map((value) => (value === null || (some && !round(value)) ? "" : tick(log ? Number(value.toPrecision(3)) : value)));
   }
 
   scaled(u) {
@@ -185,9 +186,9 @@ export class Chart {
       const text = this.spec.format(shown);
       if (value.textContent !== text) value.textContent = text;
     });
-    this.at.textContent = index === null ? "" : `${this.spec.x || "round"} ${this.data[0][index]}`;
+    this.at.textContent = index === null ? "" : `${this.spec.x || "round"} ${(this.spec.xFormat || String)(this.data[0][index])}`;
     const words = this.spec.series.flatMap((series, n) => (series.band || this.values[n].textContent === NOTHING ? [] : [`${series.name} ${this.values[n].textContent}`]));
-    if (index === null) this.plot.setAttribute("aria-label", `${this.spec.title} over rounds; now ${words.join(", ")}`);
+    if (index === null) this.plot.setAttribute("aria-label", `${this.spec.title} over ${this.spec.x || "rounds"}; now ${words.join(", ")}`);
     return words;
   }
 

@@ -1,5 +1,5 @@
 // Who exchanges with whom, as SVG: members on circles, a line to each member from those whose updates went into its
-// newest round. Lines light up as rounds are closed. Places follow from the members' order: nothing has to settle.
+// newest round. Lines light up as rounds are closed. Lines of exchanges that are counted are as broad as there were many. Places follow from the members' order: nothing has to settle.
 
 const WIDTH = 1000, HEIGHT = 520;
 const NAMED = 48; // members of a run that stand on a circle with their names; more would lie over each other
@@ -7,6 +7,7 @@ const FEW = 10; // members whose names stand as one reads
 const NAME = 74; // units that a name is long
 const LINE = 15; // units that a name is high
 const FLASH_MS = 900;
+const WEIGHTS = [1, 2, 3, 4]; // breadths of lines
 
 function element(name, attributes = {}, text = "") {
   const made = document.createElementNS(document.querySelector("svg").namespaceURI, name);
@@ -67,7 +68,7 @@ export class Exchanges {
     this.paths = new Map();
   }
 
-  // `members`: {name, run, kind, words, rounds_done}; `exchanges`: [author, reader, staleness]
+  // `members`: {name, run, kind, words, rounds_done}; `exchanges`: [author, reader, staleness, weight 1 to 4 or none]
   draw(members, exchanges) {
     const width = Math.max(320, Math.min(WIDTH, this.svg.clientWidth || WIDTH));
     const runs = grouped(members);
@@ -76,11 +77,12 @@ export class Exchanges {
     this.shape = shape;
     members.forEach((it, n) => this.mark(n, it));
     const of = new Map();
-    for (const [author, reader, stale] of exchanges) {
-      if (!of.has(reader)) of.set(reader, []);
-      of.get(reader).push([author, stale]);
+    for (const [author, reader, , weight] of exchanges) {
+      const key = `${reader} ${weight || 1}`;
+      if (!of.has(key)) of.set(key, []);
+      of.get(key).push(author);
     }
-    members.forEach((it, n) => this.line(n, it, of.get(n) || []));
+    members.forEach((it, n) => WEIGHTS.forEach((weight) => this.line(n, it, weight, of.get(`${n} ${weight}`) || [])));
   }
 
   place(members, runs, width) {
@@ -94,7 +96,7 @@ export class Exchanges {
       const cross = spot.size * 0.9;
       group.append(element("title"), element("circle", { r: spot.size }), element("path", { class: "cross", d: `M${-cross} ${-cross}L${cross} ${cross}M${-cross} ${cross}L${cross} ${-cross}` }));
       if (spot.names) group.append(label(it.name, spot));
-      const light = (is) => this.paths.get(n)?.path.classList.toggle("on", is);
+      const light = (is) => WEIGHTS.forEach((weight) => this.paths.get(`${n} ${weight}`)?.path.classList.toggle("on", is));
       group.addEventListener("mouseenter", () => light(true));
       group.addEventListener("mouseleave", () => light(false));
       return group;
@@ -109,17 +111,18 @@ export class Exchanges {
     if (title.textContent !== it.words) title.textContent = it.words;
   }
 
-  line(n, it, from) {
+  line(n, it, weight, from) {
     let d = "";
-    const { x, y } = this.spots.get(n);
-    for (const [author] of from) {
+    const { x, y } = this.spots.get(n), key = `${n} ${weight}`;
+    for (const author of from) {
       const { x: u, y: v } = this.spots.get(author);
       d += `M${u.toFixed(0)} ${v.toFixed(0)}Q${((x + u) / 2 + 0.12 * (y - v)).toFixed(0)} ${((y + v) / 2 - 0.12 * (x - u)).toFixed(0)} ${x.toFixed(0)} ${y.toFixed(0)}`;
     }
-    let known = this.paths.get(n);
+    let known = this.paths.get(key);
+    if (!known && !d) return;
     if (!known) {
-      known = { path: element("path"), d: "", round: it.rounds_done };
-      this.paths.set(n, known);
+      known = { path: element("path", { "stroke-width": weight }), d: "", round: it.rounds_done };
+      this.paths.set(key, known);
       this.lines.append(known.path);
     }
     if (known.d !== d) known.path.setAttribute("d", d);

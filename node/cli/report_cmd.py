@@ -1,0 +1,64 @@
+"""`p2ptrain report`: what runs and sweeps left, as one HTML file."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.cli import options
+
+
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...", help="Run folders, nodes' folders or logs, and folders of results (Parquet)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("report.html"),
+    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Write one HTML file on runs or sweeps, which loads nothing: losses with intervals, bytes sent, who exchanged with
+    whom, a timeline to play, every node.
+
+    It reads, and changes nothing but --out.
+    """
+    import json as jsonlib
+    import time
+
+    from node.cli.telling import on_a_terminal
+    from node.reporting.report import make_report
+    from node.system.text import plural, size
+
+    begun = time.perf_counter()
+    command = shlex.join(
+        ["p2ptrain", "report", *map(str, paths), *(["--out", str(out)] if str(out) != "report.html" else [])]
+    )
+    with on_a_terminal("reading", quiet=json) as tell:
+        made = make_report(paths, out, command=command, tell=tell)
+    took = time.perf_counter() - begun
+    if json:
+        typer.echo(
+            jsonlib.dumps(
+                {
+                    "file": str(out),
+                    "bytes": made.size,
+                    "seconds": round(took, 3),
+                    **made.counts,
+                    "notes": list(made.notes),
+                }
+            )
+        )
+    else:
+        for note in made.notes:
+            typer.echo(f"note: {note}", err=True)
+        parts = [
+            plural(count, noun.removesuffix("s").replace("_", " ")) for noun, count in made.counts.items() if count
+        ]
+        typer.echo(f"{out}: {', '.join(parts)}; {size(made.size)}, made in {took:.1f} s")
+    if open_:
+        import webbrowser
+
+        webbrowser.open(out.absolute().as_uri())

@@ -1,0 +1,47 @@
+"""A report from paths to a file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from node.reporting import html_file, sources
+from node.reporting.document import ReportDocument
+from node.reporting.run_report import gather, run_document
+from node.system.build import version
+from node.system.errors import UsageError
+from node.system.text import plural
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeReport:
+    """What was written, and what a reader should know of it."""
+
+    size: int
+    counts: Mapping[str, int]
+    notes: Sequence[str]
+
+
+def make_report(
+    paths: Sequence[Path], out: Path, *, command: str, tell: Callable[[str], None] = lambda line: None
+) -> MadeReport:
+    """Read what the paths hold and write the report. UsageError on what cannot be one, RunError on what fails."""
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise UsageError(f"--out: {out} cannot be a file", "give a file's name in a folder that there is")
+    found = sources.find(paths)
+    document, counts = _document(found, tell)
+    document = replace(document, command=command, version=version(), made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+    return MadeReport(size=html_file.write(document, out), counts=counts, notes=document.notes)
+
+
+def _document(found: sources.Sources, tell: Callable[[str], None]) -> tuple[ReportDocument, dict[str, int]]:
+    if found.logs:
+        tell(f"reading {plural(len(found.logs), 'log')}")
+        gathered = gather(found.logs, found.notes)
+        counts = {
+            "nodes": len(gathered.stories),
+            "events": sum(story.counts.events for story in gathered.stories),
+            "lines": sum(story.counts.lines for story in gathered.stories),
+        }
+        return run_document(gathered), counts
+    raise UsageError("no logs")
