@@ -25,6 +25,7 @@ from node.cli import (
     report_cmd,
     status_cmd,
     swarm_cmd,
+    sweep_cmd,
     top_cmd,
     tune_cmd,
     up_cmd,
@@ -54,6 +55,7 @@ app.command("status")(status_cmd.status)
 app.command("top")(top_cmd.top)
 app.command("page")(page_cmd.page)
 app.command("report")(report_cmd.report)
+app.command("sweep")(sweep_cmd.sweep)
 app.add_typer(bench_cmd.app, name="bench")
 app.add_typer(config_cmd.app, name="config")
 app.add_typer(id_cmd.app, name="id")

@@ -44,6 +44,8 @@ class LineChart:
     y_format: Format = "plain"
     x_log: bool = False
     dots: bool = False
+    from_zero: bool = False
+    """Whether the y axis begins at zero: small differences then look small."""
     wide: bool = False
     lines: Sequence[Line] = ()
 

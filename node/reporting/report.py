@@ -8,6 +8,8 @@ from pathlib import Path
 from node.reporting import html_file, sources
 from node.reporting.document import ReportDocument
 from node.reporting.run_report import gather, run_document
+from node.reporting.sweep_report import sweep_document
+from node.reporting.table_rows import read_rows
 from node.system.build import version
 from node.system.errors import UsageError
 from node.system.text import plural
@@ -35,6 +37,11 @@ def make_report(
 
 
 def _document(found: sources.Sources, tell: Callable[[str], None]) -> tuple[ReportDocument, dict[str, int]]:
+    if found.logs and found.tables:
+        raise UsageError(
+            f"logs of nodes ({found.logs[0][0]}) and tables of results ({found.tables[0]}) are two reports",
+            "make one of each",
+        )
     if found.logs:
         tell(f"reading {plural(len(found.logs), 'log')}")
         gathered = gather(found.logs, found.notes)
@@ -44,4 +51,6 @@ def _document(found: sources.Sources, tell: Callable[[str], None]) -> tuple[Repo
             "lines": sum(story.counts.lines for story in gathered.stories),
         }
         return run_document(gathered), counts
-    raise UsageError("no logs")
+    tell(f"reading {plural(len(found.tables), 'table')}")
+    rows = read_rows(found.tables)
+    return sweep_document(rows, found.notes), {"rows": len(rows), "tables": len(found.tables)}

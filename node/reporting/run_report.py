@@ -26,7 +26,7 @@ LINES: Final = 8
 """Nodes with a line of their own: as many as there are colours."""
 
 LEVELS: Final = 5
-"""Losses to which the time is told, evenly from the first to the best."""
+"""Losses to which the time is told, evenly from the first almost to the best."""
 
 DECILES: Final = 10
 
@@ -212,7 +212,13 @@ def _tiles(stories: Sequence[NodeStory]) -> list[Tile]:
             detail=f"of {max((s.progress.rounds for s in stories), default=0)}",
         ),
         Tile(title="Time", value=end - start, format="seconds", tip="From the first event to the last"),
-        Tile(title="Sent by all", value=sum(known) if known else None, format="bytes", tip="All nodes together"),
+        Tile(
+            title="Sent by all",
+            value=sum(known) if known else None,
+            format="bytes",
+            tip="All nodes together",
+            wide=True,
+        ),
         Tile(
             title="Samples or tokens", value=tokens, format="amount", tip="Trained on by all nodes, as the task counts"
         ),
@@ -306,6 +312,7 @@ def _sections(runs: Mapping[Path, Sequence[NodeStory]], numbers: Mapping[str, in
         title="Loss against bytes sent by a node",
         unit=metric,
         x="bytes sent",
+        wide=True,
         x_format="bytes",
         lines=_lines(bands, "sent", several=several),
     )
@@ -374,17 +381,16 @@ def _judged(story: NodeStory) -> list[Row]:
 
 
 def levels(told: Sequence[Bucket]) -> list[float]:
-    """Return LEVELS losses evenly from the first mean to the best one."""
+    """Return LEVELS losses, evenly from the first mean to just above the best one: half of the nodes miss the best."""
     if len(told) < 2:
         return []
     first, best = told[0].loss, min(each.loss for each in told)
-    return [first - (first - best) * (k + 1) / LEVELS for k in range(LEVELS)] if best < first else []
+    return [first - (first - best) * (k + 1) / (LEVELS + 0.25) for k in range(LEVELS)] if best < first else []
 
 
 def first_at(curve: Sequence[Row], level: float) -> Row | None:
     """Return the first row with a loss (index 3) of `level` or less."""
-    slack = level + 1e-9 * abs(level)  # the best level is itself a mean of such losses
-    return next((row for row in curve if row[3] is not None and row[3] <= slack), None)
+    return next((row for row in curve if row[3] is not None and row[3] <= level), None)
 
 
 # -- fairness
@@ -450,6 +456,7 @@ def _by_group(
         unit=unit,
         x=f"{name} of speed",
         dots=True,
+        from_zero=True,
         y_format="share" if format == "share" else "plain",
         lines=[Line(name=title.lower(), points=points)],
     )
@@ -496,6 +503,8 @@ def _timeline(gathered: Gathered, numbers: Mapping[str, int]) -> Timeline:
                 edges.append((author, places[reader], count))
         rounds = [(places[node], *told) for node, told in frame.rounds.items() if node in places]
         frames.append((round(max(0.0, end - start), 3), edges, rounds))
+    if frames and (over := round(_span(stories)[1] - start, 3)) > frames[-1][0]:
+        frames.append((over, [], []))  # how it ended
     moments = gathered.moments
     _tell_rounds(gathered, moments)
     listed = [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from node.bench.base import Column, Row, Summary
 from node.bench.quality import parquet
 from node.bench.quality.intervals import Estimate, behind, estimate
+from node.bench.quality.pareto import is_on_front
 from node.bench.quality.quality_plan import Method, QualityPlan, Trial
 from node.bench.quality.registration import register
 from node.bench.quality.trials import PlannedRun, at_the_edge, best_trials, check_data, report_runs, tuning_runs
@@ -214,11 +215,10 @@ def _told(key: str, found: Estimate | None) -> Mapping[str, float | None]:
 
 def _is_on_front(line: Document, lines: Sequence[Document]) -> bool:
     """Whether no other loses less for as few bits sent, or as little for fewer."""
-    mine = (line["sent"], line["loss"])
     if line["loss"] is None:
         return False
-    others = [(each["sent"], each["loss"]) for each in lines if each["loss"] is not None]
-    return not any(sent <= mine[0] and loss <= mine[1] and (sent, loss) != mine for sent, loss in others)
+    every = [(each["sent"], each["loss"]) for each in lines if each["loss"] is not None]
+    return is_on_front((line["sent"], line["loss"]), every)
 
 
 def _settings(row: Row) -> str:

@@ -68,7 +68,7 @@ export class Exchanges {
     this.paths = new Map();
   }
 
-  // `members`: {name, run, kind, words, rounds_done}; `exchanges`: [author, reader, staleness, weight 1 to 4 or none]
+  // `members`: {name, run, kind, words, rounds_done, dim: whether its lines are faint, else by kind}; `exchanges`: [author, reader, staleness, weight 1 to 4 or none]
   draw(members, exchanges) {
     const width = Math.max(320, Math.min(WIDTH, this.svg.clientWidth || WIDTH));
     const runs = grouped(members);
@@ -127,7 +127,7 @@ export class Exchanges {
     }
     if (known.d !== d) known.path.setAttribute("d", d);
     known.d = d;
-    known.path.classList.toggle("dim", it.kind !== "good");
+    known.path.classList.toggle("dim", it.dim ?? it.kind !== "good");
     if (known.round !== it.rounds_done) {
       known.path.classList.add("fresh");
       setTimeout(() => known.path.classList.remove("fresh"), FLASH_MS);

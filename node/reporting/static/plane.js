@@ -54,7 +54,7 @@ export function plane({ id, title, x, unit, points, xText, yText }) {
     const steps = front.map((point, n) => (n ? `H${across(point.x).toFixed(1)}V${up(point.y).toFixed(1)}` : `M${across(point.x).toFixed(1)} ${up(point.y).toFixed(1)}`));
     svg.append(element("path", { class: "stairs", d: steps.join("") }));
   }
-  const taken = [];
+  const taken = points.map((point) => [across(point.x) - 6, up(point.y) - 6, across(point.x) + 6, up(point.y) + 6]);
   for (const point of [...points].sort((a, b) => b.front - a.front)) {
     const group = element("g", { class: point.front ? "point front" : "point" });
     const [u, v] = [across(point.x), up(point.y)];
@@ -75,7 +75,7 @@ function named(group, name, u, v, right, width, taken) {
     const from = anchor === "start" ? u + du : u + du - long;
     const box = [from, v + dv - 11, from + long, v + dv + 3];
     if (from < EDGE.left || box[2] > width || taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
-    taken.push(box, [u - 6, v - 6, u + 6, v + 6]);
+    taken.push(box);
     group.append(element("text", { x: u + du, y: v + dv, "text-anchor": anchor }, words));
     return;
   }

@@ -10,6 +10,7 @@ const COLOURS = ["--s1", "--s2", "--s3", "--s4", "--s5", "--s6", "--s7", "--s8"]
 const STATES = { finished: "good", running: "good", done: "good", interrupted: "warn", failed: "bad", dead: "bad" };
 const TABLE_ROWS = 25; // of a chart's table: evenly spaced, the first and the last among them
 const FRAME_MS = 120;
+const SPARSE = 12; // points of a line that are drawn as dots as well
 const PAIRS = 200; // rows of the table of exchanges
 const MARKED = 1500; // moments listed at a time
 
@@ -92,7 +93,7 @@ function lineChart(spec, parent) {
   const isRounds = spec.x_format === "count";
   const chart = new Chart(parent, {
     id: spec.id, title: spec.title, unit: spec.unit, wide: spec.wide, format: yText, tick: yText, x: spec.x,
-    xFormat: isRounds ? undefined : xText, xLog: spec.x_log, log: spec.y_format !== "share",
+    xFormat: isRounds ? undefined : xText, xLog: spec.x_log, fromZero: spec.from_zero, log: spec.y_format !== "share",
     series: lines.flatMap((line, n) => seriesOf(line, n, spec.dots)),
   }, isRounds ? "rounds" : spec.id);
   chart.set(join(lines.map((line) => (banded(line) ? [0, 1, 3, 2] : [0, 1]).map((index) => line.points.map((point) => point[index])))));
@@ -104,7 +105,7 @@ const banded = (line) => line.points.some((point) => isNumber(point[2]));
 
 function seriesOf(line, n, dots) {
   const colour = COLOURS[n % COLOURS.length];
-  const own = { name: line.name, colour, dots: dots || line.points.length < 3 };
+  const own = { name: line.name, colour, dots: dots || line.points.length <= SPARSE };
   return banded(line) ? [own, { name: "upper", colour, band: true }, { name: "lower", colour, band: true, fill: true }] : [own];
 }
 
@@ -278,7 +279,7 @@ class Player {
     const cast = members.map(([name, run, isHere], n) => {
       const [kind, words] = this.kindOf(n, now, isHere);
       const [round, loss] = rounds.get(n) || [0, null];
-      return { name, run, kind, rounds_done: round, words: `${name}: ${words}, round ${round}${isNumber(loss) ? `, training loss ${fixed(loss, 4)}` : ""}` };
+      return { name, run, kind, dim: false, rounds_done: round, words: `${name}: ${words}, round ${round}${isNumber(loss) ? `, training loss ${fixed(loss, 4)}` : ""}` };
     });
     this.exchanges.draw(cast, exchanges);
     const there = cast.filter((it) => it.kind === "good").length;

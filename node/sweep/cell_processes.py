@@ -1,0 +1,118 @@
+"""Cells on the cores there are: one process a job, which takes a cell after the other.
+
+A process that dies (out of memory, a crash in a library) takes its one cell along and no other; a new one comes in its
+place. Processes end with the one that started them, however it ends.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from node.sweep.attempt import attempt
+from node.sweep.base import Cell, CellFailure, Outcome
+from node.system.errors import describe_code
+
+ENDING_S = 5.0
+"""Seconds that a process has to end by itself before it is killed."""
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    cell: Cell | None = None
+
+    def give(self, cell: Cell) -> None:
+        self.cell = cell
+        self.pipe.send(cell)
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.join(ENDING_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.pipe.close()
+
+
+class ProcessCells:
+    """Processes of this machine."""
+
+    def run(self, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]:
+        """Yield each cell with what came of it, as they finish."""
+        todo = deque(cells)
+        workers = [_started() for _ in range(min(max(1, jobs), len(cells)))]
+        try:
+            for worker in workers:
+                worker.give(todo.popleft())
+            while busy := [worker for worker in workers if worker.cell is not None]:
+                wait([each for worker in busy for each in (worker.pipe, worker.process.sentinel)])
+                for worker in busy:
+                    outcome = _heard(worker)
+                    if outcome is None:
+                        continue
+                    assert worker.cell is not None, "only busy ones are asked"
+                    yield worker.cell, outcome
+                    worker.cell = None
+                    if not worker.process.is_alive():
+                        worker.end()
+                        workers.remove(worker)
+                        worker = _started() if todo else worker
+                        if todo:
+                            workers.append(worker)
+                    if todo:
+                        worker.give(todo.popleft())
+        finally:
+            for worker in workers:
+                worker.end()
+
+
+def _heard(worker: _Worker) -> Outcome | None:
+    """What came of the worker's cell; None while it is at it."""
+    try:
+        if worker.pipe.poll():
+            outcome: Outcome = worker.pipe.recv()
+            return outcome
+    except (EOFError, OSError):
+        pass
+    if worker.process.is_alive():
+        return None
+    worker.process.join()
+    return CellFailure(f"its process died: {describe_code(worker.process.exitcode)}")
+
+
+def _started() -> _Worker:
+    # Spawned, not forked: a fork of a process that has used torch may hang in its thread pool.
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_work, args=(there,), daemon=True)
+    process.start()
+    there.close()
+    return _Worker(process, here)
+
+
+def _work(pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its processes
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            cell = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(attempt(cell))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this runs in a child"
+    parent.join()
+    os._exit(1)
