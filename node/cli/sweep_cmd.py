@@ -24,7 +24,7 @@ def sweep(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Cells at a time, a process and a thread each.")] = 1,
-    retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run cells again that have no result.")] = False,
     cell: Annotated[
         str | None, typer.Option(metavar="ID", help="Run this one cell here, and print its row; nothing is written.")
     ] = None,

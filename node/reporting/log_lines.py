@@ -6,6 +6,7 @@ no finite doubles become null before anybody computes with them.
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class LineCounts:
     strange: int = 0
     """Lines that are no events: no JSON, or without a name and a time."""
     unknown: int = 0
-    """Events whose name this release does not know, as those of a newer one."""
+    """Events whose name this release does not know, as those of a newer one, or that lack what they need."""
     long: int = 0
     """Lines longer than MAX_LINE."""
     cut: bool = False
@@ -46,12 +47,14 @@ class LineCounts:
         """Return what a reader should know of the log, in sentences."""
         said = []
         if self.strange:
-            said.append(f"{name}: {plural(self.strange, 'line')} {_were(self.strange)} no events")
+            said.append(
+                f"{name}: {plural(self.strange, 'line')} {'is no event' if self.strange == 1 else 'are no events'}"
+            )
         if self.long:
             said.append(f"{name}: {plural(self.long, 'line')} {_were(self.long)} longer than {MAX_LINE >> 20} MiB")
         if self.unknown:
             said.append(
-                f"{name}: {plural(self.unknown, 'event')} {_were(self.unknown)} of kinds unknown to this release"
+                f"{name}: {plural(self.unknown, 'event')} {_were(self.unknown)} unknown to this release, or incomplete"
             )
         if self.cut:
             said.append(f"{name}: its last line was cut short")
@@ -102,7 +105,7 @@ def _events_in(file: IO[bytes], counts: LineCounts) -> Iterator[Event]:
 def record_in(line: bytes) -> Record | None:
     """Return the record in a line, its numbers finite and of a size that all readers take; None where there is none."""
     try:
-        value = _DECODER.decode(line.decode())
+        value = _CAREFUL.decode(line.decode()) if _ODD.search(line) else json.loads(line)
     except (ValueError, RecursionError):  # arrays nested a thousand deep are a liar's
         return None
     if not isinstance(value, dict) or not isinstance(value.get("event"), str):
@@ -124,4 +127,8 @@ def _constant(text: str) -> Any:
     return None
 
 
-_DECODER: Final = json.JSONDecoder(parse_int=_whole, parse_float=_broken, parse_constant=_constant)
+_ODD: Final = re.compile(rb"(?<![\d.])\d{16}|[eE]\+?\d{3}|NaN|Infinity")
+"""What lines with numbers have that are too large: only these are decoded number by number, which takes twice as
+long."""
+
+_CAREFUL: Final = json.JSONDecoder(parse_int=_whole, parse_float=_broken, parse_constant=_constant)

@@ -28,6 +28,9 @@ LINES: Final = 8
 LEVELS: Final = 5
 """Losses to which the time is told, evenly from the first almost to the best."""
 
+MAX_METRIC: Final = 40
+"""Most characters of a metric's name, which stands at axes."""
+
 DECILES: Final = 10
 
 PICTURED: Final = 200
@@ -186,7 +189,7 @@ def _tiles(stories: Sequence[NodeStory]) -> list[Tile]:
     last = estimate(losses)
     start, end = _span(stories)
     span = f"{min(rounds)} to {max(rounds)}" if rounds and min(rounds) < max(rounds) else str(max(rounds, default=0))
-    metric = next((story.progress.metric for story in stories if story.progress.metric), "")
+    metric = _metric(stories)
     tokens = sum(story.progress.tokens for story in stories)
     half = None if last is None else last.half
     return [
@@ -238,6 +241,10 @@ def _tiles(stories: Sequence[NodeStory]) -> list[Tile]:
     ]
 
 
+def _metric(stories: Iterable[NodeStory]) -> str:
+    return next((story.progress.metric for story in stories if story.progress.metric), "")[:MAX_METRIC]
+
+
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
@@ -287,7 +294,7 @@ def _sections(runs: Mapping[Path, Sequence[NodeStory]], numbers: Mapping[str, in
         name = run.name or "/"
         held[name] = buckets([story.held_out.rows for story in stories], 3, start)
         trained[name] = buckets([story.rounds.rows for story in stories], 3, start)
-    metric = next((s.progress.metric for own in runs.values() for s in own if s.progress.metric), "")
+    metric = _metric(story for own in runs.values() for story in own)
     bands = {"held-out": held, "training": trained}
     nodes = [story for own in runs.values() for story in own]
     own_lines = [_own_line(story) for story in nodes] if len(nodes) <= LINES and not several else []

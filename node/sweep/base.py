@@ -50,8 +50,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellFailure:
-    """A cell without a result. `refused`: its settings cannot be, now or ever; else something broke, and another try
-    may end otherwise."""
+    """A cell without a result. `refused`: its settings do not go together; else something broke."""
 
     error: str
     refused: bool = False

@@ -42,7 +42,7 @@ class Sweep:
     jobs: int = 1
     executor: str = "processes"
     retry: bool = False
-    """Whether cells that failed are run again; refused ones never are."""
+    """Whether cells without a result are run again: what broke them may have been mended."""
     say: Say = lambda done, total, line: None
     refused: dict[str, str] = field(default_factory=dict)
     """Combinations that cannot be, with why."""
@@ -74,7 +74,7 @@ class Sweep:
                 parquet.write(self.out / ROWS, list(kept.values()))
 
     def _is_over(self, row: CellRow | None) -> bool:
-        return row is not None and (row.get("status") in (DONE, REFUSED) or not self.retry)
+        return row is not None and (row.get("status") == DONE or not self.retry)
 
     def _named(self, row: CellRow, cell: Cell) -> CellRow:
         """The row as this plan calls it: with its own varied settings, whichever plan it was run for."""

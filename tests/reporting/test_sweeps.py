@@ -1,0 +1,373 @@
+"""Sweeps: what is run once stays, whatever ends the sweep; what fails is a row; a report shows the rest."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from node.bench.quality import parquet as tables
+from node.bench.quality.intervals import estimate
+from node.cli.app import main
+from node.reporting.document import LineChart, Scatter
+from node.reporting.report import make_report
+from node.reporting.sweep_report import sweep_document
+from node.reporting.table_rows import read_rows
+from node.sweep.base import Cell, CellFailure, Outcome
+from node.sweep.executors import EXECUTORS
+from node.sweep.sweep import CELLS, PLAN, ROWS, Sweep
+from node.sweep.sweep_plan import SweepPlan, read_sweep
+from node.system.errors import RunError, UsageError
+
+PLAN_TEXT = """
+run = "swarm"
+seeds = [0, 1]
+[base]
+task.name = "digits"
+train.rounds = 2
+train.inner_steps = 2
+swarm.nodes = 4
+swarm.degree = 3
+[grid]
+sync.compressor = ["none", "q2"]
+"attack.name" = ["none", "sign_flip"]
+swarm.byzantine = [0, 1]
+"""
+
+
+def plan_of(text: str, folder: Path, name: str = "codecs.toml") -> SweepPlan:
+    path = folder / name
+    path.write_text(text)
+    return read_sweep(path)
+
+
+def cells_of(plan: SweepPlan) -> list[Cell]:
+    return list(plan.cells({}))
+
+
+class Scripted:
+    """In the place of processes: rows as a test has them, and what was asked for."""
+
+    asked: list[str] = []
+    fails: dict[str, CellFailure] = {}
+    stops_after: int | None = None
+
+    def run(self, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]:
+        for number, cell in enumerate(cells):
+            if number == self.stops_after:
+                raise KeyboardInterrupt
+            self.asked.append(cell.id)
+            yield cell, self.fails.get(cell.id, row_of(cell))
+
+
+def row_of(cell: Cell) -> dict[str, Any]:
+    cheap = cell.settings.get("sync.compressor") == "q2"
+    sent = 100.0 if cheap else 1600.0
+    loss = (1.1 if cheap else 1.0) + 0.01 * cell.seed
+    return {
+        "loss": loss,
+        "metric": "nats",
+        "sent_bytes": sent,
+        "published_bytes": sent / 4,
+        "steps": 4,
+        "seconds": None,
+        "curve": [[2, sent / 2, loss + 1], [4, sent, loss]],
+    }
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
+    monkeypatch.setitem(EXECUTORS._factories, "scripted", Scripted)
+    for name, value in {"asked": [], "fails": {}, "stops_after": None}.items():
+        monkeypatch.setattr(Scripted, name, value)
+    return Scripted
+
+
+def sweep(plan: SweepPlan, out: Path, **more: Any) -> Sweep:
+    return Sweep(plan=plan, out=out, executor="scripted", **more)
+
+
+# -- plans
+
+
+def test_a_cell_is_every_different_combination_once(tmp_path: Path) -> None:
+    refused: dict[str, str] = {}
+    cells = list(plan_of(PLAN_TEXT, tmp_path).cells(refused))
+    assert refused == {}
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells), "something of everything first"
+    assert len({cell.id for cell in cells}) == len(cells)
+    assert len(cells) == 2 * 2 * 3, "without liars all attacks are the same"
+
+
+def test_names_of_cells_follow_from_what_decides_their_outcome(tmp_path: Path) -> None:
+    one = {cell.id for cell in cells_of(plan_of(PLAN_TEXT, tmp_path))}
+    same = PLAN_TEXT.replace('["none", "q2"]', '["q2", "none"]').replace("task.name = ", "'task.name' = ")
+    assert {cell.id for cell in cells_of(plan_of(same, tmp_path))} == one
+    more = PLAN_TEXT.replace('["none", "q2"]', '["none", "q2", "int8"]')
+    assert {cell.id for cell in cells_of(plan_of(more, tmp_path))} > one
+    assert not {cell.id for cell in cells_of(plan_of(PLAN_TEXT.replace("rounds = 2", "rounds = 3"), tmp_path))} & one
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("seeds = [0, 1]", "seeds = [0, 0]"), "each seed once"),
+        (("seeds = [0, 1]", "seeds = []"), "seeds"),
+        (('run = "swarm"', 'run = "nothing"'), "there is no 'nothing'; there are: "),
+        (("swarm.byzantine = [0, 1]", "swarm.byzantine = 1"), "must be a list of values"),
+        (("swarm.byzantine = [0, 1]", "swarm.byzantine = [1, 1]"), "has a value twice"),
+        (("[grid]", "rounds = 3\n[grid]"), "rounds has no section"),
+        (("train.rounds = 2", "train.rounds = 2026-01-01"), "is no number"),
+        (("[grid]", "[grids]"), "grids"),
+        (("[grid]", "[grid"), "is not valid TOML"),
+        (("swarm.byzantine = [0, 1]", f"train.rounds = {list(range(1, 60_000))}"), "more than 100000 cells"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_line(tmp_path: Path, change: tuple[str, str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        plan_of(PLAN_TEXT.replace(*change), tmp_path)
+
+
+def test_a_combination_that_cannot_be_is_left_out_and_said(tmp_path: Path) -> None:
+    refused: dict[str, str] = {}
+    plan = plan_of(PLAN_TEXT.replace('["none", "q2"]', '["none", "q8"]'), tmp_path)
+    assert {cell.varied["sync.compressor"] for cell in plan.cells(refused)} == {"none"}
+    assert all("q8" in what for what in refused)
+    assert "unknown sync.compressor 'q8'" in next(iter(refused.values()))
+
+
+def test_a_plan_is_read_again_from_its_copy(tmp_path: Path) -> None:
+    text = PLAN_TEXT.replace('task.name = "digits"', 'task.name = "byte-lm"\ntask.data = "texts"')
+    plan = plan_of(text, tmp_path).model_copy(update={"run": "swarm"})
+    (tmp_path / "copy").mkdir()
+    again = plan_of(plan.as_toml(), tmp_path / "copy", PLAN)
+    assert again.base["task.data"] == str(tmp_path / "texts")
+    assert again.name == "codecs"
+    assert again.as_toml() == plan.as_toml()
+
+
+# -- folders
+
+
+def test_a_finished_cell_is_never_run_again(tmp_path: Path, scripted: type[Scripted]) -> None:
+    plan, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
+    first = list(sweep(plan, out).run())
+    assert len(scripted.asked) == len(first) == len(cells_of(plan))
+    again = list(sweep(plan, out).run())
+    assert len(scripted.asked) == len(first)
+    assert again == first
+    assert parquet.read_table(out / ROWS).num_rows == len(first)
+
+
+def test_a_changed_plan_runs_what_is_new(tmp_path: Path, scripted: type[Scripted]) -> None:
+    out = tmp_path / "out"
+    list(sweep(plan_of(PLAN_TEXT, tmp_path), out).run())
+    before = len(scripted.asked)
+    changed = plan_of(
+        PLAN_TEXT.replace('["none", "q2"]', '["q2", "int8"]').replace("[0, 1]\n[base]", "[0]\n[base]"), tmp_path
+    )
+    it = sweep(changed, out)
+    rows = list(it.run())
+    new = scripted.asked[before:]
+    assert new
+    assert {row["varied"]["sync.compressor"] for row in rows if row["cell"] in new} == {"int8"}
+    assert {row["varied"]["sync.compressor"] for row in rows} == {"q2", "int8"}
+    assert it.others == before - (len(rows) - len(new))
+    assert len((out / CELLS).read_text().splitlines()) == before + len(new)
+
+
+def test_a_line_cut_short_costs_its_own_cell_alone(tmp_path: Path, scripted: type[Scripted]) -> None:
+    plan, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
+    rows = list(sweep(plan, out).run())
+    text = (out / CELLS).read_bytes()
+    (out / CELLS).write_bytes(text[:-40])
+    scripted.asked.clear()
+    assert len(list(sweep(plan, out).run())) == len(rows)
+    assert scripted.asked == [rows[-1]["cell"]]
+
+
+def test_ctrl_c_loses_nothing(tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
+    monkeypatch.setattr(Scripted, "stops_after", 3)
+    with pytest.raises(KeyboardInterrupt):
+        list(sweep(plan, out).run())
+    assert parquet.read_table(out / ROWS).num_rows == 3
+    monkeypatch.setattr(Scripted, "stops_after", None)
+    scripted.asked.clear()
+    rows = list(sweep(plan, out).run())
+    assert len(scripted.asked) == len(rows) - 3
+
+
+def test_a_failed_cell_is_a_row_with_what_replays_it(tmp_path: Path, scripted: type[Scripted]) -> None:
+    plan, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
+    broken, refused, *_ = cells_of(plan)
+    scripted.fails |= {broken.id: CellFailure("RuntimeError: no"), refused.id: CellFailure("cannot be", refused=True)}
+    rows = {row["cell"]: row for row in sweep(plan, out).run()}
+    assert rows[broken.id]["status"] == "failed"
+    assert rows[broken.id]["replay"] == f"p2ptrain sweep {out / PLAN} --cell {broken.id}"
+    assert rows[refused.id]["status"] == "refused"
+    scripted.asked.clear()
+    list(sweep(plan, out).run())
+    assert scripted.asked == []
+    scripted.fails.clear()
+    rows = {row["cell"]: row for row in sweep(plan, out, retry=True).run()}
+    assert scripted.asked == [broken.id, refused.id]
+    assert rows[broken.id]["status"] == "done"
+
+
+def test_two_sweeps_in_a_folder_are_one_too_many(tmp_path: Path, scripted: type[Scripted]) -> None:
+    plan, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
+    first = sweep(plan, out).run()
+    next(first)
+    with pytest.raises(RunError, match="in use"):
+        next(sweep(plan, out).run())
+    first.close()  # type: ignore[attr-defined]
+    assert len(list(sweep(plan, out).run())) == len(cells_of(plan))
+
+
+SMALL_TEXT = """
+[base]
+task.name = "digits"
+train.inner_steps = 2
+swarm.nodes = 3
+swarm.degree = 2
+[grid]
+train.rounds = [1, 2, 3, 4]
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_loses_no_finished_cell_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(SMALL_TEXT)
+    command = [sys.executable, "-m", "p2ptrain", "sweep", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "out")]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    log = tmp_path / "out" / CELLS
+    deadline = time.monotonic() + 60
+    while not (log.is_file() and log.read_bytes().count(b"\n") >= 1):
+        assert running.poll() is None or log.is_file()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    children = [int(pid) for pid in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()]
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    kept = [json.loads(line)["cell"] for line in log.read_bytes().splitlines() if line.endswith(b"}")]
+    assert kept
+    assert main(command[3:]) == 0
+    names = [json.loads(line)["cell"] for line in log.read_bytes().splitlines() if line.endswith(b"}")]
+    assert len(names) == len(set(names)) == 4
+    assert names[: len(kept)] == kept
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_one_cell_is_run_here_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(SMALL_TEXT, tmp_path, "small.toml")
+    cell = cells_of(plan)[0]
+    assert main(["sweep", str(tmp_path / "small.toml"), "--cell", cell.id[:8]]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
+    assert main(["sweep", str(tmp_path / "small.toml"), "--cell", "zz"]) == 2
+    assert main(["sweep", str(tmp_path / "small.toml")]) == 2
+    capsys.readouterr()
+    assert main(["sweep", str(tmp_path / "small.toml"), "--dry-run"]) == 0
+    assert capsys.readouterr().out == "4 cells, 1 seed each\n"
+
+
+# -- reports of tables
+
+
+def test_a_sweep_in_figures(tmp_path: Path, scripted: type[Scripted]) -> None:
+    plan, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
+    list(sweep(plan, out).run())
+    document = sweep_document(read_rows([out / ROWS]), [])
+    assert document.title == "codecs"
+    assert document.tiles[0].value == 1600.0
+    first = document.sections[0]
+    (scatter,) = first.charts
+    assert isinstance(scatter, Scatter)
+    found = {point.name: point for point in scatter.points}
+    assert found.keys() == {"compressor=none", "q2"}
+    assert all(point.front for point in found.values()), "less loss, or fewer bytes"
+    both = estimate([1.1, 1.11])
+    assert both is not None
+    assert found["q2"].half == pytest.approx(both.half)
+    assert found["q2"].y == pytest.approx(both.mean)
+    curves = next(section for section in document.sections if section.id.startswith("curves"))
+    chart = curves.charts[0]
+    assert isinstance(chart, LineChart)
+    line = next(line for line in chart.lines if line.name == "q2")
+    assert [point[0] for point in line.points] == [2, 4]
+    assert line.points[1][1:] == pytest.approx((both.mean, both.mean - (both.half or 0), both.mean + (both.half or 0)))
+    titles = [section.title for section in document.sections if section.id.startswith("pareto")]
+    assert len(titles) == 3, "attacks are conditions, under which groups are compared"
+
+
+def rows_of(**changes: Any) -> dict[str, Any]:
+    row = {"status": "done", "loss": 1.0, "sent_bytes": 10.0, "metric": "nats", "seed": 0, "varied": {"sync.f": 1}}
+    return {**row, "curve": [[1, 5.0, 2.0]], **changes}
+
+
+def test_what_is_no_result_is_counted() -> None:
+    rows = [
+        rows_of(version="0.1", commit="a"),
+        rows_of(version="0.2", commit="a"),
+        {"status": "done", "x": 1},
+        rows_of(loss=None, seed=2, varied={"sync.f": 2}),
+        rows_of(status="failed", error="<b>", replay="p2ptrain sweep x --cell y"),
+        {"phase": "tune", "eval_loss": 1.0},
+    ]
+    document = sweep_document(rows, ["before"])
+    assert document.notes == [
+        "before",
+        "rows of 2 versions: 0.1, 0.2",
+        "1 row is no result: without a loss",
+        "1 row of trials for tuning is not reported on",
+        "1 run diverged: their groups have no mean",
+    ]
+    assert document.commands == [("A failed cell is run again by", "p2ptrain sweep x --cell y")]
+    assert document.tables[0].rows[0][3] == "<b>"
+    json.dumps(document.as_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("value", ["x", [1], {"a": [1]}, True, float("nan"), [[1, 2, 3, 4]], [["a", None, 1]]])
+def test_columns_of_any_content_break_nothing(value: object) -> None:
+    rows = [
+        dict.fromkeys(rows_of(), value) | {"status": "done"},
+        rows_of(curve=value),
+        rows_of(varied=value),
+        rows_of(loss=value),
+    ]
+    json.dumps(sweep_document(rows, []).as_json(), allow_nan=False)
+
+
+def test_rows_of_bench_quality_are_reported_by_data_and_method(tmp_path: Path) -> None:
+    row = {"phase": "report", "data": "digits", "size": None, "method": "q2", "eval_loss": 0.5, "metric": "nats"}
+    more = {"sent_bits": 2.0, "published_bits": 1.0, "parameters": 80, "steps": 10, "curve": [(10, 20.0, 0.5)]}
+    tables.write(tmp_path / "rows.parquet", [{**row, **more, "seed": seed} for seed in (0, 1)])
+    document = sweep_document(read_rows([tmp_path / "rows.parquet"]), [])
+    (scatter,) = document.sections[0].charts
+    assert isinstance(scatter, Scatter)
+    assert [(point.name, point.x) for point in scatter.points] == [("q2", 2.0 * 80 * 10 / 8)]
+    chart = document.sections[1].charts[1]
+    assert isinstance(chart, LineChart)
+    assert chart.lines[0].points[0][0] == 20.0 * 80 / 8
+
+
+def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_text("no table")
+    with pytest.raises(RunError, match="is no table of results"):
+        make_report([tmp_path], tmp_path / "out.html", command="")
+
+
+def test_without_pyarrow_tables_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (tmp_path / "rows.parquet").touch()
+    with pytest.raises(UsageError, match="pip install 'pyarrow>=20'"):
+        make_report([tmp_path], tmp_path / "out.html", command="")
