@@ -24,6 +24,9 @@ def sweep(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Cells at a time, a process and a thread each.")] = 1,
+    executor: Annotated[
+        str, typer.Option(help="What runs the cells: processes; ray, a cluster; here, this very process.")
+    ] = "processes",
     retry: Annotated[bool, typer.Option("--retry", help="Run cells again that have no result.")] = False,
     cell: Annotated[
         str | None, typer.Option(metavar="ID", help="Run this one cell here, and print its row; nothing is written.")
@@ -53,7 +56,7 @@ def sweep(
     if out is None:
         raise UsageError("a sweep keeps what it has run", "give --out FOLDER")
     with Waiting() as say:
-        it = Sweep(plan=found, out=out, jobs=jobs, retry=retry, say=say)
+        it = Sweep(plan=found, out=out, jobs=jobs, executor=executor, retry=retry, say=say)
         rows = _run(it, json=json, say=say)
     failed = [row for row in rows if row["status"] == "failed"]
     _end(it, rows, failed, json=json)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from node.bench.quality.intervals import Estimate, estimate
+from node.bench.quality.intervals import Estimate, behind, estimate
 from node.bench.quality.pareto import is_on_front
 from node.events.sent_bits import BITS
 from node.reporting.document import (
@@ -269,10 +269,11 @@ def _sections(panel: str, groups: Sequence[Group]) -> list[Section]:
     drawn = [group for group in groups if any(run.curve for run in group.runs)][:DRAWN]
     left = len([group for group in groups if any(run.curve for run in group.runs)]) - len(drawn)
     curves = {group.name: _banded(group) for group in drawn}
+    title, under = (f": {panel}", f", {panel}") if panel else ("", "")
     charts = [
         LineChart(
             id=f"curve-{key}",
-            title="Held-out loss",
+            title=f"Held-out loss{under}",
             unit=metric,
             x="inner steps",
             x_format="amount",
@@ -283,7 +284,7 @@ def _sections(panel: str, groups: Sequence[Group]) -> list[Section]:
         ),
         LineChart(
             id=f"bytes-{key}",
-            title="Held-out loss against bytes sent by a node",
+            title=f"Held-out loss against bytes sent by a node{under}",
             unit=metric,
             x="bytes sent",
             x_format="bytes",
@@ -297,13 +298,12 @@ def _sections(panel: str, groups: Sequence[Group]) -> list[Section]:
     note = "Bands are 95% intervals of the mean over seeds."
     if left:
         note += f" The {DRAWN} groups of least loss are drawn, {left} more are in the table."
-    title = f": {panel}" if panel else ""
     front = _front(groups)
     return [
         Section(
             id=f"pareto-{key}",
             title=f"Bytes sent against loss{title}",
-            charts=[_scatter(key, metric, groups, front)],
+            charts=[_scatter(key, under, groups, front)],
             tables=[_table(groups, front, metric)],
         ),
         Section(id=f"curves-{key}", title=f"Curves{title}", note=note, charts=charts),
@@ -334,7 +334,7 @@ def _front(groups: Sequence[Group]) -> set[str]:
     return {name for name, mine in placed.items() if is_on_front(mine, list(placed.values()))}
 
 
-def _scatter(key: str, metric: str, groups: Sequence[Group], front: set[str]) -> Scatter:
+def _scatter(key: str, under: str, groups: Sequence[Group], front: set[str]) -> Scatter:
     points = [
         Point(name=g.name, x=g.sent.mean, y=g.loss.mean, half=g.loss.half, front=g.name in front)
         for g in groups
@@ -342,8 +342,8 @@ def _scatter(key: str, metric: str, groups: Sequence[Group], front: set[str]) ->
     ]
     return Scatter(
         id=f"front-{key}",
-        title="Final loss against bytes sent by a node",
-        unit=metric,
+        title=f"Final loss against bytes sent by a node{under}",
+        unit=groups[0].runs[0].metric,
         x="bytes sent by a node",
         points=points,
     )
@@ -354,11 +354,14 @@ def _table(groups: Sequence[Group], front: set[str], metric: str) -> DataTable:
     for group in groups:
         whole = [run for run in group.runs if run.loss is not None]
         seconds = estimate([run.seconds for run in group.runs if run.seconds is not None])
+        apart = _behind(group, groups[0])
         rows.append(
             [
                 group.name,
                 None if group.loss is None else group.loss.mean,
                 None if group.loss is None else group.loss.half,
+                None if apart is None else round(apart.mean, 2),
+                None if apart is None or apart.half is None else round(apart.half, 2),
                 None if group.sent is None else group.sent.mean,
                 None if group.published is None else group.published.mean,
                 None if seconds is None else seconds.mean,
@@ -366,16 +369,27 @@ def _table(groups: Sequence[Group], front: set[str], metric: str) -> DataTable:
                 "front" if group.name in front else None,
             ]
         )
-    columns = ["Group", "Loss", "± 95%", "Sent", "Published", "Time", "Seeds", "Front"]
-    formats = ["text", "plain", "plain", "bytes", "bytes", "seconds", "text", "text"]
+    columns = ["Group", "Loss", "± 95%", "Behind, %", "± 95%", "Sent", "Published", "Time", "Seeds", "Front"]
+    formats = ["text", "plain", "plain", "plain", "plain", "bytes", "bytes", "seconds", "text", "text"]
     kept = [n for n in range(len(columns)) if any(row[n] is not None for row in rows)]
     return DataTable(
         title=f"Final held-out loss{f', {metric}' if metric else ''}",
         columns=[columns[n] for n in kept],
         formats=[formats[n] for n in kept],  # type: ignore[misc]  # each is a Format
         rows=[[row[n] for n in kept] for row in rows],
-        note="Bytes are a node's. Front: no other has less loss for as few bytes. Seeds: those that did not diverge.",
+        note="Behind: the first group, seed by seed, so that what a seed does to both is no part of it. Bytes are a "
+        "node's. Front: no other has less loss for as few bytes. Seeds: those that did not diverge.",
     )
+
+
+def _behind(group: Group, best: Group) -> Estimate | None:
+    """Return by how many percent its losses are above the best group's, paired by seed; None of the best itself, and
+    where runs diverged."""
+    if group is best or group.loss is None or best.loss is None:
+        return None
+    theirs = {run.seed: run.loss for run in best.runs}
+    pairs = [(mine, other) for run in group.runs if (mine := run.loss) is not None and (other := theirs.get(run.seed))]
+    return behind([mine for mine, _ in pairs], [other for _, other in pairs])
 
 
 def _times_table(groups: Sequence[Group], metric: str) -> DataTable:

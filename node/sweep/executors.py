@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from node.sweep.attempt import attempt
 from node.sweep.base import Cell, CellExecutor, Outcome
 from node.sweep.cell_processes import ProcessCells
+from node.sweep.ray_cells import RayCells
 from p2ptrain.registry import Registry
 
 __all__ = ["EXECUTORS", "CellsHere"]
@@ -21,3 +22,4 @@ class CellsHere:
 EXECUTORS: Registry[CellExecutor] = Registry("cell executors")
 EXECUTORS.register("processes")(ProcessCells)
 EXECUTORS.register("here")(CellsHere)
+EXECUTORS.register("ray")(RayCells)

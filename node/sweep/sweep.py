@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from node.bench.quality import parquet
 from node.bench.swarm.results import append_line, rows_in
-from node.sweep.base import Cell, CellFailure, CellRow, Outcome
+from node.sweep.base import Cell, CellExecutor, CellFailure, CellRow, Outcome
 from node.sweep.executors import EXECUTORS
 from node.sweep.sweep_plan import SweepPlan
 from node.system import build
@@ -52,6 +52,7 @@ class Sweep:
     def run(self) -> Iterator[CellRow]:
         """Yield every cell's row: first those that are there. UsageError where no cell can be, RunError where another
         sweep is at work in the folder."""
+        executor = EXECUTORS.get(self.executor)
         cells = {cell.id: cell for cell in self.plan.cells(self.refused)}
         if not cells:
             raise UsageError(
@@ -67,7 +68,7 @@ class Sweep:
             write_atomic(self.out / PLAN, self.plan.as_toml().encode())
             try:
                 yield from kept.values()
-                for row in self._new([cell for name, cell in cells.items() if name not in kept], kept):
+                for row in self._new(executor, [each for name, each in cells.items() if name not in kept], kept):
                     kept[row["cell"]] = row
                     yield row
             finally:
@@ -83,15 +84,14 @@ class Sweep:
     def _varied(self, cell: Cell) -> dict[str, Any]:
         return {key: cell.varied[key] for key in self.plan.varied}
 
-    def _new(self, cells: list[Cell], kept: dict[str, CellRow]) -> Iterator[CellRow]:
+    def _new(self, executor: CellExecutor, cells: list[Cell], kept: dict[str, CellRow]) -> Iterator[CellRow]:
         if kept:
             self.say(0, len(cells), f"{len(kept)} cells were there already in {self.out}")
         if not cells:
             return
         code = {"version": build.version(), "commit": build.commit()}
         written, cost = time.monotonic(), 0.0
-        outcomes = EXECUTORS.get(self.executor).run(cells, self.jobs)
-        for done, (cell, outcome) in enumerate(outcomes, start=1):
+        for done, (cell, outcome) in enumerate(executor.run(cells, self.jobs), start=1):
             row = {**self._labels(cell), **code, **_result(outcome)}
             line = json.dumps(row, allow_nan=False)
             append_line(self.out / CELLS, line)

@@ -58,8 +58,14 @@ def test_what_cannot_be_is_refused_before_it_is_run(runner: CellRunner) -> None:
 # -- executors
 
 
-@pytest.fixture(params=["here", pytest.param("processes", marks=pytest.mark.slow)])
+def test_every_executor_is_tried() -> None:
+    assert EXECUTORS.names() == ["here", "processes", "ray"]
+
+
+@pytest.fixture(params=["here", *(pytest.param(name, marks=pytest.mark.slow) for name in ("processes", "ray"))])
 def executor(request: pytest.FixtureRequest) -> CellExecutor:
+    if request.param == "ray":
+        pytest.importorskip("ray", reason="needs Ray (pip install ray)")
     return EXECUTORS.get(request.param)
 
 

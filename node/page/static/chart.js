@@ -142,7 +142,7 @@ export class Chart {
       padding: [10, 12, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: this.shared, scales: ["x", null], setSeries: false }, drag: { x: true, y: false }, y: false },
-      scales: { x: { time: false, auto: () => !this.zoomed, ...(this.spec.xLog ? { distr: 3, range: (_, low, high) => [low, high] } : {}) }, y: this.log ? { distr: 3, range: (_, low, high) => [low * 0.9, high * 1.1] } : this.spec.fromZero ? { range: (_, low, high) => [Math.min(0, low), high * 1.08 || 1] } : {} },
+      scales: { x: { time: false, auto: () => !this.zoomed, ...(this.spec.xLog ? { distr: 3, range: (_, low, high) => [below(low), above(high)] } : {}) }, y: this.log ? { distr: 3, range: (_, low, high) => [low * 0.9, high * 1.1] } : this.spec.fromZero ? { range: (_, low, high) => [Math.min(0, low), high * 1.08 || 1] } : {} },
       axes: [
         { ...axis, label: this.spec.x || "round", labelSize: 16, size: 26, gap: 3,
           ...(this.spec.xFormat ? { space: 70, values: (_, values) => this.ticks(values, this.spec.xFormat, this.spec.xLog) } : { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] }) },
@@ -234,6 +234,13 @@ export class Chart {
     this.panel.remove();
   }
 }
+
+// The nearest 1, 2 or 5 times a power of ten, below and above: a logarithmic axis that begins there has round marks.
+function below(value) {
+  const power = 10 ** Math.floor(Math.log10(value) + 1e-9);
+  return [5, 2, 1].find((each) => each * power <= value * (1 + 1e-9)) * power;
+}
+const above = (value) => 1 / below(1 / value);
 
 // Of a column with holes (rounds that were measured elsewhere), the value at or before an index.
 function near(values, index) {

@@ -3,7 +3,7 @@
 import { NOTHING, amount, at, copyLine, fixed, isNumber, make, percent, plain, plural, show, size } from "./words.js";
 import { Chart, join, redraw } from "./chart.js";
 import { Exchanges } from "./exchanges.js";
-import { plane } from "./plane.js";
+import { isNarrow, plane } from "./plane.js";
 
 const told = JSON.parse(at("data").textContent);
 const COLOURS = ["--s1", "--s2", "--s3", "--s4", "--s5", "--s6", "--s7", "--s8"];
@@ -129,7 +129,16 @@ function scatter(spec, parent) {
   panel.setAttribute("aria-labelledby", heading.id);
   const legend = make("p", "legend");
   legend.append(make("span", "key self", "on the Pareto front: none has less loss for as few bytes"), make("span", "key other", "others"));
-  panel.append(heading, legend, plane({ ...spec, points, xText: FORMATS[spec.x_format], yText: plain }));
+  const drawn = () => plane({ ...spec, points, xText: FORMATS[spec.x_format], yText: plain, narrow: isNarrow() });
+  let svg = drawn(), narrow = isNarrow();
+  panel.append(heading, legend, svg);
+  addEventListener("resize", () => {
+    if (narrow === isNarrow()) return;
+    narrow = isNarrow();
+    const again = drawn();
+    svg.replaceWith(again);
+    svg = again;
+  });
   const rows = [...points].sort((a, b) => a.x - b.x).map((point) => [point.name, point.x, point.y, point.half, point.front ? "front" : ""]);
   numbers(panel, spec.title, ["Point", spec.x, spec.unit || "value", "± 95%", "Front"], ["text", spec.x_format, "plain", "plain", "text"], rows);
   parent.append(panel);
