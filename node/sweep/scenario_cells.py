@@ -1,0 +1,169 @@
+"""Cells that are scenarios of `p2ptrain simulate`: real nodes on a virtual clock, each run a process of its own.
+
+Figures are those of its `--json` line. The curve is read off the honest nodes' logs: steps and bytes are counted there,
+and seconds are virtual.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from node.config.toml_source import MAX_FILE_BYTES
+from node.events.event_types import Evaluated, RoundTrained, Started
+from node.events.log import read_events
+from node.sweep.base import CellRow, Settings
+from node.system.errors import EXIT_FAILED, RunError, UsageError
+from node.system.run_dir import EVENTS
+
+FILE: Final = "scenario.file"
+UNTIL: Final = "scenario.until_s"
+
+PROGRAM: Final = """
+import sys
+from node.system.parent_death import die_with_parent
+die_with_parent(int(sys.argv.pop(1)))
+from p2ptrain.__main__ import main
+sys.exit(main())
+"""
+"""`p2ptrain` as a process that ends with the one that started it."""
+
+Figures = tuple[int, float, float]
+"""Inner steps of a node, bytes that it sent, held-out loss."""
+
+
+class ScenarioCells:
+    """A scenario file with settings over it, as `--set` has them: `scenario.file`, `scenario.until_s`, and any other
+    key of it."""
+
+    name = "scenario"
+
+    def document(self, settings: Settings, seed: int) -> Mapping[str, Any]:
+        """Return the file's content by its digest, and what is set over it. Mistakes in settings are found when it is
+        run."""
+        path = _file_of(settings)
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise UsageError(f"{path} is too large for a scenario")
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise UsageError(f"cannot read the scenario {path}: {error.strerror}", f"set {FILE} in [base]") from None
+        return {"file": digest, "seed": seed, **{key: value for key, value in settings.items() if key != FILE}}
+
+    def run(self, settings: Settings, seed: int) -> CellRow:
+        """Simulate it. `broken`: invariants of the file that do not hold, which are findings. UsageError on what the
+        scenario cannot be, RunError on what failed."""
+        with tempfile.TemporaryDirectory(prefix="p2ptrain-cell-") as folder:
+            out = Path(folder) / "run"
+            found = _simulated([*_words(settings, seed), "--out", str(out)])
+            curve, steps, published = _measured(found, out)
+        return {
+            **{key: found.get(key) for key in KEPT},
+            "loss": found.get("loss_mean"),
+            "metric": "",
+            "sent_bytes": found.get("bytes_sent_mean"),
+            "published_bytes": published,
+            "steps": steps,
+            "seconds": found.get("virtual_s"),
+            "curve": curve,
+        }
+
+
+KEPT: Final = (
+    "events_digest", "mode", "crypto", "wall_s", "nodes", "honest", "finished", "rounds_min", "rounds_max",
+    "bytes_sent_max", "staleness_max", "honest_bans", "broken",
+)  # fmt: skip
+"""What is kept of the result as it stands."""
+
+
+def _file_of(settings: Settings) -> Path:
+    path = settings.get(FILE)
+    if not isinstance(path, str):
+        raise UsageError(f"a scenario needs its file: {FILE}", "such as configs/scenarios/campus.toml")
+    return Path(path)
+
+
+def _words(settings: Settings, seed: int) -> list[str]:
+    words = ["simulate", str(_file_of(settings)), "--seed", str(seed), "--json"]
+    if UNTIL in settings:
+        words += ["--until", str(settings[UNTIL])]
+    for key, value in settings.items():
+        if key not in (FILE, UNTIL):
+            words += ["--set", f"{key}={json.dumps(value)}"]  # of numbers, texts, booleans and lists TOML's form too
+    return words
+
+
+def _simulated(words: list[str]) -> dict[str, Any]:
+    """Return the result's JSON. It ends with this process, however that ends."""
+    its_life, life = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(its_life), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            pass_fds=(its_life,),
+            process_group=0,
+            env=os.environ | {"PYTHONHASHSEED": "0"},
+        )
+    finally:
+        os.close(its_life)
+        os.close(life)
+    try:
+        found = json.loads(done.stdout) if done.returncode in (0, EXIT_FAILED) else None
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    said = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1].removeprefix("error: ")
+    raise UsageError(said) if done.returncode == 2 else RunError(said)
+
+
+def _measured(found: Mapping[str, Any], out: Path) -> tuple[list[list[float | None]], int | None, float | None]:
+    """Return the curve, the inner steps, and the bytes published of a node: means over the honest nodes' logs."""
+    liars = tuple(f"{each['group']}-" for each in found.get("groups", ()) if each.get("byzantine"))
+    logs = [log for log in sorted(out.glob(f"*/{EVENTS}")) if not log.parent.name.startswith(liars or ("\0",))]
+    by_round: dict[int, list[Figures]] = {}
+    ends: list[tuple[int, int]] = []
+    for log in logs:
+        evaluated, end = _read(log)
+        ends.append(end)
+        for round, figures in evaluated.items():
+            by_round.setdefault(round, []).append(figures)
+    curve = [
+        [_mean(steps), _mean(sent), _mean(losses)]
+        for round in sorted(by_round)
+        for steps, sent, losses in [zip(*by_round[round], strict=True)]
+        if 2 * len(by_round[round]) > len(logs)
+    ]
+    if not ends:
+        return curve, None, None
+    return curve, round(fmean(steps for steps, _ in ends)), fmean(published for _, published in ends)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return round(fmean(values), 6)
+
+
+def _read(log: Path) -> tuple[dict[int, Figures], tuple[int, int]]:
+    """Return what the node was when it was evaluated, by round; and its steps and bytes published at the end."""
+    steps = sent = before = published = 0
+    found: dict[int, Figures] = {}
+    for event in read_events(log):
+        match event:
+            case Started():
+                before, sent = before + sent, 0
+            case RoundTrained():
+                steps += event.steps
+                sent = event.bytes_sent or 0
+                published += event.payload_bytes
+            case Evaluated() if event.eval_loss is not None:
+                found[event.round] = (steps, before + sent, event.eval_loss)
+    return found, (steps, published)
