@@ -40,7 +40,7 @@ Figures = tuple[int, float, float]
 
 class ScenarioCells:
     """A scenario file with settings over it, as `--set` has them: `scenario.file`, `scenario.until_s`, and any other
-    key of it."""
+    key of it. The seed is the scenario's and, unless a setting says otherwise, training's."""
 
     name = "scenario"
 
@@ -93,7 +93,7 @@ def _words(settings: Settings, seed: int) -> list[str]:
     words = ["simulate", str(_file_of(settings)), "--seed", str(seed), "--json"]
     if UNTIL in settings:
         words += ["--until", str(settings[UNTIL])]
-    for key, value in settings.items():
+    for key, value in {"train.seed": seed, **settings}.items():
         if key not in (FILE, UNTIL):
             words += ["--set", f"{key}={json.dumps(value)}"]  # of numbers, texts, booleans and lists TOML's form too
     return words
@@ -126,7 +126,7 @@ def _simulated(words: list[str]) -> dict[str, Any]:
     raise UsageError(said) if done.returncode == 2 else RunError(said)
 
 
-def _measured(found: Mapping[str, Any], out: Path) -> tuple[list[list[float | None]], int | None, float | None]:
+def _measured(found: Mapping[str, Any], out: Path) -> tuple[list[list[float]], int | None, float | None]:
     """Return the curve, the inner steps, and the bytes published of a node: means over the honest nodes' logs."""
     liars = tuple(f"{each['group']}-" for each in found.get("groups", ()) if each.get("byzantine"))
     logs = [log for log in sorted(out.glob(f"*/{EVENTS}")) if not log.parent.name.startswith(liars or ("\0",))]
@@ -135,13 +135,13 @@ def _measured(found: Mapping[str, Any], out: Path) -> tuple[list[list[float | No
     for log in logs:
         evaluated, end = _read(log)
         ends.append(end)
-        for round, figures in evaluated.items():
-            by_round.setdefault(round, []).append(figures)
+        for closed, figures in evaluated.items():
+            by_round.setdefault(closed, []).append(figures)
     curve = [
         [_mean(steps), _mean(sent), _mean(losses)]
-        for round in sorted(by_round)
-        for steps, sent, losses in [zip(*by_round[round], strict=True)]
-        if 2 * len(by_round[round]) > len(logs)
+        for closed in sorted(by_round)
+        for steps, sent, losses in [zip(*by_round[closed], strict=True)]
+        if 2 * len(by_round[closed]) > len(logs)
     ]
     if not ends:
         return curve, None, None
