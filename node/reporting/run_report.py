@@ -143,12 +143,13 @@ def _numbers(stories: Sequence[NodeStory]) -> dict[str, int]:
 def _tell_splits(stories: Sequence[NodeStory], numbers: Mapping[str, int], moments: Moments) -> None:
     names = {story.number: story.name for story in stories}
     for split in splits(stories, numbers):
-        least = min(split.parts, key=len)
-        who = ", ".join(names.get(each, str(each)) for each in least[:5]) + (" and more" if len(least) > 5 else "")
-        words = f"the swarm fell into {len(split.parts)} parts: {who} apart from the others"
-        moments.add(split.start, least[0], "partition", words)
+        *small, large = sorted(split.parts, key=len)
+        parts = [" and ".join(names.get(each, str(each)) for each in part) for part in small]
+        count = text.plural(len(split.parts), "part")
+        words = f"{count} without a path to each other: {', '.join(parts)}; {len(large)} others"
+        moments.add(split.start, small[0][0], "partition", words)
         if split.end is not None:
-            moments.add(split.end, least[0], "partition", f"one swarm again, after {split.end - split.start:.1f} s")
+            moments.add(split.end, small[0][0], "partition", f"one swarm again, after {split.end - split.start:.1f} s")
 
 
 # -- words

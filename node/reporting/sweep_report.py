@@ -34,6 +34,8 @@ from node.system.text import plural
 DRAWN: Final = 8
 """Groups with a curve of their own: as many as there are colours."""
 
+LOSS: Final = "held-out loss"
+
 LISTED_FAILURES: Final = 200
 
 MAX_CURVE: Final = 400
@@ -235,7 +237,7 @@ def _tiles(
         sent = None if best.sent is None else best.sent.mean
         published = "" if best.published is None else f"{text.size(best.published.mean)} published"
         tip = "All bytes of updates that a node sent, a copy for each neighbour; published: each update once"
-        half = "" if best.loss.half is None else f"± {best.loss.half:.3g} "
+        half = "" if best.loss.half is None else f"± {best.loss.half:.3g}"
         name = best.name if len(panels) == 1 else f"{best.name}, {best.runs[0].panel}"
         tiles += [
             Tile(
@@ -249,7 +251,7 @@ def _tiles(
             Tile(
                 title="Least held-out loss",
                 value=best.loss.mean,
-                detail=f"{half}{best.runs[0].metric}: {name}",
+                detail=" ".join(filter(None, [half, best.runs[0].metric, f"by {name}"])),
                 wide=True,
             ),
         ]
@@ -274,7 +276,7 @@ def _sections(panel: str, groups: Sequence[Group]) -> list[Section]:
         LineChart(
             id=f"curve-{key}",
             title=f"Held-out loss{under}",
-            unit=metric,
+            unit=metric or LOSS,
             x="inner steps",
             x_format="amount",
             lines=[
@@ -285,7 +287,7 @@ def _sections(panel: str, groups: Sequence[Group]) -> list[Section]:
         LineChart(
             id=f"bytes-{key}",
             title=f"Held-out loss against bytes sent by a node{under}",
-            unit=metric,
+            unit=metric or LOSS,
             x="bytes sent",
             x_format="bytes",
             x_log=True,
@@ -343,7 +345,7 @@ def _scatter(key: str, under: str, groups: Sequence[Group], front: set[str]) -> 
     return Scatter(
         id=f"front-{key}",
         title=f"Final loss against bytes sent by a node{under}",
-        unit=groups[0].runs[0].metric,
+        unit=groups[0].runs[0].metric or LOSS,
         x="bytes sent by a node",
         points=points,
     )

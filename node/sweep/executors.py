@@ -19,7 +19,7 @@ class CellsHere:
         yield from ((cell, attempt(cell)) for cell in cells)
 
 
-EXECUTORS: Registry[CellExecutor] = Registry("cell executors")
+EXECUTORS: Registry[CellExecutor] = Registry("cell_executors")
 EXECUTORS.register("processes")(ProcessCells)
 EXECUTORS.register("here")(CellsHere)
 EXECUTORS.register("ray")(RayCells)

@@ -7,6 +7,6 @@ from p2ptrain.registry import Registry
 
 __all__ = ["RUNNERS"]
 
-RUNNERS: Registry[CellRunner] = Registry("cell runners")
+RUNNERS: Registry[CellRunner] = Registry("cell_runners")
 for _member in (SwarmCells, ScenarioCells):
     RUNNERS.register(_member.name)(_member)

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from node.config.toml_source import MAX_FILE_BYTES
-from node.events.event_types import Evaluated, RoundTrained, Started
+from node.events.event_types import Evaluated, LearnerStarted, RoundTrained, Started
 from node.events.log import read_events
 from node.sweep.base import CellRow, Settings
 from node.system.errors import EXIT_FAILED, RunError, UsageError
@@ -62,11 +62,11 @@ class ScenarioCells:
         with tempfile.TemporaryDirectory(prefix="p2ptrain-cell-") as folder:
             out = Path(folder) / "run"
             found = _simulated([*_words(settings, seed), "--out", str(out)])
-            curve, steps, published = _measured(found, out)
+            curve, steps, published, metric = _measured(found, out)
         return {
             **{key: found.get(key) for key in KEPT},
             "loss": found.get("loss_mean"),
-            "metric": "",
+            "metric": metric,
             "sent_bytes": found.get("bytes_sent_mean"),
             "published_bytes": published,
             "steps": steps,
@@ -126,14 +126,16 @@ def _simulated(words: list[str]) -> dict[str, Any]:
     raise UsageError(said) if done.returncode == 2 else RunError(said)
 
 
-def _measured(found: Mapping[str, Any], out: Path) -> tuple[list[list[float]], int | None, float | None]:
-    """Return the curve, the inner steps, and the bytes published of a node: means over the honest nodes' logs."""
+def _measured(found: Mapping[str, Any], out: Path) -> tuple[list[list[float]], int | None, float | None, str]:
+    """Return the curve, the inner steps and the bytes published of a node, means over the honest nodes' logs; and what
+    losses are measured in."""
     liars = tuple(f"{each['group']}-" for each in found.get("groups", ()) if each.get("byzantine"))
     logs = [log for log in sorted(out.glob(f"*/{EVENTS}")) if not log.parent.name.startswith(liars or ("\0",))]
     by_round: dict[int, list[Figures]] = {}
     ends: list[tuple[int, int]] = []
+    metric = ""
     for log in logs:
-        evaluated, end = _read(log)
+        evaluated, end, metric = _read(log)
         ends.append(end)
         for closed, figures in evaluated.items():
             by_round.setdefault(closed, []).append(figures)
@@ -144,26 +146,29 @@ def _measured(found: Mapping[str, Any], out: Path) -> tuple[list[list[float]], i
         if 2 * len(by_round[closed]) > len(logs)
     ]
     if not ends:
-        return curve, None, None
-    return curve, round(fmean(steps for steps, _ in ends)), fmean(published for _, published in ends)
+        return curve, None, None, metric
+    return curve, round(fmean(steps for steps, _ in ends)), fmean(published for _, published in ends), metric
 
 
 def _mean(values: Iterable[float]) -> float:
     return round(fmean(values), 6)
 
 
-def _read(log: Path) -> tuple[dict[int, Figures], tuple[int, int]]:
-    """Return what the node was when it was evaluated, by round; and its steps and bytes published at the end."""
+def _read(log: Path) -> tuple[dict[int, Figures], tuple[int, int], str]:
+    """Return what the node was when it was evaluated, by round; its steps and bytes published at the end; and what its
+    loss is measured in."""
+    metric = ""
     steps = sent = before = published = 0
     found: dict[int, Figures] = {}
     for event in read_events(log):
         match event:
             case Started():
                 before, sent = before + sent, 0
+                metric = event.metric if isinstance(event, LearnerStarted) else metric
             case RoundTrained():
                 steps += event.steps
                 sent = event.bytes_sent or 0
                 published += event.payload_bytes
             case Evaluated() if event.eval_loss is not None:
                 found[event.round] = (steps, before + sent, event.eval_loss)
-    return found, (steps, published)
+    return found, (steps, published), metric

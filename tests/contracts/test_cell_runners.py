@@ -1,6 +1,8 @@
 """What every kind of run that a sweep's cell may be promises, and every executor of cells."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +76,10 @@ def test_every_executor_is_tried() -> None:
 
 
 @pytest.fixture(params=["here", *(pytest.param(name, marks=pytest.mark.slow) for name in ("processes", "ray"))])
-def executor(request: pytest.FixtureRequest) -> CellExecutor:
+def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CellExecutor:
     if request.param == "ray":
         pytest.importorskip("ray", reason="needs Ray (pip install ray)")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # its processes know no path of pytest's
     return EXECUTORS.get(request.param)
 
 

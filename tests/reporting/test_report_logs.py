@@ -204,7 +204,7 @@ def test_a_partition_is_seen_and_healed_and_an_orderly_end_is_none(tmp_path: Pat
     assert timeline is not None
     words = [words for _, _, kind, words in timeline.moments if kind == "partition"]
     assert words == [
-        "the swarm fell into 2 parts: node-0, node-1 apart from the others",
+        "2 parts without a path to each other: node-0 and node-1; 2 others",
         "one swarm again, after 20.0 s",
     ]
 
