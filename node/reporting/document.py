@@ -51,7 +51,7 @@ class LineChart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class PlanePoint:
     """A point of a scatter, with half of its interval's height."""
 
     name: str
@@ -70,7 +70,7 @@ class Scatter:
     unit: str = ""
     x: str = ""
     x_format: Format = "bytes"
-    points: Sequence[Point] = ()
+    points: Sequence[PlanePoint] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,7 @@ class Moments:
 
 
 @dataclass
-class Link:
+class LinkChange:
     """A neighbour that came or went, as one node says."""
 
     ts: float
@@ -104,7 +104,7 @@ class NodeStory:
     """Rounds closed, repeated ones included."""
     first_ts: float | None = None
     last_ts: float | None = None
-    links: list[Link] = field(default_factory=list)
+    links: list[LinkChange] = field(default_factory=list)
     links_left_out: int = 0
     uncounted_bytes: bool = False
     """Whether its release did not count all bytes sent."""
@@ -139,7 +139,7 @@ class NodeStory:
                 sent = self.sent_bytes
                 self.held_out.add(event.round, event.ts, sent, number(event.eval_loss))
             case NeighbourUp() | NeighbourLost():
-                self._link(Link(event.ts, clipped(event.peer), isinstance(event, NeighbourUp)))
+                self._link(LinkChange(event.ts, clipped(event.peer), isinstance(event, NeighbourUp)))
         kind, words = told(event)
         if kind:
             moments.add(event.ts, self.number, kind, words)
@@ -164,7 +164,7 @@ class NodeStory:
             self.stale[peer] = self.stale.get(peer, 0) + stale
             frames.exchange(event.ts, peer, self.number)
 
-    def _link(self, link: Link) -> None:
+    def _link(self, link: LinkChange) -> None:
         if len(self.links) < MAX_LINKS:
             self.links.append(link)
         else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from node.reporting import html_file, sources
+from node.reporting import html_file, report_sources
 from node.reporting.document import ReportDocument
 from node.reporting.run_report import gather, run_document
 from node.reporting.sweep_report import sweep_document
@@ -30,13 +30,13 @@ def make_report(
     """Read what the paths hold and write the report. UsageError on what cannot be one, RunError on what fails."""
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out: {out} cannot be a file", "give a file's name in a folder that there is")
-    found = sources.find(paths)
+    found = report_sources.find(paths)
     document, counts = _document(found, tell)
     document = replace(document, command=command, version=version(), made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
     return MadeReport(size=html_file.write(document, out), counts=counts, notes=document.notes)
 
 
-def _document(found: sources.Sources, tell: Callable[[str], None]) -> tuple[ReportDocument, dict[str, int]]:
+def _document(found: report_sources.Sources, tell: Callable[[str], None]) -> tuple[ReportDocument, dict[str, int]]:
     if found.logs and found.tables:
         raise UsageError(
             f"logs of nodes ({found.logs[0][0]}) and tables of results ({found.tables[0]}) are two reports",

@@ -522,7 +522,7 @@ def _timeline(gathered: Gathered, numbers: Mapping[str, int]) -> Timeline:
     ]
     said = []
     if len(members) > len(stories):
-        said.append(f"{text.plural(len(members) - len(stories), 'member')} without a log here, as others told of it.")
+        said.append(f"{text.plural(len(members) - len(stories), 'member')} without a log here, as others see them.")
     if left_out:
         said.append(f"{left_out} exchanges of members that are not drawn.")
     ends = [

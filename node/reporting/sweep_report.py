@@ -19,7 +19,7 @@ from node.reporting.document import (
     DataTable,
     Line,
     LineChart,
-    Point,
+    PlanePoint,
     ReportDocument,
     Scatter,
     Section,
@@ -43,7 +43,7 @@ MAX_CURVE: Final = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ReportedRun:
     """One row, in the words of a report. `curve`: (inner steps, bytes sent by a node, loss)."""
 
     panel: str
@@ -63,7 +63,7 @@ class Group:
     """Runs that differ in the seed alone."""
 
     name: str
-    runs: Sequence[Run]
+    runs: Sequence[ReportedRun]
     loss: Estimate | None
     """None where a run diverged: a mean over the others would flatter it."""
     sent: Estimate | None
@@ -95,7 +95,7 @@ def sweep_document(rows: Sequence[ResultRow], notes: Iterable[str]) -> ReportDoc
 
 
 def clipped_command(row: ResultRow) -> str:
-    """Return the row's own command, which is a claim of whoever wrote the file."""
+    """Return the row's own command, which is a claim of the file."""
     return clipped(str(row.get("replay") or ""))
 
 
@@ -103,8 +103,8 @@ def _is_reported(row: ResultRow) -> bool:
     return bool(row.get("status", "done") == "done" and row.get("phase", "report") == "report")
 
 
-def _run(row: ResultRow) -> Run | None:
-    """Return a row as a run; None where it has no loss and never diverged: it is no result."""
+def _run(row: ResultRow) -> ReportedRun | None:
+    """Return a row as a run; None where it has no loss and never diverged: then it has no result."""
     quality = "method" in row
     loss = _number(row.get("loss", row.get("eval_loss")))
     if loss is None and "loss" not in row and "eval_loss" not in row:
@@ -118,7 +118,7 @@ def _run(row: ResultRow) -> Run | None:
     size = row.get("size")
     varied = row.get("varied")
     data = ", ".join(str(part) for part in (row.get("data"), size) if part)
-    return Run(
+    return ReportedRun(
         panel=clipped(data if quality else _words(varied, conditions=True)),
         group=clipped(str(row["method"]) if quality else _words(varied, conditions=False) or "all cells"),
         seed=row["seed"] if type(row.get("seed")) is int else None,
@@ -178,8 +178,8 @@ def _curve(value: Any, scale: float) -> list[tuple[float, float, float]]:
     return points
 
 
-def _groups(runs: Sequence[Run]) -> list[Group]:
-    found: dict[str, list[Run]] = {}
+def _groups(runs: Sequence[ReportedRun]) -> list[Group]:
+    found: dict[str, list[ReportedRun]] = {}
     for run in runs:
         found.setdefault(run.group, []).append(run)
     groups = []
@@ -200,13 +200,13 @@ def _groups(runs: Sequence[Run]) -> list[Group]:
 # -- words
 
 
-def _about(rows: Sequence[ResultRow], done: Sequence[Run], panels: Mapping[str, Sequence[Group]]) -> str:
+def _about(rows: Sequence[ResultRow], done: Sequence[ReportedRun], panels: Mapping[str, Sequence[Group]]) -> str:
     groups = sum(len(each) for each in panels.values())
     seeds = len({run.seed for run in done})
     return " · ".join([plural(len(rows), "row"), plural(groups, "group"), plural(seeds, "seed")])
 
 
-def _notes(rows: Sequence[ResultRow], done: Sequence[Run]) -> list[str]:
+def _notes(rows: Sequence[ResultRow], done: Sequence[ReportedRun]) -> list[str]:
     said = []
     for key, noun in (("version", "version"), ("commit", "commit"), ("plan", "plan")):
         found = {str(row[key]) for row in rows if row.get(key)}
@@ -226,7 +226,7 @@ def _notes(rows: Sequence[ResultRow], done: Sequence[Run]) -> list[str]:
 
 def _tiles(
     rows: Sequence[ResultRow],
-    done: Sequence[Run],
+    done: Sequence[ReportedRun],
     panels: Mapping[str, Sequence[Group]],
     failed: Sequence[ResultRow],
 ) -> list[Tile]:
@@ -338,7 +338,7 @@ def _front(groups: Sequence[Group]) -> set[str]:
 
 def _scatter(key: str, under: str, groups: Sequence[Group], front: set[str]) -> Scatter:
     points = [
-        Point(name=g.name, x=g.sent.mean, y=g.loss.mean, half=g.loss.half, front=g.name in front)
+        PlanePoint(name=g.name, x=g.sent.mean, y=g.loss.mean, half=g.loss.half, front=g.name in front)
         for g in groups
         if g.sent is not None and g.loss is not None
     ]

@@ -1,4 +1,4 @@
-"""Rows of results from Parquet files, with pyarrow (the extra `bench`), whoever wrote them."""
+"""Rows of results from Parquet files of any writer, with pyarrow (the extra `bench`)."""
 
 import importlib.util
 import json

@@ -102,7 +102,7 @@ def test_every_cell_comes_once_with_its_row_or_its_failure(executor: CellExecuto
     assert list(executor.run([], 2)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_process_that_is_killed_takes_its_cell_along_and_no_other() -> None:
     dying = cell("dying", **{"task.name": "cell_runner_faults:dying"})
     found = {each.id: outcome for each, outcome in EXECUTORS.get("processes").run([dying, cell("other")], 1)}

@@ -16,8 +16,8 @@ from node.reporting.log_lines import MAX_LINE, LineCounts, events_of, record_in
 from node.reporting.node_story import LISTED, Moments, NodeStory
 from node.reporting.partitions import splits
 from node.reporting.report import make_report
+from node.reporting.report_sources import find
 from node.reporting.run_report import BUCKETS, Gathered, buckets, first_at, gather, levels, run_document
-from node.reporting.sources import find
 from node.reporting.thinning import Frames, Thinned
 from node.system.errors import UsageError
 from node.system.run_dir import CONFIG, EVENTS, LOCK

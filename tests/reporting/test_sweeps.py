@@ -258,7 +258,7 @@ def test_kill_9_loses_no_finished_cell_and_leaves_no_process(tmp_path: Path) -> 
     running.wait()
     kept = [json.loads(line)["cell"] for line in log.read_bytes().splitlines() if line.endswith(b"}")]
     assert kept
-    assert main(command[3:]) == 0
+    assert main([*command[3:], "--executor", "here"]) == 0
     names = [json.loads(line)["cell"] for line in log.read_bytes().splitlines() if line.endswith(b"}")]
     assert len(names) == len(set(names)) == 4
     assert names[: len(kept)] == kept
