@@ -209,6 +209,16 @@ def test_a_partition_is_seen_and_healed_and_an_orderly_end_is_none(tmp_path: Pat
     ]
 
 
+def test_pairs_that_have_not_met_yet_are_no_partition(tmp_path: Path) -> None:
+    meets = {0: [(1.0, 1), (9.0, 2)], 1: [(1.0, 0)], 2: [(2.0, 3), (9.0, 0)], 3: [(2.0, 2)]}
+    for index, links in meets.items():
+        ups = [{"ts": ts, "event": "neighbour_up", "peer": f"{MEMBER}{other}"} for ts, other in links]
+        lines = [next(member_events(index, rounds=0)), *ups, member_round(30, index=index)]
+        written(tmp_path / f"n{index}" / EVENTS, *lines)
+    gathered = gather(find([tmp_path]).logs)
+    assert splits(gathered.stories, {f"{MEMBER}{index}": index for index in range(4)}) == []
+
+
 def test_a_killed_node_is_no_partition(tmp_path: Path) -> None:
     for index in range(3):
         ups = [{"ts": 1.0, "event": "neighbour_up", "peer": f"{MEMBER}{other}"} for other in range(3) if other != index]
@@ -230,10 +240,11 @@ def test_frames_are_few_and_lose_no_exchange(told: list[tuple[float, int, int]])
     assert [end for end, _ in found] == sorted(end for end, _ in found)
 
 
-def test_frames_without_room_count_what_they_leave_out() -> None:
+@pytest.mark.parametrize("apart_s", [0.0, 1.0])
+def test_frames_without_room_count_what_they_leave_out(apart_s: float) -> None:
     frames = Frames(most=10, entries=5)
     for n in range(20):
-        frames.exchange(float(n), str(n), 0)
+        frames.exchange(n * apart_s, str(n), 0)
     assert sum(frame.entries() for _, frame in frames.ordered()) == 5
     assert frames.left_out == 15
 

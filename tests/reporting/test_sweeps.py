@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from node.reporting.document import LineChart, Scatter
 from node.reporting.report import make_report
 from node.reporting.sweep_report import sweep_document
 from node.reporting.table_rows import read_rows
-from node.sweep.base import Cell, CellFailure, Outcome
+from node.sweep.attempt import attempt
+from node.sweep.base import Cell, CellFailure, CellRow, Outcome, Settings
 from node.sweep.executors import EXECUTORS
+from node.sweep.runners import RUNNERS
 from node.sweep.sweep import CELLS, PLAN, ROWS, Sweep
 from node.sweep.sweep_plan import SweepPlan, read_sweep
 from node.system.errors import RunError, UsageError
@@ -334,6 +336,47 @@ def test_what_is_no_result_is_counted() -> None:
     assert document.commands == [("A failed cell is run again by", "p2ptrain sweep x --cell y")]
     assert document.tables[0].rows[0][3] == "<b>"
     json.dumps(document.as_json(), allow_nan=False)
+
+
+def test_a_mean_is_one_of_all_seeds_or_none() -> None:
+    whole = [rows_of(seed=seed, varied={"sync.f": 1}) for seed in range(2)]
+    diverged = [rows_of(seed=seed, varied={"sync.f": 2}, loss=loss) for seed, loss in enumerate((0.5, None))]
+    longer = rows_of(seed=2, varied={"sync.f": 1}, curve=[[1, 5.0, 2.0], [2, 10.0, 1.0]])
+    document = sweep_document([*whole, longer, *diverged], [])
+    table = document.sections[0].tables[0]
+    found = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert found["f=1"]["Loss"] == 1.0
+    assert found["f=2"]["Loss"] is None
+    assert found["f=2"]["Seeds"] == "1 of 2"
+    chart = document.sections[1].charts[0]
+    assert isinstance(chart, LineChart)
+    line = next(line for line in chart.lines if line.name == "f=1")
+    assert [point[0] for point in line.points] == [1], "where all were measured"
+
+
+class Raising:
+    """A kind of run with a bug in it."""
+
+    name = "raising"
+
+    def document(self, settings: Settings, seed: int) -> Mapping[str, Any]:
+        return {}
+
+    def run(self, settings: Settings, seed: int) -> CellRow:
+        raise {"value": ValueError, "usage": UsageError, "bug": ZeroDivisionError}[settings["what"]]("so\nit is")
+
+
+def test_whatever_a_cell_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RUNNERS._factories, "raising", Raising)
+    found = {
+        what: attempt(Cell(id=what, runner="raising", settings={"what": what}, varied={}, seed=0))
+        for what in ("value", "usage", "bug")
+    }
+    assert found == {
+        "value": CellFailure("so it is", refused=True),
+        "usage": CellFailure("so it is", refused=True),
+        "bug": CellFailure("ZeroDivisionError: so it is"),
+    }
 
 
 @pytest.mark.parametrize("value", ["x", [1], {"a": [1]}, True, float("nan"), [[1, 2, 3, 4]], [["a", None, 1]]])
