@@ -95,7 +95,10 @@ def _words(settings: Settings, seed: int) -> list[str]:
         words += ["--until", str(settings[UNTIL])]
     for key, value in {"train.seed": seed, **settings}.items():
         if key not in (FILE, UNTIL):
-            words += ["--set", f"{key}={json.dumps(value)}"]  # of numbers, texts, booleans and lists TOML's form too
+            words += [
+                "--set",
+                f"{key}={json.dumps(value, ensure_ascii=False)}",
+            ]  # of numbers, texts, booleans and lists TOML's form too
     return words
 
 
