@@ -224,7 +224,7 @@ def _tiles(stories: Sequence[NodeStory]) -> list[Tile]:
             wide=True,
         ),
         Tile(
-            title="Samples or tokens", value=tokens, format="amount", tip="Trained on by all nodes, as the task counts"
+            title="Tokens", value=tokens, format="amount", tip="Or samples, as the task counts: trained on by all nodes"
         ),
         Tile(
             title="Refused",
@@ -434,7 +434,7 @@ def _fairness(stories: Sequence[NodeStory], numbers: Mapping[str, int], metric: 
         columns=[
             name.capitalize(),
             "Nodes",
-            "Samples or tokens/s",
+            "Tokens/s",
             "Rounds",
             "Held-out loss",
             "Updates taken",
@@ -586,7 +586,7 @@ def _node_table(stories: Sequence[NodeStory], *, several: bool) -> DataTable:
             "Rounds",
             "Training loss",
             "Held-out loss",
-            "Samples or tokens/s",
+            "Tokens/s",
             "Sent",
             "Received",
             "Refused",
@@ -610,5 +610,5 @@ def _node_table(stories: Sequence[NodeStory], *, several: bool) -> DataTable:
             "count",
         ],
         rows=rows,
-        note="Received: since the last start of its process. What a log says is what its node claims.",
+        note="Tokens, or samples, as the task counts. Received: since its last start. What a log says is what its node claims.",
     )

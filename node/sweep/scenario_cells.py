@@ -95,10 +95,8 @@ def _words(settings: Settings, seed: int) -> list[str]:
         words += ["--until", str(settings[UNTIL])]
     for key, value in {"train.seed": seed, **settings}.items():
         if key not in (FILE, UNTIL):
-            words += [
-                "--set",
-                f"{key}={json.dumps(value, ensure_ascii=False)}",
-            ]  # of numbers, texts, booleans and lists TOML's form too
+            as_toml = json.dumps(value, ensure_ascii=False)  # the same of numbers, texts, booleans and lists
+            words += ["--set", f"{key}={as_toml}"]
     return words
 
 
@@ -167,7 +165,7 @@ def _read(log: Path) -> tuple[dict[int, Figures], tuple[int, int], str]:
         match event:
             case Started():
                 before, sent = before + sent, 0
-                metric = event.metric if isinstance(event, LearnerStarted) else metric
+                metric = (isinstance(event, LearnerStarted) and event.metric) or metric
             case RoundTrained():
                 steps += event.steps
                 sent = event.bytes_sent or 0

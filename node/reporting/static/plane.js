@@ -65,17 +65,18 @@ export function plane({ id, title, x, unit, points, xText, yText, narrow }) {
     group.append(element("title", {}, `${point.name}: ${xText(point.x)}, ${yText(point.y)}${point.half ? ` ± ${yText(point.half)}` : ""}${point.front ? ", on the front" : ""}`));
     if (point.half) group.append(element("line", { class: "half", x1: u, x2: u, y1: up(point.y - point.half), y2: up(point.y + point.half) }));
     group.append(element("circle", { cx: u, cy: v, r: point.front ? 6 : 4.5 }));
-    named(group, point.name, u, v, width, taken, narrow ? 16 : 34);
+    named(group, point.name, u, v, width, taken, narrow ? 16 : 34, point.front && front.length > 1);
     svg.append(group);
   }
   return svg;
 }
 
 // A name beside its point, above or below it; none where every place is taken: the table has all.
-function named(group, name, u, v, width, taken, most) {
+function named(group, name, u, v, width, taken, most, isJoined) {
   const words = name.length > most ? `${name.slice(0, most - 2)}..` : name;
   const long = words.length * LETTER;
-  for (const [du, dv, anchor] of [[9, 4, "start"], [-9, 4, "end"], [9, -10, "start"], [9, 18, "start"], [-9, -10, "end"], [-9, 18, "end"]]) {
+  const beside = isJoined ? [] : [[9, 4, "start"], [-9, 4, "end"]]; // where the front's line runs
+  for (const [du, dv, anchor] of [...beside, [9, -10, "start"], [9, 18, "start"], [-9, -10, "end"], [-9, 18, "end"]]) {
     const from = anchor === "start" ? u + du : u + du - long;
     const box = [from, v + dv - 11, from + long, v + dv + 3];
     if (from < EDGE.left || box[2] > width || taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
