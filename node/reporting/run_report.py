@@ -610,5 +610,5 @@ def _node_table(stories: Sequence[NodeStory], *, several: bool) -> DataTable:
             "count",
         ],
         rows=rows,
-        note="Tokens, or samples, as the task counts. Received: since its last start. What a log says is its node's claim.",
+        note="Tokens, or samples, as the task counts. Received: since its last start. A log is its node's claim.",
     )
