@@ -101,7 +101,7 @@ class Timeline:
     """Who is there and exchanges with whom, frame by frame.
 
     `members`: (name, run, whether its log is here). A frame: (seconds at its end, [[author, reader, count]],
-    [[node, round, loss]]). `moments`: (seconds, member, kind, words).
+    [[node, round, loss]]). `moments`: (seconds, member or -1 of one that is not drawn, kind, words).
     """
 
     members: Sequence[tuple[str, str, bool]]

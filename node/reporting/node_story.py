@@ -32,7 +32,7 @@ from node.page.columns import number
 from node.page.history import Curve
 from node.page.members import MAX_EXCHANGES
 from node.reporting.log_lines import LineCounts, events_of
-from node.reporting.thinning import Frames, Thinned
+from node.reporting.thinning import PICTURED, Frames, Thinned
 from node.system import text
 
 MAX_TEXT: Final = 200
@@ -156,13 +156,16 @@ class NodeStory:
         loss = number(trained.train_loss) if trained else None
         speed = number(trained.tokens_per_s) if trained else None
         self.rounds.add(event.round, event.ts, self.sent_bytes, loss, speed)
-        frames.round(event.ts, self.number, event.round, loss)
+        drawn = self.number < PICTURED
+        if drawn:
+            frames.round(event.ts, self.number, event.round, loss)
         for peer, stale in staleness_of(event).items():
             if peer not in self.averaged and len(self.averaged) >= MAX_PEERS:
                 continue
             self.averaged[peer] = self.averaged.get(peer, 0) + 1
             self.stale[peer] = self.stale.get(peer, 0) + stale
-            frames.exchange(event.ts, peer, self.number)
+            if drawn:
+                frames.exchange(event.ts, peer, self.number)
 
     def _link(self, link: LinkChange) -> None:
         if len(self.links) < MAX_LINKS:

@@ -16,7 +16,7 @@ from node.page.members import points_for
 from node.reporting.document import Cell, DataTable, Line, LineChart, ReportDocument, Section, Tile, Timeline
 from node.reporting.node_story import Moments, NodeStory
 from node.reporting.partitions import splits
-from node.reporting.thinning import Frames
+from node.reporting.thinning import PICTURED, Frames
 from node.system import text
 
 BUCKETS: Final = 256
@@ -32,9 +32,6 @@ MAX_METRIC: Final = 40
 """Most characters of a metric's name, which stands at axes."""
 
 DECILES: Final = 10
-
-PICTURED: Final = 200
-"""Most members in the picture: names and lines of more lie over each other."""
 
 Estimates = list[tuple[float, float, float | None, float | None]]
 """(x, mean, lower, upper)."""
@@ -515,12 +512,19 @@ def _timeline(gathered: Gathered, numbers: Mapping[str, int]) -> Timeline:
         frames.append((over, [], []))  # how it ended
     moments = gathered.moments
     _tell_rounds(gathered, moments)
+    names = {story.number: story.name for story in gathered.stories}
     listed = [
-        (round(max(0.0, ts - start), 3), places[node], kind, words)
+        (
+            round(max(0.0, ts - start), 3),
+            places.get(node, -1),
+            kind,
+            words if node in places or kind == "partition" else f"{names[node]} {words}",
+        )
         for ts, node, kind, words in moments.listed()
-        if node in places
     ]
     said = []
+    if (hidden := len(gathered.stories) - len(stories)) > 0:
+        said.append(f"{text.plural(hidden, 'more node')} not drawn.")
     if len(members) > len(stories):
         said.append(f"{text.plural(len(members) - len(stories), 'member')} without a log here, as others see them.")
     if left_out:

@@ -37,6 +37,9 @@ MAX_FRAMES: Final = 240
 MAX_ENTRIES: Final = 100_000
 """Most numbers of all frames together: 2 MB in the page."""
 
+PICTURED: Final = 200
+"""Most members in the picture: names and lines of more lie over each other."""
+
 FIRST_WIDTH_S: Final = 1 / 16
 
 

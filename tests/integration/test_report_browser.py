@@ -79,6 +79,8 @@ def test_a_run(browser: Browser, tmp_path: Path) -> None:
     count = browser.evaluate(f"{charts}.filter(panel => panel.querySelector('details table tbody tr')).length")
     assert count == browser.evaluate(f"{charts}.length") >= 5
     assert browser.evaluate("document.querySelectorAll('#exchanges .member').length") == 6, "two have no log here"
+    note = browser.evaluate("document.getElementById('timeline-note').textContent")
+    assert note == "2 members without a log here, as others see them."
     assert HOSTILE in browser.evaluate("document.getElementById('moments').textContent")
     assert HOSTILE in browser.evaluate("document.querySelector('.copy code').textContent")
     looked_at(browser)

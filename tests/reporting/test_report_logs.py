@@ -18,7 +18,7 @@ from node.reporting.partitions import splits
 from node.reporting.report import make_report
 from node.reporting.report_sources import find
 from node.reporting.run_report import BUCKETS, Gathered, buckets, first_at, gather, levels, run_document
-from node.reporting.thinning import Frames, Thinned
+from node.reporting.thinning import PICTURED, Frames, Thinned
 from node.system.errors import UsageError
 from node.system.run_dir import CONFIG, EVENTS, LOCK
 
@@ -141,6 +141,20 @@ def test_a_run_in_figures(tmp_path: Path) -> None:
             counted[author, reader] = counted.get((author, reader), 0) + count
     assert counted == {(author, reader): 6 for author in range(3) for reader in range(4) if author != reader}
     assert timeline.counts["join"] == 4
+
+
+def test_of_many_nodes_all_are_counted_and_some_are_drawn(tmp_path: Path) -> None:
+    for index in range(PICTURED + 3):
+        fails = {"ts": 9.0, "event": "failed", "error": "no room"}
+        written(tmp_path / f"node-{index}" / EVENTS, next(member_events(index, rounds=0)), member_round(1), fails)
+    document = run_document(gather(find([tmp_path]).logs))
+    timeline = document.timeline
+    assert timeline is not None
+    assert len(timeline.members) == PICTURED
+    assert timeline.note == "3 more nodes not drawn."
+    assert timeline.counts["leave"] == len(document.tables[0].rows) == PICTURED + 3
+    told = [words for _, member, kind, words in timeline.moments if kind == "leave" and member < 0]
+    assert told == [f"node-{index} failed: no room" for index in range(PICTURED, PICTURED + 3)]
 
 
 def test_bytes_go_on_over_restarts(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ class Player {
     this.exchanges = new Exchanges(at("exchanges"));
     this.shown = new Set(Object.keys(timeline.counts).filter((kind) => kind !== "round" && kind !== "refusal"));
     at("timeline").hidden = false;
+    show("timeline-note", timeline.note);
     at("slider").max = Math.max(0, this.frame);
     at("slider").addEventListener("input", () => { this.stop(); this.go(Number(at("slider").value)); });
     at("window").addEventListener("change", () => this.draw());
@@ -199,7 +200,7 @@ class Player {
     this.rows = listed.slice(0, MARKED).map(([seconds, member, kind, words]) => {
       const row = make("li"), button = make("button");
       button.type = "button";
-      button.append(make("span", "when", spell(seconds)), document.createTextNode(kind === "partition" ? words : `${this.it.members[member][0]} ${words}`));
+      button.append(make("span", "when", spell(seconds)), document.createTextNode(kind === "partition" || member < 0 ? words : `${this.it.members[member][0]} ${words}`));
       button.addEventListener("click", () => { this.stop(); this.go(this.at(seconds)); });
       row.append(button);
       row.seconds = seconds;
