@@ -11,6 +11,7 @@ const STATES = { finished: "good", running: "good", done: "good", interrupted: "
 const TABLE_ROWS = 25; // of a chart's table: evenly spaced, the first and the last among them
 const FRAME_MS = 120;
 const SPARSE = 12; // points of a line that are drawn as dots as well
+const CROWD = 400; // pairs from which on broad lines would hide each other
 const PAIRS = 200; // rows of the table of exchanges
 const MARKED = 1500; // moments listed at a time
 
@@ -284,8 +285,8 @@ class Player {
       for (const [member, round, loss] of closed) rounds.set(member, [round, loss]);
     }
     const now = frames[this.frame][0];
-    const most = Math.max(1, ...pairs.values());
-    const exchanges = [...pairs].map(([key, count]) => [...key.split(" ").map(Number), 0, Math.max(1, Math.ceil((4 * count) / most))]);
+    const most = Math.max(1, ...pairs.values()), broadest = pairs.size > CROWD ? 1 : 4;
+    const exchanges = [...pairs].map(([key, count]) => [...key.split(" ").map(Number), 0, Math.max(1, Math.ceil((broadest * count) / most))]);
     const cast = members.map(([name, run, isHere], n) => {
       const [kind, words] = this.kindOf(n, now, isHere);
       const [round, loss] = rounds.get(n) || [0, null];
