@@ -3,6 +3,7 @@
 import re
 import shlex
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import typer.main
@@ -10,7 +11,10 @@ import typer.main
 from node.cli.app import app
 from node.config.schema import known_keys
 from node.config.toml_source import parse_set
+from node.simulation.scenario_file import load_scenario
+from node.system.errors import UsageError
 
+ROOT = Path(__file__).parents[1]
 SETS = {"--set", "-s"}
 OWN = {"sync.step", "KEY", "..."}
 """Settings that a page declares itself, in the plug-in that it shows; and the words that stand for any."""
@@ -40,8 +44,22 @@ def wrong(command: str) -> str:
         found.make_parser(context).parse_args(list(words))
     except Exception as error:  # typer's own copy of click has the class
         return f"{type(error).__name__}: {error}"
+    if command.startswith("p2ptrain simulate "):
+        return scenario_mistake(words)
     keys = [after.partition("=")[0] for before, after in pairwise(words) if before in SETS]
     return ", ".join(f"no setting {key}" for key in keys if key not in OWN and not known(key))
+
+
+def scenario_mistake(words: list[str]) -> str:
+    """A scenario's keys are its own: what is shown is read, where it names one of the library."""
+    path = ROOT / words[0]
+    if not path.is_file():
+        return f"no scenario {words[0]}" if "/" in words[0] else ""  # else a word for any file
+    try:
+        load_scenario(path, [after for before, after in pairwise(words) if before in SETS])
+    except UsageError as error:
+        return error.message
+    return ""
 
 
 def known(key: str) -> bool:

@@ -160,7 +160,7 @@ class Estimates:
         fill(model_d, source)
         self.models[peer] = model_d
 
-    def share(self, peer: str, model_d: Vector) -> None:
+    def share(self, peer: str, model_d: torch.Tensor) -> None:
         """Hold `model_d` as a neighbour's estimate, which somebody else advances: in one process all of a node's
         neighbours have the same bits of it. Its codec's consensus step is taken to be our own."""
         if model_d.shape != (self._numel,) or model_d.dtype is not self._dtype:

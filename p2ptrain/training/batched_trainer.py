@@ -1,9 +1,10 @@
 """Many models of one task, stepped as one: for simulations of thousands of nodes in a process.
 
 Each row is a node: its parameters, its optimizer's state, its shard. Gradients of all rows that take a step come of one
-vectorised pass (torch.func.vmap over functional_call; torch.func.grad would import torch's compiler); the optimizer's arithmetic is that of inner/adamw.py and
-inner/sgd.py, for rows that have taken different numbers of steps. A row does what `Trainer` does, but for rounding, and
-for what `check_batched` refuses. Attention is computed by its formula: the fused kernels have no rule for rows.
+vectorised pass (torch.func.vmap over functional_call; torch.func.grad would import torch's compiler). The optimizer's
+arithmetic is that of inner/adamw.py and inner/sgd.py, for rows that have taken different numbers of steps. A row does
+what `Trainer` does, but for rounding, and for what `check_batched` refuses. Attention is computed by its formula: the
+fused kernels have no rule for rows.
 """
 
 from collections.abc import Sequence

@@ -40,6 +40,8 @@ def test_every_how_to_page_shows_a_command_and_stands_in_the_index() -> None:
         ("run `p2ptrain\nswram create x` once", "swram"),
         ("    p2ptrain node --set sync.compresor=q2   # a comment\n", "sync.compresor"),
         ("    p2ptrain node ... --listen\n", "--listen"),
+        ("    p2ptrain simulate configs/scenarios/campus.toml --set assert.all_finis=false", "all_finis"),
+        ("    p2ptrain simulate configs/scenarios/compus.toml", "compus"),
         ("    p2ptrain export runs/first --oot model.safetensors\n", "--oot"),
     ],
 )

@@ -284,7 +284,7 @@ class _Cuts:
         self._apply(swarm)
 
     def _apply(self, swarm: LargeSwarm) -> None:
-        """Nodes are together where no cut has them in two groups; whoever is in no group of a cut is one more group of
+        """Nodes are together where no cut has them in two groups; those in no group of a cut are one more group of
         it."""
         kinds: dict[tuple[int, ...], int] = {}
         parts: dict[int, int] = {}
