@@ -179,7 +179,8 @@ HALVES = 'kind = "partition"\ngroups = [["home-0", "home-1"], ["home-2", "home-3
     ],
 )
 def test_a_cut_is_seen_and_mended(tmp_path: Path, event: str) -> None:
-    found, events = left_by(tmp_path, f"\n[[events]]\nat_s = 1.5\n{event}\n", *LONG)
+    rounds = ("train.rounds=24", "train.eval_every=24")  # nodes dial again within seconds
+    found, events = left_by(tmp_path, f"\n[[events]]\nat_s = 1.5\n{event}\n", *rounds)
     assert judged(found).broken == ()
     assert found.twin.network.reachable(*(found.twin.members[f"home-{n}"].peer_id for n in (0, 2)))
     lost = of(NeighbourLost, events["home-0"])
