@@ -62,7 +62,7 @@ def test_what_is_no_event_is_passed_over_and_the_newest_process_counts(tmp_path)
     lines.append('{"ts": 99.0, "event": "rou')
     (folder / "events.jsonl").write_text("\n".join(lines))
     (node,) = real_nodes(tmp_path)
-    assert (node.rounds, node.step_s, node.sigma) == (4, 0.1, 0.0)
+    assert (node.rounds, node.step_s, node.sigma) == (4, 0.2, 0.0), "five steps a second"
     assert node.round_s == 1.0
     assert node.bytes_sent is None
 

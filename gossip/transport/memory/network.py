@@ -27,7 +27,7 @@ from gossip.transport.memory.courier import Courier
 from gossip.transport.memory.link_quality import LinkQuality, Links
 from gossip.transport.memory.pipe import MemoryStream, Pipe
 from gossip.transport.memory.shaped_pipe import BUFFERED_S, ShapedPipe
-from gossip.transport.memory.wan import DIAL_ROUND_TRIPS, STREAM_ROUND_TRIPS, Route, WideAreaNetwork
+from gossip.transport.memory.wan import DIAL_ROUND_TRIPS, STREAM_BYTES, STREAM_ROUND_TRIPS, Route, WideAreaNetwork
 from gossip.transport.wire_bytes import WireBytes
 
 MAX_INBOX: Final = 1024
@@ -264,6 +264,10 @@ class MemoryTransport:
         remote = self._far_end(connection)
         there, back = self._network.pipe(self._peer, peer), self._network.pipe(peer, self._peer)
         ours, theirs = MemoryStream(peer, back, there, self.wire), MemoryStream(self._peer, there, back, remote.wire)
+        if self._network.wan is not None:
+            for end in (self, remote):
+                end.wire.sent += STREAM_BYTES
+                end.wire.received += STREAM_BYTES
         remote.accept(protocol, theirs, connection)
         connection.streams.append(ours)
         return ours

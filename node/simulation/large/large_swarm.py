@@ -18,6 +18,7 @@ import torch
 
 from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId, RunId, SwarmId
+from gossip.transport.memory.wan import STREAM_BYTES
 from gossip.updates.audits import goes_all_the_way
 from gossip.updates.rounds import Standing, standing, swarm_round
 from node.simulation.derived import derived, rng_of
@@ -191,6 +192,7 @@ class LargeSwarm:
             self._close(node, began)
             return
         node.payload_bytes += size * len(receivers)
+        self.control_n[node.index] += 2 * STREAM_BYTES * len(receivers)  # as many as it opens are opened to it
         self._count_link(node, began)
         took = exchange_s(size, node.link, receivers, self._jitter_rng.random) + node.device.offload_s
         starts = max(began, node.up_free_s)
