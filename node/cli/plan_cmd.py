@@ -22,6 +22,9 @@ T = TypeVar("T")
 DOWN_TO_UP = 5.0
 """Downlink over uplink where only one is given: home links have 5:1 to 20:1."""
 USUAL_RTT = "80ms"
+MOST_PARAMETERS = 1e14
+"""Ten times the largest models that are spoken of."""
+
 USUAL_LENGTH = 2048
 """Tokens of a sequence, of a model that does not say."""
 
@@ -135,7 +138,10 @@ def _model(
         raise UsageError("a plan is of one model", "give --params 7e9, --hf-config FOLDER, or --size nano")
     task: dict[str, Any] | None = None
     if params is not None:
-        shape, length = model_shape.shape_of_size(_read("--params", quantities.count, params)), USUAL_LENGTH
+        count = _read("--params", quantities.count, params)
+        if count > MOST_PARAMETERS:
+            raise UsageError(f"--params: {params} is beyond any model", f"at most {MOST_PARAMETERS:g}")
+        shape, length = model_shape.shape_of_size(count), USUAL_LENGTH
     elif size is not None:
         shape = _checked("--size", lambda: model_shape.shape_of_byte_lm(size))
         length, task = model_shape.context_of_byte_lm(size), {"name": "byte-lm", "size": size}

@@ -32,6 +32,7 @@ def report(
     from node.reporting.report import make_report
     from node.system.text import plural, size
 
+    _check_is_ours(out)
     begun = time.perf_counter()
     command = shlex.join(
         ["p2ptrain", "report", *map(str, paths), *(["--out", str(out)] if str(out) != "report.html" else [])]
@@ -62,3 +63,15 @@ def report(
         import webbrowser
 
         webbrowser.open(out.absolute().as_uri())
+
+
+def _check_is_ours(out: Path) -> None:
+    """Refuse to replace a file that is no page: a log or a plan may be what was meant to be read."""
+    from node.system.errors import UsageError
+
+    if not out.is_file() or not out.stat().st_size:
+        return
+    with out.open("rb") as file:
+        begins = file.read(64).lstrip().lower()
+    if not begins.startswith(b"<!doctype html"):
+        raise UsageError(f"{out} is there, and is no report", "give another file with --out")

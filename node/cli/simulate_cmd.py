@@ -51,7 +51,7 @@ def simulate(
 ) -> int:
     """Rehearse a swarm: real nodes on a virtual clock, over links, devices and failures that a file describes.
 
-    The same file and seed give the same events, on any day. Exit code 1: an invariant of the file's [assert] is broken,
+    The same file and seed give the same events, on any day. Exit code 1: an invariant of the file (assert) is broken,
     or a node failed; the line that plays it again is printed.
     """
     from node.simulation.sealed import hashes_are_fixed

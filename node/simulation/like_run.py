@@ -32,6 +32,9 @@ of 0.2 to 25 ms, whose exchanges took 16 to 175 ms."""
 FEWEST_ROUNDS: Final = 3
 """Of a node, from which speeds are told."""
 
+MOST_SECONDS: Final = 1e11
+"""Of a time in a log: some three thousand years. Others are no times."""
+
 MOST_SIGMA: Final = 1.0
 """Of a step's lognormal distribution: beyond it the mean says little."""
 
@@ -65,6 +68,8 @@ class RealNode:
     rounds: int
     round_s: float
     """Median seconds from the end of a round to that of the next."""
+    all_rounds_s: float
+    """From the first round's end to the last's."""
     ends_s: float
     """When it closed its last round, from the first node's start."""
     step_s: float
@@ -114,14 +119,16 @@ def scenario_like(run: Path) -> str:
     }
     raw |= {section: _simulated(section, common.get(section, {})) for section in SECTIONS}
     raw["regions"] = [{"name": "here", "latency_ms": {"here": _latency_ms(nodes)}}]
-    raw["devices"] = {_name(node.name): _device(node) for node in nodes}
-    raw["nodes"] = [_group(node, common) for node in nodes]
+    names = _names(nodes)
+    raw["devices"] = {names[node.name]: _device(node) for node in nodes}
+    raw["nodes"] = [_group(names[node.name], node, common) for node in nodes]
     return tomli_w.dumps(raw)
 
 
 def compared(nodes: Sequence[RealNode], course: Course) -> list[Compared]:
     """Hold a run's figures against those of its twin."""
     twins = list(course.honest)
+    nodes = [node for node in nodes if node.settings.get("attack", {}).get("name", "none") == "none"] or list(nodes)
     gaps = [gap for node in twins for gap in _gaps([at for at, _ in node.told.closed])]
     losses = [node.told.loss for node in twins if node.told.loss is not None]
     return [
@@ -134,14 +141,14 @@ def compared(nodes: Sequence[RealNode], course: Course) -> list[Compared]:
         Compared(
             what="first round's end to the last's",
             unit="s",
-            real=fmean(node.round_s * (node.rounds - 1) for node in nodes),
-            simulated=fmean(node.told.closed[-1][0] - node.told.closed[0][0] for node in twins if node.told.closed),
+            real=_mean([node.all_rounds_s for node in nodes]),
+            simulated=_mean([it.told.closed[-1][0] - it.told.closed[0][0] for it in twins if it.told.closed]),
         ),
         Compared(
             what="bytes sent by a node",
             unit="B",
             real=_mean([node.bytes_sent for node in nodes]),
-            simulated=fmean(node.bytes_sent for node in twins),
+            simulated=_mean([node.bytes_sent for node in twins]),
         ),
         Compared(
             what="held-out loss",
@@ -160,15 +167,19 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
                 event = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(event, dict) and isinstance(event.get("ts"), int | float):
+            if isinstance(event, dict) and _is_number(event.get("ts")):
                 yield event
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and 0 <= value < MOST_SECONDS
 
 
 def _rounds(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rounds of its newest process."""
     found: list[Mapping[str, Any]] = []
     for event in events:
-        if event.get("event") == "round" and isinstance(event.get("step_s"), int | float):
+        if event.get("event") == "round" and _is_number(event.get("step_s")) and isinstance(event.get("round"), int):
             if found and event["round"] <= found[-1]["round"]:
                 found = []
             found.append(event)
@@ -179,19 +190,20 @@ def _node(folder: Path, events: Sequence[Mapping[str, Any]], begins: float) -> R
     rounds = _rounds(events)
     settings: Raw = dict(read_file(folder / CONFIG)) if (folder / CONFIG).is_file() else {}
     gaps = _gaps([float(event["ts"]) for event in rounds])
-    steps = [max(1.0, float(event.get("steps") or 1)) for event in rounds]
+    steps = [max(1.0, float(event["steps"]) if _is_number(event.get("steps")) else 1.0) for event in rounds]
     each = _step_seconds(rounds, gaps, steps, overlaps=settings.get("node", {}).get("overlap", True) is not False)
     spread = pstdev([math.log(value) for value in each if value > 0]) if len(each) > 1 else 0.0
     sigma = min(MOST_SIGMA, spread * math.sqrt(fmean(steps)))
-    work = [float(event[key]) for event in rounds for key in ("publish_s", "aggregate_s") if event.get(key)]
-    exchanges = [float(event["exchange_s"]) for event in rounds if event.get("exchange_s")]
+    work = [float(event[key]) for event in rounds for key in ("publish_s", "aggregate_s") if _is_number(event.get(key))]
+    exchanges = [float(event["exchange_s"]) for event in rounds if _is_number(event.get("exchange_s"))]
     told = _summary(folder / SUMMARY)
     return RealNode(
         name=folder.name,
         settings=settings,
         starts_s=max(0.0, float(events[0]["ts"]) - begins),
         rounds=len(rounds),
-        round_s=fmean(gaps) if gaps else 0.0,
+        round_s=median(gaps) if gaps else 0.0,
+        all_rounds_s=sum(gaps),
         ends_s=float(rounds[-1]["ts"]) - begins,
         step_s=median(each) if sigma == 0 else fmean(each) / math.exp(sigma**2 / 2),
         sigma=sigma,
@@ -240,8 +252,7 @@ def _device(node: RealNode) -> Raw:
     return {key: float(f"{value:.4g}") for key, value in told.items() if value > 0}
 
 
-def _group(node: RealNode, common: Raw) -> Raw:
-    name = _name(node.name)
+def _group(name: str, node: RealNode, common: Raw) -> Raw:
     group: Raw = {"name": name, "device": name, "region": "here"}
     if node.starts_s > 0:
         group["starts_s"] = round(node.starts_s, 3)
@@ -262,9 +273,13 @@ def _group(node: RealNode, common: Raw) -> Raw:
     return group
 
 
-def _name(name: str) -> str:
-    """A group's name, of a folder's."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", name if name[:1].isalpha() else f"node-{name}")[:40]
+def _names(nodes: Sequence[RealNode]) -> dict[str, str]:
+    """Names of groups, by those of folders: as like them as may be, and each its own."""
+    found: dict[str, str] = {}
+    for number, node in enumerate(nodes):
+        plain = node.name if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,39}", node.name) else f"node-{number}"
+        found[node.name] = plain if plain not in found.values() else f"node-{number}-of-them"
+    return found
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

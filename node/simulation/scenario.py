@@ -351,6 +351,8 @@ class Scenario(Strict):
             _known(f"{where}.session", group.session, list(self.sessions))
             if group.lies and group.attack is None and not self.attack:
                 raise ValueError(f"{where} lies and nothing says how: add [attack] with a name")
+        if all(group.byzantine for group in self.nodes):
+            raise ValueError("every node lies: there is nobody to judge by; leave one group without lies and attack")
         _check_latencies(self.regions)
         for number, event in enumerate(self.events):
             self._check_event(f"events[{number}]", event)

@@ -147,5 +147,12 @@ def test_the_command_says_what_it_made(
     assert told["command"] == "p2ptrain report run"
     assert main(["report", "nowhere"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    log = tmp_path / "run" / "node-0" / "events.jsonl"
+    kept = log.read_bytes() if log.is_file() else b""
+    (tmp_path / "plan.toml").write_text("a = 1")
+    assert main(["report", "run", "--out", "plan.toml"]) == 2
+    assert "is no report" in capsys.readouterr().err
+    assert (tmp_path / "plan.toml").read_text() == "a = 1"
+    assert (log.read_bytes() if log.is_file() else b"") == kept
     assert main(["report", "run", "--out", "new.html", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == ["node-0: 1 line is no event"]

@@ -1,5 +1,6 @@
 """The large mode: what it takes from the nodes' own code is theirs, and what it works out is what links would do."""
 
+import json
 import math
 import random
 import subprocess
@@ -186,10 +187,11 @@ device = "card"
 
 
 def test_halves_that_are_parted_heal(tmp_path):
-    more = """
+    few, others = (json.dumps([f"home-{number}" for number in numbers]) for numbers in (range(3), range(3, 14)))
+    more = f"""
 [[events]]
 kind = "partition"
-groups = [["home-0", "home-1", "home-2"]]
+groups = [{few}, {others}]
 at_s = 0.5
 for_s = 1.0
 """
@@ -229,11 +231,36 @@ def test_bytes_are_payloads_and_announcements(tmp_path):
         (("train.optimizer=muon",), "adamw and sgd"),
         (("node.pace=dylu",), "node.pace"),
         (("node.overlap=false",), "overlaps"),
+        (("links.dsl.hidden=true",), "hidden"),
+        (("crypto=each",), "crypto"),
+        (("nodes.home.lies=true", "attack.name=sign_flip"), "every node lies"),
     ],
 )
 def test_what_it_has_not_is_refused(tmp_path, sets, what):
     with pytest.raises(UsageError, match=what):
         play_large(scenario(tmp_path, "", *sets))
+
+
+def test_a_partition_names_all_nodes(tmp_path):
+    more = '\n[[events]]\nkind = "partition"\ngroups = [["home-0"]]\nat_s = 1.0\n'
+    with pytest.raises(UsageError, match="every node is in a group"):
+        play_large(scenario(tmp_path, more))
+
+
+def test_heal_ends_no_stall(tmp_path):
+    stall = '\n[[events]]\nkind = "stall"\nnodes = ["home-0"]\nat_s = 0.5\nfor_s = 600.0\n'
+    heal = '\n[[events]]\nkind = "heal"\nat_s = 0.8\n'
+    one, other = (play_large(scenario(tmp_path, more)).swarm for more in (stall, stall + heal))
+    assert [it.told.digest.hexdigest() for it in one.nodes] == [it.told.digest.hexdigest() for it in other.nodes]
+    assert not one.nodes[0].neighbours
+
+
+def test_time_after_the_end_is_no_idle_time(tmp_path):
+    more = '\n[sessions.long]\nkind = "trace"\nintervals_s = [[0, 8.0]]\n[[nodes]]\nname = "slow"\ndevice = "slow"\n'
+    more += "[devices.slow]\nstep_s = 1.2\n"
+    sets = ("nodes.home.session=long", "node.catch_up_rounds=100", "network.max_staleness=100")
+    swarm = play_large(scenario(tmp_path, more, *sets)).swarm
+    assert min(node.told.utilization for node in swarm.nodes[:-1]) > 0.5
 
 
 def test_groups_that_train_otherwise_are_refused(tmp_path):

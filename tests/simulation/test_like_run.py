@@ -1,6 +1,7 @@
 """The twin of a run that was: what its nodes' logs tell of it comes back."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,28 @@ def test_what_is_no_event_is_passed_over_and_the_newest_process_counts(tmp_path)
     assert (node.rounds, node.step_s, node.sigma) == (4, 0.2, 0.0), "five steps a second"
     assert node.round_s == 1.0
     assert node.bytes_sent is None
+
+
+@pytest.mark.parametrize(
+    "odd", [{"ts": math.nan}, {"ts": 1e308}, {"ts": -5.0}, {"exchange_s": "fast"}, {"steps": "many"}, {"publish_s": []}]
+)
+def test_odd_figures_are_passed_over(tmp_path, odd):
+    for name in ("node_1!", "node_1?"):
+        folder = tmp_path / name
+        folder.mkdir()
+        rounds = [{"ts": float(n), "event": "round", "round": n, "step_s": 0.1, "steps": 5} for n in range(1, 7)]
+        lines = [{"ts": 3.5, "event": "round"}, *rounds[:3], rounds[3] | odd, *rounds[4:]]
+        (folder / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    path = tmp_path / "like.toml"
+    path.write_text(scenario_like(tmp_path))
+    assert len(load_scenario(path).scenario.nodes) == 2
+
+
+def test_a_twin_that_comes_nowhere_has_figures_that_are_not_known(run, tmp_path):
+    path = tmp_path / "like.toml"
+    path.write_text(scenario_like(run))
+    figures = compared(real_nodes(run), play(load_scenario(path, until_s=0.2)))
+    assert figures[0].simulated is figures[1].simulated is None
 
 
 def test_a_run_of_too_few_rounds_is_no_measure(tmp_path):

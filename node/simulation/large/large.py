@@ -95,9 +95,25 @@ def check_large(loaded: LoadedScenario) -> None:
             raise UsageError(f"{where}: the large mode has node.pace = 'fixed' alone", "use mode = 'faithful'")
         if not config.node.overlap:
             raise UsageError(f"{where}: the large mode always overlaps", "use mode = 'faithful'")
-    for event in scenario.events:
+    for number, event in enumerate(scenario.events):
         if not isinstance(event, POSSIBLE):
             raise UsageError(f"events: the large mode has no {event.kind}", "use mode = 'faithful'")
+        if isinstance(event, PartitionEvent) and _parted(scenario, event) < len(scenario.members):
+            what = f"events[{number}]: in the large mode every node is in a group of a partition"
+            raise UsageError(what, "name the others as one more group, or use mode = 'faithful'")
+    for what, differs in (
+        ("links: hidden", any(link.hidden for link in scenario.links.values())),
+        ("devices: evaluate_s", any(device.evaluate_s for device in scenario.devices.values())),
+        ("crypto", scenario.crypto != Scenario.model_fields["crypto"].default),
+        ("known_peers", scenario.known_peers != Scenario.model_fields["known_peers"].default),
+    ):
+        if differs:
+            raise UsageError(f"{what}: the large mode has nothing like it", "leave it out, or use mode = 'faithful'")
+
+
+def _parted(scenario: Scenario, event: PartitionEvent) -> int:
+    """How many nodes are in a group of it."""
+    return len(scenario.selected([selector for group in event.groups for selector in group]))
 
 
 def play_large(loaded: LoadedScenario, progress: Callable[[LargeSwarm], None] | None = None) -> LargeOutcome:
@@ -243,6 +259,10 @@ class _Cuts:
         self._index = {node.name: node.index for node in swarm.nodes}
         self._cuts: dict[int, list[list[int]]] = {}
         """By event, the groups that it parts."""
+        self._stalls: frozenset[int] = frozenset(
+            number for number, event in enumerate(scenario.events) if isinstance(event, StallEvent)
+        )
+        """Events that `heal` does not end."""
 
     def of(self, number: int, event: object) -> Sequence[tuple[float, Action]]:
         """Return what an event does when."""
@@ -280,7 +300,7 @@ class _Cuts:
         return [(at_s, begin)] if for_s is None else [(at_s, begin), (at_s + for_s, end)]
 
     def _heal(self, swarm: LargeSwarm, now: float) -> None:
-        self._cuts.clear()
+        self._cuts = {number: groups for number, groups in self._cuts.items() if number in self._stalls}
         self._apply(swarm)
 
     def _apply(self, swarm: LargeSwarm) -> None:

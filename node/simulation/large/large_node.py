@@ -85,6 +85,8 @@ class LargeNode:
     """Spent training, or waiting to."""
     since_s: float = 0.0
     """When it was there from, where it is."""
+    counted: bool = False
+    """Whether it has finished, and its time counts no more."""
     slow_until_s: float = 0.0
     next_slow_s: float = math.inf
     starts: int = 0
@@ -148,5 +150,6 @@ class LargeNode:
     def pause(self, now: float) -> None:
         """It trains no more, for good or until it is back."""
         self.next_step_s = math.inf
-        self.here_s += now - self.since_s
-        self.since_s = now
+        if not self.counted:
+            self.here_s += now - self.since_s
+        self.since_s, self.counted = now, self.finished

@@ -126,8 +126,9 @@ class LargeSwarm:
     def split(self, parts: Mapping[int, int]) -> None:
         """From now on nodes reach each other only where `parts`, by index, has the same number for them; those that are
         not in it have 0."""
-        self._parts = dict(parts)
-        self._changed = True
+        if self._parts != parts:
+            self._parts = dict(parts)
+            self._changed = True
 
     def step_until(self, end: float) -> None:
         """Do what happens until this time."""
@@ -255,10 +256,10 @@ class LargeSwarm:
         return swarm_round(said, liars=node.config.sync.f)
 
     def _try_to_close(self, node: LargeNode, now: float) -> None:
-        if node.open is not None and now >= node.open.began_s:
+        if node.open is not None:
             now_standing = self._standing(node)
             if now_standing.quorum_reached(node.config.network.quorum):
-                self._close(node, now, now_standing)
+                self._close(node, max(now, node.open.began_s), now_standing)
 
     def _close_overdue(self, end: float) -> None:
         for node in self.nodes:
