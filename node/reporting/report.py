@@ -50,6 +50,9 @@ def _document(found: report_sources.Sources, tell: Callable[[str], None]) -> tup
             "events": sum(story.counts.events for story in gathered.stories),
             "lines": sum(story.counts.lines for story in gathered.stories),
         }
+        if not counts["events"]:
+            what = f"{plural(counts['lines'], 'line')} of {found.logs[0][0]} and no event among them"
+            raise UsageError(what, "give a run folder, a node's folder, or its events.jsonl")
         return run_document(gathered), counts
     tell(f"reading {plural(len(found.tables), 'table')}")
     rows = read_rows(found.tables)

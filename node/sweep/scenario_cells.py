@@ -22,8 +22,11 @@ from node.sweep.base import CellRow, Settings
 from node.system.errors import EXIT_FAILED, RunError, UsageError
 from node.system.run_dir import EVENTS
 
-FILE: Final = "scenario.file"
-UNTIL: Final = "scenario.until_s"
+TOP: Final = "scenario."
+"""Before the keys of a scenario that stand in no table: mode, day_s, until_s."""
+
+FILE: Final = TOP + "file"
+UNTIL: Final = TOP + "until_s"
 
 PROGRAM: Final = """
 import sys
@@ -39,8 +42,9 @@ Figures = tuple[int, float, float]
 
 
 class ScenarioCells:
-    """A scenario file with settings over it, as `--set` has them: `scenario.file`, `scenario.until_s`, and any other
-    key of it. The seed is the scenario's and, unless a setting says otherwise, training's."""
+    """A scenario file with settings over it, as `--set` has them: `scenario.file`, `scenario.mode` or any other key
+    of it that stands in no table, and those that do. The seed is the scenario's and, unless a setting says otherwise,
+    training's."""
 
     name = "scenario"
 
@@ -96,7 +100,7 @@ def _words(settings: Settings, seed: int) -> list[str]:
     for key, value in {"train.seed": seed, **settings}.items():
         if key not in (FILE, UNTIL):
             as_toml = json.dumps(value, ensure_ascii=False)  # the same of numbers, texts, booleans and lists
-            words += ["--set", f"{key}={as_toml}"]
+            words += ["--set", f"{key.removeprefix(TOP)}={as_toml}"]
     return words
 
 

@@ -318,6 +318,13 @@ def test_nothing_to_report_on_is_one_line(tmp_path: Path, name: str, why: str) -
         make_report([tmp_path / name], tmp_path / "out.html", command="")
 
 
+def test_a_file_without_an_event_is_none(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text("a = 1\nb = 2\n")
+    with pytest.raises(UsageError, match="and no event among them"):
+        make_report([tmp_path / "plan.toml"], tmp_path / "out.html", command="")
+    assert not (tmp_path / "out.html").exists()
+
+
 def test_a_file_alone_is_a_report(tmp_path: Path) -> None:
     make_run(tmp_path, 1)
     made = make_report([tmp_path / "node-0" / EVENTS], tmp_path / "out.html", command="p2ptrain report")

@@ -50,11 +50,11 @@ def test_a_row_is_of_the_result_and_of_the_honest_nodes_logs(monkeypatch: pytest
 
     monkeypatch.setattr(scenario_cells, "_simulated", simulated)
     texts = {"sync.compressor": 'q"2', "nodes.home.count": 3, "train.rates": [1e-3, 2.0], "x.yes": True}
-    settings = {"scenario.file": "a.toml", "scenario.until_s": 60.0, **texts}
+    settings = {"scenario.file": "a.toml", "scenario.until_s": 60.0, "scenario.day_s": 30, **texts}
     row = ScenarioCells().run(settings, 7)
     assert asked[:7] == ["simulate", "a.toml", "--seed", "7", "--json", "--until", "60.0"]
     sets = dict(word.split("=", 1) for word in asked if "=" in word)
-    assert {key: parse_value(value) for key, value in sets.items()} == {"train.seed": 7, **texts}
+    assert {key: parse_value(value) for key, value in sets.items()} == {"train.seed": 7, "day_s": 30, **texts}
     assert row["curve"] == [[0, 0, 5.0], [40, 126_000, 2.5]]
     assert row["steps"] == 40
     assert row["published_bytes"] == 150
