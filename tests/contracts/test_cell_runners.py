@@ -47,7 +47,7 @@ def test_a_row_has_what_is_promised_and_is_the_same_again(runner: CellRunner) ->
     assert row["sent_bytes"] >= row["published_bytes"] > 0
     step, sent, loss = row["curve"][-1]
     assert step == row["steps"]
-    assert sent == pytest.approx(row["sent_bytes"], rel=0.1), "nodes also send while they leave"
+    assert sent == pytest.approx(row["sent_bytes"], rel=0.2), "nodes also send while they leave"
     assert loss == pytest.approx(row["loss"], rel=1e-4)
     again = runner.run(SMALL[runner.name], 1)
     assert {key: again[key] for key in PROMISED} == {key: row[key] for key in PROMISED}

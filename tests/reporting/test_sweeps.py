@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyarrow import parquet
 
@@ -255,7 +256,7 @@ def test_kill_9_loses_no_finished_cell_and_leaves_no_process(tmp_path: Path) -> 
         assert running.poll() is None or log.is_file()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    children = [int(pid) for pid in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()]
+    children = psutil.Process(running.pid).children(recursive=True)
     running.send_signal(signal.SIGKILL)
     running.wait()
     kept = [json.loads(line)["cell"] for line in log.read_bytes().splitlines() if line.endswith(b"}")]
@@ -264,9 +265,8 @@ def test_kill_9_loses_no_finished_cell_and_leaves_no_process(tmp_path: Path) -> 
     names = [json.loads(line)["cell"] for line in log.read_bytes().splitlines() if line.endswith(b"}")]
     assert len(names) == len(set(names)) == 4
     assert names[: len(kept)] == kept
-    while any(Path(f"/proc/{pid}").exists() for pid in children):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert [each for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_one_cell_is_run_here_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
