@@ -59,7 +59,8 @@ def load_scenario(
 
 def _read(path: Path) -> Raw:
     if not path.is_file():
-        raise UsageError(f"there is no scenario {path}", "some are in configs/scenarios/")
+        what = f"{path} is a folder, and no scenario" if path.is_dir() else f"there is no scenario {path}"
+        raise UsageError(what, "some are in configs/scenarios/")
     return dict(read_file(path))
 
 

@@ -20,6 +20,7 @@ from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId, RunId, SwarmId
 from gossip.transport.memory.wan import STREAM_BYTES
 from gossip.updates.audits import goes_all_the_way
+from gossip.updates.round_closer_task import EXCHANGE_MARGIN, FIRST_EXCHANGE_S
 from gossip.updates.rounds import Standing, standing, swarm_round
 from node.simulation.derived import derived, rng_of
 from node.simulation.large.large_node import LargeNode, OpenRound
@@ -34,12 +35,6 @@ from p2ptrain.training.train_config import lr_at
 
 LINK_BYTES: Final = 330
 """A signed header. Who passes which on is as gossip/engine.py has it; the size was measured in the faithful mode."""
-
-EXCHANGE_MARGIN: Final = 3.0
-"""As the nodes' round closer has it: a round is kept open for so many times the duration of an exchange."""
-
-FIRST_EXCHANGE_S: Final = 1.0
-"""The same: what an exchange is assumed to take before one was measured."""
 
 EVALUATED: Final = 16
 """Nodes whose held-out loss is measured during the run, drawn by the seed; at the end it is of all."""
