@@ -1,5 +1,8 @@
 """Makes a run a function of its seed: trio's order, and no clock, entropy or thread of the machine.
 
+The seal holds in the thread that simulates. No other thread is started inside, and one that stood before (a library's
+that sweeps a cache) takes no part in the run: it goes on as outside.
+
 What breaks determinism without it (each found in the source): trio reverses and shuffles runnable tasks by a generator
 of the system's entropy; sets of strings are ordered by PYTHONHASHSEED; a thread lets the virtual clock jump while it
 works; torch sums in another order with other threads.
@@ -29,6 +32,9 @@ CLOCKS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter",
 OWN_CLOCKS: Final = frozenset({"torch", "trio", "rich", "logging", "psutil", "_pytest", "numpy"})
 """Libraries that may look at the machine's clock: what they see stays with them."""
 
+CALLER: Final = 2
+"""Frames from a replacement to the code that called it: its own and the choice by thread."""
+
 VERIFIED: Final = 1 << 16
 """Signatures whose verdict is kept for all nodes."""
 
@@ -47,21 +53,27 @@ def sealed(seed: int, crypto: Literal["shared", "each"]) -> Iterator[None]:
     """Make what runs inside repeatable. `crypto`: "shared" verifies each signature once for all nodes. Raises RunError
     where this trio cannot be made deterministic."""
     _order_tasks(seed)
+    inside = threading.get_ident()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     numbers = itertools.count()
     gc.collect()
     gc.freeze()  # what is left is torch's and ours: it need not be looked through again
     with ExitStack() as patches:
+
+        def replace(owner: object, name: str, within: Callable[..., Any]) -> None:
+            chosen = _in_thread(inside, within, getattr(owner, name))
+            patches.enter_context(mock.patch.object(owner, name, chosen))
+
         for name in CLOCKS:
-            patches.enter_context(mock.patch.object(time, name, _guarded(name, getattr(time, name))))
-        patches.enter_context(mock.patch.object(os, "urandom", _refused("os.urandom")))
-        patches.enter_context(mock.patch.object(random, "_urandom", _refused("os.urandom")))
-        patches.enter_context(mock.patch.object(threading.Thread, "start", _refused("a thread")))
-        patches.enter_context(mock.patch.object(trio.to_thread, "run_sync", _refused("trio.to_thread")))
+            replace(time, name, _guarded(name, getattr(time, name)))
+        replace(os, "urandom", _refused("os.urandom"))
+        replace(random, "_urandom", _refused("os.urandom"))
+        replace(threading.Thread, "start", _refused("a thread"))
+        replace(trio.to_thread, "run_sync", _refused("trio.to_thread"))
         # Names of files that are renamed at once; and a virtual disk loses nothing when the power fails.
-        patches.enter_context(mock.patch.object(secrets, "token_hex", lambda size=8: f"{next(numbers):0{2 * size}x}"))
-        patches.enter_context(mock.patch.object(os, "fsync", return_value=None))
+        replace(secrets, "token_hex", lambda size=8: f"{next(numbers):0{2 * size}x}")
+        replace(os, "fsync", lambda descriptor: None)
         if crypto == "shared":
             verify, name_of = lru_cache(VERIFIED)(identity.verify), lru_cache(1 << 12)(identity.peer_id_of)
             patches.enter_context(mock.patch.object(envelope, "verify", verify))
@@ -84,9 +96,17 @@ def _order_tasks(seed: int) -> None:
     shuffler.seed(seed)
 
 
+def _in_thread(inside: int, within: Callable[..., Any], outside: Callable[..., Any]) -> Callable[..., Any]:
+    def chosen(*arguments: Any, **named: Any) -> Any:
+        called = within if threading.get_ident() == inside else outside
+        return called(*arguments, **named)
+
+    return chosen
+
+
 def _guarded(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*arguments: Any) -> Any:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
+        caller = sys._getframe(CALLER).f_globals.get("__name__", "")
         if caller.partition(".")[0] in OWN_CLOCKS:
             return real(*arguments)
         raise SealBrokenError(f"{caller} read time.{name} inside of a simulation: take the clock that is given")
@@ -96,7 +116,7 @@ def _guarded(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refused(what: str) -> Callable[..., NoReturn]:
     def refused(*arguments: Any, **named: Any) -> NoReturn:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
+        caller = sys._getframe(CALLER).f_globals.get("__name__", "")
         raise SealBrokenError(f"{caller} used {what} inside of a simulation: it would differ from run to run")
 
     return refused

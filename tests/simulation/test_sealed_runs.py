@@ -50,6 +50,27 @@ def test_no_work_goes_to_a_thread() -> None:
         trio.run(main, clock=trio.testing.MockClock())
 
 
+def test_a_thread_that_stood_before_goes_on_as_outside() -> None:
+    """libp2p sweeps its caches in a thread: it must neither end nor use up the names of the run."""
+    go, seen = threading.Event(), list[object]()
+
+    def sweep() -> None:
+        assert go.wait(60)
+        try:
+            seen.extend((time.time(), os.urandom(8), secrets.token_hex(4)))
+        except SealBrokenError as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    with sealed(1, "each"):
+        go.set()
+        thread.join(60)
+        name = secrets.token_hex(4)
+    assert len(seen) == 3, seen
+    assert name == "00000000"
+
+
 def test_names_of_files_are_counted_and_torch_has_one_thread() -> None:
     verify = envelope.verify
     before = torch.get_num_threads()
