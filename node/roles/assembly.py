@@ -323,12 +323,15 @@ def network_for(config: Config, numel: int) -> NetworkConfig:
 
 def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor, identity: bytes = b"") -> RunInfo:
     """Return what the members of one run share: the task, the model's shape, its task's `identity` (such as the digest
-    of a frozen base model) and the settings that the strategy wants equal (run id), and the initial model."""
+    of a frozen base model), the settings that the strategy wants equal, the inner optimizer where it moves the anchor
+    of all (run id), and the initial model."""
     shared = [config.task.name.encode(), fingerprint]
     if identity:
         shared.append(identity)
     if key := config.sync.run_key():
         shared.append(key.encode())
+    if config.sync.spec().steps_anchor:
+        shared.append(config.train.optimizer.encode())
     run = hashlib.blake2b(b"|".join(shared), digest_size=RUN_ID_BYTES)
     genesis = hashlib.blake2b(vector_bytes(genesis_d), digest_size=DIGEST_BYTES)
     return RunInfo(run_id=RunId(run.digest()), genesis=Digest(genesis.digest()))

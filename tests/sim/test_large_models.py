@@ -17,6 +17,7 @@ import trio.testing
 from sim_swarm import swarm
 
 from gossip.blobs import hashing_task
+from gossip.core.ids import RunId
 from node.config.schema import from_raw
 from node.roles import assembly
 from node.roles.assembly import NodeContext, run_info
@@ -150,11 +151,23 @@ async def test_a_node_comes_back_from_its_checkpoint_with_estimates_in_bf16_and_
         assert back.told("round")[-1]["members"] == 3
 
 
+def run_of(sections: dict[str, Any]) -> RunId:
+    return run_info(from_raw({"task": {"name": "digits"}} | sections), b"f" * 32, torch.zeros(4)).run_id
+
+
+def test_members_whose_optimizer_moves_another_anchor_are_in_another_run() -> None:
+    for strategy, apart in (("mime", True), ("allreduce", False)):
+        adamw, named, sgd = (
+            run_of({"sync": {"strategy": strategy}} | train)
+            for train in ({}, {"train": {"optimizer": "adamw"}}, {"train": {"optimizer": "sgd"}})
+        )
+        assert adamw == named
+        assert (sgd != adamw) is apart, strategy
+
+
 def test_members_with_other_estimates_are_in_another_run() -> None:
-    task: dict[str, Any] = {"task": {"name": "digits"}}
     fp32, named, bf16 = (
-        run_info(from_raw(task | sync), b"f" * 32, torch.zeros(4)).run_id
-        for sync in ({}, {"sync": {"estimates": "fp32"}}, {"sync": {"estimates": "bf16"}})
+        run_of(sync) for sync in ({}, {"sync": {"estimates": "fp32"}}, {"sync": {"estimates": "bf16"}})
     )
     assert fp32 == named, "and in the same as members of older releases"
     assert bf16 != fp32
