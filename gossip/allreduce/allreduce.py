@@ -19,7 +19,7 @@ from typing import Final
 from gossip.core.digests import digest_of
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_GROUP
+from gossip.core.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS, MAX_GROUP
 from gossip.core.statements import Part, Stage
 from gossip.core.wire import pack
 
@@ -31,38 +31,42 @@ MAX_EARLY: Final = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The members of an exchange in an order that all agree on, the round, and the size of a vector in bytes."""
+    """The members of an exchange in an order that all agree on, the round, the size of a vector in bytes, and that of
+    the chunks in which it is shared out."""
 
     members: tuple[PeerId, ...]
     round: int
     size: int
+    chunk_bytes: int = CHUNK_BYTES
 
     def __post_init__(self) -> None:
         if not MIN_GROUP <= len(self.members) <= MAX_GROUP or len(set(self.members)) < len(self.members):
             raise LocalError(f"a group has {MIN_GROUP} to {MAX_GROUP} members, each once")
         if not 0 < self.size <= MAX_BLOB_BYTES:
             raise LocalError(f"a vector has 1 to {MAX_BLOB_BYTES} bytes, not {self.size}")
+        if not 0 < self.chunk_bytes <= CHUNK_BYTES or self.size > MAX_CHUNKS * self.chunk_bytes:
+            raise LocalError(f"chunks of {self.chunk_bytes} bytes do not fit a vector of {self.size}")
 
     @property
     def name(self) -> Digest:
         """The digest that members sign, so that statements of groups that differ in anything are not confused."""
-        return digest_of(pack((self.round, self.size, self.members)))
+        return digest_of(pack((self.round, self.size, self.chunk_bytes, self.members)))
 
     def span(self, owner: PeerId) -> range:
         """Return the chunks that `owner` reduces: equally many for everyone, give or take one; none where chunks are
         fewer."""
-        chunks, place, count = -(-self.size // CHUNK_BYTES), self.members.index(owner), len(self.members)
+        chunks, place, count = -(-self.size // self.chunk_bytes), self.members.index(owner), len(self.members)
         return range(chunks * place // count, chunks * (place + 1) // count)
 
     def part(self, owner: PeerId) -> slice:
         """Return the bytes of `span`."""
         span = self.span(owner)
-        return slice(span.start * CHUNK_BYTES, min(self.size, span.stop * CHUNK_BYTES))
+        return slice(span.start * self.chunk_bytes, min(self.size, span.stop * self.chunk_bytes))
 
     def part_size(self, owner: PeerId) -> int:
         """Return how many bytes `owner` reduces."""
         span = self.span(owner)
-        return max(0, min(self.size, span.stop * CHUNK_BYTES) - span.start * CHUNK_BYTES)
+        return max(0, min(self.size, span.stop * self.chunk_bytes) - span.start * self.chunk_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

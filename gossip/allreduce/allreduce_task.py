@@ -133,7 +133,7 @@ class AllReducer:
         self._make_room()
         me = self._context.engine.me
         exchange.take_own(memoryview(data)[exchange.group.part(me)])
-        payload = await self._context.hasher.payload(data)
+        payload = await self._context.hasher.payload(data, exchange.group.chunk_bytes)
         for part in self._early.take(exchange.name):
             try:
                 exchange.learn(part)
@@ -162,7 +162,7 @@ class AllReducer:
     async def _reduce(self, exchange: AllReduce, work: Reduce, reduce: ReduceFunction, perform: "_Performer") -> None:
         size = sum(map(len, work.vectors.values()))
         data = await self._context.hasher.run(size, partial(reduce, work.vectors))
-        payload = await self._context.hasher.payload(data)
+        payload = await self._context.hasher.payload(data, exchange.group.chunk_bytes)
         # Nothing may be awaited between these two: an exchange that has our part is over once the others' have come,
         # and then it announces nothing any more.
         exchange.own_reduced(data)
@@ -238,10 +238,10 @@ class _Performer:
         self._changed.beat()
 
     async def _pull(self, work: Pull) -> bytes:
-        context, part = self._context, work.part
+        context, part, width = self._context, work.part, self._exchange.group.chunk_bytes
         patience_s = context.config.request_timeout_s
         async with open_session(context.transport, part.peer, patience_s, bulk=part.size >= BULK_BYTES) as session:
-            return await fetch_blob(session, part.address, part.size, context.hasher, self._meter, work.span)
+            return await fetch_blob(session, part.address, part.size, context.hasher, self._meter, work.span, width)
 
     async def _tell(self, member: PeerId, request: PartRequest) -> None:
         pause_s = PAUSE_S

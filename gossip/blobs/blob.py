@@ -1,4 +1,5 @@
-"""Content-addressed bytes: a payload is sent as chunks of 1 MiB, and its address names every one of them.
+"""Content-addressed bytes: a payload is sent as chunks of 1 MiB, and its address names every one of them. Only what a
+group exchanges (gossip/allreduce) may be in smaller ones.
 
 The manifest is the size and the BLAKE3 digest of each chunk; the address is the BLAKE2b-256 of the manifest. A puller
 asks for the manifest, compares it with the address from a signed link, and then verifies each chunk as it comes, of the
@@ -21,10 +22,11 @@ from gossip.core.wire import MAX_ARRAY, malformed, pack, unpack
 
 @dataclass(frozen=True, kw_only=True)
 class BlobManifest:
-    """A blob's size in bytes and the digest of each chunk."""
+    """A blob's size in bytes and the digest of each chunk. How large chunks are is not in it: who pulls knows it."""
 
     size: int
     chunks: tuple[Digest, ...]
+    chunk_bytes: int = CHUNK_BYTES
 
     def encode(self) -> bytes:
         """Return the bytes whose digest is the address."""
@@ -37,7 +39,7 @@ class BlobManifest:
 
     def chunk_size(self, index: int) -> int:
         """Return how many bytes chunk `index` has."""
-        return min(CHUNK_BYTES, self.size - index * CHUNK_BYTES)
+        return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
 
     @property
     def span(self) -> range:
@@ -45,14 +47,15 @@ class BlobManifest:
         return range(len(self.chunks))
 
 
-def blob_manifest_of(data: bytes | memoryview | BlobFile) -> BlobManifest:
+def blob_manifest_of(data: bytes | memoryview | BlobFile, chunk_bytes: int = CHUNK_BYTES) -> BlobManifest:
     """Return the manifest of `data`. It hashes all of it (about 4 GB/s), so call it in a worker thread for a large
     blob."""
     if len(data) > MAX_BLOB_BYTES:
         raise LocalError(f"a blob of {len(data)} bytes is larger than any node takes")
     view = memoryview(data) if isinstance(data, bytes) else data
-    starts = range(0, len(data), CHUNK_BYTES)
-    return BlobManifest(size=len(data), chunks=tuple(chunk_digest_of(view[at : at + CHUNK_BYTES]) for at in starts))
+    starts = range(0, len(data), chunk_bytes)
+    chunks = tuple(chunk_digest_of(view[at : at + chunk_bytes]) for at in starts)
+    return BlobManifest(size=len(data), chunks=chunks, chunk_bytes=chunk_bytes)
 
 
 def filed(data: bytes | memoryview, file: BlobFile) -> BlobFile:
@@ -62,22 +65,22 @@ def filed(data: bytes | memoryview, file: BlobFile) -> BlobFile:
     return file
 
 
-def parse_blob_manifest(raw: bytes, address: Digest, most: int) -> BlobManifest:
+def parse_blob_manifest(raw: bytes, address: Digest, most: int, chunk_bytes: int = CHUNK_BYTES) -> BlobManifest:
     """Parse the manifest that `address` names, of a blob of at most `most` bytes. Raises RemoteError."""
     if len(raw) > MAX_MANIFEST_BYTES:
         raise RemoteError(Reason.OVERSIZE, f"a manifest of {len(raw)} bytes")
     if digest_of(raw) != address:
         raise RemoteError(Reason.DIGEST_MISMATCH, "the manifest is not the one that was announced")
     # No more items than a blob of `most` bytes needs: the decoder allocates as many at each level of nesting.
-    needed = -(-min(most, MAX_BLOB_BYTES) // CHUNK_BYTES)
+    needed = -(-min(most, MAX_BLOB_BYTES) // chunk_bytes)
     fields = unpack(raw, MAX_MANIFEST_BYTES, items=max(MAX_ARRAY, needed))
     size, items = fields.integer(), fields.array(MAX_CHUNKS)
     fields.end()
     if size > min(most, MAX_BLOB_BYTES):
         raise RemoteError(Reason.OVERSIZE, f"a blob of {size} bytes where at most {most} are allowed")
-    if items.left != -(-size // CHUNK_BYTES):
+    if items.left != -(-size // chunk_bytes):
         raise malformed("a manifest's list does not fit its size")
-    return BlobManifest(size=size, chunks=tuple(items.digest() for _ in range(items.left)))
+    return BlobManifest(size=size, chunks=tuple(items.digest() for _ in range(items.left)), chunk_bytes=chunk_bytes)
 
 
 class Assembler:
@@ -135,7 +138,7 @@ class Assembler:
                 if self._file is None:
                     self._early[index] = chunk
                 else:
-                    self._file.write_at((index - self.span.start) * CHUNK_BYTES, memoryview(chunk))
+                    self._file.write_at((index - self.span.start) * self.manifest.chunk_bytes, memoryview(chunk))
                     self._filed.add(index)
                 self._kept += 1
         while self._append_next():
@@ -148,7 +151,7 @@ class Assembler:
                 return None
             if index in self._early:
                 return bytes(self._early[index])
-            start = (index - self.span.start) * CHUNK_BYTES
+            start = (index - self.span.start) * self.manifest.chunk_bytes
             if self._file is not None:
                 return self._file[start : start + self.manifest.chunk_size(index)]
             with self._data.getbuffer() as view:
@@ -226,7 +229,8 @@ class BlobStore:
         held = self._find(address)
         if index >= len(held.manifest.chunks):
             raise RemoteError(Reason.PROTOCOL, "there is no such chunk")
-        part = slice(index * CHUNK_BYTES, (index + 1) * CHUNK_BYTES)
+        width = held.manifest.chunk_bytes
+        part = slice(index * width, (index + 1) * width)
         return memoryview(held.data)[part] if isinstance(held.data, bytes) else held.data[part]
 
     def _find(self, address: Digest) -> _Held:

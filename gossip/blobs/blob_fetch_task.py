@@ -17,7 +17,7 @@ from gossip.blobs.download import Download
 from gossip.blobs.hashing_task import Hasher
 from gossip.context import Notifier
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import KIB
+from gossip.core.limits import CHUNK_BYTES, KIB
 from gossip.core.messages import ChunkRequest, ManifestRequest, Refused, parse_chunk_answer, parse_manifest_answer
 from gossip.session import Session
 
@@ -49,14 +49,21 @@ class BlobFetch:
 
 
 async def fetch_blob(
-    session: Session, address: Digest, size: int, hasher: Hasher, meter: Meter, span: range | None = None
+    session: Session,
+    address: Digest,
+    size: int,
+    hasher: Hasher,
+    meter: Meter,
+    span: range | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> bytes:
     """Return the blob `address`, of exactly `size` bytes, or the chunks `span` of it, from one source.
 
     Raises RemoteError (also Refused) or TransportError.
     """
     source = PeerId("")  # there is no other source
-    download = Download(address, size, author=source, began=trio.current_time(), span=span)
+    began = trio.current_time()
+    download = Download(address, size, author=source, began=began, span=span, chunk_bytes=chunk_bytes)
     pulling = BlobFetch(download=download, hasher=hasher, meter=meter, me=source)
     await fetch_blob_from(session, source, pulling)
     data = download.finish()

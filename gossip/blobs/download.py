@@ -20,6 +20,7 @@ from gossip.core.api import BlobFile
 from gossip.core.digests import digest_of
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import CHUNK_BYTES
 
 AHEAD: Final = 4
 """Chunks requested and not yet verified: 4 MiB, one stream's largest window (335 Mbit/s at a round trip of 100 ms)."""
@@ -101,6 +102,7 @@ class Download:
         began: float,
         span: range | None = None,
         file: BlobFile | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         """`file`: where the bytes are to go; None: into memory."""
         self.address = address
@@ -109,6 +111,7 @@ class Download:
         self.began = began
         self._span = span
         self._file = file
+        self._chunk_bytes = chunk_bytes
         self._pullers: Sequence[PeerId] = ()
         self._assembler: Assembler | None = None
         self._here: set[int] = set()
@@ -127,7 +130,7 @@ class Download:
     def learn(self, raw: bytes) -> BlobManifest:
         """Process a source's manifest. Raises RemoteError when it is not the announced one."""
         try:
-            manifest = parse_blob_manifest(raw, self.address, self.size)
+            manifest = parse_blob_manifest(raw, self.address, self.size, self._chunk_bytes)
             if manifest.size != self.size:
                 raise RemoteError(Reason.PROTOCOL, f"a blob of {manifest.size} bytes where {self.size} were announced")
         except RemoteError as error:

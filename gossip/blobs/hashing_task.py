@@ -9,7 +9,7 @@ import trio
 
 from gossip.blobs.blob import BlobManifest, blob_manifest_of, filed
 from gossip.core.api import BlobFile, NewFile
-from gossip.core.limits import MAX_BLOB_BYTES
+from gossip.core.limits import CHUNK_BYTES, MAX_BLOB_BYTES
 from gossip.updates.publisher import Payload
 
 T = TypeVar("T")
@@ -37,9 +37,11 @@ class Hasher:
         with a checkpoint may delay a sync of a few bytes for seconds."""
         return await self.run(MAX_BLOB_BYTES, function)
 
-    async def payload(self, data: bytes | memoryview | BlobFile) -> Payload:
+    async def payload(self, data: bytes | memoryview | BlobFile, chunk_bytes: int = CHUNK_BYTES) -> Payload:
         """Return `data` with its manifest. It is put into a file where it is large, and is a copy of a view."""
-        return await self.run(len(data), lambda: Payload(manifest=blob_manifest_of(data), data=self._kept(data)))
+        return await self.run(
+            len(data), lambda: Payload(manifest=blob_manifest_of(data, chunk_bytes), data=self._kept(data))
+        )
 
     async def manifest(self, data: bytes | memoryview | BlobFile) -> BlobManifest:
         """Return the manifest of `data`, which does not change meanwhile."""

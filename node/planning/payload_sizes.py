@@ -24,6 +24,7 @@ from p2ptrain.inner.base import Place, moment_buffers
 from p2ptrain.sync import ALLREDUCE, SyncConfig, averages_gradients, build
 from p2ptrain.sync.des_loc import MomentAllReduce
 from p2ptrain.sync.group_allreduce import GroupAllReduce
+from p2ptrain.sync.packing import LEAST_PIECE, part_bytes_for
 
 SAMPLE: Final = 1 << 18
 """Parameters that are encoded: many blocks of every codec, and a tenth of a second of the slowest."""
@@ -165,7 +166,12 @@ def _by_parts(config: Config, parameters: int, neighbours: int) -> RoundTraffic:
         if members < 2:
             means.append(0.0)
             continue
-        group = Group(members=tuple(map(PeerId, names[:members])), round=round_, size=math.ceil(size))
+        group = Group(
+            members=tuple(map(PeerId, names[:members])),
+            round=round_,
+            size=math.ceil(size),
+            chunk_bytes=part_bytes_for(math.ceil(size), math.ceil(size * LEAST_PIECE / parameters)),
+        )
         parts = [group.part_size(owner) for owner in group.members]
         means.append(ring_copies(members))
         # An owner pulls its part of all others and gives it to them; the largest owner decides when all have all.

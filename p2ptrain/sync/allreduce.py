@@ -36,9 +36,9 @@ from p2ptrain import compress
 from p2ptrain.outer import BySlices
 from p2ptrain.sync.base import Reduced, RoundResult, SyncStrategy
 from p2ptrain.sync.checks import check_differences, check_no_gamma
-from p2ptrain.sync.difference_packing import DifferencePacking, counted, counting
+from p2ptrain.sync.difference_packing import DifferencePacking, counting
 from p2ptrain.sync.fragments import Fragment
-from p2ptrain.sync.group_allreduce import LARGEST_GROUP, GroupAllReduce, pieces_of
+from p2ptrain.sync.group_allreduce import LARGEST_GROUP, GroupAllReduce
 from p2ptrain.sync.packing import Packing
 from p2ptrain.sync.peer_selection import EVERYONE
 from p2ptrain.sync.strategy_spec import ALLREDUCE, StrategySpec
@@ -229,7 +229,8 @@ class DifferenceAllReduce(GroupAllReduce):
 
     def _came(self, exchange: "Exchange", parts: Sequence[Reduced]) -> dict[int, "ReducedPiece"]:
         """The pieces that are here, can be read, and count somebody of the group."""
-        found = pieces_of(self._that_came(parts)).items()
+        found = self._pieces_of(self._that_came(parts)).items()
+        counted = self.packing.counted
         pieces = {index: ReducedPiece(*piece, counted(*piece) & exchange.everybody) for index, piece in found}
         came = {index: piece for index, piece in pieces.items() if piece.counted and index not in exchange.taken}
         exchange.taken.update(came)

@@ -204,14 +204,17 @@ class AllReduceStrategy(SyncStrategy, Protocol):
     the same group averages over tracked estimates.
     """
 
+    @property
+    def part_bytes(self) -> int:
+        """In how many bytes parts are counted (packing.py): all members have as many."""
+
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """Who meets in this round: own name and those of some of the members of the run that we know, in the order in
         which they own parts. All who know the same peers find the same groups. Own name alone: nobody."""
 
     def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
-        """Return the model after the inner steps, or how it moved, as bytes; parts begin at multiples of
-        packing.PART_BYTES. The model is not to be changed until `finish`. ValueError when it is not finite: own
-        training has diverged."""
+        """Return the model after the inner steps, or how it moved, as bytes; parts begin at multiples of `part_bytes`.
+        The model is not to be changed until `finish`. ValueError when it is not finite: own training has diverged."""
 
     def reduce(self, packed: Mapping[str, bytes | memoryview], *, group: Sequence[str], part: slice) -> bytes:
         """Reduce the bytes `part` of what several members packed, own among them, to as many bytes. Members come in the

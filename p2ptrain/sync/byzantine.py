@@ -234,6 +234,11 @@ class LyingMember(Byzantine):
         self._encoder.public_d = lie_d
         return self._inner_group.packed(lie_d, round=round)
 
+    @property
+    def part_bytes(self) -> int:
+        """As the honest strategy's."""
+        return self._inner_group.part_bytes
+
     def reduce(self, packed: Mapping[str, bytes | memoryview], *, group: Sequence[str], part: slice) -> bytes:
         """Do as the honest strategy does."""
         return self._inner_group.reduce(packed, group=group, part=part)

@@ -21,7 +21,7 @@ import torch
 from p2ptrain.compress.base import Compressor
 from p2ptrain.compress.float16 import Fp16
 from p2ptrain.compress.transform import turned
-from p2ptrain.sync.packing import PART_BYTES, Packing, most_in
+from p2ptrain.sync.packing import Packing, most_in, part_bytes_of
 
 COUNTED_BYTES: Final = 8
 """A bit a member: as many as the network's largest group has (LARGEST_GROUP)."""
@@ -131,12 +131,14 @@ class DifferencePacking(Packing):
         sections = (Section(codec, self._moved.count), Section(Fp16(), self._anchor.count), *others)
         piece_codec = _PieceCodec(sections)
         self._counts = cache(piece_codec.counts)
+        by_width = _ByWidth(piece_codec)
+        part_bytes = part_bytes_of(by_width, parameters)
         # A byte less, so that no last piece is as long as a full one, which is filled up.
-        width = most_in(_ByWidth(piece_codec), PART_BYTES - 1)
+        width = most_in(by_width, part_bytes - 1)
         pieces = -(-parameters // width)
         full, last = (sum(self._counts(each)) for each in (width, parameters - (pieces - 1) * width))
         self._width = piece_codec.width
-        super().__init__(piece_codec, (pieces - 1) * full + last, piece_numel=full)
+        super().__init__(piece_codec, (pieces - 1) * full + last, piece_numel=full, part_bytes=part_bytes)
         self.spans = [slice(start, min(start + width, parameters)) for start in range(0, parameters, width)]
         """Where the pieces lie in the model."""
         self.reducing: Packing = self
@@ -155,7 +157,13 @@ class DifferencePacking(Packing):
 
     def span(self, part: slice) -> slice:
         """Return the parameters that the bytes `part` stand for; it begins where a piece does."""
-        return slice(self.spans[part.start // PART_BYTES].start, self.spans[(part.stop - 1) // PART_BYTES].stop)
+        width = self.part_bytes
+        return slice(self.spans[part.start // width].start, self.spans[(part.stop - 1) // width].stop)
+
+    def counted(self, part: bytes | memoryview, index: int) -> int:
+        """Return the members that a piece of a reduced part counts, a bit each in the order of the group."""
+        start = index * self.part_bytes
+        return int.from_bytes(part[start : start + COUNTED_BYTES], LITTLE)
 
     def split(self, piece_p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what a piece says: how far parameters moved, and the anchor's values."""
@@ -165,12 +173,6 @@ class DifferencePacking(Packing):
     def sections(self, piece_p: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return all that a piece says: what `split` does, and what travels beside."""
         return tuple(torch.split(piece_p, self._counts(self._width(piece_p.numel()))))
-
-
-def counted(part: bytes | memoryview, index: int) -> int:
-    """Return the members that a piece of a reduced part counts, a bit each in the order of the group."""
-    start = index * PART_BYTES
-    return int.from_bytes(part[start : start + COUNTED_BYTES], LITTLE)
 
 
 def counting(piece: bytes, members: int) -> bytes:

@@ -32,7 +32,7 @@ from p2ptrain.sync.base import Reduced, RoundResult
 from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
-from p2ptrain.sync.packing import PART_BYTES, Packing
+from p2ptrain.sync.packing import Packing
 from p2ptrain.sync.peer_selection import TO_THE_MEAN, PeerSelection, in_turn, shared_seed
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
@@ -48,16 +48,6 @@ Of eight members, as fp16, each has 16 MiB."""
 def run_key(config: SyncConfig) -> str:
     """Strategy and codec: members who have others, or none, could give each other nothing."""
     return f"{config.strategy} None {config.compressor}"  # None: no size of groups; runs are known by this text
-
-
-def pieces_of(parts: Sequence[Reduced]) -> dict[int, tuple[bytes, int]]:
-    """Return for each piece of the packed vector that came the part that has it, and which piece of the part it is."""
-    return {
-        part.start // PART_BYTES + index: (data, index)
-        for _, part, data in parts
-        if data is not None
-        for index in range(-(-len(data) // PART_BYTES))
-    }
 
 
 class GroupAllReduce(ModelAveraging):
@@ -93,6 +83,11 @@ class GroupAllReduce(ModelAveraging):
         chosen = self._peer_selection.chosen(others, round)
         self._step = self._peer_selection.step(others, round)
         return in_turn([self._own, *chosen], self._seed, round)
+
+    @property
+    def part_bytes(self) -> int:
+        """The bytes of a piece: parts begin at multiples of them."""
+        return self.packing.part_bytes
 
     def packed(self, theta_d: torch.Tensor, *, round: int) -> bytes:
         """Return what travels of a model, which may be a lie; nothing changes."""
@@ -173,7 +168,7 @@ class GroupAllReduce(ModelAveraging):
         width, step, squares = self.packing.piece_numel, (self.config.gamma or 1.0) * self._step, 0.0
         there = self._that_came(parts)
         came = any(part.owner != self._own for part in there)
-        found = pieces_of(there)
+        found = self._pieces_of(there)
 
         def target(at: slice) -> torch.Tensor:
             nonlocal squares
@@ -199,6 +194,16 @@ class GroupAllReduce(ModelAveraging):
             members=members,
             robust=self._fault_tolerance.rule(members)[1],
         )
+
+    def _pieces_of(self, parts: Sequence[Reduced]) -> dict[int, tuple[bytes, int]]:
+        """Return for each piece of the packed vector that came the part that has it, and which piece of the part it
+        is."""
+        return {
+            part.start // self.part_bytes + index: (data, index)
+            for _, part, data in parts
+            if data is not None
+            for index in range(-(-len(data) // self.part_bytes))
+        }
 
     def _that_came(self, parts: Sequence[Reduced]) -> list[Reduced]:
         """The parts that are here and can be read."""

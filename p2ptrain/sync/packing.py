@@ -1,7 +1,9 @@
 """A model as bytes of which every part can be read by itself: what the members of a group exchange.
 
-The vector is cut into pieces, each encoded alone and filled up with zeros to PART_BYTES, so that every part that begins
-at a multiple of these is a run of whole pieces. What is shorter is the last one, and is not filled up.
+The vector is cut into pieces, each encoded alone and filled up with zeros to `part_bytes`, so that every part that
+begins at a multiple of these is a run of whole pieces. What is shorter is the last one, and is not filled up.
+
+Pieces of a small model are small: with one piece its owner alone would send all that a round's group takes.
 
 Whole models travel here, not differences, so that only codecs serve which keep a parameter to a percent or so: none,
 fp16, bf16, int8. Two bits of a model are no model.
@@ -25,17 +27,37 @@ PROBE: Final = 1 << 16
 """Parameters by whose bytes is guessed how many fit. Encoding too many to find that out took seconds."""
 
 PART_BYTES: Final = 1 << 20
-"""A chunk of gossip's blobs, which is what a part is counted in."""
+"""The most of a piece: a chunk of gossip's blobs, which is what a part is counted in."""
+
+LEAST_PART_BYTES: Final = 1 << 14
+"""What a piece has at the least: a request takes some 200 bytes, and 0.5 ms of the computing of both ends."""
+
+LEAST_PIECE: Final = 1 << 15
+"""Parameters that a piece can hold, unless they have more bytes than PART_BYTES: lies are bounded by the norms of
+pieces, and a few hundred parameters may be far from alike where as many thousands are not."""
+
+PARTS: Final = 32
+"""Pieces of a small model, at the most: among eight an owner then has at most a third more than another."""
+
+
+def part_bytes_for(size: int, least: int) -> int:
+    """Return how many bytes a piece of about `size` packed ones has, where LEAST_PIECE parameters have `least`: a power
+    of two, for PARTS pieces or fewer."""
+    least = max(LEAST_PART_BYTES, least, -(-size // PARTS))
+    return min(PART_BYTES, 1 << (least - 1).bit_length())
 
 
 class Packing:
     """Packs models with `numel` parameters. Memory: none."""
 
-    def __init__(self, codec: Compressor, numel: int, *, piece_numel: int | None = None) -> None:
-        """`piece_numel`: parameters of a full piece, where these are not the most that PART_BYTES hold."""
+    def __init__(
+        self, codec: Compressor, numel: int, *, piece_numel: int | None = None, part_bytes: int | None = None
+    ) -> None:
+        """`piece_numel`: parameters of a full piece, where these are not the most that `part_bytes` hold."""
         self.codec = codec
         self.numel = numel
-        self.piece_numel = most_in(codec, PART_BYTES) if piece_numel is None else piece_numel
+        self.part_bytes = part_bytes_of(codec, numel) if part_bytes is None else part_bytes
+        self.piece_numel = most_in(codec, self.part_bytes) if piece_numel is None else piece_numel
         pieces = -(-numel // self.piece_numel)
         self._last = numel - (pieces - 1) * self.piece_numel
         self._sizes = {count: _size(codec, count) for count in (self.piece_numel, self._last)}
@@ -51,12 +73,12 @@ class Packing:
 
     def numel_of(self, size: int) -> int:
         """Return how many parameters a run of pieces of `size` bytes has."""
-        full, rest = divmod(size, PART_BYTES)
+        full, rest = divmod(size, self.part_bytes)
         return full * self.piece_numel + (self._last if rest else 0)
 
     def span(self, part: slice) -> slice:
         """Return the parameters that the bytes `part` stand for; it begins where a piece does."""
-        start = part.start // PART_BYTES * self.piece_numel
+        start = part.start // self.part_bytes * self.piece_numel
         return slice(start, start + self.numel_of(part.stop - part.start))
 
     def unpack(self, packed: bytes | memoryview) -> torch.Tensor:
@@ -74,7 +96,7 @@ class Packing:
 
     def piece(self, packed: bytes | memoryview, index: int) -> torch.Tensor:
         """Return the parameters of a piece of a run that `check` has passed."""
-        return self._decoded(memoryview(packed)[index * PART_BYTES : (index + 1) * PART_BYTES])
+        return self._decoded(memoryview(packed)[index * self.part_bytes : (index + 1) * self.part_bytes])
 
     def pieces(self, numel: int) -> list[slice]:
         """Return where the pieces lie in a run of so many parameters."""
@@ -91,16 +113,22 @@ class Packing:
             yield at, value_p
 
     def _decoded(self, piece: memoryview) -> torch.Tensor:
-        numel = self.piece_numel if len(piece) == PART_BYTES else self._last
+        numel = self.piece_numel if len(piece) == self.part_bytes else self._last
         return self.codec.decode(piece[: self._sizes[numel]], numel)
 
     def _piece(self, x_p: torch.Tensor) -> bytes:
         raw = self.codec.encode(x_p.contiguous())
-        return raw.ljust(PART_BYTES, b"\0") if x_p.numel() == self.piece_numel else raw
+        return raw.ljust(self.part_bytes, b"\0") if x_p.numel() == self.piece_numel else raw
 
 
 def _size(codec: Compressor, numel: int) -> int:
     return len(codec.encode(torch.zeros(numel)))
+
+
+def part_bytes_of(codec: Compressor, numel: int) -> int:
+    """Return how many bytes a piece of so many parameters has, by encoding some zeros."""
+    probe = min(numel, PROBE)
+    return part_bytes_for(_size(codec, probe) * numel // probe, _size(codec, LEAST_PIECE))
 
 
 def most_in(codec: Compressor, size: int) -> int:

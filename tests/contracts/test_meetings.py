@@ -339,7 +339,8 @@ def test_the_bytes_of_a_group_are_those_of_the_wire() -> None:
     nodes = crowd("moshpit", 4, compressor="none")
     came = simulated_allreduce.exchange(nodes, scattered(nodes), 0)
     size = len(came.packed["peer00"])
-    group = Group(members=tuple(PeerId(name) for name in came.groups["peer00"]), round=0, size=size)
+    members, width = tuple(map(PeerId, came.groups["peer00"])), nodes["peer00"].sync.part_bytes
+    group = Group(members=members, round=0, size=size, chunk_bytes=width)
     for own in nodes:
         part = group.part_size(PeerId(own))
         assert came.sent[own] == (size - part) + 3 * part

@@ -12,7 +12,7 @@ from gossip.core.digests import NO_DIGEST, digest_of
 from gossip.core.envelope import EnvelopeKind, Statement, open_envelope
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
-from gossip.core.limits import CHUNK_BYTES, MAX_GROUP
+from gossip.core.limits import CHUNK_BYTES, MAX_CHUNKS, MAX_GROUP
 from gossip.core.messages import PartRequest, encode_request, parse_request
 from gossip.core.statements import Part, Stage, parse_part, part_statement
 from gossip.core.wire import pack
@@ -59,9 +59,9 @@ def gathered(exchange: AllReduce) -> None:
 members = st.integers(2, MAX_GROUP).map(lambda count: tuple(f"peer {number}" for number in range(count)))
 
 
-@given(members, st.integers(1, 200 * CHUNK_BYTES))
-def test_the_parts_are_the_vector_each_byte_once(names, size):
-    group = Group(members=names, round=1, size=size)
+@given(members, st.integers(1, 200 * CHUNK_BYTES), st.sampled_from([1 << 14, 1 << 17, CHUNK_BYTES]))
+def test_the_parts_are_the_vector_each_byte_once(names, size, chunk_bytes):
+    group = Group(members=names, round=1, size=size, chunk_bytes=chunk_bytes)
     parts = [group.part(name) for name in names if group.part_size(name)]
     assert [each.start for each in parts] == [0, *(each.stop for each in parts[:-1])]
     assert parts[-1].stop == size
@@ -79,6 +79,7 @@ def test_a_groups_name_tells_members_order_round_and_size():
         Group(members=(A, B), round=7, size=GROUP.size),
         Group(members=(A, B, C), round=8, size=GROUP.size),
         Group(members=(A, B, C), round=7, size=GROUP.size - 1),
+        Group(members=(A, B, C), round=7, size=GROUP.size, chunk_bytes=CHUNK_BYTES // 2),
     ]
     assert len({group.name for group in variants}) == len(variants)
 
@@ -89,6 +90,9 @@ def test_a_group_that_is_none(wrong):
         Group(members=wrong, round=1, size=1)
     with pytest.raises(LocalError):
         Group(members=(A, B), round=1, size=0)
+    for chunk_bytes in (0, 2 * CHUNK_BYTES, 1):
+        with pytest.raises(LocalError, match="chunks of"):
+            Group(members=(A, B), round=1, size=MAX_CHUNKS + 1, chunk_bytes=chunk_bytes)
     with pytest.raises(LocalError):
         AllReduce(Group(members=(B, C), round=1, size=9), A, gather_until=1, ends_at=2)
 

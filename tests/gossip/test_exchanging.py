@@ -41,8 +41,8 @@ def summed(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
     return total.tobytes()
 
 
-def group_of(nodes: list[FakeRuntime], round_: int = 1) -> Group:
-    return Group(members=tuple(node.peer for node in nodes), round=round_, size=SIZE)
+def group_of(nodes: list[FakeRuntime], round_: int = 1, chunk_bytes: int = CHUNK_BYTES) -> Group:
+    return Group(members=tuple(node.peer for node in nodes), round=round_, size=SIZE, chunk_bytes=chunk_bytes)
 
 
 async def exchanged(nodes: list[FakeRuntime], group: Group, *, late_s: Mapping[int, float] = {}) -> Results:
@@ -101,11 +101,20 @@ async def test_all_come_to_the_exact_sum(count, autojump_clock):
         assert all(node.service.stats.rejected == {} for node in nodes)
 
 
-async def test_it_moves_twice_a_vector_and_not_a_mesh(autojump_clock):
+@pytest.mark.parametrize(("chunk_bytes", "most"), [(CHUNK_BYTES, 2), (CHUNK_BYTES // 4, 5.5)])
+async def test_it_moves_twice_a_vector_and_not_a_mesh(chunk_bytes, most, autojump_clock):
+    """`most`: chunks that one member owns at the most; with smaller ones parts are more alike."""
     async with swarm() as net:
         nodes = await net.start_all(4)
         before = trio.current_time()
-        await exchanged(nodes, group_of(nodes))
+        group = group_of(nodes, chunk_bytes=chunk_bytes)
+        results = await exchanged(nodes, group)
+        assert all(np.array_equal(whole(parts), expected([0, 1, 2, 3])) for parts in results.values())
+        assert all(node.service.stats.rejected == {} for node in nodes)
+        for node in nodes:  # its own vector but for its part, and its part three times
+            own = group.part_size(node.peer)
+            assert own <= most * chunk_bytes
+            assert node.service.stats.payload_bytes_sent == SIZE + 2 * own
         assert trio.current_time() - before < 5.0  # nobody waited for a deadline
         moved = sum(node.service.stats.payload_bytes_received for node in nodes)
         assert moved == sum(node.service.stats.payload_bytes_sent for node in nodes) == 2 * 3 * SIZE
@@ -114,8 +123,16 @@ async def test_it_moves_twice_a_vector_and_not_a_mesh(autojump_clock):
 class SlowHasher(Hasher):
     """A busy machine: what others have reduced is here long before our own part is hashed."""
 
-    async def payload(self, data: bytes) -> Payload:
+    async def payload(self, data: bytes, chunk_bytes: int = CHUNK_BYTES) -> Payload:
         await trio.sleep(TIMEOUT_S / 6)
+        return await super().payload(data, chunk_bytes)
+
+
+class CoarseHasher(Hasher):
+    """A liar's: whatever the group has agreed on, its chunks are large, so that no part of the vector has its bytes
+    where others look for them."""
+
+    async def payload(self, data: bytes, chunk_bytes: int = CHUNK_BYTES) -> Payload:
         return await super().payload(data)
 
 
@@ -286,6 +303,20 @@ async def test_a_liar_costs_its_part_and_is_charged(lie, reason, autojump_clock)
         check_others(results, group, {0: everyone, 1: everyone, 3: everyone, BAD: []})
         for number in (0, 1, 3):
             assert nodes[number].service.stats.rejected[nodes[BAD].peer, reason] >= 1
+
+
+@pytest.mark.slow
+async def test_one_that_cuts_its_vector_otherwise_is_left_out_and_charged(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(4)
+        allreducer = nodes[BAD].service._allreducer
+        allreducer._context = replace(allreducer._context, hasher=CoarseHasher(SIZE))
+        group, honest = group_of(nodes, chunk_bytes=CHUNK_BYTES // 4), [0, 1, 3]
+        results = await exchanged(nodes, group)
+        results.pop(nodes[BAD].peer)
+        check_others(results, group, {0: honest, 1: honest, 3: honest, BAD: []})
+        for number in honest:
+            assert nodes[number].service.stats.rejected[nodes[BAD].peer, Reason.MALFORMED] >= 1
 
 
 async def test_what_the_network_loses_is_asked_for_again(autojump_clock, monkeypatch):

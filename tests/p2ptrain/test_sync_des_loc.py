@@ -404,7 +404,7 @@ def test_pieces_of_a_large_model_have_their_share_of_moments_each() -> None:
     buffers = tuple(MomentBuffer(name=it.name, numel=numel, moment=it.moment) for it in ADAMW)
     moments = MomentPacking(buffers, numel, periods=(3, 6), fine=False)
     packing = DifferencePacking(compress.get("q2"), numel, 64, moments.sections)
-    assert len(packing.spans) == 2
+    assert len(packing.spans) > 10
     own = {name: torch.arange(numel, dtype=torch.float32) for name in ("exp_avg", "exp_avg_sq")}
     for at in packing.spans:
         assert float(moments.read(own, at, 0)[0]) == at.start

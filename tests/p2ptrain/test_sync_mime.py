@@ -16,7 +16,6 @@ from p2ptrain.inner.base import Place
 from p2ptrain.sync import Reduced, RoundResult, StepsAnchor, SyncConfig, build
 from p2ptrain.sync.difference_packing import counting
 from p2ptrain.sync.mime import Mime
-from p2ptrain.sync.packing import PART_BYTES
 from p2ptrain.training import TrainConfig, lr_at
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
 from p2ptrain.training.base import OptimizerPlace
@@ -307,9 +306,9 @@ def test_nor_does_what_it_says_of_the_anchors_share(lie: float) -> None:
     assert distance < 1.5 * led_by_an_owner("adamw", None)[1]
 
 
-def test_a_lie_of_one_piece_leaves_the_others_their_steps() -> None:
-    """Each is clipped for itself before all are together."""
-    numel = 400_000
+def test_a_lie_of_one_owner_leaves_the_others_their_steps() -> None:
+    """Each one's part, of however many pieces, is clipped for itself before all are together."""
+    numel = 250_000
     whole = Place(name="w", span=slice(0, numel), shape=torch.Size((numel, 1)), decayed=False, hidden=False)
     steps = AnchorOptimizer(train(optimizer="sgd", momentum=0.0), OptimizerPlace(places=(whole,), options={}))
     moved = []
@@ -318,12 +317,17 @@ def test_a_lie_of_one_piece_leaves_the_others_their_steps() -> None:
         assert isinstance(node, Mime)
         gradient_d = torch.full((numel,), numel**-0.5)
         node.take_gradient(gradient_d)
-        packed, (first, last) = node.pack(torch.zeros(numel), round=5), node.packing.spans
+        packed, (first, *others) = node.pack(torch.zeros(numel), round=5), node.packing.spans
+        assert len(others) == 3
         pieces = []
-        for at, said_d in ((first, -gradient_d[first]), (last, -gradient_d[last] + lie)):
+        for at, said_d in ((first, -gradient_d[first]), *((at, -gradient_d[at] + lie) for at in others)):
             shares_d = torch.zeros_like(gradient_d[node.packing.refreshed(at, 5)])
             pieces.append(counting(node.packing.pack(torch.cat([said_d, shares_d])), 0b11))
-        reduced = [Reduced("other", slice(0, len(packed)), b"".join(pieces))]
+        border = node.part_bytes
+        reduced = [
+            Reduced("own", slice(0, border), pieces[0]),
+            Reduced("other", slice(border, len(packed)), b"".join(pieces[1:])),
+        ]
         moved.append(
             float(node.finish(torch.zeros(numel), ["own", "other"], reduced, round=5).correction_d[first].norm())
         )
@@ -331,22 +335,23 @@ def test_a_lie_of_one_piece_leaves_the_others_their_steps() -> None:
 
 
 def test_where_one_piece_did_not_come_the_model_and_the_anchor_stay() -> None:
-    numel = 400_000
+    numel = 100_000
     whole = Place(name="w", span=slice(0, numel), shape=torch.Size((numel, 1)), decayed=True, hidden=False)
     steps = AnchorOptimizer(train(optimizer="sgd"), OptimizerPlace(places=(whole,), options={}))
     node = build(SyncConfig(strategy="mime", compressor="none"), torch.ones(numel), "own", steps=steps)
     assert isinstance(node, Mime)
     node.take_gradient(torch.full((numel,), 1e-3))
     packed, (first, last) = node.pack(torch.ones(numel) / 2, round=5), node.packing.spans
-    part = slice(0, PART_BYTES)
+    width = node.part_bytes
+    part = slice(0, width)
     reduced = counting(packed[part], 0b11)
-    parts = [Reduced("other", part, reduced), Reduced("own", slice(PART_BYTES, len(packed)), None)]
+    parts = [Reduced("other", part, reduced), Reduced("own", slice(width, len(packed)), None)]
     result = node.finish(torch.ones(numel) / 2, ["own", "other"], parts, round=5)
     assert (node.anchor_d[first] != 1).all()
     assert (node.anchor_d[last] == 1).all(), "weight decay, too, is for the late part's round"
     torch.testing.assert_close(torch.ones(numel)[first] / 2 + result.correction_d[first], node.anchor_d[first])
     assert not result.correction_d[last].any()
-    rest = slice(PART_BYTES, len(packed))
+    rest = slice(width, len(packed))
     node.take_missed([Reduced("own", rest, counting(packed[rest], 0b11))])
     assert (node.anchor_d[last] != 1).all()
     torch.testing.assert_close(node.residual_d, torch.zeros(numel), atol=1e-6, rtol=0)

@@ -9,7 +9,7 @@ from sizes import examples
 from gossip.core.limits import CHUNK_BYTES
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
-from p2ptrain.sync.packing import PACKERS, PART_BYTES, Packing
+from p2ptrain.sync.packing import LEAST_PART_BYTES, LEAST_PIECE, PACKERS, PART_BYTES, PARTS, Packing, part_bytes_for
 
 LARGEST = {"none": 4, "fp16": 2, "bf16": 2, "int8": 1}
 """Bytes a parameter, but for scales."""
@@ -25,22 +25,33 @@ def test_a_part_is_counted_in_the_chunks_of_the_network() -> None:
     assert PART_BYTES == CHUNK_BYTES
 
 
-@pytest.mark.slow
+@given(numel=st.integers(1, 1 << 32), bits=st.sampled_from([1, 2, 8, 16]))
+def test_a_small_model_has_small_pieces_and_a_large_one_no_larger_ones_than_chunks(numel: int, bits: int) -> None:
+    size = -(-numel * bits // 8)
+    width = part_bytes_for(size, LEAST_PIECE * bits // 8)
+    assert LEAST_PART_BYTES <= width <= PART_BYTES
+    assert width.bit_count() == 1
+    pieces = -(-size // width)
+    assert pieces <= PARTS or width == PART_BYTES
+    assert pieces >= PARTS // 2 or width == max(LEAST_PART_BYTES, LEAST_PIECE * bits // 8)
+    assert width * 8 // bits >= LEAST_PIECE
+
+
 @every_packer
 @settings(max_examples=examples(12), deadline=None)
-@given(chunks=st.floats(0, 4), cut=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+@given(chunks=st.floats(0, 40), cut=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 def test_a_run_of_chunks_says_what_the_whole_says_there(name: str, chunks: float, cut: tuple[float, float]) -> None:
-    numel = max(1, round(chunks * PART_BYTES / LARGEST[name]))
+    numel = max(1, round(chunks * LEAST_PART_BYTES / LARGEST[name]))
     it = packing(name, numel)
     x_d = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
     packed = it.pack(x_d)
     whole_d = it.unpack(packed)
     assert whole_d.shape == x_d.shape
     assert (whole_d - x_d).abs().max() <= 0.02 * x_d.abs().max()
-    assert len(packed) <= LARGEST[name] * numel * 1.005 + PART_BYTES * (numel >= it.piece_numel) * 0.005 + 8
-    count = -(-len(packed) // PART_BYTES)
+    assert len(packed) <= LARGEST[name] * numel * 1.005 + it.part_bytes * (numel >= it.piece_numel) * 0.005 + 8
+    count = -(-len(packed) // it.part_bytes)
     first, last = sorted(round(share * count) for share in cut)
-    part = slice(first * PART_BYTES, min(len(packed), last * PART_BYTES))
+    part = slice(first * it.part_bytes, min(len(packed), last * it.part_bytes))
     if part.stop > part.start:
         span = it.span(part)
         assert torch.equal(it.unpack(memoryview(packed)[part]), whole_d[span])
@@ -53,7 +64,7 @@ def test_a_last_piece_may_be_a_whole_one(name: str, pieces: int) -> None:
     numel = pieces * packing(name, 1).piece_numel
     it = packing(name, numel)
     packed = it.pack(torch.ones(numel))
-    assert len(packed) == pieces * PART_BYTES
+    assert len(packed) == pieces * it.part_bytes
     assert torch.equal(it.unpack(packed), torch.ones(numel))
 
 
@@ -61,7 +72,7 @@ def test_a_last_piece_may_be_a_whole_one(name: str, pieces: int) -> None:
 def test_what_is_no_model_is_refused(name: str) -> None:
     it = packing(name, 1000)
     packed = it.pack(torch.ones(1000))
-    for junk in (b"", packed[:-1], b"\xff" * len(packed), b"\0" * PART_BYTES + b"\0"):
+    for junk in (b"", packed[:-1], b"\xff" * len(packed), b"\0" * it.part_bytes + b"\0"):
         with pytest.raises(PayloadError):
             it.unpack(junk)
     for wrong in (torch.nan, torch.inf):

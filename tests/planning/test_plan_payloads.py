@@ -38,10 +38,12 @@ def test_an_exchange_sends_what_simulated_members_send(strategy):
     assert found.most_sent_bytes == pytest.approx(max(done.sent.values()), rel=0.02)
 
 
-def test_a_small_model_is_one_part_whose_owner_sends_it_to_all():
-    found = round_traffic(config("allreduce", 7), 100_000, nodes=8)
+def test_the_smallest_models_are_one_part_whose_owner_sends_it_to_all():
+    found = round_traffic(config("allreduce", 7), 30_000, nodes=8)
     assert found.copies == ring_copies(8) == 1.75
     assert found.most_sent_bytes == pytest.approx(7 * found.payload_bytes, rel=1e-3)
+    small = round_traffic(config("allreduce", 7), 2_000_000, nodes=8)
+    assert small.most_sent_bytes < 2.1 * small.payload_bytes
     large = round_traffic(config("allreduce", 7), 1_000_000_000, nodes=8)
     assert large.most_sent_bytes == pytest.approx(1.75 * large.payload_bytes, rel=0.03)
 

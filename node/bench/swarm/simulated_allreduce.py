@@ -61,7 +61,11 @@ def exchange(nodes: Mapping[str, SimulatedMember], thetas: Mapping[str, torch.Te
     groups = {name: node.sync.peer_selection(node.known, round=round) for name, node in nodes.items()}
     sent = dict.fromkeys(nodes, 0)
     reduced: dict[str, bytes] = {}
-    shapes = {name: _shape(group, round, packed[name]) for name, group in groups.items() if len(group) > 1}
+    shapes = {
+        name: _shape(group, round, packed[name], nodes[name].sync.part_bytes)
+        for name, group in groups.items()
+        if len(group) > 1
+    }
     for owner, shape in shapes.items():
         present = [name for name in shape.members if groups.get(name) == groups[owner]]
         part = shape.part(PeerId(owner))
@@ -77,8 +81,8 @@ def exchange(nodes: Mapping[str, SimulatedMember], thetas: Mapping[str, torch.Te
     return Round(packed=packed, groups=groups, parts=parts, sent=sent)
 
 
-def _shape(group: list[str], round: int, packed: bytes) -> Group:
-    return Group(members=tuple(map(PeerId, group)), round=round, size=len(packed))
+def _shape(group: list[str], round: int, packed: bytes, chunk_bytes: int) -> Group:
+    return Group(members=tuple(map(PeerId, group)), round=round, size=len(packed), chunk_bytes=chunk_bytes)
 
 
 def _parts(shape: Group | None, groups: Mapping[str, list[str]], reduced: Mapping[str, bytes]) -> list[Reduced]:

@@ -124,7 +124,8 @@ class AllReduceAverager:
         return self._strategy.pack(phase.theta_d, round=round)
 
     async def _exchange(self, node: Node, names: list[PeerId], packed: bytes, seconds: float) -> list[Reduced]:
-        group = Group(members=tuple(names), round=node.state.round, size=len(packed))
+        width = self._strategy.part_bytes
+        group = Group(members=tuple(names), round=node.state.round, size=len(packed), chunk_bytes=width)
 
         def reduce(vectors: Mapping[PeerId, bytes | memoryview]) -> bytes:
             told = {str(peer): data for peer, data in vectors.items()}
