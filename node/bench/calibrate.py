@@ -1,8 +1,9 @@
 """`p2ptrain bench calibrate`: this machine, as `p2ptrain plan --calibration` takes it in place of tables.
 
-A step of a byte-lm is timed in as many processes at once as nodes are to run here, since nodes that share cores slow
-each other down; codecs, averaging and signatures in this process, with one thread; the network by the two processes of
-`bench blob`, over libp2p on loopback. Medians: a neighbour's burst of work spoils single repetitions.
+A step of a task is timed in as many processes at once as nodes are to run here, since nodes that share cores slow
+each other down, and so are exchanges of payloads among them, each with a trainer beside its event loop. Codecs,
+averaging and signatures are timed in this process, with one thread; rates of the network by the two processes of `bench
+blob`, over libp2p on loopback. Medians: a neighbour's burst of work spoils single repetitions.
 """
 
 import json
@@ -10,8 +11,8 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,21 @@ import torch
 from gossip.core.identity import Identity, verify
 from node.bench.base import Column, Row, Summary, within
 from node.bench.blob import Blob
-from node.bench.timing import Work, cores, in_turns, settled, spent, threads
-from node.planning.calibration import MachineCalibration, StepTiming, WorkRates, usual_rates
+from node.bench.network.exchange_under_load import exchanges
+from node.bench.timing import Spent, Work, cores, in_turns, settled, spent, threads
+from node.planning.calibration import (
+    EVALUATED,
+    CallTimes,
+    ExchangeTiming,
+    MachineCalibration,
+    StepTiming,
+    WorkRates,
+    task_words,
+    usual_rates,
+)
 from node.planning.model_shape import context_of_byte_lm, shape_of_byte_lm
 from p2ptrain import aggregate, compress, tasks
+from p2ptrain.sync import SyncConfig, build
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer
 from p2ptrain.training.train_config import TrainConfig
@@ -46,6 +58,19 @@ BLOB_MIB: Final = 8
 STARTING_S: Final = 300.0
 """For processes to import torch and build a model, on a busy machine."""
 TENTH: Final = 0.1
+EVALUATIONS: Final = 3
+CALL_VALUES: Final = 1024
+BITS: Final = 2
+"""Of a parameter, in a payload of the default codec."""
+MOST_PAYLOAD: Final = 1 << 20
+EXCHANGES: Final = 10
+"""Of each member."""
+STEPS_A_ROUND: Final = 20
+"""Members publish as often as nodes with so many inner steps, ..."""
+MOST_PERIOD_S: Final = 2.0
+"""... and at least so often: a calibration is not to take minutes."""
+DENSE_FLOPS: Final = 6
+"""Of a parameter and example: forward and backward."""
 
 COLUMNS: Final = (
     Column(key="part", title="part"),
@@ -53,6 +78,8 @@ COLUMNS: Final = (
     Column(key="median_s", title="median", unit="s", digits=6),
     Column(key="low_s", title="10th", unit="s", digits=6),
     Column(key="high_s", title="90th", unit="s", digits=6),
+    Column(key="mean_s", title="mean", unit="s", digits=6),
+    Column(key="cpu_s", title="of a core", unit="s", digits=6),
     Column(key="rate", title="rate", unit="values/s, bit/s", digits=0),
     Column(key="count", title="times"),
 )
@@ -62,7 +89,9 @@ COLUMNS: Final = (
 class Calibrate:
     """A measurement of one machine. ValueError on a number below 1, and for a size that there is not."""
 
+    task: str = "byte-lm"
     size: str = "nano"
+    """Of the byte-lm; other tasks have none."""
     batch: int = 16
     processes: int = 1
     """Trainers that step at the same time."""
@@ -82,7 +111,13 @@ class Calibrate:
         within("processes", self.processes, 1, 64)
         if not self.seconds > 0:
             raise ValueError(f"seconds must be above 0, not {self.seconds}")
-        shape_of_byte_lm(self.size)
+        if self.task == "byte-lm":
+            shape_of_byte_lm(self.size)
+
+    @property
+    def task_options(self) -> dict[str, str]:
+        """Return the task, as a file of settings has it."""
+        return {"name": self.task, "size": self.size} if self.task == "byte-lm" else {"name": self.task}
 
     def run(self) -> Iterator[Row]:
         """Measure; yield each row as soon as there is one. At the end the file is written."""
@@ -95,7 +130,7 @@ class Calibrate:
 
     def calibration(self, rows: Sequence[Row]) -> MachineCalibration:
         """Return what the rows say, as a plan reads it."""
-        shape, length = shape_of_byte_lm(self.size), context_of_byte_lm(self.size)
+        parameters, length, flops = self._size()
         usual = usual_rates()
         step = next(row for row in rows if row["part"] == "step")
         found = {(str(row["part"]), str(row["what"])): row for row in rows}
@@ -110,17 +145,24 @@ class Calibrate:
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             threads=_threads(self.processes),
             step=StepTiming(
-                task=f"byte-lm {self.size}",
-                parameters=shape.parameters,
+                task=task_words(self.task_options),
+                parameters=parameters,
                 batch=self.batch,
                 length=length,
-                flops=shape.flops(self.batch, length),
+                flops=flops,
                 median_s=_number(step, "median_s"),
                 low_s=_number(step, "low_s"),
                 high_s=_number(step, "high_s"),
+                mean_s=_number(step, "mean_s"),
+                cpu_s=_number(step, "cpu_s"),
                 count=int(_number(step, "count")),
                 processes=self.processes,
+                evaluation_s=_number(found["evaluation", f"{EVALUATED} examples"], "median_s"),
             ),
+            calls=CallTimes(
+                **{f"{what}_s": _number(found["call", what], "median_s") for what in ("encode", "decode", "aggregate")}
+            ),
+            exchange=self._exchange_in(found),
             rates=WorkRates(
                 encode=encode,
                 decode=decode,
@@ -138,12 +180,14 @@ class Calibrate:
     def summaries(self, rows: Sequence[Row]) -> Sequence[Summary]:
         """Return a table of these rows."""
         notes = [
-            f"step: byte-lm {self.size}, batch {self.batch}, {self.processes} at once with {_threads(self.processes)} "
-            f"threads each on {cores()} cores; codecs and averaging: one thread, {self.numel:,} values",
+            f"step: {task_words(self.task_options)}, batch {self.batch}, {self.processes} at once with "
+            f"{_threads(self.processes)} threads each on {cores()} cores; codecs and averaging: one thread, "
+            f"{self.numel:,} values",
+            "call: of the default strategy beside what grows with a model; exchange: from publish until another has it",
             "what is not measured (bytes and work of a transfer) is as in node/planning/work_rates.toml",
         ]
         if self.out is not None:
-            notes.append(f"p2ptrain plan --calibration {self.out}")
+            notes.append(f"p2ptrain plan --calibration {self.out}, p2ptrain simulate SCENARIO --calibration {self.out}")
         return [Summary(title="This machine", columns=COLUMNS, rows=rows, notes=notes)]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
@@ -155,8 +199,11 @@ class Calibrate:
         axes.set_xlabel("values a second of one core")
 
     def _rows(self) -> Iterator[Row]:
-        taken = timed_steps(self)
-        yield _row("step", f"{self.processes} at once", taken)
+        steps, evaluations = timed_steps(self)
+        taken, mean_s = [each.wall for each in steps], statistics.fmean(each.wall for each in steps)
+        cpu_s = statistics.fmean(each.cpu for each in steps)
+        yield {**_row("step", f"{self.processes} at once", taken), "mean_s": mean_s, "cpu_s": cpu_s}
+        yield _row("evaluation", f"{EVALUATED} examples", [each.wall for each in evaluations])
         x_d = torch.randn(self.numel, generator=torch.Generator().manual_seed(0))
         with threads(1):
             for name in CODECS:
@@ -166,6 +213,8 @@ class Calibrate:
                 yield self._rate("decode", name, partial(codec.decode, payload, self.numel), self.numel)
             x_nd, rule = x_d.expand(VECTORS, -1).clone(), aggregate.get(RULE, f=1)
             yield self._rate("aggregate", RULE, partial(rule, x_nd), VECTORS * self.numel)
+            for what, seconds in _calls(self.repetitions).items():
+                yield _row("call", what, seconds)
         yield _row("verify", "a signature", _signatures())
         if self.network:
             blobs = [
@@ -174,14 +223,51 @@ class Calibrate:
             rate = 8 * (1 << 20) * statistics.median(blobs)
             seconds = [8 * BLOB_MIB * (1 << 20) / (8 * (1 << 20) * each) for each in blobs]
             yield {**_row("network", "loopback", seconds), "rate": rate}
+            if self.processes > 1:
+                yield from self._exchanges(mean_s)
+
+    def _exchanges(self, step_s: float) -> Iterator[Row]:
+        found = exchanges(
+            self.task_options,
+            members=self.processes,
+            batch=self.batch,
+            threads=_threads(self.processes),
+            device=self.device,
+            size=_payload_bytes(self._size()[0]),
+            times=max(EXCHANGES, self.repetitions),
+            period_s=min(MOST_PERIOD_S, STEPS_A_ROUND * step_s),
+        )
+        yield _row("exchange", f"{self.processes} members", found.seconds)
+        yield _row("exchange", "event loop", [found.loop_s])
+
+    def _exchange_in(self, found: Mapping[tuple[str, str], Row]) -> ExchangeTiming | None:
+        row = found.get(("exchange", f"{self.processes} members"))
+        if row is None:
+            return None
+        return ExchangeTiming(
+            members=self.processes,
+            payload_bytes=_payload_bytes(self._size()[0]),
+            median_s=_number(row, "median_s"),
+            loop_s=_number(found["exchange", "event loop"], "median_s"),
+        )
+
+    def _size(self) -> tuple[int, int, float]:
+        """Parameters, tokens of an example, and operations of a step."""
+        if self.task == "byte-lm":
+            shape, length = shape_of_byte_lm(self.size), context_of_byte_lm(self.size)
+            return shape.parameters, length, shape.flops(self.batch, length)
+        task = tasks.get(**self.task_options)
+        parameters = sum(each.numel() for each in task.build_model().parameters())
+        return parameters, 1, float(DENSE_FLOPS * parameters * self.batch)
 
     def _rate(self, part: str, what: str, work: Work, values: int) -> Row:
         taken = in_turns(lambda: None, {what: work}, rounds=self.repetitions)[what]
         return {**_row(part, what, [taken.cpu_seconds]), "rate": values / taken.cpu_seconds}
 
 
-def timed_steps(asked: Calibrate) -> list[float]:
-    """Return the seconds of each step, of all trainers together, taken while all of them were stepping."""
+def timed_steps(asked: Calibrate) -> tuple[list[Spent], list[Spent]]:
+    """Return what each step took, and each evaluation, of all trainers together, taken while all of them did
+    the same."""
     if asked.processes == 1:
         return _steps(asked, 0, lambda: None)
     context = multiprocessing.get_context("spawn")
@@ -192,46 +278,81 @@ def timed_steps(asked: Calibrate) -> list[float]:
     ]
     for child in children:
         child.start()
-    found: list[float] = []
+    found: list[Spent] = []
+    evaluations: list[Spent] = []
     for _ in children:
-        found += json.loads(told.get())
+        steps, evaluated = json.loads(told.get())
+        found += [Spent(*each) for each in steps]
+        evaluations += [Spent(*each) for each in evaluated]
     for child in children:
         child.join()
     if not found:
-        raise ValueError(f"no step of byte-lm {asked.size} ended in {asked.seconds} s: give it more seconds")
-    return found
+        raise ValueError(
+            f"no step of {task_words(asked.task_options)} ended in {asked.seconds} s: give it more seconds"
+        )
+    return found, evaluations
 
 
 def _child(asked: Calibrate, index: int, barrier: object, told: object) -> None:
     """A trainer's process. It answers whatever happens: its parent waits."""
-    taken: list[float] = []
+    taken: tuple[list[Spent], list[Spent]] = ([], [])
     if hasattr(os, "setsid"):
         os.setsid()  # as nodes have: Linux shares cores out by session first (sched_autogroup)
     try:
         taken = _steps(asked, index, lambda: barrier.wait(STARTING_S))  # type: ignore[attr-defined]
     finally:
-        told.put(json.dumps(taken))  # type: ignore[attr-defined]
+        told.put(json.dumps([[astuple(each) for each in part] for part in taken]))  # type: ignore[attr-defined]
 
 
-def _steps(asked: Calibrate, index: int, wait: Work) -> list[float]:
+def _steps(asked: Calibrate, index: int, wait: Work) -> tuple[list[Spent], list[Spent]]:
     config = TrainConfig(batch_size=asked.batch, threads=_threads(asked.processes), device=asked.device, warmup_steps=0)
     trainer = Trainer(
-        tasks.get("byte-lm", size=asked.size), config, Shard(index=index, count=asked.processes), data_seed=index
+        tasks.get(**asked.task_options), config, Shard(index=index, count=asked.processes), data_seed=index
     )
     step = settled(trainer.step, trainer.machine.device)
     for _ in range(WARM_UP):
         step()
     wait()
-    taken: list[float] = []
+    taken: list[Spent] = []
     ends = time.monotonic() + asked.seconds
     while time.monotonic() < ends or not taken:
-        taken.append(spent(step).wall)
-    return taken
+        taken.append(spent(step))
+    measure = settled(trainer.measure, trainer.machine.device)
+    return taken, [spent(measure) for _ in range(EVALUATIONS)]
 
 
 def _threads(processes: int) -> int:
     """As `p2ptrain up` gives them to its nodes."""
     return max(1, cores() // processes)
+
+
+def _payload_bytes(parameters: int) -> int:
+    """Of the default codec, about: latencies are what is measured here, and not rates."""
+    return max(1, min(MOST_PAYLOAD, parameters * BITS // 8))
+
+
+def _calls(repetitions: int) -> dict[str, list[float]]:
+    """Seconds of a core of each call of the default strategy, on a vector so small that it is nothing but calls."""
+    x_d, others = torch.zeros(CALL_VALUES), ("a", "b", "c")
+    strategies = {name: build(SyncConfig(), x_d.clone(), name) for name in ("own", *others)}
+    own = strategies["own"]
+    for name in others:
+        own.track(name, None)
+    taken: dict[str, list[float]] = {"encode": [], "decode": [], "aggregate": []}
+    for round_ in range(1 + repetitions):
+        theta_d = torch.randn(CALL_VALUES, generator=torch.Generator().manual_seed(round_))
+        messages = {name: strategies[name].encode(theta_d, round=round_) for name in others}
+        work: dict[str, Work] = {"encode": partial(own.encode, theta_d.clone(), round=round_)}
+        work |= {
+            f"decode {name}": partial(own.apply, name, message.codec, message.payload)
+            for name, message in messages.items()
+        }
+        work["aggregate"] = partial(own.aggregate, theta_d.clone(), dict.fromkeys(others, 0), round=round_)
+        for what, call in work.items():
+            seconds = spent(call).cpu
+            if round_:  # the first warms up
+                taken[what.partition(" ")[0]].append(seconds)
+    return taken
 
 
 def _signatures() -> list[float]:

@@ -277,9 +277,10 @@ CALIBRATE_S, QUICK_CALIBRATE_S = 10.0, 2.0
 @app.command()
 def calibrate(
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write what `p2ptrain plan --calibration` reads.")
+        Path | None, typer.Option(metavar="FILE.json", help="Write what `plan` and `simulate` read by --calibration.")
     ] = None,
-    size: Annotated[str, typer.Option(help="Of the byte-lm whose step is timed: pico, nano, micro, small.")] = "nano",
+    task: Annotated[str, typer.Option(help="Whose step is timed.")] = "byte-lm",
+    size: Annotated[str, typer.Option(help="Of the byte-lm: pico, nano, micro, small.")] = "nano",
     batch: Annotated[int, typer.Option(min=1, help="Of its steps.")] = 16,
     processes: Annotated[int, typer.Option(min=1, max=64, help="Trainers at once: nodes that share this machine.")] = 1,
     seconds: Annotated[
@@ -291,11 +292,13 @@ def calibrate(
     quick: Quick = False,
     json: Json = False,
 ) -> None:
-    """Measure this machine for `p2ptrain plan`: a step, codecs, averaging, signatures, and libp2p on loopback."""
+    """Measure this machine for `p2ptrain plan` and `p2ptrain simulate`: a step, codecs, averaging, signatures, libp2p
+    on loopback, and exchanges among trainers."""
     from node.bench.benchmarks import BENCHMARKS
 
     benchmark = BENCHMARKS.get(
         "calibrate",
+        task=task,
         size=size,
         batch=batch,
         processes=processes,

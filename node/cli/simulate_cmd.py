@@ -46,6 +46,12 @@ def simulate(
             "hold the two against each other.",
         ),
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Of `p2ptrain bench calibrate`: nodes without a device compute as this machine does."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
     set_: options.Sets = None,
 ) -> int:
@@ -59,10 +65,14 @@ def simulate(
     if like is not None:
         _write_like(scenario, like)
     if not hashes_are_fixed():
-        _again_with_fixed_hashes(scenario, seed, until, out, like, json=json, sets=set_ or [])
+        _again_with_fixed_hashes(scenario, seed, until, out, like, calibration, json=json, sets=set_ or [])
     from node.simulation.scenario_file import load_scenario
 
     loaded = load_scenario(scenario, set_ or (), seed=seed, until_s=until)
+    if calibration is not None:
+        from node.planning.calibrated import as_measured
+
+        loaded = as_measured(loaded, calibration)
     _check(loaded)
     if out is not None:
         _prepare(out, loaded)
@@ -87,6 +97,7 @@ def _again_with_fixed_hashes(
     until: float | None,
     out: Path | None,
     like: Path | None,
+    calibration: Path | None,
     *,
     json: bool,
     sets: list[str],
@@ -97,6 +108,7 @@ def _again_with_fixed_hashes(
     words += [] if until is None else ["--until", repr(until)]
     words += [] if out is None else ["--out", str(out)]
     words += [] if like is None else ["--like", str(like)]
+    words += [] if calibration is None else ["--calibration", str(calibration)]
     words += ["--json"] if json else []
     for text in sets:
         words += ["--set", text]
@@ -224,23 +236,15 @@ def _tell(result: "SimulationResult") -> None:
 
 
 def _table(result: "SimulationResult") -> "Table":
+    """Of 80 columns at most, with names of up to 16 letters: longer ones are broken, and figures never."""
     from rich.table import Table
 
     from node.system import text
 
     table = Table(box=None, pad_edge=False)
-    for title in (
-        "group",
-        "nodes",
-        "at the end",
-        "rounds",
-        "loss",
-        "utilization",
-        "sent (mean)",
-        "staleness",
-        "starts",
-    ):
-        table.add_column(title, justify="left" if title == "group" else "right")
+    for title in ("group", "nodes", "done", "rounds", "loss", "used", "sent", "stale", "starts"):
+        is_name = title == "group"
+        table.add_column(title, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
     for it in result.groups:
         table.add_row(
             f"{it.group} (lies)" if it.byzantine else it.group,
@@ -250,7 +254,7 @@ def _table(result: "SimulationResult") -> "Table":
             "" if it.loss is None else f"{it.loss:.4f}",
             "" if it.utilization is None else f"{it.utilization:.0%}",
             text.size(int(it.bytes_sent_mean)),
-            "" if it.staleness_mean is None else f"{it.staleness_mean:.2f}, max {it.staleness_max}",
+            "" if it.staleness_mean is None else f"{it.staleness_mean:.2f} ({it.staleness_max})",
             str(it.starts),
         )
     return table

@@ -11,6 +11,6 @@ device_memory.py   bytes on the device and in main memory
 loss_penalties.py  what H, a codec, a graph and members cost in loss, as measured here (losses.toml)
 forecast.py        all of it together, for one run
 advice.py          which H, codec and strategy
-run_settings_file.py, rehearsal.py   the same run as settings, as commands, and for `p2ptrain simulate`
+run_settings_file.py, rehearsal.py, calibrated.py   the same run as settings, as commands, and for `p2ptrain simulate`
 published_runs.py  the model against runs that others published (published.toml)
 """

@@ -1,6 +1,7 @@
 """What was measured on a machine, for a plan and a simulation to take in place of tables: one JSON file.
 
-`p2ptrain bench calibrate` writes it, and `p2ptrain plan --calibration` reads it. Every number is a median of this
+`p2ptrain bench calibrate` writes it, `p2ptrain plan --calibration` and `p2ptrain simulate
+--calibration` read it. Every number is a median of this
 machine's own; nothing in it comes from a peer. Times are in seconds, rates of vectors in values a second of one core.
 """
 
@@ -15,7 +16,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-VERSION: Final = 1
+VERSION: Final = 2
 LARGEST_FILE: Final = 1 << 20
 """Bytes of a calibration that are read: one has 2,000."""
 SLOWEST: Final = "topk"
@@ -25,6 +26,12 @@ LOSSLESS: Final = 1e8
 STAGES: Final[Mapping[str, float]] = {"lossless": LOSSLESS, "rotated": 0.5e9, "demo": 0.06e9, "randomk": 0.6e9}
 """Values a second of a stage, by the copies that docs/methods.md says it takes, at 1.3e9 a copy. `warmup`: nothing."""
 
+
+EVALUATED: Final = 256
+"""Examples of the evaluation that is timed: the default of `train.eval_examples`."""
+
+USUAL_SIZE: Final = "nano"
+"""Of a byte-lm where none is named."""
 
 _STRICT: ConfigDict = {"extra": "forbid", "strict": True}
 
@@ -51,9 +58,40 @@ class StepTiming:
     """The tenth percentile."""
     high_s: Positive
     """The ninetieth percentile."""
+    mean_s: Positive
+    """Above the median where cores are shared: some steps wait for their turn."""
+    cpu_s: Positive
+    """Mean seconds of a core, of all threads together. Below the mean on the clock where cores are shared."""
     count: Number
     processes: Number
     """Trainers that stepped at the same time, a process each: these shared the cores."""
+    evaluation_s: Positive
+    """Of an evaluation on EVALUATED examples, as many at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallTimes:
+    """What each call of a strategy takes beside what grows with the model, in seconds of a core."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    encode_s: NotNegative
+    decode_s: NotNegative
+    aggregate_s: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeTiming:
+    """What an exchange takes among members that train on this machine at the same time."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    members: Number
+    payload_bytes: Number
+    median_s: Positive
+    """From the call to publish until another member holds the verified bytes."""
+    loop_s: NotNegative
+    """Seconds of a core that a member's event loop took: its own payload out to all, and one in from each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +133,13 @@ class MachineCalibration:
     """When, in UTC."""
     step: StepTiming
     rates: WorkRates
+    calls: CallTimes
     verify_s: NotNegative
     """Of one signed broadcast."""
     loopback_bits_s: Positive | None = None
     """Through libp2p, to another process of this machine."""
-    loopback_rtt_s: NotNegative | None = None
+    exchange: ExchangeTiming | None = None
+    """None: it was not measured, or there was one trainer."""
     threads: Number = 1
 
     @property
@@ -109,13 +149,21 @@ class MachineCalibration:
 
     @property
     def crowding(self) -> float:
-        """Return the trainers that share a core: 0 where each had one of its own, and one to spare."""
-        shared = self.step.processes * self.threads / self.cores
-        return shared if shared >= 1 else 0.0
+        """Return the seconds on the clock that a second of a core takes, which is taken from training: by the steps,
+        so that what else runs on the machine counts. 0 where each trainer had a core of its own, and one to spare."""
+        if self.step.processes * self.threads < self.cores:
+            return 0.0
+        return max(1.0, self.threads * self.step.mean_s / self.step.cpu_s)
 
     def to_json(self) -> str:
         """Return it as a file's text."""
         return json.dumps({"p2ptrain_calibration": VERSION, **asdict(self)}, indent=1, allow_nan=False) + "\n"
+
+
+def task_words(task: Mapping[str, object]) -> str:
+    """Return a task of a file of settings in words, by which a calibration knows it: `byte-lm nano`, `digits`."""
+    size = task.get("size", USUAL_SIZE) if task["name"] == "byte-lm" else ""
+    return f"{task['name']} {size}".strip()
 
 
 def read_calibration(path: Path) -> MachineCalibration:

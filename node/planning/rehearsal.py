@@ -5,7 +5,9 @@ from typing import Any, Final
 
 import tomli_w
 
-from node.planning.forecast import RunForecast
+from node.planning.calibrated import vector_work, work_charges
+from node.planning.calibration import usual_rates
+from node.planning.forecast import FORWARD_SHARE, RunForecast
 from node.planning.run_settings_file import changed_settings
 
 SHARE_OF_UNTIL: Final = 3.0
@@ -17,13 +19,8 @@ MILLI: Final = 1000.0
 def scenario_toml(found: RunForecast) -> str:
     """Return the scenario's text."""
     request, times = found.request, found.times
-    pieces = max(1.0, found.traffic.neighbours + 2.0)  # encoding, averaging, and a decoding for each neighbour
     link = {"up": request.link.up, "down": request.link.down, "slow_start": True}
-    device = {
-        "step_s": found.step_s,
-        "offload_s": times.codec_s / pieces,
-        "evaluate_s": found.step_s * request.config.train.eval_examples / request.config.train.batch_size / 3,
-    }
+    device = {"step_s": found.step_s} | _beside(found)
     raw: dict[str, Any] = {
         "about": f"{request.shape.parameters:,} parameters as planned: {times.words}",
         "seed": 1,
@@ -37,3 +34,15 @@ def scenario_toml(found: RunForecast) -> str:
         "devices": {"planned": device},
     }
     return tomli_w.dumps(raw)
+
+
+def _beside(found: RunForecast) -> dict[str, Any]:
+    """What a member computes beside training."""
+    request = found.request
+    train, values, neighbours = request.config.train, request.shape.trained, math.ceil(found.traffic.neighbours)
+    if request.calibration is not None and not request.on_gpu:
+        charged = work_charges(request.calibration, request.config, values=values, neighbours=neighbours)
+    else:
+        rates = usual_rates() if request.calibration is None else request.calibration.rates
+        charged = vector_work(rates, request.config, values=values, neighbours=neighbours)
+    return charged | {"evaluate_s": found.step_s * FORWARD_SHARE * train.eval_examples / train.batch_size}

@@ -24,6 +24,7 @@ from gossip.updates.rounds import swarm_round
 from node.config.schema import Config
 from node.events.event_types import Joined, RoundClosed, WarningEvent
 from node.training import round_report
+from node.training.executors import SideWork
 from node.training.joining import ALONE_S, JOIN_PATIENCE_S, LOOK_AGAIN_S, NEWCOMERS_S, fetching_models, find_neighbours
 from node.training.node import Node
 from node.training.sync_loop import follow
@@ -190,7 +191,7 @@ class _Observer:
                 return None
             behind = {peer: max(0, done - its) for peer, its in members.items()}
             async with node.strategy_lock:
-                theta_d = await node.executor.offload(lambda: node.strategy.adopt(behind))
+                theta_d = await node.executor.offload(lambda: node.strategy.adopt(behind), work=SideWork.AGGREGATE)
                 self._forget_all_but({*members, *self._finished, *map(str, node.service.neighbours())})
         if node.averager.fetches != "updates":
             self._held.clear()

@@ -74,7 +74,8 @@ class RealNode:
     """When it closed its last round, from the first node's start."""
     step_s: float
     sigma: float
-    offload_s: float
+    work_s: float
+    """Median seconds of encoding and of averaging, as wholes: waiting for the model's turn is in them."""
     exchange_s: float | None
     """Median time until a quorum's updates were there."""
     bytes_sent: int | None
@@ -207,7 +208,7 @@ def _node(folder: Path, events: Sequence[Mapping[str, Any]], begins: float) -> R
         ends_s=float(rounds[-1]["ts"]) - begins,
         step_s=median(each) if sigma == 0 else fmean(each) / math.exp(sigma**2 / 2),
         sigma=sigma,
-        offload_s=median(work) if work else 0.0,
+        work_s=median(work) if work else 0.0,
         exchange_s=median(exchanges) if exchanges else None,
         bytes_sent=told.get("bytes_sent"),
         loss=told.get("eval_loss_last"),
@@ -243,12 +244,13 @@ def _simulated(section: str, settings: Raw) -> Raw:
 
 def _latency_ms(nodes: Sequence[RealNode]) -> float:
     """The latency by which exchanges take what they took. What an event loop takes for them is in it."""
-    one_way = [(node.exchange_s - node.offload_s) / EXCHANGE_TRIPS for node in nodes if node.exchange_s is not None]
+    one_way = [(node.exchange_s - node.work_s) / EXCHANGE_TRIPS for node in nodes if node.exchange_s is not None]
     return round(max(LEAST_LATENCY_MS, 1000 * median(one_way)), 2) if one_way else LEAST_LATENCY_MS
 
 
 def _device(node: RealNode) -> Raw:
-    told = {"step_s": node.step_s, "sigma": node.sigma, "offload_s": node.offload_s}
+    told = {"step_s": node.step_s, "sigma": node.sigma}
+    told |= dict.fromkeys(("encode_s", "decode_s", "aggregate_s", "other_s"), node.work_s)
     return {key: float(f"{value:.4g}") for key, value in told.items() if value > 0}
 
 

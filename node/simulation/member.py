@@ -103,7 +103,8 @@ class Member:
         self._device = device
         self._swarm = swarm
         self._sent = self._received = 0
-        self._present = True
+        self._present = False
+        """Until `keep_sessions` says so: this task and `attend` begin in any order."""
         self._down = False
         self._process: _Process | None = None
         self._changed = trio.Event()
@@ -146,6 +147,11 @@ class Member:
     def unix_time(self) -> float:
         """Return its wall clock."""
         return UNIX_START + trio.current_time() + self.ahead_s
+
+    def computed(self, seconds: float) -> None:
+        """Note that its event loop computed for so long."""
+        if self._process is not None:
+            self._process.executor.computed(seconds)
 
     # -- what happens to it
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from node.simulation.regions import UTC_OFFSET_H, WORLD
 from node.simulation.units import bytes_per_s
+from node.training.executors import SideWork
 
 CONFIG_SECTIONS = ("task", "train", "sync", "network", "node", "attack")
 """Sections that are the node's own settings."""
@@ -80,12 +81,30 @@ class DeviceClass(Strict):
     """Mean seconds between two slow phases, exponential; None: there are none."""
     slow_for_s: Positive = 30.0
     """Mean seconds of a slow phase, exponential."""
-    offload_s: Seconds = 0.0
-    """Of each piece of work beside training: encoding, decoding, aggregating, copying the model."""
+    encode_s: Seconds = 0.0
+    """Of each update that it encodes."""
+    decode_s: Seconds = 0.0
+    """Of each neighbour's update that it decodes."""
+    aggregate_s: Seconds = 0.0
+    """Of each average over its neighbours' models."""
+    other_s: Seconds = 0.0
+    """Of each other piece of work on vectors: a copy of the model, a checkpoint."""
     evaluate_s: Seconds = 0.0
     """Of each evaluation."""
     verify_s: Seconds = 0.0
-    """Of each broadcast that comes in, most of which is its signature."""
+    """Of its event loop, for each broadcast that comes in: most of it is the signature."""
+    stream_s: Seconds = 0.0
+    """Of its event loop, for each stream, opened by either end."""
+    wake_s: Seconds = 0.0
+    """Of its event loop, until it comes to what has arrived, each time: training has the interpreter, or the core."""
+    spare_core: bool = True
+    """Whether all this is computed beside training. False: training stands still meanwhile, as its core is the only
+    one."""
+
+    def work_s(self, work: SideWork) -> float:
+        """Return what a piece of work beside training takes."""
+        charges = {SideWork.ENCODE: self.encode_s, SideWork.DECODE: self.decode_s, SideWork.AGGREGATE: self.aggregate_s}
+        return charges.get(work, self.other_s)
 
 
 class _Session(Strict):

@@ -29,6 +29,8 @@ class LoadedScenario:
     scenario: Scenario
     configs: dict[str, Config]
     """By group."""
+    calibration: Path | None = None
+    """By which nodes without a device compute."""
 
     def to_toml(self) -> str:
         """Return the scenario as a file that `load_scenario` reads back, overrides included."""

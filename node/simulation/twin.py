@@ -15,7 +15,7 @@ import trio.testing
 
 from gossip.core.ids import PeerId
 from gossip.transport.memory.network import MemoryNetwork
-from gossip.transport.memory.wan import AccessLink, WideAreaNetwork
+from gossip.transport.memory.wan import AccessLink, EventLoop, WideAreaNetwork
 from node.config.schema import Config
 from node.roles.assembly import check_runnable
 from node.simulation.derived import rng_of
@@ -102,7 +102,11 @@ class Twin:
             self.members[name] = member
             self._region_of[member.peer_id] = regions[name]
             link = _link(scenario, group)
-            wan.connect(member.peer_id, _access(link, _device(scenario, group)))
+            device = _device(scenario, group)
+            loop = EventLoop(
+                broadcast_s=device.verify_s, stream_s=device.stream_s, wake_s=device.wake_s, computed=member.computed
+            )
+            wan.connect(member.peer_id, _access(link), loop)
             if link.hidden:
                 self.network.hide(member.peer_id)
             if name in initial:
@@ -283,7 +287,7 @@ def _link(scenario: Scenario, group: NodeGroup) -> LinkClass:
     return LinkClass() if group.link is None else scenario.links[group.link]
 
 
-def _access(link: LinkClass, device: DeviceClass) -> AccessLink:
+def _access(link: LinkClass) -> AccessLink:
     return AccessLink(
         up_bytes_per_s=link.up,
         down_bytes_per_s=link.down,
@@ -291,5 +295,4 @@ def _access(link: LinkClass, device: DeviceClass) -> AccessLink:
         jitter_s=link.jitter_ms / 1000,
         queue_s=link.queue_ms / 1000,
         slow_start=link.slow_start,
-        handling_s=device.verify_s,
     )

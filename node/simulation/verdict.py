@@ -78,6 +78,7 @@ def replay_command(loaded: LoadedScenario) -> str:
     """Return the command that plays a scenario again."""
     words = ["p2ptrain", "simulate", str(loaded.path), "--seed", str(loaded.scenario.seed)]
     words += ["--until", f"{loaded.scenario.until_s:g}"]
+    words += [] if loaded.calibration is None else ["--calibration", str(loaded.calibration)]
     for text in loaded.sets:
         words += ["--set", text]
     return shlex.join(words)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import trio
 
 from node.simulation.scenario import DeviceClass
-from node.training.executors.base import Spent, not_asked
+from node.training.executors.base import SideWork, Spent, not_asked
 
 T = TypeVar("T")
 
@@ -29,6 +29,8 @@ class VirtualExecutor:
         self._other_work = trio.CapacityLimiter(1)
         """Beside training one piece of work runs at a time, as in a real node's worker thread."""
         self._owed_s = 0.0
+        self._training_owes_s = 0.0
+        """What training stands still for before its next step: work that took its core."""
         self._dead = False
 
     def die(self) -> None:
@@ -39,6 +41,12 @@ class VirtualExecutor:
         """Let the work that runs now take so much longer: the disk it writes to is slow."""
         self._owed_s += seconds
 
+    def computed(self, seconds: float) -> None:
+        """Note that the node computed something else for so long: where there is no core to spare, training stood
+        still."""
+        if not self._device.spare_core:
+            self._training_owes_s += seconds
+
     async def drive(self, work: Generator[None, None, T]) -> T:
         """Run `work`, sleeping for each of its steps."""
         while True:
@@ -48,11 +56,12 @@ class VirtualExecutor:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            await trio.sleep(self._step_s())
+            standing_s, self._training_owes_s = self._training_owes_s, 0.0
+            await trio.sleep(standing_s + self._step_s())
 
-    async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
-        """Run `function`, and take what the device is charged for it."""
-        return await self._run(function, self._device.offload_s, spent)
+    async def offload(self, function: Callable[[], T], spent: Spent = not_asked, work: SideWork = SideWork.OTHER) -> T:
+        """Run `function`, and take what the device is charged for such work."""
+        return await self._run(function, self._device.work_s(work), spent)
 
     async def evaluate(self, function: Callable[[], T]) -> T:
         """Run `function`, and take what the device is charged for an evaluation."""
@@ -66,10 +75,12 @@ class VirtualExecutor:
                 result = function()
             finally:
                 spent(seconds)
+                self.computed(seconds)
                 owed, self._owed_s = self._owed_s, 0.0
-            if seconds + owed:
+            waits = seconds + owed + self._device.wake_s  # until the loop comes to the result
+            if waits:
                 with trio.CancelScope(shield=True):  # a worker thread is waited for, too
-                    await trio.sleep(seconds + owed)
+                    await trio.sleep(waits)
         return result
 
     def _step_s(self) -> float:

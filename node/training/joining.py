@@ -23,6 +23,7 @@ from node.events.event_types import Joined, WaitingFor, WarningEvent
 from node.swarm.effective_manifest import more_rounds_hint
 from node.system import free_memory
 from node.system.errors import RunError
+from node.training.executors import SideWork
 from node.training.node import Node
 
 JOIN_PATIENCE_S = 60.0
@@ -44,6 +45,9 @@ second, and a dial that succeeds takes no longer than the handshakes of a slow l
 MANIFEST_S = 5.0
 """How long a newcomer to a private swarm that seems to be over waits for a newer manifest, which may give the run more
 rounds. Chosen: members announce it to each other as they connect, and fetch it in two round trips."""
+
+MEETING_S = 1.0
+"""Seconds between two looks at who has come, and who has left again. Chosen: a neighbour stays for a round at least."""
 
 LOOK_AGAIN_S = 0.1
 """Seconds between two checks of the neighbours and their rounds: far below the time that anything here takes."""
@@ -168,23 +172,41 @@ async def await_more_rounds(node: Node) -> None:
 async def find_neighbours(node: Node, *, resumed: bool) -> None:
     """Wait for the neighbours expected at the start. Raises RunError when peers were named and none of them answers."""
     settings = node.config.node
-    found = await _wait(node, settings.wait_for, settings.wait_timeout_s)
+    found, met = await _wait(node, settings.wait_for, settings.wait_timeout_s)
     alone = found < min(settings.wait_for, 1) and not node.service.met_bootstrap
     if alone and node.config.network.peers and not resumed:
-        raise _nobody(node)
+        raise _all_left(met) if met else _nobody(node)
     if found < settings.wait_for:
         message = f"going on with {found} of {settings.wait_for} awaited neighbours"
         node.journal.emit(WarningEvent(message=message))
 
 
-async def _wait(node: Node, count: int, timeout_s: float) -> int:
-    """Wait for `count` neighbours, at most `timeout_s` seconds, and return how many there are. Reports progress."""
-    ends_at = trio.current_time() + timeout_s
+async def _wait(node: Node, count: int, timeout_s: float) -> tuple[int, int]:
+    """Wait for `count` neighbours, at most `timeout_s` seconds, and return how many there are, and how many there ever
+    were. Reports progress. Where the swarm is training already and nobody new has come for ALONE_S, there is nobody
+    else to wait for: a swarm of short rounds would be over meanwhile."""
+    newest_at = tell_at = trio.current_time()
+    ends_at = newest_at + timeout_s
+    met = set(node.service.neighbours())
     while (found := len(node.service.neighbours())) < count and (left := ends_at - trio.current_time()) > 0:
-        message = f"waiting for {count} neighbour{'s' * (count != 1)}, {left:.0f} s at most: {found} here so far"
-        node.journal.emit(WaitingFor(message=message))
-        await node.service.wait_for_neighbours(count, min(TELL_S, left))
-    return found
+        if trio.current_time() >= tell_at:
+            tell_at += TELL_S
+            message = f"waiting for {count} neighbour{'s' * (count != 1)}, {left:.0f} s at most: {found} here so far"
+            node.journal.emit(WaitingFor(message=message))
+        await node.service.wait_for_neighbours(count, min(MEETING_S, left))
+        if new := node.service.neighbours().keys() - met:
+            met |= new
+            newest_at = trio.current_time()
+        elif trio.current_time() - newest_at >= ALONE_S and (node.service.swarm_round() or 0) > 0:
+            break
+    return len(node.service.neighbours()), len(met)
+
+
+def _all_left(met: int) -> RunError:
+    return RunError(
+        f"{met} peer{'s' * (met != 1)} answered, and left before enough others came",
+        hint="the swarm may be over; if not, give more --peer addresses, or wait for fewer neighbours (node.wait_for)",
+    )
 
 
 def _nobody(node: Node) -> RunError:
@@ -220,7 +242,7 @@ async def _rejoin(node: Node, vote: Vote, *, entering: bool, least: int) -> bool
     entered = min(at + 1, node.state.rounds_at(at + 1) - 1)
     await node.executor.offload(free_memory.trim)  # what the downloads left
     async with node.strategy_lock:
-        theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors))
+        theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors), work=SideWork.AGGREGATE)
         snapshot = await node.executor.offload(node.snapshots.cut)
         await node.service.begin_epoch(epoch=node.next_epoch(), round=at, snapshot=snapshot)
     node.inner.replace(theta_d, at_step=node.config.train.first_step(entered))

@@ -17,7 +17,7 @@ from node.training.checkpoint import CheckpointStore
 from node.training.epochs import EpochCounter
 from node.training.estimates import HeldEstimates
 from node.training.executors import Executor
-from node.training.executors.base import Spent, not_asked
+from node.training.executors.base import SideWork, Spent, not_asked
 from node.training.executors.thread import ThreadExecutor
 from node.training.former_member import Outside
 from node.training.inner_loop import InnerLoop
@@ -101,14 +101,14 @@ class Node:
         wall = self.journal.wall_seconds
         return self.inner.compute_seconds / wall if wall > 0 else 0.0
 
-    async def compute(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
+    async def compute(self, function: Callable[[], T], spent: Spent = not_asked, work: SideWork = SideWork.OTHER) -> T:
         """Run one piece of a round's work on vectors, on the event loop where the model is small and nothing is
         evaluated, otherwise in the executor. `spent` is called with the seconds that it took."""
         is_short = self.inner.trainer.numel <= SMALL_MODEL and not self.config.sync.needs_judge
         if is_short and isinstance(self.executor, ThreadExecutor):
             await trio.lowlevel.checkpoint()
             return self.executor.here(function, spent)
-        return await self.executor.offload(function, spent)
+        return await self.executor.offload(function, spent, work)
 
     def queues(self) -> dict[str, int]:
         """Return the current depth of each queue: the network's, tasks that wait for the strategy (one at a time may

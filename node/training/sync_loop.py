@@ -20,6 +20,7 @@ from gossip.core.limits import MAX_DETAIL_CHARS
 from node.system import free_memory
 from node.training.bandwidth import plan_phase
 from node.training.divergence import check_phase
+from node.training.executors import SideWork
 from node.training.inner_loop import Phase
 from node.training.joining import rejoin
 from node.training.node import Node
@@ -148,9 +149,13 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
                 with node.pace.work():
                     if update.kind == "delta":
                         assert payload is not None, "a delta always has a payload"
-                        await node.compute(lambda: strategy.apply(peer, update.codec, payload), spent)  # noqa: B023
+                        await node.compute(
+                            lambda: strategy.apply(peer, update.codec, payload),  # noqa: B023
+                            spent,
+                            SideWork.DECODE,
+                        )
                     else:
-                        await node.compute(lambda: strategy.track(peer, base), spent)  # noqa: B023
+                        await node.compute(lambda: strategy.track(peer, base), spent, SideWork.DECODE)  # noqa: B023
         except PayloadError as offence:
             node.counts.note_refused(peer)
             node.service.rejected(update, *_charge(offence))

@@ -18,7 +18,7 @@ def measured(tmp_path_factory) -> MachineCalibration:
     file = tmp_path_factory.mktemp("calibration") / "machine.json"
     small = Calibrate(size="pico", batch=2, seconds=0.01, numel=5000, repetitions=1, network=False, out=file)
     rows = list(small.run())
-    assert len(rows) == 1 + 2 * len(CODECS) + 2
+    assert len(rows) == 2 + 2 * len(CODECS) + 1 + 3 + 1
     return read_calibration(file)
 
 
@@ -43,7 +43,8 @@ def test_a_plan_takes_the_step_of_the_same_task_as_it_is_and_others_by_their_ope
 
 
 def test_trainers_that_share_cores_make_work_count(measured):
-    crowded = replace(measured, cores=2, threads=1, step=replace(measured.step, processes=4))
+    shared = replace(measured.step, processes=4, mean_s=0.012, cpu_s=0.006)
+    crowded = replace(measured, cores=2, threads=1, step=shared)
     alone = replace(measured, cores=8, threads=1, step=replace(measured.step, processes=1))
     assert (crowded.crowding, alone.crowding) == (2.0, 0.0)
     asked = replace(request(device="cpu-core", length=64), shape=shape_of_byte_lm("pico"))
@@ -96,6 +97,20 @@ def test_trainers_at_once_are_processes(capsys):
     assert rows[0]["part"] == "step"
     assert rows[0]["what"] == "2 at once"
     assert rows[0]["count"] >= 2
+    assert rows[0]["mean_s"] >= rows[0]["median_s"] * 0.5
+
+
+@pytest.mark.slow
+def test_exchanges_are_timed_while_members_train(capsys, tmp_path):
+    file = tmp_path / "machine.json"
+    words = ("bench", "calibrate", "--task", "digits", "--processes", "2", "--seconds", "0.1", "--quick")
+    assert main([*words, "--out", str(file)]) == 0
+    measured = read_calibration(file)
+    assert measured.step.task == "digits"
+    assert measured.exchange is not None
+    assert measured.exchange.members == 2
+    assert measured.exchange.loop_s > 0
+    assert measured.exchange.median_s > 0
 
 
 def test_a_size_that_there_is_not_is_one_line(capsys):

@@ -19,7 +19,7 @@ from sim_swarm import Member, put_part, swarm
 from gossip.core.api import NeighbourStatus
 from gossip.core.work_limit import PEER_BURST_S, PEER_SHARE, ROUND_UPDATES, ROUNDS_SAVED
 from node.training.executors import InlineExecutor
-from node.training.executors.base import Spent, not_asked
+from node.training.executors.base import SideWork, Spent, not_asked
 from node.training.node import Node
 from p2ptrain import compress
 
@@ -44,7 +44,7 @@ class PricedExecutor(InlineExecutor):
         self.price = 0.0
         self._one = trio.Lock()
 
-    async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
+    async def offload(self, function: Callable[[], T], spent: Spent = not_asked, work: SideWork = SideWork.OTHER) -> T:
         async with self._one:
             self.price = 0.0
             try:

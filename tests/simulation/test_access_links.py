@@ -19,6 +19,7 @@ from gossip.transport.memory.wan import (
     STREAM_ROUND_TRIPS,
     AccessLine,
     AccessLink,
+    EventLoop,
     Flow,
     WideAreaNetwork,
 )
@@ -66,14 +67,16 @@ class Sink:
 Play = Callable[[list[MemoryTransport], list[Sink]], Awaitable[None]]
 
 
-async def on_network(links: list[AccessLink], latency_s: float, play: Play) -> tuple[MemoryNetwork, list[Sink]]:
+async def on_network(
+    links: list[AccessLink], latency_s: float, play: Play, loops: list[EventLoop] | None = None
+) -> tuple[MemoryNetwork, list[Sink]]:
     """Nodes with these links, each connected with all others, while `play` lasts."""
     wan = WideAreaNetwork(random.Random(1), lambda one, other: latency_s)
     network = MemoryNetwork(random.Random(2), wan=wan)
     nodes, sinks = [], []
     async with trio.open_nursery() as nursery:
         for number, link in enumerate(links):
-            wan.connect(PeerId(f"peer{number}"), link)
+            wan.connect(PeerId(f"peer{number}"), link, None if loops is None else loops[number])
             nodes.append(network.attach(PeerId(f"peer{number}")))
             sinks.append(Sink())
             await nursery.start(nodes[-1].run, sinks[-1])
@@ -202,9 +205,30 @@ async def test_what_a_node_computes_for_a_broadcast_holds_up_the_next(autojump_c
             await nodes[0].publish(b"news")
         await trio.sleep(10)
 
-    _, sinks = await on_network([AccessLink(), AccessLink(handling_s=0.5)], 0.0, play)
+    computed: list[float] = []
+    loops = [EventLoop(), EventLoop(broadcast_s=0.5, computed=computed.append)]
+    _, sinks = await on_network([AccessLink(), AccessLink()], 0.0, play, loops)
     times = [at for at, _ in sinks[1].messages]
     assert [later - sooner for sooner, later in pairwise(times)] == pytest.approx([0.5] * 4)
+    assert computed == [0.5] * 5
+
+
+async def test_an_event_loop_comes_to_one_stream_after_another(autojump_clock: trio.testing.MockClock) -> None:
+    """Two callers open a stream each, at the same time, to a node that computes 0.5 s for each; they take 0.25 s."""
+    read: list[float] = []
+
+    async def ask(node: MemoryTransport, to: MemoryTransport) -> None:
+        await send(node, to, 10)
+        read.append(trio.current_time())
+
+    async def play(nodes: list[MemoryTransport], sinks: list[Sink]) -> None:
+        await all_sent([(nodes[0], nodes[2]), (nodes[1], nodes[2])], 10)
+        await trio.sleep(10)
+        read.extend(at for at, _ in sinks[2].read)
+
+    loops = [EventLoop(stream_s=0.25), EventLoop(stream_s=0.25), EventLoop(stream_s=0.5)]
+    await on_network([AccessLink()] * 3, 0.0, play, loops)
+    assert read[-2:] == pytest.approx([0.75, 1.25])
 
 
 async def test_nothing_passes_a_stalled_node_and_all_comes_later(autojump_clock: trio.testing.MockClock) -> None:

@@ -12,7 +12,11 @@ from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
 from node.system.errors import UsageError
 
-ROUNDS = ("train.rounds=8", "train.eval_every=8", "devices.desktop.offload_s=0.02")
+ROUNDS = (
+    "train.rounds=8",
+    "train.eval_every=8",
+    *(f"devices.desktop.{key}_s=0.02" for key in ("encode", "decode", "aggregate", "other")),
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def test_speeds_and_settings_are_those_of_the_logs(run, tmp_path):
         assert node.rounds == 8
         assert node.step_s == pytest.approx(0.1, rel=0.25)
         assert node.sigma == pytest.approx(0.2, abs=0.15)
-        assert node.offload_s == pytest.approx(0.02, rel=0.6)
+        assert node.work_s == pytest.approx(0.02, rel=0.6)
     path = tmp_path / "like.toml"
     path.write_text(scenario_like(run))
     loaded = load_scenario(path)

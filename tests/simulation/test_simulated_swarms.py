@@ -412,6 +412,30 @@ def test_two_processes_agree(tmp_path: Path, seed: int) -> None:
 
 
 def test_the_library_is_there() -> None:
-    assert len(FAITHFUL) == 10
+    assert len(FAITHFUL) == 11
     page = (ROOT / "docs" / "how-to" / "rehearse.md").read_text(encoding="utf-8")
     assert [path.stem for path in LIBRARY if f"`{path.stem}`" not in page] == []
+
+
+LATE = """
+[[nodes]]
+name = "late"
+link = "home"
+device = "desktop"
+starts_s = 3.0
+settings = { node = { wait_for = 6 } }
+"""
+
+
+def test_who_comes_to_a_swarm_that_trains_does_not_wait_for_more_than_there_are(tmp_path):
+    """It awaits six neighbours of a swarm of four, whose training takes 18 s: not the 60 s of wait_timeout_s."""
+    course = play(scenario_in(tmp_path, LATE, "train.rounds=60", "train.eval_every=60"))
+    late = course.members["late-0"]
+    assert late.error is None
+    assert late.finished
+    assert 8 < late.told.closed[0][0] < 13, "five seconds after the last one came, and then the models of the others"
+
+
+def test_who_was_answered_and_left_alone_says_so(tmp_path):
+    course = play(scenario_in(tmp_path, LATE, "train.rounds=12", "train.eval_every=12"))
+    assert "4 peers answered, and left before enough others came" in course.members["late-0"].error.message

@@ -12,6 +12,7 @@ from node.simulation.derived import identity_of, rng_of
 from node.simulation.scenario import DeviceClass, DiurnalSession, TraceSession, WeibullSession
 from node.simulation.sessions import ALWAYS, intervals
 from node.simulation.virtual_executor import KilledError, VirtualExecutor
+from node.training.executors.base import SideWork, not_asked
 
 
 def steps(count: int) -> Generator[None, None, str]:
@@ -53,17 +54,32 @@ async def test_slow_phases_have_their_share(autojump_clock: trio.testing.MockClo
 
 
 async def test_other_work_is_charged_one_piece_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
-    executor = VirtualExecutor(DeviceClass(offload_s=0.5, evaluate_s=2.0), random.Random(1))
+    executor = VirtualExecutor(
+        DeviceClass(encode_s=0.5, decode_s=0.25, aggregate_s=1.0, other_s=0.125, evaluate_s=2.0), random.Random(1)
+    )
     spent: list[float] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(executor.offload, lambda: 1, spent.append)
-        nursery.start_soon(executor.offload, lambda: 2, spent.append)
+        for work in SideWork:
+            nursery.start_soon(executor.offload, lambda: 1, spent.append, work)
         nursery.start_soon(executor.evaluate, lambda: 3)
-    assert trio.current_time() == pytest.approx(3.0)
-    assert spent == [0.5, 0.5]
+    assert sorted(spent) == [0.125, 0.25, 0.5, 1.0], "each by its own price"
+    assert trio.current_time() == pytest.approx(3.875), "and one after another"
     executor.owe(4.0)
     assert await executor.offload(lambda: "kept") == "kept"
-    assert trio.current_time() == pytest.approx(7.5), "the disk was slow"
+    assert trio.current_time() == pytest.approx(8.0), "the disk was slow"
+
+
+@pytest.mark.parametrize(("spare", "seconds"), [(True, 1.0), (False, 1.0 + 0.5 + 0.25)])
+async def test_training_stands_still_where_no_core_is_to_spare(
+    autojump_clock: trio.testing.MockClock, spare: bool, seconds: float
+) -> None:
+    executor = VirtualExecutor(DeviceClass(step_s=0.25, encode_s=0.5, spare_core=spare), random.Random(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(executor.drive, steps(4))
+        nursery.start_soon(executor.offload, lambda: 1, not_asked, SideWork.ENCODE)
+        await trio.sleep(0.1)
+        executor.computed(0.25)  # what the event loop did
+    assert trio.current_time() == pytest.approx(seconds)
 
 
 async def test_a_killed_process_does_no_work(autojump_clock: trio.testing.MockClock) -> None:

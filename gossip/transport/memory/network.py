@@ -27,7 +27,14 @@ from gossip.transport.memory.courier import Courier
 from gossip.transport.memory.link_quality import LinkQuality, Links
 from gossip.transport.memory.pipe import MemoryStream, Pipe
 from gossip.transport.memory.shaped_pipe import BUFFERED_S, ShapedPipe
-from gossip.transport.memory.wan import DIAL_ROUND_TRIPS, STREAM_BYTES, STREAM_ROUND_TRIPS, Route, WideAreaNetwork
+from gossip.transport.memory.wan import (
+    DIAL_ROUND_TRIPS,
+    STREAM_BYTES,
+    STREAM_ROUND_TRIPS,
+    EventLoop,
+    Route,
+    WideAreaNetwork,
+)
 from gossip.transport.wire_bytes import WireBytes
 
 MAX_INBOX: Final = 1024
@@ -130,7 +137,7 @@ class MemoryTransport:
         """What its streams and broadcasts carry. There is no framing and no handshake here."""
         self._network = network
         self._peer = peer
-        self._handling_s = 0.0 if network.wan is None else network.wan.handling_s(peer)
+        self._loop = EventLoop() if network.wan is None else network.wan.loop(peer)
         self._courier = Courier()
         """Of its broadcasts, over access links."""
         self._address = address
@@ -258,6 +265,7 @@ class MemoryTransport:
         await trio.lowlevel.checkpoint()
         if self._network.wan is not None and peer in self._connections:
             await trio.sleep(2 * STREAM_ROUND_TRIPS * await self._network.until_it_flows(self._peer, peer))
+            await self._loop.compute(self._loop.stream_s)
         connection = self._connections.get(peer)
         if connection is None:
             raise TransportError("not connected")
@@ -340,6 +348,7 @@ class MemoryTransport:
     async def _serve(self, protocol: str, stream: MemoryStream, connection: _Connection) -> None:
         handlers = self._handlers
         try:
+            await self._loop.compute(self._loop.stream_s)
             if handlers is not None:
                 await handlers.handle_stream(protocol, stream)
             await stream.close()
@@ -357,8 +366,7 @@ class MemoryTransport:
             if message.number in self._seen or self._handlers is None:
                 continue
             self._remember(message)
-            if self._handling_s:
-                await trio.sleep(self._handling_s)
+            await self._loop.compute(self._loop.broadcast_s)
             try:
                 valid = self._handlers.handle_message(forwarder, message.data)
             except Exception as error:

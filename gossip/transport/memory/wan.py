@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
 from gossip.core.ids import PeerId
 
 MSS: Final = 1460
@@ -56,7 +58,7 @@ windows. Of two runs of real nodes beside their twins: 420 and 480."""
 @dataclass(frozen=True, kw_only=True)
 class AccessLink:
     """A node's link. Rates in bytes a second. `loss`: share of packets. `queue_s`: the most that the link's queues hold
-    up what passes while it is busy. `handling_s`: what the node computes for each broadcast that comes in."""
+    up what passes while it is busy."""
 
     up_bytes_per_s: float = math.inf
     down_bytes_per_s: float = math.inf
@@ -64,7 +66,33 @@ class AccessLink:
     jitter_s: float = 0.0
     queue_s: float = 0.0
     slow_start: bool = False
-    handling_s: float = 0.0
+
+
+class EventLoop:
+    """What a node's one event loop computes for its traffic: one piece after another. `broadcast_s`: of each broadcast
+    that comes in. `stream_s`: of each stream, at either end. `wake_s`: until it comes to what has arrived, each time:
+    no work, but waiting. `computed` gets each piece's seconds."""
+
+    def __init__(
+        self,
+        *,
+        broadcast_s: float = 0.0,
+        stream_s: float = 0.0,
+        wake_s: float = 0.0,
+        computed: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self.broadcast_s = broadcast_s
+        self.stream_s = stream_s
+        self.wake_s = wake_s
+        self._computed = computed
+        self._free_at = -math.inf
+
+    async def compute(self, seconds: float) -> None:
+        """Wait until the loop has come to a piece of work that takes `seconds`, and has done it."""
+        if seconds:
+            self._computed(seconds)
+            self._free_at = max(self._free_at, trio.current_time()) + seconds
+            await trio.sleep_until(self._free_at)
 
 
 class AccessLine:
@@ -158,14 +186,16 @@ class WideAreaNetwork:
         self._rng = rng
         self._latency_s = latency_s
         self._links: dict[PeerId, AccessLink] = {}
+        self._loops: dict[PeerId, EventLoop] = {}
         self._lines: dict[PeerId, tuple[AccessLine, AccessLine]] = {}
         self._routes: dict[tuple[PeerId, PeerId], Route] = {}
 
-    def connect(self, peer: PeerId, link: AccessLink) -> None:
-        """Give a node its link. Raises ValueError where it has one."""
+    def connect(self, peer: PeerId, link: AccessLink, loop: EventLoop | None = None) -> None:
+        """Give a node its link, and an event loop that takes time. Raises ValueError where it has one."""
         if peer in self:
             raise ValueError(f"{peer} has a link already")
         self._links[peer] = link
+        self._loops[peer] = EventLoop() if loop is None else loop
         self._lines[peer] = (
             AccessLine(link.up_bytes_per_s, link.queue_s),
             AccessLine(link.down_bytes_per_s, link.queue_s),
@@ -182,18 +212,20 @@ class WideAreaNetwork:
             route = self._routes[one, other] = self._make(one, other)
         return route
 
-    def handling_s(self, peer: PeerId) -> float:
-        """Return what a node computes for each broadcast."""
-        return self._links[peer].handling_s
+    def loop(self, peer: PeerId) -> EventLoop:
+        """Return a node's event loop."""
+        return self._loops[peer]
 
     def _make(self, one: PeerId, other: PeerId) -> Route:
         ours, theirs = self._links[one], self._links[other]
-        latency_s = self._latency_s(one, other)
+        way_s = self._latency_s(one, other)
+        # Half of what each end waits for, so that a trip there and back is right from either end.
+        latency_s = way_s + (self._loops[one].wake_s + self._loops[other].wake_s) / 2
         loss = 1 - (1 - ours.loss) * (1 - theirs.loss)
         jitter_s = ours.jitter_s + theirs.jitter_s
         return Route(
             self._lines[one][0],
-            Flow(2 * latency_s, loss, slow_start=ours.slow_start),
+            Flow(2 * way_s, loss, slow_start=ours.slow_start),
             self._lines[other][1],
             latency_s=latency_s,
             loss=loss,

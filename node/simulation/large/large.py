@@ -103,7 +103,11 @@ def check_large(loaded: LoadedScenario) -> None:
             raise UsageError(what, "name the others as one more group, or use mode = 'faithful'")
     for what, differs in (
         ("links: hidden", any(link.hidden for link in scenario.links.values())),
-        ("devices: evaluate_s", any(device.evaluate_s for device in scenario.devices.values())),
+        *(
+            (f"devices: {key}", any(getattr(device, key) for device in scenario.devices.values()))
+            for key in ("aggregate_s", "other_s", "evaluate_s", "stream_s", "wake_s")
+        ),
+        ("devices: spare_core", not all(device.spare_core for device in scenario.devices.values())),
         ("crypto", scenario.crypto != Scenario.model_fields["crypto"].default),
         ("known_peers", scenario.known_peers != Scenario.model_fields["known_peers"].default),
     ):

@@ -177,7 +177,7 @@ class LargeSwarm:
         theta_d = self.trainer.x_nd[node.index].clone()
         message = node.sync.encode(theta_d, round=node.round)
         node.announced = node.round
-        began = now + node.device.offload_s
+        began = now + node.device.encode_s
         least = max(self._exchange_of(node), node.config.node.overlap_steps or node.planned * node.device.step_s)
         if node.round + 1 >= node.config.train.rounds:
             least = max(least, FINAL_ROUND_PATIENCE * node.planned * node.device.step_s)
@@ -190,7 +190,7 @@ class LargeSwarm:
         node.payload_bytes += size * len(receivers)
         self.control_n[node.index] += 2 * STREAM_BYTES * len(receivers)  # as many as it opens are opened to it
         self._count_link(node, began)
-        took = exchange_s(size, node.link, receivers, self._jitter_rng.random) + node.device.offload_s
+        took = exchange_s(size, node.link, receivers, self._jitter_rng.random) + node.device.decode_s
         starts = max(began, node.up_free_s)
         node.up_free_s = starts + size * len(receivers) / node.link.up
         node.exchange_s = starts - began + took

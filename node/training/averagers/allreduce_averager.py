@@ -18,6 +18,7 @@ from gossip.allreduce.allreduce import Group, ReducedPart
 from gossip.core.api import Fetch, RoundView
 from gossip.core.ids import PeerId
 from node.training.divergence import diverged, why_refused
+from node.training.executors import SideWork
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
@@ -96,7 +97,7 @@ class AllReduceAverager:
             with node.pace.work():
                 close = strategy.finish_ if isinstance(strategy, InPlaceAllReduce) else strategy.finish
                 finish = partial(close, phase.theta_d, names, parts, round=node.state.round)
-                return view, await node.executor.offload(finish)
+                return view, await node.executor.offload(finish, work=SideWork.AGGREGATE)
 
     async def _take_missed(self, node: Node) -> None:
         """Take what the last exchange left out for want of time."""
@@ -107,13 +108,15 @@ class AllReduceAverager:
         if missed:
             async with node.strategy_lock:
                 with node.pace.work():
-                    await node.executor.offload(partial(strategy.take_missed, _reduced(missed)))
+                    await node.executor.offload(partial(strategy.take_missed, _reduced(missed)), work=SideWork.DECODE)
 
     async def _pack(self, node: Node, phase: Phase) -> bytes:
         try:
             async with node.strategy_lock:
                 with node.pace.work():
-                    return await node.executor.offload(partial(self._packed, phase, node.state.round))
+                    return await node.executor.offload(
+                        partial(self._packed, phase, node.state.round), work=SideWork.ENCODE
+                    )
         except ValueError as error:
             raise diverged(node, why_refused(error)) from error
 

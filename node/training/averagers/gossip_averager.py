@@ -5,6 +5,7 @@ from typing import Final
 from gossip.core.api import Fetch, RoundView
 from node.training.bandwidth import give_budget
 from node.training.divergence import diverged, why_refused
+from node.training.executors import SideWork
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import Message, RoundResult, SyncStrategy
@@ -55,7 +56,9 @@ class GossipAverager:
     async def _encode(self, node: Node, phase: Phase) -> Message:
         try:
             return await node.compute(
-                lambda: self._strategy.encode(phase.theta_d, round=node.state.round), node.service.trained
+                lambda: self._strategy.encode(phase.theta_d, round=node.state.round),
+                node.service.trained,
+                SideWork.ENCODE,
             )
         except ValueError as error:
             raise diverged(node, why_refused(error)) from error
@@ -74,5 +77,6 @@ class GossipAverager:
                 strategy = self._strategy
                 close = strategy.aggregate_ if isinstance(strategy, InPlace) else strategy.aggregate
                 return await node.compute(
-                    lambda: close(phase.theta_d, staleness, round=node.state.round, shares=shares)
+                    lambda: close(phase.theta_d, staleness, round=node.state.round, shares=shares),
+                    work=SideWork.AGGREGATE,
                 )

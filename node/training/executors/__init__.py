@@ -1,6 +1,6 @@
 """Executors of heavy work, by name."""
 
-from node.training.executors.base import Executor
+from node.training.executors.base import Executor, SideWork
 from node.training.executors.inline import InlineExecutor
 from node.training.executors.thread import ThreadExecutor
 from p2ptrain.registry import Registry
@@ -10,4 +10,4 @@ EXECUTORS.register("thread")(ThreadExecutor)
 EXECUTORS.register("process")(ThreadExecutor)
 EXECUTORS.register("inline")(InlineExecutor)
 
-__all__ = ["EXECUTORS", "Executor", "InlineExecutor", "ThreadExecutor"]
+__all__ = ["EXECUTORS", "Executor", "InlineExecutor", "SideWork", "ThreadExecutor"]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import trio
 
-from node.training.executors.base import Spent, not_asked
+from node.training.executors.base import SideWork, Spent, not_asked
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class InlineExecutor:
                 return result
             await trio.sleep(self._step_seconds)
 
-    async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
+    async def offload(self, function: Callable[[], T], spent: Spent = not_asked, work: SideWork = SideWork.OTHER) -> T:
         """Run `function` here and now, in no time."""
         await trio.lowlevel.checkpoint()
         spent(0.0)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import trio
 
-from node.training.executors.base import Spent, not_asked
+from node.training.executors.base import SideWork, Spent, not_asked
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class ThreadExecutor:
 
         return await trio.to_thread.run_sync(run, limiter=self._inner_limit)
 
-    async def offload(self, function: Callable[[], T], spent: Spent = not_asked) -> T:
+    async def offload(self, function: Callable[[], T], spent: Spent = not_asked, work: SideWork = SideWork.OTHER) -> T:
         """Run `function` in a worker thread and wait for it, also when cancelled. `spent` gets the thread's own CPU
         time: on a busy machine a thread waits longer, but computes no more. A codec's helper threads work beside it,
         and no longer."""
