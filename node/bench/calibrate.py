@@ -239,6 +239,7 @@ class Calibrate:
         )
         yield _row("exchange", f"{self.processes} members", found.seconds)
         yield _row("exchange", "event loop", [found.loop_s])
+        yield _row("exchange", "lost to training", [found.lost_s])
 
     def _exchange_in(self, found: Mapping[tuple[str, str], Row]) -> ExchangeTiming | None:
         row = found.get(("exchange", f"{self.processes} members"))
@@ -249,6 +250,7 @@ class Calibrate:
             payload_bytes=_payload_bytes(self._size()[0]),
             median_s=_number(row, "median_s"),
             loop_s=_number(found["exchange", "event loop"], "median_s"),
+            lost_s=_number(found["exchange", "lost to training"], "median_s"),
         )
 
     def _size(self) -> tuple[int, int, float]:

@@ -1,7 +1,7 @@
 """A device of a scenario as a machine was measured (`p2ptrain bench calibrate`).
 
-Where trainers share cores, a second of a core takes as many seconds as trainers share it, and is taken from training:
-all charges are multiplied by that, and no core is to spare.
+Where trainers share cores, work beside training takes time from it: so much for each second of a core as exchanges were
+measured to cost. All charges are multiplied by that, and no core is to spare.
 """
 
 import math
@@ -70,7 +70,8 @@ def measured_device(measured: MachineCalibration, config: Config, *, neighbours:
 
 def work_charges(measured: MachineCalibration, config: Config, *, values: int, neighbours: int) -> dict[str, Any]:
     """Return what a node is charged for beside training: keys of a device. `values` of its model are trained."""
-    crowding = measured.crowding or 1.0
+    shares = measured.step.processes * measured.threads >= measured.cores
+    crowding = measured.crowding if shares else 1.0
     calls = measured.calls
     charged = vector_work(measured.rates, config, values=values, neighbours=neighbours)
     charged["encode_s"] += calls.encode_s
@@ -79,7 +80,7 @@ def work_charges(measured: MachineCalibration, config: Config, *, values: int, n
     charged["verify_s"] = measured.verify_s
     charged["stream_s"] = _stream_s(measured)
     found: dict[str, Any] = {key: crowding * seconds for key, seconds in charged.items()}
-    return found | {"wake_s": _wake_s(measured, found), "spare_core": measured.crowding == 0.0}
+    return found | {"wake_s": _wake_s(measured, found), "spare_core": not shares}
 
 
 def vector_work(rates: WorkRates, config: Config, *, values: int, neighbours: int) -> dict[str, float]:

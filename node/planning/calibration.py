@@ -92,6 +92,8 @@ class ExchangeTiming:
     """From the call to publish until another member holds the verified bytes."""
     loop_s: NotNegative
     """Seconds of a core that a member's event loop took: its own payload out to all, and one in from each."""
+    lost_s: NotNegative
+    """Seconds of training that it cost the member."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +151,13 @@ class MachineCalibration:
 
     @property
     def crowding(self) -> float:
-        """Return the seconds on the clock that a second of a core takes, which is taken from training: by the steps,
-        so that what else runs on the machine counts. 0 where each trainer had a core of its own, and one to spare."""
+        """Return the seconds of training that a second of a core takes from it: as exchanges were measured, else by
+        what steps take on the clock, so that what else runs on the machine counts. 0 where each trainer had a core of
+        its own, and one to spare."""
         if self.step.processes * self.threads < self.cores:
             return 0.0
+        if self.exchange is not None and self.exchange.loop_s > 0:
+            return self.exchange.lost_s / self.exchange.loop_s
         return max(1.0, self.threads * self.step.mean_s / self.step.cpu_s)
 
     def to_json(self) -> str:

@@ -44,7 +44,7 @@ MACHINE = MachineCalibration(
     rates=usual_rates(),
     calls=CallTimes(encode_s=0.001, decode_s=0.0005, aggregate_s=0.002),
     verify_s=0.0001,
-    exchange=ExchangeTiming(members=4, payload_bytes=300, median_s=0.2, loop_s=0.0123),
+    exchange=ExchangeTiming(members=4, payload_bytes=300, median_s=0.2, loop_s=0.0123, lost_s=0.0246),
 )
 DIGITS = from_raw({"task": {"name": "digits"}})
 SCENARIO = """
@@ -72,14 +72,14 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return scenario, machine
 
 
-def test_a_second_of_a_shared_core_takes_as_long_as_steps_say():
+def test_a_second_of_a_shared_core_takes_from_training_what_exchanges_took():
     device = measured_device(MACHINE, DIGITS, neighbours=3)
     assert device.step_s == 0.012, "the mean: rounds are made of many steps"
     assert not device.spare_core
-    assert device.encode_s == pytest.approx(3 * 0.001, rel=0.01), "12 ms on the clock for 4 ms of a core"
-    assert device.decode_s == pytest.approx(3 * 0.0005, rel=0.01)
-    assert device.aggregate_s == pytest.approx(3 * 0.002, rel=0.01)
-    assert device.stream_s == pytest.approx(3 * (0.0123 - 3 * 0.0001) / 6)
+    assert device.encode_s == pytest.approx(2 * 0.001, rel=0.01), "training lost 24.6 ms by 12.3 ms of a core"
+    assert device.decode_s == pytest.approx(2 * 0.0005, rel=0.01)
+    assert device.aggregate_s == pytest.approx(2 * 0.002, rel=0.01)
+    assert device.stream_s == pytest.approx(2 * (0.0123 - 3 * 0.0001) / 6)
     assert device.evaluate_s == 0.03
 
 
@@ -103,6 +103,7 @@ def test_settings_of_a_run_count():
     assert device.evaluate_s == 0.06
     assert device.step_s == 0.024
     assert (device.wake_s, device.stream_s > 0) == (0.0, True)
+    assert device.encode_s == pytest.approx(3 * 0.001, rel=0.01), "a step took 12 ms on the clock and 4 of a core"
 
 
 def test_nodes_without_a_device_get_it_and_the_scenario_can_be_read_back(files, tmp_path):

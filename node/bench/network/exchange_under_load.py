@@ -22,6 +22,8 @@ class ExchangeFound:
     """Of each payload to each member, from the call to publish until its bytes are there and verified."""
     loop_s: float
     """Seconds of a core that an event loop took for an exchange: its own payload out to all, and all of theirs in."""
+    lost_s: float
+    """Seconds of its training that a member lost by an exchange."""
 
 
 def exchanges(
@@ -71,4 +73,15 @@ def _found(told: Sequence[Message], times: int) -> ExchangeFound:
         for peer, round_, at in each["arrived"]
         if round_ > FIRST and (peer, round_) in published
     ]
-    return ExchangeFound(seconds=seconds, loop_s=statistics.median(each["loop_s"] for each in told) / times)
+    lost = [_lost(each["exchanging"], each["quiet"]) for each in told]
+    return ExchangeFound(
+        seconds=seconds,
+        loop_s=statistics.median(each["loop_s"] for each in told) / times,
+        lost_s=statistics.fmean(lost) / times,
+    )
+
+
+def _lost(exchanging: Sequence[float], quiet: Sequence[float]) -> float:
+    """Seconds that training lost among exchanges, by the steps that it took beside none."""
+    (seconds, steps), (quiet_s, quiet_steps) = exchanging, quiet
+    return max(0.0, seconds - steps * quiet_s / quiet_steps) if quiet_steps else 0.0

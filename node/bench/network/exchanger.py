@@ -50,9 +50,14 @@ def _trainer(start: Order) -> Trainer:
 
 async def _exchange(member: BenchMember, trainer: Trainer, order: Order, size: int, others: int) -> None:
     """Publish payload after payload while the trainer steps. Tells when each was published, when each of the others'
-    came, and the processor's seconds that the event loop took."""
+    came, the processor's seconds that the event loop took, and steps and seconds with exchanges and, before and after,
+    without: what else runs on the machine changes meanwhile, and so most of it does no harm."""
     rng, published, arrived = random.Random(str(member.peer_id)), [], []
-    with _stepping(trainer.step):
+    quiet_s = order["period_s"] * order["times"] / 2
+    with _stepping(trainer.step) as taken:
+        begins = now(), taken[0]
+        await trio.sleep(quiet_s)
+        starts = now(), taken[0]
         began = time.thread_time()
         for number in range(order["times"]):
             # All at once, as nodes do: who waits for a quorum ends its next round with the others.
@@ -64,28 +69,34 @@ async def _exchange(member: BenchMember, trainer: Trainer, order: Order, size: i
                 for _ in range(others):
                     arrived.append(await member.arrivals.receive())
         loop_s = time.thread_time() - began
+        ends = now(), taken[0]
+        await trio.sleep(quiet_s)
+        over = now(), taken[0]
     say(
         "exchanged",
         peer=str(member.peer_id),
         published=published,
         arrived=[[str(it.update.peer), it.update.round, it.at] for it in arrived],
         loop_s=loop_s,
+        exchanging=[ends[0] - starts[0], ends[1] - starts[1]],
+        quiet=[starts[0] - begins[0] + over[0] - ends[0], starts[1] - begins[1] + over[1] - ends[1]],
     )
 
 
 @contextmanager
-def _stepping(step: Callable[[], object]) -> Iterator[None]:
-    """Take steps in a thread of its own while the block lasts."""
-    over = threading.Event()
+def _stepping(step: Callable[[], object]) -> Iterator[list[int]]:
+    """Take steps in a thread of its own while the block lasts; the list holds how many."""
+    over, taken = threading.Event(), [0]
 
     def run() -> None:
         while not over.is_set():
             step()
+            taken[0] += 1
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield
+        yield taken
     finally:
         over.set()
         thread.join()
