@@ -1,6 +1,7 @@
 """`p2ptrain plan`: what a run will take, before it is started."""
 
 import json as jsonlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -42,7 +43,7 @@ def plan(
     trained: Annotated[
         str | None, typer.Option(metavar="N", help="Parameters that are trained, of a frozen model in bf16 (LoRA).")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="Members of the swarm.")] = 8,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Members of the swarm, 2 or more.")] = 8,
     uplink: Annotated[str, typer.Option(metavar="RATE", help="Of a member: 20Mbit, 2.5MB.")] = "20Mbit",
     downlink: Annotated[str | None, typer.Option(metavar="RATE", help="(default: 5 times the uplink)")] = None,
     rtt: Annotated[str, typer.Option(metavar="TIME", help="Round trip to another member.")] = USUAL_RTT,
@@ -63,19 +64,17 @@ def plan(
     ] = None,
     strategy: Annotated[str | None, typer.Option(help="sync.strategy. (default: recommended)")] = None,
     compressor: Annotated[str | None, typer.Option(help="sync.compressor. (default: recommended)")] = None,
-    inner_steps: Annotated[int | None, typer.Option(min=1, help="H. (default: recommended)")] = None,
-    degree: Annotated[int | None, typer.Option(min=1, help="Neighbours of a member. (default: recommended)")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a step. (default: train.batch_size)")] = None,
-    seq: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a sequence. (default: the model's, else 2048)")
-    ] = None,
-    liars: Annotated[int, typer.Option(min=0, help="To withstand. 0: all trust each other.")] = 1,
+    inner_steps: Annotated[int | None, typer.Option(help="H. (default: recommended)")] = None,
+    degree: Annotated[int | None, typer.Option(help="Neighbours of a member. (default: recommended)")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences of a step. (default: train.batch_size)")] = None,
+    seq: Annotated[int | None, typer.Option(help="Tokens of a sequence. (default: the model's, else 2048)")] = None,
+    liars: Annotated[int, typer.Option(help="To withstand. 0: all trust each other.")] = 1,
     overlap: Annotated[bool, typer.Option(help="Train on while a round closes.")] = True,
     availability: Annotated[str, typer.Option(metavar="SHARE", help="Of the time that a member is there: 90%.")] = "1",
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Main memory of a member: 64GB.")] = None,
-    price_kwh: Annotated[float, typer.Option(min=0, help="Of a kWh.")] = 0.0,
-    price_gpu_hour: Annotated[float, typer.Option(min=0, help="Of an hour of a device.")] = 0.0,
-    price_gb: Annotated[float, typer.Option(min=0, help="Of a GB sent.")] = 0.0,
+    price_kwh: Annotated[float, typer.Option(help="Of a kWh.")] = 0.0,
+    price_gpu_hour: Annotated[float, typer.Option(help="Of an hour of a device.")] = 0.0,
+    price_gb: Annotated[float, typer.Option(help="Of a GB sent.")] = 0.0,
     config: options.Files = None,
     set_: options.Sets = None,
     write: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Write the settings, for --config.")] = None,
@@ -98,6 +97,19 @@ def plan(
     if published:
         _show_published(json=json)
         return
+    for option, value, least, example in (
+        ("--nodes", nodes, 2, "8"),
+        ("--inner-steps", inner_steps, 1, "20"),
+        ("--degree", degree, 1, "4"),
+        ("--batch", batch, 1, "16"),
+        ("--seq", seq, 1, "2048"),
+        ("--liars", liars, 0, "1"),
+        ("--price-kwh", price_kwh, 0, "0.3"),
+        ("--price-gpu-hour", price_gpu_hour, 0, "0.2"),
+        ("--price-gb", price_gb, 0, "0.05"),
+    ):
+        _at_least(option, value, least, example)
+    _check_together(step_time, mfu, calibration, liars=liars, nodes=nodes)
     shape, length, task = _model(params, hf_config, size, trained, seq)
     measured = _calibration(calibration)
     request = _request(
@@ -109,7 +121,7 @@ def plan(
         link=_link(uplink, downlink, rtt),
         device=_device(device, mfu),
         tokens=None if tokens is None else _read("--tokens", quantities.count, tokens),
-        step_s=None if step_time is None else _read("--step-time", quantities.seconds, step_time),
+        step_s=None if step_time is None else _read("--step-time", quantities.duration, step_time),
         availability=_read("--availability", quantities.share, availability),
         host_bytes=None if host_memory is None else _read("--host-memory", quantities.bytes_in, host_memory),
         prices=Prices(kwh=price_kwh, gpu_hour=price_gpu_hour, gb_sent=price_gb),
@@ -134,7 +146,10 @@ def _model(
     """The model, the tokens of a sequence, and the task that trains it, where that is known."""
     from node.planning import model_shape, quantities
 
-    if sum(each is not None for each in (params, hf_config, size)) != 1:
+    given = {"--params": params, "--hf-config": hf_config, "--size": size}
+    if (named := [option for option, value in given.items() if value is not None]) and len(named) > 1:
+        raise UsageError(f"{' and '.join(named)}: a plan is of one model", "give one of them")
+    if not named:
         raise UsageError("a plan is of one model", "give --params 7e9, --hf-config FOLDER, or --size nano")
     task: dict[str, Any] | None = None
     if params is not None:
@@ -204,16 +219,51 @@ def _found(request: "PlanRequest", asked: dict[str, Any], *, liars: int) -> "tup
         advice = advise(request, liars=liars) if request.nodes > 1 else None
         if advice is not None and not any(asked.values()):
             return runnable(advice.best), advice
-        sync = {key: asked[key] for key in ("strategy", "compressor") if asked[key] is not None}
-        if asked["strategy"] is not None and asked["compressor"] is not None:
-            request = request.with_settings(sync={"strategy": asked["strategy"]})
-            sync = {"compressor": asked["compressor"]}
-        request = request.with_settings(sync=sync) if sync else request
+        for key in ("strategy", "compressor"):  # in this order: another strategy has a compressor of its own
+            if asked[key] is not None:
+                request = _with_member(request, key, asked[key])
         if asked["inner_steps"] is None:
             return runnable(best_inner_steps(request)), advice
         return runnable(forecast(request.with_settings(train={"inner_steps": asked["inner_steps"]}))), advice
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _with_member(request: "PlanRequest", key: str, name: str) -> "PlanRequest":
+    """The request with another strategy or compressor. UsageError that names the option, for one that cannot be."""
+    from node.planning.payload_sizes import check_plannable
+
+    try:
+        changed = request.with_settings(sync={key: name})
+        check_plannable(changed.config.sync)
+    except UsageError as error:
+        raise UsageError(f"--{key}: {error.message}", error.hint) from None
+    except ValueError as error:
+        raise UsageError(f"--{key}: {error}") from None
+    return changed
+
+
+def _at_least(option: str, value: float | None, least: int, example: str) -> None:
+    """UsageError for a number below what there can be."""
+    if value is not None and not least <= value < math.inf:
+        what = "a swarm has two members or more" if option == "--nodes" else f"{least} or more"
+        raise UsageError(f"{option}: {what}, not {value:g}", f"such as {option} {example}")
+
+
+def _check_together(
+    step_time: str | None, mfu: str | None, calibration: Path | None, *, liars: int, nodes: int
+) -> None:
+    """UsageError for options of which one would go unheard, or that no swarm can fulfil."""
+    if step_time is not None and mfu is not None:
+        raise UsageError("--step-time and --mfu: both say how long a step takes", "give one of them")
+    if calibration is not None and mfu is not None:
+        raise UsageError("--calibration and --mfu: both say what the device reaches", "give one of them")
+    if liars and nodes < 2 * liars + 1:
+        least = 2 * liars + 1
+        raise UsageError(
+            f"--liars: {liars} of {nodes} members cannot be outvoted",
+            f"give --nodes {least} or more, or --liars {(nodes - 1) // 2}",
+        )
 
 
 def _link(uplink: str, downlink: str | None, rtt: str) -> Any:
@@ -306,10 +356,15 @@ def _show_published(*, json: bool) -> None:
     from node.bench import output
     from node.cli import plan_text
     from node.events.lines import LastingConsole
+    from node.planning.published_links import utilization_cells
     from node.planning.published_runs import published_rows
 
-    rows = published_rows()
+    rows, cells = published_rows(), utilization_cells()
     if json:
-        typer.echo(jsonlib.dumps({"runs": [{**asdict(row), "met": row.met} for row in rows]}, allow_nan=False))
+        document = {
+            "runs": [{**asdict(row), "met": row.met} for row in rows],
+            "utilization": [{**asdict(cell), "at_or_above": cell.at_or_above} for cell in cells],
+        }
+        typer.echo(jsonlib.dumps(document, allow_nan=False))
     else:
-        output.show(LastingConsole(), [plan_text.published_table(rows)])
+        output.show(LastingConsole(), [plan_text.published_table(rows), plan_text.utilization_table(cells)])

@@ -8,6 +8,7 @@ from node.bench.base import Column, Summary
 if TYPE_CHECKING:
     from node.planning.advice import PlanAdvice, Sensitivity
     from node.planning.forecast import RunForecast
+    from node.planning.published_links import UtilizationCell
     from node.planning.published_runs import PublishedRow
 
 GIGA = 1e9
@@ -44,6 +45,7 @@ def as_json(found: "RunForecast") -> dict[str, Any]:
             "exchange_s": times.exchange_s,
             "round_s": times.round_s,
             "late_steps": times.late_steps,
+            "effective_steps": times.effective_steps,
             "staleness_rounds": times.staleness_rounds,
         },
         "utilization": times.utilization,
@@ -282,6 +284,36 @@ def published_table(rows: Sequence["PublishedRow"]) -> Summary:
         "assumed inputs of each row: --json, and node/planning/published.toml",
     ]
     return Summary(title="Published runs", columns=columns, rows=shown, notes=notes)
+
+
+def utilization_table(cells: Sequence["UtilizationCell"]) -> Summary:
+    """Return the table of `--published` on links: a row a bandwidth, the published share and ours."""
+    rows = [
+        {
+            "model": f"{cell.parameters / 1e9:g}B, {cell.step_s:g} s",
+            "method": cell.method,
+            "gbit": cell.gbit,
+            "published": cell.published,
+            "ours": cell.ours,
+            "setup": f"{cell.strategy}, {cell.compressor}, H = {cell.inner_steps}",
+            "theirs": cell.at_their_inner_steps,
+        }
+        for cell in cells
+    ]
+    columns = (
+        Column(key="model", title="model, step"),
+        Column(key="method", title="published method"),
+        Column(key="gbit", title="link", unit="Gbit/s", digits=1),
+        Column(key="published", title="published", unit="%", digits=0),
+        Column(key="ours", title="ours", unit="%", digits=1),
+        Column(key="theirs", title="ours, H = 100", unit="%", digits=1),
+        Column(key="setup", title="recommended there", spare=True),
+    )
+    below = sum(not cell.at_or_above for cell in cells)
+    notes = [f"{len(cells) - below} of {len(cells)} cells at or above the published share (2501.18512, table 4)"]
+    notes += [f"{cell.parameters / 1e9:g}B at {cell.gbit:g} Gbit/s: {cell.reason}" for cell in cells if cell.reason]
+    title = "Share of the time in planned steps, on the links of a published table"
+    return Summary(title=title, columns=columns, rows=rows, notes=list(dict.fromkeys(notes)))
 
 
 _PAIR = (Column(key="what", title="what"), Column(key="value", title="foretold"))

@@ -43,9 +43,21 @@ class PlanAdvice:
 def advise(request: PlanRequest, *, liars: int = 1) -> PlanAdvice:
     """Return what to set for this model, these machines and links. `liars`: members that a node's aggregate is to
     withstand; 0 where all trust each other."""
-    found = [best_inner_steps(request.with_settings(**settings)) for settings in _candidates(request, liars=liars)]
+    found = [
+        best
+        for settings in _candidates(request, liars=liars)
+        if (best := _best_or_none(request.with_settings(**settings))) is not None
+    ]
     found.sort(key=lambda each: each.days_to_equal_loss)
     return PlanAdvice(best=found[0], others=tuple(found))
+
+
+def _best_or_none(request: PlanRequest) -> RunForecast | None:
+    """None for what cannot be planned: an exchange by parts of a vector that is too large for the network."""
+    try:
+        return best_inner_steps(request)
+    except ValueError:
+        return None
 
 
 def best_inner_steps(request: PlanRequest) -> RunForecast:

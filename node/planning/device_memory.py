@@ -1,9 +1,11 @@
 """What a node holds on its device and in main memory. Of main memory the node's own forecast is asked.
 
 Activations of a transformer without checkpointing, which this project's trainer does not do, with an attention that
-keeps no matrix of all pairs (torch's scaled_dot_product_attention): 34 s b h L bytes in 16 bits (Korthikanti,
-2205.05198, less the term 5 a s^2 b L), twice that in fp32, and the logits in fp32 with their gradient. A batch that
-does not fit is taken in smaller parts by the trainer, one sequence at the least.
+keeps no matrix of all pairs (torch's scaled_dot_product_attention), and the logits in fp32 with their gradient. Of a
+layer, s tokens of b sequences and width h: 34 s b h bytes in 16 bits (Korthikanti, 2205.05198, less the term
+5 a s^2 b), twice that in fp32. A model like Llama keeps more, counted as its layers are built in transformers: each
+RMSNorm has its input and its result in fp32 and what goes on in 16 bits, the gated MLP four tensors of its hidden
+width. A batch that does not fit is taken in smaller parts by the trainer, one sequence at the least.
 """
 
 from dataclasses import dataclass
@@ -65,9 +67,7 @@ def device_memory(config: Config, shape: ModelShape, length: int, *, on_gpu: boo
         FP32 * shape.trained,
         config.train.precision == "bf16" or (config.train.precision == "auto" and on_gpu),
     )
-    of_one = length * (
-        shape.layers * shape.width * ACTIVATION_BYTES * (1 if half else 2) + shape.vocabulary * LOGIT_BYTES
-    )
+    of_one = length * (shape.layers * shape.width * layer_bytes(shape, half=half) + shape.vocabulary * LOGIT_BYTES)
     gradients = 1 + ("gradient" in config.sync.spec().wants)
     return DeviceMemory(
         parameters=trained,
@@ -79,6 +79,16 @@ def device_memory(config: Config, shape: ModelShape, length: int, *, on_gpu: boo
         casts=CAST_BYTES * shape.trained if half else 0,
         program=PROGRAM_ON_DEVICE if on_gpu else 0,
     )
+
+
+def layer_bytes(shape: ModelShape, *, half: bool) -> float:
+    """Return the bytes that a layer keeps for the backward pass, of a token and unit of width. `half`: under autocast
+    to 16 bits, where attention on a CPU also keeps its inputs and its result in fp32: a GPU keeps less."""
+    if not shape.gated_width:
+        return ACTIVATION_BYTES * (1 if half else 2)
+    if half:
+        return 20 + 8 * shape.gated_width + 10 + 4 * shape.key_share
+    return 24 + 16 * shape.gated_width + 8 + 8 * shape.key_share
 
 
 def host_memory(config: Config, shape: ModelShape, device: DeviceMemory, *, on_gpu: bool, nodes: int) -> MemoryForecast:

@@ -114,8 +114,10 @@ class RunForecast:
 
     @property
     def days_to_equal_loss(self) -> float:
-        """Return the days to the loss that the reference has after as many tokens (loss_penalties.py)."""
-        return self.days * self.loss.time_factor
+        """Return the days to the loss that the reference has after as many tokens (loss_penalties.py). Rounds that an
+        exchange lengthens come further than their planned steps."""
+        progress = self.times.effective_steps / self.request.config.train.inner_steps
+        return self.days * self.loss.time_factor / progress
 
     @property
     def binding(self) -> str:
@@ -142,11 +144,12 @@ def forecast(request: PlanRequest) -> RunForecast:
     device = device_memory(config, shape, request.length, on_gpu=request.on_gpu)
     host = host_memory(config, shape, device, on_gpu=request.on_gpu, nodes=request.nodes)
     exact = sync.spec().averager == ALLREDUCE and sync.strategy not in ("moshpit", "noloco")
+    progress = times.effective_steps / train.inner_steps
     choice = LearningChoice(
         strategy=sync.strategy,
         compressor=codec_label(sync),
-        inner_steps=train.inner_steps,
-        late_steps=times.late_steps if config.node.overlap else 0.0,
+        inner_steps=times.effective_steps,
+        late_steps=times.late_steps * progress if config.node.overlap else 0.0,
         neighbours=traffic.neighbours,
         nodes=request.present,
         parameters=shape.trained,

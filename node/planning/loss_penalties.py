@@ -3,11 +3,13 @@
 The reference, of ratio 1, is `tracked_gossip` averaging after every step (H = 1) over all of up to 8 members, without a
 codec. Never an absolute loss: that depends on data and tokenizer, and needs a pilot run.
 
-    H            a mean per cent per doubling of H + 2 late_steps, by strategy
+    H            a mean per cent per doubling of H + 2 late_steps, by strategy; steps that count (round_timing.py)
     codec        against dense averaging under the same strategy; where that was not run, under tracked_gossip
+                 sparse, with error feedback: as 1 / sqrt(share sent x rounds), for a value waits for its turn
     strategy     against tracked_gossip
-    neighbours   in proportion to the share of the members that a node does not hear
-    members      a per cent per doubling beyond 8
+    neighbours   in proportion to the share of the members that a node does not hear, by strategy
+    members      as many tokens are fewer steps of larger batches: what these steps would have brought, less what the
+                 larger batch brings, a doubling from 8 members on; a gain below 8
 
 The middle of an interval is the mean of the rows, its ends are the least and the largest of them (two standard errors
 of three seeds, for codecs). Causes are added as if they were independent, which is not measured.
@@ -97,11 +99,10 @@ def outlook(choice: LearningChoice) -> LossOutlook:
         _of_neighbours(tables, choice),
         _of_members(tables, choice),
     )
-    slopes = [-_rise(row["loss"]) / math.log(row["steps"][1] / row["steps"][0]) for row in tables["length"]]
     return LossOutlook(
         penalties=penalties,
         extrapolations=tuple(_extrapolations(tables["measured"], choice)),
-        slope=(min(slopes), sum(slopes) / len(slopes), max(slopes)),
+        slope=_slope(tables),
     )
 
 
@@ -131,16 +132,24 @@ def _rise(losses: Sequence[float]) -> float:
 
 
 def _spread(
-    cause: str, rows: Sequence[Mapping[str, Any]], unit: Sequence[float], times: float, **more: str
+    cause: str,
+    rows: Sequence[Mapping[str, Any]],
+    unit: Sequence[float],
+    times: float,
+    *,
+    ends: tuple[float, float] | None = None,
+    **more: str,
 ) -> LossPenalty:
-    """A penalty of so many `times` what a unit costs, `unit` being what each row says of it. One row alone says
-    nothing of a spread: the interval is then from 0 to twice it."""
-    ends = (0.0, 2 * unit[0]) if len(unit) == 1 else (min(unit), max(unit))
+    """A penalty of so many `times` what a unit costs, `unit` being what each row says of it, `ends` the least and the
+    most. One row alone says nothing of a spread: the interval is then from 0 to twice it."""
+    if ends is None:
+        ends = (0.0, 2 * unit[0]) if len(unit) == 1 else (min(unit), max(unit))
+    low, high = sorted(times * end for end in ends)
     return LossPenalty(
         cause=cause,
-        low=times * min(ends),
+        low=low,
         middle=times * sum(unit) / len(unit),
-        high=times * max(ends),
+        high=high,
         entry="; ".join(dict.fromkeys(str(row["entry"]) for row in rows)),
         **more,
     )
@@ -162,7 +171,22 @@ def _of_steps(tables: Mapping[str, Any], choice: LearningChoice) -> LossPenalty:
     return _spread("H and lateness", rows, doubling, times, note=note)
 
 
+def _slope(tables: Mapping[str, Any]) -> tuple[float, float, float]:
+    slopes = [-_rise(row["loss"]) / math.log(row["steps"][1] / row["steps"][0]) for row in tables["length"]]
+    return min(slopes), sum(slopes) / len(slopes), max(slopes)
+
+
+def _of_sparse(rows: Sequence[Mapping[str, Any]], share: float, rounds: float) -> LossPenalty:
+    """Of a share of the values a round, with error feedback: what is left out comes later, the last of it never."""
+    unit = [_rise(row["loss"]) * math.sqrt(row["share"] * row["rounds"]) for row in rows]
+    return _spread("codec", rows, unit, 1 / math.sqrt(share * rounds))
+
+
 def _of_codec(tables: Mapping[str, Any], choice: LearningChoice) -> LossPenalty:
+    sparse = [row for row in tables["sparse"] if row["strategy"] == choice.strategy]
+    name, _, share = choice.compressor.rpartition("@")
+    if sparse and name.endswith("topk"):
+        return _of_sparse(sparse, float(share), choice.rounds)
     found, codec = tables["codecs"], choice.compressor.removeprefix("lossless+")  # which loses nothing
     own, general = found.get(choice.strategy, {}), found[BASIS]
     table, note = (own, "") if codec in own else (general, f"not measured under {choice.strategy}: as under {BASIS}")
@@ -207,16 +231,20 @@ def _of_strategy(tables: Mapping[str, Any], choice: LearningChoice) -> LossPenal
 
 
 def _of_neighbours(tables: Mapping[str, Any], choice: LearningChoice) -> LossPenalty:
-    rows = tables["neighbours"]
+    rows, _ = _rows_of(tables["neighbours"], choice.strategy)
     unheard = [_rise(row["loss"]) / (1 - row["neighbours"] / (row["nodes"] - 1)) for row in rows]
     others = max(1, choice.nodes - 1)
     return _spread("neighbours", rows, unheard, 0.0 if choice.exact else max(0.0, 1 - choice.neighbours / others))
 
 
 def _of_members(tables: Mapping[str, Any], choice: LearningChoice) -> LossPenalty:
+    """As many tokens among twice the members are half the steps. The interval: from members whose larger batch makes up
+    for that (models below their critical batch, 1812.06162) to members who bring nothing."""
     rows, note = _rows_of(tables["members"], choice.strategy)
-    doubling = [_rise(row["behind"]) / math.log2(row["nodes"][1] / row["nodes"][0]) for row in rows]
-    return _spread("members", rows, doubling, math.log2(max(1.0, choice.nodes / FEW_MEMBERS)), note=note)
+    half_the_steps = _slope(tables)[1] * math.log(2)
+    doubling = [half_the_steps + _rise(row["loss"]) / math.log2(row["nodes"][1] / row["nodes"][0]) for row in rows]
+    times = math.log2(max(1, choice.nodes) / FEW_MEMBERS)
+    return _spread("members", rows, doubling, times, ends=(0.0, half_the_steps), note=note if times else "")
 
 
 def _extrapolations(measured: Mapping[str, Sequence[float]], choice: LearningChoice) -> list[str]:

@@ -37,6 +37,10 @@ class ModelShape:
     vocabulary: int
     is_assumed: bool
     """Whether layers and widths were guessed from the number of parameters."""
+    gated_width: float = 0.0
+    """Of a gated MLP's hidden layer (SwiGLU), over `width`; 0: an MLP of four times the width, ungated."""
+    key_share: float = 1.0
+    """Heads of keys over those of queries."""
     frozen_bytes: float = 0.0
     """Of the frozen parameters on the device."""
     source: str = ""
@@ -135,6 +139,8 @@ def shape_of_config(path: Path) -> ModelShape:
         heads=heads,
         head_width=_head_width(config, width, heads),
         vocabulary=vocabulary,
+        gated_width=_gated_width(config, width),
+        key_share=(config.get("num_key_value_heads") or heads) / heads,
         is_assumed=False,
         source=str(file),
     )
@@ -188,6 +194,12 @@ def _number(file: Path, config: Mapping[str, Any], key: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{file} has no {key}, or none that is a number above 0")
     return value
+
+
+def _gated_width(config: Mapping[str, Any], width: int) -> float:
+    """The hidden width of a gated MLP over the model's, of the kinds that have one; 0 for all others."""
+    inner = config.get("intermediate_size")
+    return inner / width if config.get("model_type") in LLAMA_LIKE and isinstance(inner, int) else 0.0
 
 
 def _head_width(config: Mapping[str, Any], width: int, heads: int) -> int:

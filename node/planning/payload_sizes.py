@@ -18,6 +18,7 @@ import torch
 
 from gossip.allreduce.allreduce import Group
 from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_BLOB_BYTES
 from node.config.schema import Config
 from p2ptrain import compress, inner
 from p2ptrain.inner.base import Place, moment_buffers
@@ -73,10 +74,7 @@ def round_traffic(config: Config, parameters: int, nodes: int) -> RoundTraffic:
     """Return what a member of a swarm of `nodes` sends and receives in a round. ValueError for what no plan can know:
     a compressor that follows the link, a strategy that averages gradients."""
     sync = config.sync
-    if "adaptive" in sync.compressor.split("+"):
-        raise ValueError("adaptive sends what the link carries: plan with a compressor of a fixed size, such as q2")
-    if averages_gradients(sync.strategy):
-        raise ValueError(f"{sync.strategy} averages at every step, and no node runs it: plan with tracked_gossip")
+    check_plannable(sync)
     if nodes < 2:
         return RoundTraffic(
             payload_bytes=0,
@@ -92,6 +90,14 @@ def round_traffic(config: Config, parameters: int, nodes: int) -> RoundTraffic:
     if sync.spec().averager == ALLREDUCE:
         return _by_parts(config, parameters, neighbours)
     return _published(sync, parameters, neighbours)
+
+
+def check_plannable(sync: SyncConfig) -> None:
+    """Raise ValueError for what no plan can know the bytes of."""
+    if "adaptive" in sync.compressor.split("+"):
+        raise ValueError("adaptive sends what the link carries: plan with a compressor of a fixed size, such as q2")
+    if averages_gradients(sync.strategy):
+        raise ValueError(f"{sync.strategy} averages at every step, and no node runs it: plan with tracked_gossip")
 
 
 def ring_copies(members: float) -> float:
@@ -160,6 +166,10 @@ def _by_parts(config: Config, parameters: int, neighbours: int) -> RoundTraffic:
     """An exchange within groups: a part to each owner, and the reduced own part to all others."""
     names = [f"{number:06d}" for number in range(neighbours + 1)]
     size = _packed_bytes(config, min(parameters, SAMPLE)) * parameters / min(parameters, SAMPLE)
+    if size > MAX_BLOB_BYTES:
+        raise ValueError(
+            f"{config.sync.strategy} exchanges at most {MAX_BLOB_BYTES / 1e9:.3g} GB a vector, not {size / 1e9:.3g} GB"
+        )
     means, most, most_in, transfers = [], [], [], []
     for round_ in range(ROUNDS_OF_GRAPHS):
         members = _group_size(config.sync, min(parameters, SAMPLE), len(names), round_)

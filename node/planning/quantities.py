@@ -43,7 +43,7 @@ def bits_per_second(text: str) -> float:
     name = unit.removesuffix("/s").removesuffix("ps")
     if name not in BITS:
         raise QuantityError(f"{_short(text)} is no rate: {_meant(name)}, such as 20Mbit or 2.5MB (a second)")
-    return _above_zero(value * BITS[name], text)
+    return _above_zero(value * BITS[name], text, "20Mbit")
 
 
 def bytes_in(text: str) -> float:
@@ -51,7 +51,7 @@ def bytes_in(text: str) -> float:
     value, unit = _split(text, "a size", "24GB")
     if unit not in BITS:
         raise QuantityError(f"{_short(text)} is no size: {_meant(unit)}, such as 24GB or 24GiB")
-    return _above_zero(value * BITS[unit] / 8, text)
+    return _above_zero(value * BITS[unit] / 8, text, "24GB")
 
 
 def seconds(text: str) -> float:
@@ -64,12 +64,17 @@ def seconds(text: str) -> float:
     return value * SECONDS[unit]
 
 
+def duration(text: str) -> float:
+    """Return a time in seconds above 0, as `seconds` reads it."""
+    return _above_zero(seconds(text), text, "350ms")
+
+
 def count(text: str) -> float:
     """Return a number above 0: `7e9`, `7B`, `350M`, `1.5T`."""
     value, unit = _split(text, "a number", "7e9 or 7B")
     if unit not in COUNTS:
         raise QuantityError(f"{_short(text)} is no number: write 7e9, or end it with k, M, B or T")
-    return _above_zero(value * COUNTS[unit], text)
+    return _above_zero(value * COUNTS[unit], text, "7e9 or 7B")
 
 
 def share(text: str) -> float:
@@ -89,9 +94,9 @@ def _split(text: str, kind: str, example: str) -> tuple[float, str]:
     return value, found[2]
 
 
-def _above_zero(value: float, text: str) -> float:
+def _above_zero(value: float, text: str, example: str) -> float:
     if not 0 < value < math.inf:
-        raise QuantityError(f"{_short(text)} must be above 0 and finite")
+        raise QuantityError(f"{_short(text)} must be above 0 and finite: write {example}")
     return value
 
 

@@ -5,9 +5,10 @@
     round     train + whatever of the exchange outlasts the steps that it may run beside
 
 A node trains while a round closes (`node.overlap`), so that an exchange costs no time until it is longer than the
-round's steps. From then on rounds are as long as an exchange (decision 35): the steps beyond those planned count for
-little. What an exchange does cost is staleness: its result arrives `late_steps` steps late. Where cores are shared
-(`crowding`), work beside training slows training down, and is not hidden.
+round's steps. From then on rounds are as long as an exchange (decision 35), and their steps go on at a rate that falls
+as planned over taken: of `taken` steps H (1 + ln(taken / H)) count (`effective_steps`). What an exchange
+does cost is staleness: its result arrives `late_steps` steps late. Where cores are shared (`crowding`), work beside
+training slows training down, and is not hidden.
 
 `utilization` is that of p2ptrain.training.pace: the share of time in planned steps. Links are full duplex.
 """
@@ -99,6 +100,8 @@ class RoundTimes:
     """Share of the time in planned steps, in 0..1."""
     late_steps: float
     """Steps by which the round's result is late, of the following round."""
+    effective_steps: float
+    """Steps at the full rate that a round counts as: the planned ones, and more where phases are longer."""
     bound: str
     """What takes most of the round, of training and the parts of its exchange: one of the five names above."""
     bound_s: float
@@ -131,6 +134,7 @@ def round_times(
     exchange = computed if exchange_s is None else exchange_s
     beside = work.train_s if overlap_s is None else min(overlap_s, work.train_s)
     round_s = work.train_s + max(0.0, exchange - beside)
+    lengthened_s = round_s - work.train_s if overlap_s is None else 0.0  # else training waits
     parts = {UPLINK: send_s, DOWNLINK: receive_s, LATENCY: latency_s, CODECS: codec_s}
     if exchange_s is not None:  # measured as a whole: it is the link's, in the slower direction
         parts = {UPLINK: exchange if send_s >= receive_s else 0.0, DOWNLINK: exchange if send_s < receive_s else 0.0}
@@ -147,9 +151,16 @@ def round_times(
         round_s=round_s,
         utilization=_utilization(work, round_s),
         late_steps=min(exchange, beside) / work.step_s if work.step_s > 0 else 0.0,
+        effective_steps=effective_steps(work.inner_steps, lengthened_s / work.step_s if work.step_s > 0 else 0.0),
         bound=bound,
         bound_s=bound_s,
     )
+
+
+def effective_steps(planned: float, more: float) -> float:
+    """Return the steps at the full rate that `planned` steps and `more` beyond them count as. Step s of a phase is
+    taken at a rate of planned / s, at most 1 (`RunState.rate_factor`): returned is the sum, taken as an integral."""
+    return planned * (1 + math.log1p(more / planned)) if planned > 0 else 0.0
 
 
 def latency(transfer: Transfer, link: PlannedLink) -> float:

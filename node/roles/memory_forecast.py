@@ -5,6 +5,7 @@ by their buffers what they keep. docs/operations.md ("What a node needs") has th
 """
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -15,7 +16,7 @@ from p2ptrain import compress, drift, inner, outer
 from p2ptrain.compress.by_parts import ByParts
 from p2ptrain.inner.base import Place
 from p2ptrain.outer import BySlices
-from p2ptrain.sync import averages_gradients, build
+from p2ptrain.sync import SyncConfig, averages_gradients, build
 from p2ptrain.sync.encoder import ErrorFeedbackEncoder
 
 PROGRAM_BYTES: Final = 450_000_000
@@ -131,12 +132,18 @@ def encoder_bytes(config: Config, parameters: int) -> tuple[int, int]:
     """Return the bytes that the encoder of messages remembers, and those of the vectors that it makes for one."""
     if averages_gradients(config.sync.strategy):
         return 0, 0
-    strategy = build(config.sync, torch.ones(SAMPLE), judge=lambda model_d, round: 0.0)
+    kept = _remembered_of_a_sample(config.sync)
+    return (0, 0) if kept is None else (kept * parameters // SAMPLE, ERROR_FEEDBACK_VECTORS * FP32 * parameters)
+
+
+@lru_cache(maxsize=64)  # a strategy that reduces by parts takes a second to be built, and a plan asks hundreds of times
+def _remembered_of_a_sample(sync: SyncConfig) -> int | None:
+    """The bytes that the encoder of a strategy on SAMPLE parameters remembers; None: it remembers nothing."""
+    strategy = build(sync, torch.ones(SAMPLE), judge=lambda model_d, round: 0.0)
     encoder = getattr(strategy, "encoder", None)
     if not isinstance(encoder, ErrorFeedbackEncoder):
-        return 0, 0
-    kept = sum(each.nbytes for each in encoder.state_dict().values())
-    return kept * parameters // SAMPLE, ERROR_FEEDBACK_VECTORS * FP32 * parameters
+        return None
+    return sum(each.nbytes for each in encoder.state_dict().values())
 
 
 def work_bytes(config: Config, rounds_outer: outer.OuterOptimizer, parameters: int) -> int:

@@ -75,7 +75,10 @@ def test_published_runs(capsys):
     assert "not explained" in out
     assert "NO" not in out.split()
     _, out, _ = run(capsys, "plan", "--published", "--json")
-    rows = json.loads(out)["runs"]
+    found = json.loads(out)
+    rows = found["runs"]
+    assert len(found["utilization"]) == 75
+    assert all(bool(cell["reason"]) is not cell["at_or_above"] for cell in found["utilization"])
     assert len(rows) >= 15
     assert all(row["source"] for row in rows)
 
@@ -84,7 +87,7 @@ def test_published_runs(capsys):
     ("words", "said"),
     [
         (("plan",), "a plan is of one model"),
-        (("plan", "--params", "7e9", "--size", "nano"), "a plan is of one model"),
+        (("plan", "--params", "7e9", "--size", "nano"), "--params and --size: a plan is of one model"),
         (("plan", "--params", "seven"), "--params: 'seven' is no number"),
         ((*SMALL[:5], "--uplink", "20Mb"), "--uplink: 'Mb"),
         ((*SMALL, "--uplink", "20"), "--uplink: '20' is no rate"),
@@ -95,9 +98,18 @@ def test_published_runs(capsys):
         ((*SMALL, "--availability", "0"), "--availability"),
         ((*SMALL, "--host-memory", "64"), "--host-memory"),
         ((*SMALL, "--tokens", "many"), "--tokens"),
-        ((*SMALL, "--strategy", "magic"), "magic"),
-        ((*SMALL, "--strategy", "gradient"), "averages at every step"),
-        ((*SMALL, "--compressor", "adaptive"), "adaptive sends what the link carries"),
+        ((*SMALL, "--strategy", "magic"), "--strategy: unknown sync.strategy 'magic'"),
+        ((*SMALL, "--strategy", "gradient"), "--strategy: gradient averages at every step"),
+        ((*SMALL, "--compressor", "adaptive"), "--compressor: adaptive sends what the link carries"),
+        ((*SMALL, "--step-time", "0s"), "--step-time: '0s' must be above 0 and finite: write 350ms"),
+        (("plan", "--params", "0"), "--params: '0' must be above 0 and finite: write 7e9 or 7B"),
+        ((*SMALL, "--uplink", "0Mbit"), "--uplink: '0Mbit' must be above 0 and finite: write 20Mbit"),
+        ((*SMALL, "--nodes", "1"), "--nodes: a swarm has two members or more, not 1"),
+        ((*SMALL, "--inner-steps", "0"), "--inner-steps: 1 or more, not 0"),
+        ((*SMALL, "--degree", "0"), "--degree: 1 or more"),
+        ((*SMALL, "--price-kwh", "nan"), "--price-kwh: 0 or more"),
+        ((*SMALL, "--step-time", "1s", "--mfu", "50%"), "--step-time and --mfu: both say"),
+        ((*SMALL, "--nodes", "4", "--liars", "3"), "--liars: 3 of 4 members cannot be outvoted; give --nodes 7"),
         ((*SMALL, "--calibration", "none.json"), "--calibration: none.json cannot be read"),
         ((*SMALL, "--write", "no/folder/plan.toml"), "cannot be written"),
         ((*SMALL, "--trained", "8B"), "--trained: trained parameters must be fewer"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plan_requests import LLAMA_8B, LLAMA_70B, PARAMETERS, request
 
 from node.planning.accelerators import accelerator
-from node.planning.device_memory import device_memory
+from node.planning.device_memory import device_memory, layer_bytes
 from node.planning.forecast import forecast
 from node.planning.loss_penalties import codec_label, entries, loss_tables, outlook
 from node.planning.model_shape import (
@@ -176,7 +176,7 @@ def test_a_byte_lm_is_counted_as_it_is_built():
 
 
 def test_penalties_are_ratios_with_an_interval_of_named_measurements():
-    found = forecast(request(nodes=8, settings={"train": {"inner_steps": 10}}))
+    found = forecast(request(nodes=8, up=1e9, settings={"train": {"inner_steps": 10}}))
     low, middle, high = found.loss.ratio
     assert low < middle < high
     assert middle > 1
@@ -184,8 +184,78 @@ def test_penalties_are_ratios_with_an_interval_of_named_measurements():
     for each in found.loss.penalties:
         assert each.low <= each.middle <= each.high
         assert each.entry or each.middle == 0
-    more = forecast(request(nodes=8, settings={"train": {"inner_steps": 40}}))
+    more = forecast(request(nodes=8, up=1e9, settings={"train": {"inner_steps": 40}}))
     assert more.loss.total() > found.loss.total()
+
+
+def test_members_beyond_those_measured_bring_less_than_half_the_steps():
+    four, eight, thirty_two = (forecast(request(nodes=each, up=1e10)) for each in (4, 8, 32))
+    members = [{each.cause: each for each in found.loss.penalties}["members"] for found in (four, eight, thirty_two)]
+    assert members[0].middle < 0 == members[1].middle < members[2].middle
+    assert all(each.low <= each.middle <= each.high for each in members)
+    assert thirty_two.days < eight.days / 3
+    assert thirty_two.days_to_equal_loss > eight.days_to_equal_loss / 3, "as many tokens are not the same loss"
+
+
+def test_few_values_in_few_rounds_cost_more_than_in_many():
+    sparse = {"sync": {"strategy": "sparse_loco"}, "train": {"inner_steps": 20}}
+    short, long = (forecast(request(tokens=each, settings=sparse)) for each in (2.5e8, 2.5e10))
+    codec = [{each.cause: each.middle for each in found.loss.penalties}["codec"] for found in (short, long)]
+    assert codec[0] == pytest.approx(10 * codec[1], rel=0.05)
+
+
+def test_neighbours_cost_a_strategy_what_they_cost_it():
+    def of(strategy: str) -> float:
+        settings = {"sync": {"strategy": strategy}, "network": {"degree": 3}}
+        return {each.cause: each.middle for each in forecast(request(settings=settings)).loss.penalties}["neighbours"]
+
+    assert of("sparse_loco") > 3 * of("tracked_gossip") > 0
+
+
+def kept_by_a_layer(*, half: bool, key_heads: int, inner: int) -> float:
+    """Bytes of a token and unit of width that a layer of transformers' Llama keeps for the backward pass."""
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def kept(layers: int) -> int:
+        config = LlamaConfig(
+            hidden_size=256,
+            intermediate_size=inner,
+            num_hidden_layers=layers,
+            num_attention_heads=8,
+            num_key_value_heads=key_heads,
+            vocab_size=64,
+            attn_implementation="sdpa",
+            use_cache=False,
+        )
+        model = LlamaForCausalLM(config).train()
+        weights = {each.data_ptr() for each in (*model.parameters(), *model.buffers())}
+        shapes = {shape for each in model.parameters() for shape in (tuple(each.shape), tuple(each.t().shape))}
+        seen: dict[int, torch.Tensor] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            is_cast = tensor.dtype == torch.bfloat16 and tuple(tensor.shape) in shapes
+            if tensor.untyped_storage().data_ptr() not in weights and not is_cast:
+                seen[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        ids = torch.randint(0, 64, (1, 128))
+        with saved_tensors_hooks(pack, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            model(input_ids=ids, labels=ids)
+        return sum(each.untyped_storage().nbytes() for each in seen.values())
+
+    return (kept(3) - kept(1)) / 2 / 128 / 256
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("key_heads", "inner"), [(2, 896), (8, 640)])
+def test_what_a_layer_like_llamas_keeps_is_within_five_per_cent(half, key_heads, inner):
+    pytest.importorskip("transformers")
+    shape = replace(shape_of_size(1e9), gated_width=inner / 256, key_share=key_heads / 8)
+    found = kept_by_a_layer(half=half, key_heads=key_heads, inner=inner)
+    assert layer_bytes(shape, half=half) == pytest.approx(found, rel=0.05)
 
 
 def test_every_row_of_the_loss_tables_names_an_entry_that_there_is():

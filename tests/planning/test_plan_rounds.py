@@ -131,3 +131,10 @@ def test_the_link_for_a_utilization_gives_it_and_little_less_does_not(work, tran
 
     assert reached(needed) >= wanted
     assert reached(needed * 0.99) < wanted or needed <= 2
+
+
+def test_steps_beyond_the_planned_ones_count_by_the_nodes_own_rule():
+    """Step s of a phase is taken at a rate of planned / s, at most 1 (LargeNode.rate_factor, RunState)."""
+    for planned, more in ((3, 200), (8, 500), (32, 8), (16, 0)):
+        rates = sum(min(1.0, planned / step) for step in range(1, planned + more + 1))
+        assert round_timing.effective_steps(planned, more) == pytest.approx(rates, rel=0.05)
