@@ -11,7 +11,7 @@ with no edit here. Entry points are read on the first miss, so that a broken plu
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
@@ -85,13 +85,18 @@ class Registry(Generic[T]):
 def build(factory: Callable[..., T], what: str, options: Mapping[str, object]) -> T:
     """Call `factory(**options)`. BadOptionError, naming `what`, when the call does not fit its signature, or a value
     not the type that the factory declares."""
-    signature = inspect.signature(factory)
+    signature = _signature_of(factory)
     try:
         signature.bind(**options)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "none"
         raise BadOptionError(f"{what} {_misfit(signature, options) or error}; its options: {takes}") from error
     return factory(**converted(factory, what, options))
+
+
+@lru_cache(maxsize=256)
+def _signature_of(factory: Callable[..., object]) -> inspect.Signature:
+    return inspect.signature(factory)
 
 
 def _misfit(signature: inspect.Signature, options: Mapping[str, object]) -> str:

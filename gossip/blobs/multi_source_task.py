@@ -61,6 +61,11 @@ class MultiSourceFetch:
 
     async def run(self) -> bool:
         """Run until the payload is here (True) or nobody has more of it; then `error` says why its author failed."""
+        if self._download.size <= CHUNK_BYTES:  # one chunk cannot be shared: nobody is asked beside its author
+            self.error = await self._work(self._author)
+            self._pulling.changed.beat()
+            if self._over:
+                return self._download.done
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_author)
             nursery.start_soon(self._ask_others, nursery)

@@ -147,7 +147,8 @@ class Follower:
         self._neighbour.failed(trio.current_time())
 
     async def _deliver(self, what: UpdateHeader | SnapshotOffer, payload: bytes | BlobFile | None) -> None:
-        await trio.sleep(self._quota.reserve(self._peer, trio.current_time()))
+        if (pause := self._quota.reserve(self._peer, trio.current_time())) > 0:
+            await trio.sleep(pause)
         flight = _InFlight(update_of(what, payload), what, trio.Event())
         self._in_flight = flight
         await self._updates.send(flight.update)

@@ -154,11 +154,12 @@ def _check(loaded: "LoadedScenario") -> None:
 
 
 def _course(loaded: "LoadedScenario", out: Path | None, show: "Callable[[str], None] | None") -> "Course":
-    """Play it in its mode. The large one leaves no folders of nodes."""
+    """Play it in its mode."""
     if loaded.scenario.mode == "large":
         from node.simulation.large.large import play_large
 
-        return play_large(loaded, None if show is None else lambda swarm: show(_progress_large(swarm)))
+        tell = None if show is None else lambda swarm: show(_progress_large(swarm))
+        return play_large(loaded, tell, folder=out)
     from node.simulation.twin import play
 
     return play(loaded, folder=out, progress=None if show is None else lambda twin: show(_progress(twin)))

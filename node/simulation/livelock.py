@@ -41,6 +41,8 @@ class StepBudget(trio.abc.Instrument):
         self._looked = self._wall()
         self.total = 0
         self.most_seen = 0
+        self.by_second: dict[int, int] = {}
+        """Steps taken before each virtual second in which there were any."""
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """Count a step."""
@@ -48,6 +50,7 @@ class StepBudget(trio.abc.Instrument):
         if second != self._second:
             self.most_seen = max(self.most_seen, self._steps)
             self._second, self._steps = second, 0
+            self.by_second[second] = self.total
             self._names.clear()
         self._steps += 1
         self.total += 1

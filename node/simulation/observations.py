@@ -40,8 +40,11 @@ class Observations:
     """The most rounds by which a model in an average lagged."""
     staleness_sum: int = 0
     staleness_count: int = 0
+    payload_bytes: int = 0
+    """Sent of updates and whole models, by all processes."""
     utilization: float | None = None
     banned: list[str] = field(default_factory=list)
+    _payload_of_process: int = 0
 
     def observe(self, event: Event, now: float) -> None:
         """Take in an event."""
@@ -56,11 +59,17 @@ class Observations:
                 self.staleness = max([self.staleness, *lags])
                 self.staleness_sum += sum(lags)
                 self.staleness_count += len(lags)
+                self._count_payload(event.payload_bytes_sent + event.snapshot_bytes_sent)
                 self.utilization = self.utilization if event.utilization is None else event.utilization
             case Evaluated() if event.eval_loss is not None:
                 self.losses.append((now, event.round, event.eval_loss))
             case Banned():
                 self.banned.append(event.peer)
+
+    def _count_payload(self, sent: int) -> None:
+        """`sent`: by this process so far."""
+        self.payload_bytes += sent - (self._payload_of_process if sent >= self._payload_of_process else 0)
+        self._payload_of_process = sent
 
     @property
     def loss(self) -> float | None:

@@ -27,6 +27,7 @@ from node.simulation.scenario_file import LoadedScenario
 from node.simulation.sealed import sealed
 from node.simulation.sessions import intervals
 from node.system.errors import UsageError
+from node.system.interrupts import ending
 
 END_S: Final = 5.0
 """Virtual seconds that nodes have to stop when the time limit is reached: as by Ctrl-C."""
@@ -64,6 +65,8 @@ class Played:
     """Of the scheduler in one virtual second."""
     livelock: str
     """Who did not let time pass; empty: nobody."""
+    steps_by_second: Mapping[int, int]
+    """Of the scheduler, before each virtual second in which there were any."""
 
     @property
     def loaded(self) -> LoadedScenario:
@@ -94,6 +97,8 @@ class Twin:
         self.network = MemoryNetwork(rng_of(self.seed, "network"), wan=wan)
         self.starting = trio.Lock()
         self.members: dict[str, Member] = {}
+        self.sent: dict[int, tuple[int, int]] = {}
+        """By virtual second, about: bytes that all nodes had sent, and of these payloads and models."""
         self.livelock = ""
         self._region_of: dict[PeerId, str] = {}
         initial = _initial(scenario)
@@ -156,6 +161,9 @@ class Twin:
     async def _all_over(self) -> None:
         while True:
             await trio.sleep(LOOK_S)
+            nodes = self.members.values()
+            told = sum(it.bytes_sent for it in nodes), sum(it.told.payload_bytes for it in nodes)
+            self.sent.setdefault(int(trio.current_time()), told)
             if all(member.over for member in self.honest):
                 return
 
@@ -190,10 +198,12 @@ def play(loaded: LoadedScenario, *, folder: Path | None = None, progress: Progre
     wall = time.perf_counter  # before the seal
     began = wall()
     outcome: list[Any] = []
+    stops: list[Callable[[], object]] = []
 
     async def main(working: Path) -> None:
         twin = Twin(loaded, working)
         with trio.CancelScope() as scope:
+            stops.append(partial(trio.lowlevel.current_trio_token().run_sync_soon, scope.cancel))
 
             def busy(message: str) -> None:
                 twin.livelock = message
@@ -206,7 +216,7 @@ def play(loaded: LoadedScenario, *, folder: Path | None = None, progress: Progre
         outcome.extend((twin, trio.current_time(), budget))
 
     clock = trio.testing.MockClock(autojump_threshold=0)
-    with _working(folder) as working, sealed(loaded.scenario.seed, loaded.scenario.crypto):
+    with ending(stops), _working(folder) as working, sealed(loaded.scenario.seed, loaded.scenario.crypto):
         trio.run(main, working, clock=clock)
     twin, virtual_s, budget = outcome
     return Played(
@@ -216,6 +226,7 @@ def play(loaded: LoadedScenario, *, folder: Path | None = None, progress: Progre
         steps=budget.total,
         most_steps=budget.most_seen,
         livelock=twin.livelock,
+        steps_by_second=budget.by_second,
     )
 
 

@@ -69,7 +69,12 @@ class VirtualExecutor:
 
     async def _run(self, function: Callable[[], T], seconds: float, spent: Spent) -> T:
         self._check()
-        async with self._other_work:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            self._other_work.acquire_nowait()  # the usual case, without a wake-up
+        except trio.WouldBlock:
+            await self._other_work.acquire()
+        try:
             self._check()
             try:
                 result = function()
@@ -81,6 +86,8 @@ class VirtualExecutor:
             if waits:
                 with trio.CancelScope(shield=True):  # a worker thread is waited for, too
                     await trio.sleep(waits)
+        finally:
+            self._other_work.release()
         return result
 
     def _step_s(self) -> float:

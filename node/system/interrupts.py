@@ -10,6 +10,9 @@ Imports next to nothing, as until then Ctrl-C is Python's.
 
 import os
 import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 STARTING = ("up", "node")
 """Commands that start for seconds, and then listen by themselves. Others have something to put in order from the first:
@@ -28,6 +31,35 @@ def raising() -> bool:
         return False
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return True
+
+
+@contextmanager
+def ending(stops: Sequence[Callable[[], object]]) -> Iterator[None]:
+    """Let Ctrl-C call `stops[0]`, which lets the block come to its end, and raise KeyboardInterrupt then. A second one,
+    and one while `stops` is still empty, raises it at once.
+
+    For an event loop on a virtual clock, which hardly ever waits: KeyboardInterrupt would come out of the loop itself
+    as often as out of a task, and trio would warn of a run that was abandoned.
+    """
+    pressed: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        pressed.append(number)
+        if not stops or len(pressed) > 1:
+            raise KeyboardInterrupt
+        stops[0]()
+
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    handled = handled and threading.current_thread() is threading.main_thread()
+    if handled:
+        signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if pressed:
+            raise KeyboardInterrupt
 
 
 def _leave(number: int, frame: object) -> None:

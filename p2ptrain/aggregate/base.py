@@ -11,6 +11,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from p2ptrain.protocols import implements
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -87,7 +89,7 @@ class ByColumns(Protocol):
 
 def by_columns(rule: Aggregator, rows: Rows) -> Columns:
     """Return what gives any slice of `rule.reduce(rows)`; of a rule that is not `ByColumns` the whole is made here."""
-    if isinstance(rule, ByColumns):
+    if implements(rule, ByColumns):
         return rule.by_columns(rows)
     whole_d = rule.reduce(rows)
     return lambda at: whole_d[at]

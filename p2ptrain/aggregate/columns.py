@@ -46,10 +46,15 @@ def width_for(rows: Rows, scratch_rows: int, device: torch.device) -> int:
 def new_vector(rows: Rows) -> torch.Tensor:
     """Return an unset (d,) like the rows. ValueError unless they are fp32."""
     with torch.no_grad():
-        first_n1 = rows.read(slice(0, min(1, rows.d)))
-    if first_n1.dtype != torch.float32:
-        raise ValueError(f"an aggregator needs fp32 vectors, not {first_n1.dtype}")
+        first_n1 = checked(rows.read(slice(0, min(1, rows.d))))
     return first_n1.new_empty(rows.d)
+
+
+def checked(x_nc: torch.Tensor) -> torch.Tensor:
+    """Return columns that were read. ValueError unless they are fp32."""
+    if x_nc.dtype != torch.float32:
+        raise ValueError(f"an aggregator needs fp32 vectors, not {x_nc.dtype}")
+    return x_nc
 
 
 def parts(start: int, stop: int, width: int) -> list[slice]:
@@ -71,7 +76,11 @@ def sweep(rows: Rows, parts: list[slice], worker: Callable[[], Work], device: to
             finally:
                 list(queue)  # after an error nobody goes on
 
-    with ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="aggregate") as pool:
+    if threads <= 1:  # of small models: a pool costs more than they do
+        if parts:
+            run()
+        return
+    with ThreadPoolExecutor(threads - 1, thread_name_prefix="aggregate") as pool:
         helpers = [pool.submit(run) for _ in range(threads - 1)]
         run()
         for helper in helpers:

@@ -15,10 +15,12 @@ import torch
 
 from p2ptrain import jit
 from p2ptrain.aggregate.base import Columns, Rows
-from p2ptrain.aggregate.columns import Work, new_vector, parts, sweep, width_for
+from p2ptrain.aggregate.columns import Work, checked, new_vector, parts, sweep, width_for
 from p2ptrain.aggregate.compiled_network import MeanOfMiddle
 from p2ptrain.aggregate.rule import Rule
 from p2ptrain.aggregate.sorting_networks import Program
+
+_CPU = torch.device("cpu")
 
 OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {"min": torch.minimum, "max": torch.maximum, "clamp": torch.clamp}
 
@@ -83,6 +85,8 @@ class Network:
 
 def average(rows: Rows, selector: RowSelector) -> torch.Tensor:
     """Return the mean (d,) of what the sieve leaves of every column."""
+    if 0 < rows.d <= width_for(rows, selector.scratch, _CPU):
+        return _average_at_once(rows, selector)
     out_d = new_vector(rows)
     width = width_for(rows, selector.scratch, out_d.device)
     cut = parts(0, rows.d, width)
@@ -103,6 +107,18 @@ def average(rows: Rows, selector: RowSelector) -> torch.Tensor:
     sweep(rows, cut, worker, out_d.device)
     strange = (~torch.isfinite(sum_p)).nonzero().flatten().tolist()
     sweep(rows, [cut[index] for index in strange], lambda: _careful(rows, selector, out_d, width), out_d.device)
+    return out_d
+
+
+def _average_at_once(rows: Rows, selector: RowSelector) -> torch.Tensor:
+    """`average` of so few columns that they are one chunk: they are read once, and nothing is made ready for more."""
+    with torch.inference_mode():
+        x_nd = checked(rows.read(slice(0, rows.d)))
+    out_d = torch.empty(rows.d, device=x_nd.device)
+    with torch.inference_mode():
+        _averager(rows, selector, out_d, rows.d)()(x_nd, out_d)
+        if not bool(out_d.sum().isfinite()):
+            _careful(rows, selector, out_d, rows.d)(slice(0, rows.d))
     return out_d
 
 

@@ -10,6 +10,7 @@ import torch
 
 from p2ptrain.compress.base import Compressor
 from p2ptrain.compress.blocks import CHUNK_NUMEL, Decoding, ReadPart, TakePart
+from p2ptrain.protocols import implements
 
 
 @runtime_checkable
@@ -25,7 +26,7 @@ class ByParts(Protocol):
 
 def encode_from(codec: Compressor, read: ReadPart, numel: int) -> bytes:
     """Return the payload of the vector (numel,) whose parts `read` writes: the same bytes as of the whole one."""
-    if isinstance(codec, ByParts):
+    if implements(codec, ByParts):
         return codec.encode_from(read, numel)
     x_d = np.empty(numel, dtype=np.float32)
     for part in cut(numel):
@@ -36,7 +37,7 @@ def encode_from(codec: Compressor, read: ReadPart, numel: int) -> bytes:
 def decoding(codec: Compressor, payload: bytes | memoryview, numel: int) -> Decoding:
     """Return what hands out the decoded parts, with the values that `decode` gives. Raises PayloadError, now or when
     called."""
-    if isinstance(codec, ByParts):
+    if implements(codec, ByParts):
         return codec.decoding(payload, numel)
     x_d = codec.decode(payload, numel).numpy()
 

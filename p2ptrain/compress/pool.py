@@ -36,6 +36,11 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
     Floating-point warnings are off within: a codec looks at what came out (infinite, NaN) instead.
     """
     threads = min(torch.get_num_threads(), MAX_THREADS, len(items))
+    if threads <= 1:
+        with np.errstate(all="ignore"):
+            for item in items:
+                work(item)
+        return
     share = _Share(work, items)
     helpers = [_pool.submit(share.run) for _ in range(threads - 1)]
     try:

@@ -8,7 +8,7 @@ import torch
 
 from p2ptrain import compress
 from p2ptrain.compress.base import Compressor, PayloadError, gamma_of
-from p2ptrain.compress.blocks import Floats
+from p2ptrain.compress.blocks import CHUNK_NUMEL, Floats
 from p2ptrain.compress.by_parts import cut, decoding
 from p2ptrain.saved.filed_vector import FiledVector, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
@@ -50,7 +50,8 @@ class Decoder:
         it is bf16.
 
         PayloadError, with nothing changed: the codec's reasons, `unknown_codec`, and `nonfinite` for one that leaves
-        all bounds. So a payload is read twice: nothing is written before all of it is known to be good.
+        all bounds. Nothing is written before all of it is known to be good: so a payload is read twice, or, where the
+        model is no larger than what is worked on at a time, the result is held meanwhile.
         """
         part, name = self._part(codec)
         hand_out = decoding(self._codec(name), payload, part.numel)
@@ -59,10 +60,14 @@ class Decoder:
             for in_model, in_step in part.within(at):
                 np.add(values_of(estimate_d, in_model), step_p[in_step], out=step_p[in_step])
 
+        held_p = np.empty(part.numel, dtype=np.float32) if part.numel <= CHUNK_NUMEL else None
+
         def check(at: slice, step_p: Floats) -> None:
             moved(at, step_p)
             if not is_sane_part(step_p):
                 raise PayloadError("nonfinite", "the update would take the estimate out of all bounds")
+            if held_p is not None:
+                held_p[at] = step_p
 
         def move(at: slice, step_p: Floats) -> None:
             moved(at, step_p)
@@ -70,7 +75,11 @@ class Decoder:
                 set_values(estimate_d, in_model, step_p[in_step])
 
         hand_out(check)
-        hand_out(move)
+        if held_p is None:
+            hand_out(move)
+        else:
+            for in_model, in_part in part.within(slice(0, part.numel)):
+                set_values(estimate_d, in_model, held_p[in_part])
 
     def gamma(self, codec: str, payload: bytes) -> float | None:
         """Return the consensus step of a message's encoder, once `advance_` has read it. None: that is not told."""

@@ -18,6 +18,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from p2ptrain.compress.blocks import Floats
 from p2ptrain.sync.vectors import Vector, values_of
 
 RUN = 4096
@@ -84,12 +85,16 @@ class Fragment:
     def read(self, x_d: Vector, at: slice) -> torch.Tensor:
         """Return a slice of this part's values as fp32: a view, where `x_d` is fp32 in memory and this the whole; else
         a copy."""
+        return torch.from_numpy(self.values(x_d, at))
+
+    def values(self, x_d: Vector, at: slice) -> Floats:
+        """`read` as an array."""
         if self.count == 1:
-            return torch.from_numpy(values_of(x_d, at))
+            return values_of(x_d, at)
         value_p = np.empty(at.stop - at.start, dtype=np.float32)
         for in_model, in_part in self.within(at):
             value_p[in_part] = values_of(x_d, in_model)
-        return torch.from_numpy(value_p)
+        return value_p
 
     def write_(self, x_d: torch.Tensor, at: slice, value_p: torch.Tensor) -> None:
         """Set a slice of this part's values in `x_d` fp32 (d,), unless `value_p` is a view of them."""

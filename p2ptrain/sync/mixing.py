@@ -24,11 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
 import torch
 
 from p2ptrain.aggregate import Aggregator
 from p2ptrain.aggregate.base import Columns, Rows, by_columns
 from p2ptrain.aggregate.columns import WIDTH
+from p2ptrain.compress.blocks import Floats
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.loss_scorer import LossScorer
 from p2ptrain.sync.vectors import Vector, values_of
@@ -60,6 +62,10 @@ class MixInputs:
     loss_scorer: LossScorer
     """Scores models for an aggregator that tries them; begins at theta."""
 
+    def values(self, x_d: Vector, at: slice) -> Floats:
+        """Return a slice of the part's values of one of the vectors, fp32: not to be changed."""
+        return self.part.values(x_d, at)
+
     def read(self, x_d: Vector, at: slice) -> torch.Tensor:
         """Return a slice of the part's values of one of the vectors, fp32: not to be changed."""
         return self.part.read(x_d, at)
@@ -82,11 +88,14 @@ def tracked(table: MixInputs, rule: Aggregator) -> Columns:
     weights = [weight * share for weight, share in zip(table.weights, shares, strict=True)]
 
     def read(at: slice) -> torch.Tensor:
-        own_c = table.read(table.public_d, at)
-        difference_nc = own_c.new_zeros(len(table.others) + 1, own_c.numel())
+        own_c = table.values(table.public_d, at)
+        difference_nc = np.empty((len(table.others) + 1, own_c.size), dtype=np.float32)
+        difference_nc[0] = 0
         for row_c, other_d, weight in zip(difference_nc[1:], table.others, weights, strict=True):
-            torch.sub(table.read(other_d, at), own_c, out=row_c).mul_(weight)
-        return difference_nc
+            np.subtract(table.values(other_d, at), own_c, out=row_c)
+            if weight != 1:
+                row_c *= np.float32(weight)
+        return torch.from_numpy(difference_nc)
 
     move = by_columns(rule, Rows(len(table.others) + 1, table.part.numel, read))
     return lambda at: move(at).mul_(table.gamma).add_(table.read(table.theta_d, at))

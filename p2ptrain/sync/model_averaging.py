@@ -21,6 +21,7 @@ from p2ptrain import aggregate, outer
 from p2ptrain.aggregate.base import Clips, Columns, Rows, by_columns
 from p2ptrain.outer import Average, BySlices, OuterOptimizer
 from p2ptrain.outer.base import Move
+from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import FiledVector, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync.base import ALL_WHOLE, Message, RoundResult
@@ -160,7 +161,7 @@ class ModelAveraging:
             self._loss_scorer.begin(theta_d, part, round)
             weights = [self._weight(staleness[peer], shares.get(peer, 1.0)) for peer in members]
             target = self._parts.blend(self._table(theta_d, members, weights, round), rule)
-            if isinstance(rule, Clips):
+            if implements(rule, Clips):
                 clipped = tuple(members[row - 1] for row in rule.clipped if row > 0)  # row 0 is own model
             self._loss_scorer.end()
             moved = self._move_(theta_d, target, part)
@@ -304,7 +305,7 @@ class ModelAveraging:
     def _begin_step(self, target: Columns, part: Fragment, slices: Sequence[slice]) -> tuple[Columns, Move]:
         """The part's outer step: its target, and what moves a slice of the anchor towards it."""
         optimizer = self._outers[part.index]
-        if isinstance(optimizer, BySlices):
+        if implements(optimizer, BySlices):
             return target, optimizer.begin_step(part.numel)
         target_p = torch.cat([target(at) for at in slices])
         phi_p = optimizer.step(part.of(self.anchor_d), target_p)

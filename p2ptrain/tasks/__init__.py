@@ -17,6 +17,7 @@ from p2ptrain.tasks.byte_lm import ByteLM
 from p2ptrain.tasks.calling import TaskFaultError, calling
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.tasks.hf import HFLanguageModel, HFVision
+from p2ptrain.tasks.quadratic import Quadratic
 
 __all__ = ["TASKS", "Batch", "Generative", "Shard", "Task", "TaskError", "TaskFaultError", "UnknownMemberError", "get"]
 
@@ -25,6 +26,7 @@ TASKS.register("byte-lm")(ByteLM)
 TASKS.register("digits")(Digits)
 TASKS.register("hf-lm")(HFLanguageModel)
 TASKS.register("hf-vision")(HFVision)
+TASKS.register("quadratic")(Quadratic)
 
 EXTERNAL = "external"
 """In place of a task: model, data and loop are in the members' own programs, which call `p2ptrain.join`."""

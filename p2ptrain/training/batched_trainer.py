@@ -10,7 +10,6 @@ fused kernels have no rule for rows.
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, vmap
@@ -48,7 +47,7 @@ class RowAdamW:
     def __init__(self, rule: AdamW, rows: int, places: Sequence[Place]) -> None:
         numel = places[-1].span.stop
         self._rule = rule
-        self._decayed_d = _decayed(places)
+        self._decayed = _decayed(places)
         self._mean_nd, self._square_nd = torch.zeros(rows, numel), torch.zeros(rows, numel)
         self._steps_n = torch.zeros(rows)
 
@@ -60,7 +59,7 @@ class RowAdamW:
         mean_kd = self._mean_nd[rows].lerp_(grad_kd, 1 - beta1)
         square_kd = self._square_nd[rows].mul_(beta2).addcmul_(grad_kd, grad_kd, value=1 - beta2)
         self._mean_nd[rows], self._square_nd[rows] = mean_kd, square_kd
-        _decay_(x_kd, self._decayed_d, self._rule.weight_decay * rate_k)
+        _decay_(x_kd, self._decayed, self._rule.weight_decay * rate_k)
         root_kd = square_kd.div_((1 - beta2**steps_k).unsqueeze(1)).sqrt_().add_(self._rule.epsilon)
         x_kd -= mean_kd.mul_((rate_k / (1 - beta1**steps_k)).unsqueeze(1)).div_(root_kd)
 
@@ -70,12 +69,12 @@ class RowSGD:
 
     def __init__(self, rule: SGD, rows: int, places: Sequence[Place]) -> None:
         self._rule = rule
-        self._decayed_d = _decayed(places)
+        self._decayed = _decayed(places)
         self._momentum_nd = torch.zeros(rows if rule.momentum else 0, places[-1].span.stop)
 
     def move_(self, x_kd: torch.Tensor, grad_kd: torch.Tensor, rows: torch.Tensor, rate_k: torch.Tensor) -> None:
         """Move the models `x_kd` of these rows (k,) by their gradients, each at its rate (k,)."""
-        _decay_(x_kd, self._decayed_d, self._rule.weight_decay * rate_k)
+        _decay_(x_kd, self._decayed, self._rule.weight_decay * rate_k)
         if self._rule.momentum:
             momentum_kd = self._momentum_nd[rows].mul_(self._rule.momentum).add_(grad_kd)
             self._momentum_nd[rows] = momentum_kd
@@ -176,7 +175,11 @@ class BatchedTrainer:
         return self.task.train_batch(step, seed=self._data_seeds[row], shard=self._shards[row], size=size)
 
     def _loss(self, x_d: torch.Tensor, batch: Batch) -> torch.Tensor:
-        parameters = {f"model.{place.name}": x_d[place.span].view(place.shape) for place in self.places}
+        # Split at once: the gradient is then put together once, and not added up from one whole vector a parameter.
+        parts = x_d.split_with_sizes([place.span.stop - place.span.start for place in self.places])
+        parameters = {
+            f"model.{place.name}": part.view(place.shape) for place, part in zip(self.places, parts, strict=True)
+        }
         return torch.as_tensor(functional_call(self._loss_of, parameters, (batch,)))
 
 
@@ -213,14 +216,21 @@ def _stacked(batches: Sequence[Batch]) -> Batch:
     return pytree.tree_unflatten(stacked, form)
 
 
-def _decayed(places: Sequence[Place]) -> torch.Tensor:
-    """1 where weight decay applies, fp32 (d,)."""
-    mask = np.zeros(places[-1].span.stop, dtype=np.float32)
+def _decayed(places: Sequence[Place]) -> list[slice]:
+    """Where weight decay applies: places side by side as one."""
+    spans: list[slice] = []
     for place in places:
-        mask[place.span] = place.decayed
-    return torch.from_numpy(mask)
+        if not place.decayed:
+            continue
+        if spans and spans[-1].stop == place.span.start:
+            spans[-1] = slice(spans[-1].start, place.span.stop)
+        else:
+            spans.append(place.span)
+    return spans
 
 
-def _decay_(x_kd: torch.Tensor, decayed_d: torch.Tensor, factor_k: torch.Tensor) -> None:
+def _decay_(x_kd: torch.Tensor, decayed: Sequence[slice], factor_k: torch.Tensor) -> None:
     if bool(factor_k.any()):
-        x_kd.mul_(1 - factor_k.unsqueeze(1) * decayed_d)
+        kept_k1 = (1 - factor_k).unsqueeze(1)
+        for span in decayed:
+            x_kd[:, span].mul_(kept_k1)

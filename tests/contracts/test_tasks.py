@@ -21,6 +21,8 @@ VARIANTS = [
     ("hf-lm", {"length": 32, "model": TINY_LLAMA}),
     ("hf-lm", {"length": 32, "model": TINY_LLAMA, "lora": 4, "lora_alpha": 16}),
     ("hf-vision", {}),
+    ("quadratic", {"spread": 0.1}),
+    ("quadratic", {"spread": 0.1, "condition": 3.0}),
     (EXAMPLE, {}),
 ]
 STEPS = 30

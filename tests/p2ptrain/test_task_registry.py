@@ -51,6 +51,9 @@ def test_an_unknown_option_lists_those_there_are(options):
         ("byte-lm", {"context": 0}, "context"),
         ("digits", {"partition": "odd"}, "iid, dirichlet, label"),
         ("digits", {"alpha": 0}, "alpha"),
+        ("quadratic", {"dimension": 0}, "dimension"),
+        ("quadratic", {"condition": 0.5}, "condition"),
+        ("quadratic", {"noise": -1.0}, "noise"),
     ],
 )
 def test_an_option_that_does_not_fit_is_named(name, options, says):

@@ -58,7 +58,9 @@ def played(folder: Path, text: str = "", *sets: str, seed: int | None = None) ->
     return play(scenario_in(folder, text, *sets, seed=seed))
 
 
-def ran(*arguments: str, hash_seed: str = "random", code: str = "") -> subprocess.CompletedProcess[str]:
+def ran(
+    *arguments: str, hash_seed: str = "random", code: str = "", timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
     """`p2ptrain simulate` with these arguments, in a process of its own; or `code` in its place."""
     words = ["-c", code] if code else ["-m", "p2ptrain", "simulate"]
     return subprocess.run(
@@ -67,12 +69,12 @@ def ran(*arguments: str, hash_seed: str = "random", code: str = "") -> subproces
         env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
         check=False,
     )
 
 
-def result_of(*arguments: str, **how: str) -> dict[str, Any]:
+def result_of(*arguments: str, **how: Any) -> dict[str, Any]:
     """What `--json` prints."""
     done = ran(*arguments, "--json", **how)
     assert done.returncode == 0, done.stderr

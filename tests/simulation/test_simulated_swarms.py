@@ -1,6 +1,10 @@
 """Simulated swarms: the same events from the same seed, and what happens to nodes happens to real ones."""
 
+import gc
+import itertools
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +377,31 @@ def test_a_folder_with_something_in_it_is_refused(
     assert "is not empty" in capsys.readouterr().err
 
 
+# -- interrupted
+
+
+def test_ctrl_c_while_the_loop_waits_ends_it_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The loop asks for the machine's events between any two moments: there KeyboardInterrupt would come out of the
+    loop itself, and trio would warn of a run that was abandoned."""
+    manager: Any = sys.modules["trio._core._io_epoll"].EpollIOManager
+    asked, get_events = itertools.count(), manager.get_events
+
+    def interrupted(self: object, timeout: float) -> object:
+        if next(asked) == 300:
+            signal.raise_signal(signal.SIGINT)
+        return get_events(self, timeout)
+
+    monkeypatch.setattr(manager, "get_events", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        played(tmp_path)
+    gc.collect()
+    assert next(asked) > 300
+    assert [str(warning.message) for warning in recwarn if warning.category is RuntimeWarning] == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 # -- the library
 
 SHORT = ("train.rounds=2", "train.inner_steps=2", "train.eval_every=2", "train.batch_size=8", "node.linger_s=1.0")
@@ -402,13 +431,74 @@ def test_each_scenario_keeps_its_promises(path: Path, seed: int) -> None:
     assert result.broken == (), result.replay
 
 
+DISTURBED = """
+[[events]]
+at_s = 0.6
+kind = "kill"
+nodes = ["home-1"]
+
+[[events]]
+at_s = 1.2
+kind = "restart"
+nodes = ["home-1"]
+
+[[events]]
+at_s = 0.4
+kind = "stall"
+for_s = 0.5
+nodes = ["home-2"]
+
+[attack]
+name = "sign_flip"
+
+[sync]
+f = 1
+
+[[nodes]]
+name = "liar"
+count = 1
+lies = true
+"""
+
+FAR_APART = """
+[links.dsl]
+up = "2 Mbit/s"
+down = "20 Mbit/s"
+loss = 0.002
+jitter_ms = 20
+queue_ms = 200
+slow_start = true
+hidden = true
+
+[[nodes]]
+name = "far"
+count = 2
+region = "australia"
+link = "dsl"
+"""
+
+PLAY_ALL = """
+import json, sys
+from pathlib import Path
+from node.simulation.scenario_file import load_scenario
+from node.simulation.twin import play
+from node.simulation.verdict import judged
+path, *seeds = sys.argv[1:]
+loaded = {seed: load_scenario(Path(path), ["train.rounds=8"], seed=int(seed)) for seed in seeds}
+print(json.dumps({seed: judged(play(each)).events_digest for seed, each in loaded.items()}))
+"""
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(1, 21))
-def test_two_processes_agree(tmp_path: Path, seed: int) -> None:
-    path = str(scenario_in(tmp_path).path)
-    assert (
-        result_of(path, "--seed", str(seed))["events_digest"] == result_of(path, "--seed", str(seed))["events_digest"]
-    )
+@pytest.mark.parametrize("text", ["", DISTURBED, FAR_APART], ids=["alike", "disturbed", "far_apart"])
+def test_two_processes_agree_on_twenty_seeds(tmp_path: Path, text: str) -> None:
+    """The second plays the seeds from the last to the first: what was played before leaves nothing behind."""
+    path, seeds = str(scenario_in(tmp_path, text).path), [str(seed) for seed in range(1, 21)]
+    done = [ran(path, *order, hash_seed="0", code=PLAY_ALL, timeout=3600) for order in (seeds, seeds[::-1])]
+    assert [each.returncode for each in done] == [0, 0], done[0].stderr + done[1].stderr
+    one, other = (json.loads(each.stdout) for each in done)
+    assert one == other
+    assert len(set(one.values())) == len(seeds)
 
 
 def test_the_library_is_there() -> None:

@@ -139,7 +139,9 @@ class MemoryTransport:
         self._peer = peer
         self._loop = EventLoop() if network.wan is None else network.wan.loop(peer)
         self._courier = Courier()
-        """Of its broadcasts, over access links."""
+        """Of its broadcasts, over access links: those that it sends, and those that it has got."""
+        self._waiting = 0
+        """Broadcasts that came and are not handled yet, over access links."""
         self._address = address
         self._connections: dict[PeerId, _Connection] = {}
         self._handlers: TransportHandlers | None = None
@@ -262,7 +264,7 @@ class MemoryTransport:
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
         """A new stream to a connected peer."""
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         if self._network.wan is not None and peer in self._connections:
             await trio.sleep(2 * STREAM_ROUND_TRIPS * await self._network.until_it_flows(self._peer, peer))
             await self._loop.compute(self._loop.stream_s)
@@ -285,7 +287,7 @@ class MemoryTransport:
         message = self._network.broadcast(data)
         self._remember(message)
         self._spread(message, without=self._peer)
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close the connection to `peer`."""
@@ -329,6 +331,9 @@ class MemoryTransport:
         self.wire.received += len(message.data)
         if message.number in self._seen:  # seven of eight, in a mesh of eight: nobody need wake up for them
             return
+        if self._network.wan is not None:
+            self._handle_when_due(forwarder, message)
+            return
         try:
             self._inbox_in.send_nowait((forwarder, message))
         except trio.WouldBlock:
@@ -363,17 +368,36 @@ class MemoryTransport:
 
     async def _handle_broadcasts(self) -> None:
         async for forwarder, message in self._inbox:
-            if message.number in self._seen or self._handlers is None:
-                continue
-            self._remember(message)
-            await self._loop.compute(self._loop.broadcast_s)
-            try:
-                valid = self._handlers.handle_message(forwarder, message.data)
-            except Exception as error:
-                self.handler_errors.append(error)
-                valid = False
-            if valid:
-                self._spread(message, without=forwarder)
+            if message.number not in self._seen:
+                self._remember(message)
+                self._handle(forwarder, message)
+
+    def _handle_when_due(self, forwarder: PeerId, message: _Broadcast) -> None:
+        """Over access links: the courier handles one after the other, each for as long as the device takes. So a node
+        wakes once for a broadcast, and not to take it, and again to be done."""
+        if self._waiting >= MAX_INBOX:
+            self._overflowed += 1
+            return
+        self._remember(message)
+        self._waiting += 1
+        handled_at = self._loop.reserve(self._loop.broadcast_s)
+
+        def handle() -> None:
+            self._waiting -= 1
+            self._handle(forwarder, message)
+
+        self._courier.at(handled_at, handle)
+
+    def _handle(self, forwarder: PeerId, message: _Broadcast) -> None:
+        if self._handlers is None:
+            return
+        try:
+            valid = self._handlers.handle_message(forwarder, message.data)
+        except Exception as error:
+            self.handler_errors.append(error)
+            valid = False
+        if valid:
+            self._spread(message, without=forwarder)
 
     def _remember(self, message: _Broadcast) -> None:
         self._seen[message.number] = None

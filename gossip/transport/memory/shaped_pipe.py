@@ -46,7 +46,7 @@ class ShapedPipe(Pipe):
 
     async def send_all(self, data: bytes | memoryview) -> None:
         """Put all of `data` on its way, piece by piece. Raises TransportError once the pipe is broken."""
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         view = memoryview(data).cast("B")
         while len(view):
             await self._room()
@@ -65,7 +65,7 @@ class ShapedPipe(Pipe):
 
     async def receive_some(self, most: int) -> bytes:
         """Up to `most` bytes; b"" at the end. Raises TransportError once the pipe is broken."""
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
         while not self._buffer:
             await self._until_it_flows()

@@ -90,9 +90,14 @@ class EventLoop:
     async def compute(self, seconds: float) -> None:
         """Wait until the loop has come to a piece of work that takes `seconds`, and has done it."""
         if seconds:
+            await trio.sleep_until(self.reserve(seconds))
+
+    def reserve(self, seconds: float) -> float:
+        """Take the loop for a piece of work that takes `seconds`; return when it will be done."""
+        if seconds:
             self._computed(seconds)
-            self._free_at = max(self._free_at, trio.current_time()) + seconds
-            await trio.sleep_until(self._free_at)
+        self._free_at = max(self._free_at, trio.current_time()) + seconds
+        return self._free_at
 
 
 class AccessLine:

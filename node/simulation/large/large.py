@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ import torch
 
 from node.config.schema import Config
 from node.simulation.derived import rng_of
+from node.simulation.large.large_logs import LargeLogs
 from node.simulation.large.large_node import LargeNode
 from node.simulation.large.large_swarm import LargeSwarm
 from node.simulation.observations import Observations
@@ -21,6 +23,7 @@ from node.simulation.scenario import (
     KillEvent,
     LeaveEvent,
     LinkClass,
+    NodeGroup,
     PartitionEvent,
     RegionLossEvent,
     RestartEvent,
@@ -32,7 +35,7 @@ from node.simulation.sessions import intervals
 from node.system.errors import UsageError
 from p2ptrain import attacks, tasks
 from p2ptrain.attacks import ModelAttack, VectorAttack
-from p2ptrain.sync import GOSSIP, SharesEstimates, SyncStrategy, build, liar_of
+from p2ptrain.sync import GOSSIP, SharesEstimates, SyncConfig, SyncStrategy, build, liar_of
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.training.batched_trainer import BatchedTrainer
@@ -120,14 +123,18 @@ def _parted(scenario: Scenario, event: PartitionEvent) -> int:
     return len(scenario.selected([selector for group in event.groups for selector in group]))
 
 
-def play_large(loaded: LoadedScenario, progress: Callable[[LargeSwarm], None] | None = None) -> LargeOutcome:
-    """Simulate a scenario. Raises UsageError for settings that this mode has not."""
+def play_large(
+    loaded: LoadedScenario, progress: Callable[[LargeSwarm], None] | None = None, *, folder: Path | None = None
+) -> LargeOutcome:
+    """Simulate a scenario. `folder`: where the evaluated nodes' logs are left; None: nowhere. Raises UsageError for
+    settings that this mode has not."""
     check_large(loaded)
     began = looked = time.perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    files = ExitStack()
     try:
-        swarm = _swarm(loaded)
+        swarm = _swarm(loaded, folder, files)
         actions = _actions(loaded.scenario, swarm)
         tick_s = min(_device(loaded.scenario, group.device).step_s for group in loaded.scenario.nodes)
         now, ticks, at = 0.0, 0, 0
@@ -144,6 +151,7 @@ def play_large(loaded: LoadedScenario, progress: Callable[[LargeSwarm], None] | 
                 progress(swarm)
         _conclude(swarm, now)
     finally:
+        files.close()
         torch.set_num_threads(threads)
     return LargeOutcome(loaded=loaded, swarm=swarm, virtual_s=now, wall_s=time.perf_counter() - began, ticks=ticks)
 
@@ -152,7 +160,7 @@ def _conclude(swarm: LargeSwarm, now: float) -> None:
     for node in swarm.nodes:
         if node.present and not node.finished:
             node.pause(now)
-        node.bytes_sent = swarm.bytes_sent(node)
+        node.bytes_sent, node.told.payload_bytes = swarm.bytes_sent(node), node.payload_bytes
         node.told.utilization = node.busy_s / node.here_s if node.here_s > 0 else None
     honest = [node for node in swarm.nodes if not node.lied and node.started]
     for node, loss in zip(honest, swarm.losses(honest), strict=True):
@@ -160,7 +168,7 @@ def _conclude(swarm: LargeSwarm, now: float) -> None:
         node.told.digest.update(f"end {node.round} {loss!r}\n".encode())
 
 
-def _swarm(loaded: LoadedScenario) -> LargeSwarm:
+def _swarm(loaded: LoadedScenario, folder: Path | None, files: ExitStack) -> LargeSwarm:
     scenario = loaded.scenario
     members = scenario.members
     first = loaded.configs[scenario.nodes[0].name]
@@ -169,7 +177,9 @@ def _swarm(loaded: LoadedScenario) -> LargeSwarm:
     shared = count < len(members)
     shards = [Shard(index=index % count, count=count) for index in range(len(members))]
     seeds = [rng_of(scenario.seed, name, "data").getrandbits(31) if shared else train.seed for name in members]
+    configs = {name: config.model_copy(update={"train": train}) for name, config in loaded.configs.items()}
     try:
+        sync = first.sync.for_rounds(train.rounds)
         task = tasks.get(first.task.name, **first.task.options)
         trainer = BatchedTrainer(task, train, shards, seeds)
     except (TaskError, ValueError) as error:
@@ -179,30 +189,32 @@ def _swarm(loaded: LoadedScenario) -> LargeSwarm:
             index=index,
             name=name,
             group=group,
-            config=(config := loaded.configs[group.name].model_copy(update={"train": train})),
+            config=configs[group.name],
             region=scenario.region_of(group),
             device=_device(scenario, group.device),
             link=LinkClass() if group.link is None else scenario.links[group.link],
-            sync=_sync(loaded, config, trainer, name, index),
+            sync=_sync(loaded, configs[group.name], sync, trainer, name, group),
             told=Observations(Path()),
             rng=rng_of(scenario.seed, name, "device"),
             lied=group.byzantine,
         )
         for index, (name, group) in enumerate(members.items())
     ]
-    return LargeSwarm(scenario, nodes, trainer)
+    logs = None if folder is None else files.enter_context(LargeLogs(folder, task, trainer.numel))
+    return LargeSwarm(scenario, nodes, trainer, logs)
 
 
-def _sync(loaded: LoadedScenario, config: Config, trainer: BatchedTrainer, name: str, index: int) -> SyncStrategy:
-    rounds = config.train.rounds
+def _sync(
+    loaded: LoadedScenario, config: Config, rule: SyncConfig, trainer: BatchedTrainer, name: str, group: NodeGroup
+) -> SyncStrategy:
+    """A node's strategy, by the learning rule of all."""
     try:
-        sync = build(config.sync, trainer.genesis_d, name, rounds=rounds, largest_gamma=config.train.largest_gamma)
+        sync = build(rule, trainer.genesis_d, name, largest_gamma=config.train.largest_gamma)
     except ValueError as error:
         raise UsageError(f"{loaded.path}: {error}", "or use mode = 'faithful'") from None
     if not isinstance(sync, SharesEstimates) or config.sync.spec().averager is not GOSSIP:
         what = f"the large mode has strategies that track their neighbours' models, not {config.sync.strategy}"
         raise UsageError(what, "take tracked_gossip, diloco, sparse_loco, streaming or async, or mode = 'faithful'")
-    group = loaded.scenario.members[name]
     if not group.byzantine:
         return sync
     attack = attacks.find(config.attack.name, **config.attack.options)
@@ -310,13 +322,14 @@ class _Cuts:
     def _apply(self, swarm: LargeSwarm) -> None:
         """Nodes are together where no cut has them in two groups; those in no group of a cut are one more group of
         it."""
+        cuts = [
+            {index: side for side, group in reversed([*enumerate(groups, start=1)]) for index in group}
+            for _, groups in sorted(self._cuts.items())
+        ]
         kinds: dict[tuple[int, ...], int] = {}
         parts: dict[int, int] = {}
         for node in swarm.nodes:
-            sides = tuple(
-                next((side for side, group in enumerate(groups, start=1) if node.index in group), 0)
-                for _, groups in sorted(self._cuts.items())
-            )
+            sides = tuple(side_of.get(node.index, 0) for side_of in cuts)
             parts[node.index] = kinds.setdefault(sides, len(kinds))
         swarm.split(parts)
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from gossip.core.config import GossipConfig
 from gossip.updates.rounds import LearnedDeadline
 from node.config.schema import Config
+from node.simulation.large.payload_times import Receiver
 from node.simulation.observations import Observations
 from node.simulation.scenario import DeviceClass, LinkClass, NodeGroup
 from node.training.run_state import CATCH_UP_FACTOR
@@ -71,14 +73,26 @@ class LargeNode:
     up_free_s: float = 0.0
     """When its uplink has sent all that was asked for."""
     neighbours: frozenset[int] = frozenset()
+    around: Sequence["LargeNode"] = ()
+    """The neighbours, in order."""
+    receivers: Sequence[Receiver] = ()
+    """What a payload's way to each of them is."""
     corrections: list[torch.Tensor] = field(default_factory=list)
     """Of closed rounds, to be added before the next step."""
     exchange_s: float | None = None
     """How long its newest payload took to reach all of its neighbours."""
+    message_bytes: int = 0
+    """Of its newest payload."""
     payload_bytes: int = 0
     """Sent of payloads and models."""
     bytes_sent: int = 0
     """All that it sent, once the simulation is over."""
+    loss_sum: float = 0.0
+    """Of the training losses of the steps since its newest closed round."""
+    loss_steps: int = 0
+    """How many these were."""
+    told_s: float = 0.0
+    """When it closed its newest round, or started."""
     busy_s: float = 0.0
     """Spent in steps."""
     here_s: float = 0.0
@@ -115,11 +129,14 @@ class LargeNode:
         """Return whether it has come to the end of the run."""
         return self.finished
 
-    def enough(self, behind: int) -> bool:
+    def enough(self, find_behind: Callable[[], int]) -> bool:
         """Return whether the phase may end, as `RunState.enough` says: its steps are done, fewer where the node is
-        behind, and the round before it is closed."""
+        behind by so many rounds, and the round before it is closed. It is asked how many only where that matters."""
         if self.open is not None:
             return False
+        if self.steps >= self.planned:
+            return True
+        behind = find_behind()
         share = CATCH_UP_FACTOR**behind if behind >= self.config.node.catch_up_rounds else 1.0
         return self.steps >= math.ceil(share * self.planned)
 

@@ -9,8 +9,9 @@ end on ticks of the fastest device's step. The faithful mode has all of that; a 
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from gossip.updates.audits import goes_all_the_way
 from gossip.updates.round_closer_task import EXCHANGE_MARGIN, FIRST_EXCHANGE_S
 from gossip.updates.rounds import Standing, standing, swarm_round
 from node.simulation.derived import derived, rng_of
+from node.simulation.large.large_logs import LargeLogs
 from node.simulation.large.large_node import LargeNode, OpenRound
 from node.simulation.large.payload_times import Receiver, exchange_s
 from node.simulation.large.ring_graph import RingGraph
@@ -54,14 +56,18 @@ class _Arrival:
 class LargeSwarm:
     """Plays a scenario's nodes. `step_until` is called with growing times until `over`."""
 
-    def __init__(self, scenario: Scenario, nodes: Sequence[LargeNode], trainer: BatchedTrainer) -> None:
+    def __init__(
+        self, scenario: Scenario, nodes: Sequence[LargeNode], trainer: BatchedTrainer, logs: LargeLogs | None = None
+    ) -> None:
+        """`logs`: where the evaluated nodes' events go; None: nowhere."""
         self.nodes = nodes
+        self._logs = logs
         self.trainer = trainer
         self.now = 0.0
         self.taken = 0
         """Steps taken by all nodes."""
         self.refused = 0
-        self._scenario = scenario
+        self._latency_s = cache(scenario.latency_s)
         self._seed = scenario.seed
         self._graph_rng = rng_of(scenario.seed, "graph")
         self._jitter_rng = rng_of(scenario.seed, "jitter")
@@ -104,6 +110,9 @@ class LargeSwarm:
         node.starts += 1
         node.chain += 1
         self._changed = True
+        node.told_s = now
+        if self._logs is not None and node.index in self._watched:
+            self._logs.started(node, now)
         if node.returns:
             node.next_step_s = now  # it takes the others' model then
         else:
@@ -117,6 +126,11 @@ class LargeSwarm:
         node.present, node.open, node.steps = False, None, 0
         node.corrections.clear()
         self._changed = True
+        self._say_end(node, now)
+
+    def _say_end(self, node: LargeNode, now: float) -> None:
+        if self._logs is not None and node.index in self._watched:
+            self._logs.ended(node, now)
 
     def split(self, parts: Mapping[int, int]) -> None:
         """From now on nodes reach each other only where `parts`, by index, has the same number for them; those that are
@@ -137,6 +151,17 @@ class LargeSwarm:
     def bytes_sent(self, node: LargeNode) -> int:
         """Return all that a node has sent so far."""
         return node.payload_bytes + int(self.control_n[node.index])
+
+    def announce(self, rounds: int, round_s: float) -> float:
+        """Count so many more rounds of announcements of all nodes that are there, and nothing else; return the control
+        bytes that one of them sent in a round, on average. Of a chain's links only every k-th goes all the way: over
+        64 rounds each chain has had its share (gossip/updates/audits.py)."""
+        there = [node for node in self.nodes if self._part_n[node.index] >= 0]
+        before = self.control_n.sum()
+        for number in range(rounds):
+            for node in there:
+                self._count_link(node, self.now + number * round_s)
+        return float(self.control_n.sum() - before) / (rounds * len(there))
 
     def losses(self, nodes: Sequence[LargeNode]) -> list[float]:
         """Return the held-out loss of each of these nodes' models."""
@@ -160,6 +185,8 @@ class LargeSwarm:
             self._set_neighbours(node, drawn.get(node.index, frozenset()))
             self._part_n[node.index] = self._parts.get(node.index, 0) if node.present else -1
             self._passes_n[node.index] = max(0, len(node.neighbours) - 1)
+        for node in self.nodes:  # all have theirs: who takes how many payloads is known
+            node.receivers = [self._receiver(node, other) for other in node.around]
 
     def _set_neighbours(self, node: LargeNode, neighbours: frozenset[int]) -> None:
         for index in sorted(node.neighbours - neighbours):
@@ -167,9 +194,7 @@ class LargeSwarm:
         for index in sorted(neighbours - node.neighbours):
             _sharing(node).share_estimate(self.nodes[index].name, self._heard_nd[index])
         node.neighbours = neighbours
-
-    def _around(self, node: LargeNode) -> Iterable[LargeNode]:
-        return (self.nodes[index] for index in sorted(node.neighbours))
+        node.around = [self.nodes[index] for index in sorted(neighbours)]
 
     # -- payloads
 
@@ -182,13 +207,12 @@ class LargeSwarm:
         if node.round + 1 >= node.config.train.rounds:
             least = max(least, FINAL_ROUND_PATIENCE * node.planned * node.device.step_s)
         node.open = OpenRound(began, began + node.deadline.seconds(least, at_least=self._exchange_of(node)), theta_d)
-        receivers = [self._receiver(node, other) for other in self._around(node)]
-        size = len(message.payload)
+        receivers = node.receivers
+        size = node.message_bytes = len(message.payload)
         if not receivers:
             self._close(node, began)
             return
         node.payload_bytes += size * len(receivers)
-        self.control_n[node.index] += 2 * STREAM_BYTES * len(receivers)  # as many as it opens are opened to it
         self._count_link(node, began)
         took = exchange_s(size, node.link, receivers, self._jitter_rng.random) + node.device.decode_s
         starts = max(began, node.up_free_s)
@@ -208,6 +232,7 @@ class LargeSwarm:
             0 if author.announced_s is None else int((now - author.announced_s) / author.config.network.reannounce_s)
         )
         author.announced_s = now
+        self.control_n[author.index] += 2 * STREAM_BYTES * len(author.around)  # as many as it opens are opened to it
         self.control_n[beside] += LINK_BYTES * (1 + repeated) * self._passes_n[beside]
         self.control_n[author.index] += LINK_BYTES * (1 + repeated)
         part_n = self._part_n == self._part_n[author.index]
@@ -217,7 +242,7 @@ class LargeSwarm:
         author.published += 1
 
     def _receiver(self, author: LargeNode, other: LargeNode) -> Receiver:
-        one_way_s = self._scenario.latency_s(author.region, other.region) + other.device.verify_s
+        one_way_s = self._latency_s(author.region, other.region) + other.device.verify_s
         return Receiver(link=other.link, one_way_s=one_way_s, payloads=len(other.neighbours))
 
     def _exchange_of(self, node: LargeNode) -> float:
@@ -237,18 +262,24 @@ class LargeSwarm:
                 continue
             self._heard_nd[author.index].copy_(public_d)
             author.arrived = arrival.round
-            for other in self._around(author):
-                self._try_to_close(other, arrival.at_s)
+            for other in author.around:
+                if arrival.round >= other.round:  # an older one makes nobody's round fresher
+                    self._try_to_close(other, arrival.at_s)
 
     # -- rounds
 
     def _standing(self, node: LargeNode) -> Standing:
-        applied = {PeerId(other.name): other.arrived for other in self._around(node)}
+        applied = {PeerId(other.name): other.arrived for other in node.around}
         return standing(node.round, applied, node.config.network.max_staleness, swarm=self._swarm_round(node))
 
     def _swarm_round(self, node: LargeNode) -> int | None:
-        said = {PeerId(other.name): other.announced for other in self._around(node)}
+        said = {PeerId(other.name): other.announced for other in node.around}
         return swarm_round(said, liars=node.config.sync.f)
+
+    def _behind(self, node: LargeNode) -> int:
+        """How many rounds a node is behind the swarm's."""
+        seen = self._swarm_round(node)
+        return 0 if seen is None else max(0, seen - node.round)
 
     def _try_to_close(self, node: LargeNode, now: float) -> None:
         if node.open is not None:
@@ -272,10 +303,14 @@ class LargeSwarm:
             node.deadline.learn(now - node.open.began_s)
         node.corrections.append(result.correction_d)
         node.open, node.round = None, node.round + 1
+        if self._logs is not None and node.index in self._watched:
+            by = "alone" if not node.neighbours else "deadline" if standing_ is None else "quorum"
+            self._logs.closed(node, now, staleness, result, by=by, sent=self.bytes_sent(node))
         self._tell(node, now, staleness)
         if node.round >= node.config.train.rounds:
             node.finished = True
             node.pause(now)
+            self._say_end(node, now)
 
     def _tell(self, node: LargeNode, now: float, staleness: Mapping[str, int]) -> None:
         told, train = node.told, node.config.train
@@ -291,6 +326,8 @@ class LargeSwarm:
             (loss,) = self.losses([node])
             told.losses.append((now, node.round, loss))
             told.digest.update(f"loss {loss!r}\n".encode())
+            if self._logs is not None:
+                self._logs.evaluated(node, now, loss)
 
     # -- steps
 
@@ -302,17 +339,23 @@ class LargeSwarm:
                 self._correct(node)
             train = ready[0].config.train
             rates = [node.rate_factor * lr_at(node.schedule_step, train.total_steps, train) for node in ready]
-            self.trainer.step([node.index for node in ready], [node.global_step for node in ready], rates)
+            losses = self.trainer.step([node.index for node in ready], [node.global_step for node in ready], rates)
             self.taken += len(ready)
+            if self._logs is not None:
+                for node, loss in zip(ready, losses.tolist(), strict=True):
+                    node.loss_sum += loss
+                    node.loss_steps += 1
         for node in ready:
             self._after_step(node)
 
     def _is_level(self, node: LargeNode) -> bool:
         """Whether a node goes on from where it is. One that is too far behind takes its neighbours' model first, and so
         does one that was away."""
+        if not node.returns and node.steps > 0:
+            return True
         seen = self._swarm_round(node)
         behind = 0 if seen is None else max(0, seen - node.round)
-        if not node.returns and (node.steps > 0 or behind <= node.config.network.max_staleness):
+        if not node.returns and behind <= node.config.network.max_staleness:
             return True
         node.returns = False
         return self._adopt(node, seen)
@@ -320,7 +363,7 @@ class LargeSwarm:
     def _adopt(self, node: LargeNode, seen: int | None) -> bool:
         """Take the neighbours' model; False: nobody has one yet, or it is on its way."""
         now = node.next_step_s
-        donors = {it.name: 0 for it in self._around(node) if it.arrived >= 0 and seen is not None}
+        donors = {it.name: 0 for it in node.around if it.arrived >= 0 and seen is not None}
         if not donors:
             node.begin_step(now)  # nobody is further: it goes on alone
             return False
@@ -348,8 +391,7 @@ class LargeSwarm:
         node.busy_s += node.step_s
         node.steps += 1
         node.global_step += 1
-        seen = self._swarm_round(node)
-        if node.enough(0 if seen is None else max(0, seen - node.round)):
+        if node.enough(lambda: self._behind(node)):
             self._correct(node)
             self._publish(node, now)
             node.steps = 0

@@ -1,0 +1,77 @@
+"""What a node costs beside learning, as a swarm grows: wake-ups and control bytes, once everybody has joined.
+
+A wake-up is a step of a task in the scheduler: a timer, a message, an answer. Control bytes are all that a node sends
+but updates and models. Both are means over nodes and virtual seconds between two moments; how a swarm comes about is
+left out, and so is how it ends.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from node.simulation.twin import Played
+
+SETTLED_S: Final = 10.0
+"""Virtual seconds after which members that started together know their neighbours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCosts:
+    """Of one node and virtual second, in a swarm of `nodes`."""
+
+    nodes: int
+    wake_ups: float
+    control_bytes: float
+
+
+def steady_costs(played: Played, *, begin_s: float = SETTLED_S, end_s: float) -> NodeCosts:
+    """Return the costs between two virtual seconds. ValueError where the run has not so many."""
+    seconds = sorted(played.steps_by_second.keys() & played.twin.sent.keys())
+    within = [second for second in seconds if begin_s <= second <= end_s]
+    if len(within) < 2:
+        raise ValueError(f"the run has no virtual seconds between {begin_s:g} and {end_s:g}: give it more rounds")
+    first, last = within[0], within[-1]
+    share = 1 / (len(played.members) * (last - first))
+    (sent, payload), (sent_before, payload_before) = played.twin.sent[last], played.twin.sent[first]
+    return NodeCosts(
+        nodes=len(played.members),
+        wake_ups=(played.steps_by_second[last] - played.steps_by_second[first]) * share,
+        control_bytes=(sent - payload - sent_before + payload_before) * share,
+    )
+
+
+def scenario_text(nodes: int, rounds: int, *, mode: str = "faithful") -> str:
+    """Return a scenario of so many alike nodes, with a task so small that what they cost beside it is what they send:
+    rounds of two seconds, links and distances as in one country."""
+    return f"""
+mode = "{mode}"
+until_s = 600.0
+
+[task]
+name = "quadratic"
+functions = {nodes}
+
+[train]
+rounds = {rounds}
+inner_steps = 4
+batch_size = 4
+warmup_steps = 4
+eval_every = {rounds}
+eval_examples = 64
+
+[links.home]
+up = "20 Mbit/s"
+down = "100 Mbit/s"
+jitter_ms = 3
+
+[devices.desktop]
+step_s = 0.5
+sigma = 0.1
+offload_s = 0.002
+verify_s = 0.0002
+
+[[nodes]]
+name = "home"
+count = {nodes}
+link = "home"
+device = "desktop"
+"""

@@ -1,0 +1,113 @@
+"""Measures what a node costs beside learning as a swarm grows, and draws it.
+
+    PYTHONHASHSEED=0 python scripts/scaling.py [--nodes 8 16 32 64] [--large 100 1000 10000] [--plot FILE.png]
+
+Real nodes on a virtual clock (`--nodes`): wake-ups and control bytes of a node and virtual second, once all have
+joined. The large mode (`--large`): control bytes of a node and round, by its arithmetic. One JSON line a size.
+`--rows FILE` draws from such lines instead of measuring.
+"""
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossip.updates.audits import MOST_APART
+from node.bench import plot
+from node.simulation.growth import scenario_text, steady_costs
+from node.simulation.large.large import play_large
+from node.simulation.scenario_file import load_scenario
+from node.simulation.twin import play
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROUNDS, END_S = 14, 26.0
+LARGE_ROUNDS = 2
+ROUND_S = 2.0
+
+
+def main() -> None:
+    """Measure, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[8, 16, 32, 64])
+    parser.add_argument("--large", type=int, nargs="*", default=[100, 1000, 10000])
+    parser.add_argument("--rows", type=Path, help="lines of an earlier run")
+    parser.add_argument("--plot", type=Path)
+    given = parser.parse_args()
+    plot.check(given.plot)
+    if given.rows is not None:
+        rows = [json.loads(line) for line in given.rows.read_text(encoding="utf-8").splitlines()]
+    else:
+        rows = []
+        for row in measured(given.nodes, given.large):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    if given.plot is not None:
+        plot.write(given.plot, lambda figure: draw(figure, rows))
+
+
+def measured(faithful: Sequence[int], large: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield a row a size."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scaling.toml"
+        for nodes in faithful:
+            path.write_text(scenario_text(nodes, ROUNDS), encoding="utf-8")
+            began = time.process_time()
+            costs = steady_costs(play(load_scenario(path)), end_s=END_S)
+            yield {
+                "mode": "faithful",
+                "nodes": nodes,
+                "wake_ups": round(costs.wake_ups, 1),
+                "control_bytes_a_second": round(costs.control_bytes),
+                "cpu_s": round(time.process_time() - began, 1),
+            }
+        for nodes in large:
+            path.write_text(scenario_text(nodes, LARGE_ROUNDS, mode="large"), encoding="utf-8")
+            began = time.process_time()
+            course = play_large(load_scenario(path))
+            control = course.swarm.announce(MOST_APART, ROUND_S)
+            yield {
+                "mode": "large",
+                "nodes": nodes,
+                "control_bytes_a_round": round(control),
+                "cpu_s": round(time.process_time() - began, 1),
+            }
+
+
+def draw(figure: "Figure", rows: Sequence[dict[str, Any]]) -> None:
+    """Draw wake-ups, and control bytes, each beside what grows with log n."""
+    faithful = [row for row in rows if row["mode"] == "faithful"]
+    large = [row for row in rows if row["mode"] == "large"]
+    left, right = figure.subplots(1, 2)
+    _curve(left, "real nodes on a virtual clock", [(row["nodes"], row["wake_ups"]) for row in faithful])
+    left.set_title("Wake-ups of a node in a second")
+    told = [(row["nodes"], row["control_bytes_a_second"] / 1000) for row in faithful]
+    _curve(right, "real nodes on a virtual clock", told)
+    if large:
+        counted = [(row["nodes"], row["control_bytes_a_round"] / ROUND_S / 1000) for row in large]
+        right.plot(*zip(*counted, strict=True), "s-", label="large mode, by arithmetic")
+        right.legend()
+    right.set_title("Control bytes of a node in a second, kB")
+    for axes in (left, right):
+        axes.set_ylim(bottom=0)
+
+
+def _curve(axes: "Axes", name: str, points: Sequence[tuple[float, float]]) -> None:
+    axes.plot(*zip(*points, strict=True), "o-", label=name)
+    if points:
+        most = max(value / math.log2(nodes) for nodes, value in points)
+        ends = [points[0][0], points[-1][0]]
+        axes.plot(ends, [most * math.log2(nodes) for nodes in ends], "--", color="grey", label=f"{most:.1f} log2 n")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("nodes")
+    axes.legend()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What a node costs beside learning grows at most with the logarithm of the swarm."""
+
+import math
+from pathlib import Path
+
+import pytest
+from sizes import thorough_but
+
+from gossip.updates.audits import MOST_APART
+from node.simulation.growth import NodeCosts, scenario_text, steady_costs
+from node.simulation.large.large import play_large
+from node.simulation.scenario_file import load_scenario
+from node.simulation.twin import play
+
+ROUNDS, END_S = 14, 26.0
+WAKE_UPS, CONTROL_BYTES = 42.0, 12_500.0
+"""Of a node and virtual second, for each doubling of the swarm: a tenth above the most that was measured up to 32 nodes
+(docs/benchmarks.md)."""
+
+
+def costs_of(folder: Path, nodes: int) -> NodeCosts:
+    path = folder / "growth.toml"
+    path.write_text(scenario_text(nodes, ROUNDS), encoding="utf-8")
+    return steady_costs(play(load_scenario(path)), end_s=END_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", thorough_but([8, 16], [8, 16, 32]))
+def test_wake_ups_and_control_bytes_stay_below_what_grows_with_log_n(tmp_path: Path, nodes: int) -> None:
+    costs = costs_of(tmp_path, nodes)
+    assert 0 < costs.wake_ups <= WAKE_UPS * math.log2(nodes)
+    assert 0 < costs.control_bytes <= CONTROL_BYTES * math.log2(nodes)
+
+
+def test_a_run_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "growth.toml"
+    path.write_text(scenario_text(2, 1), encoding="utf-8")
+    with pytest.raises(ValueError, match="give it more rounds"):
+        steady_costs(play(load_scenario(path)), end_s=END_S)
+
+
+def control_of(folder: Path, nodes: int) -> float:
+    path = folder / "large.toml"
+    path.write_text(scenario_text(nodes, 1, mode="large"), encoding="utf-8")
+    return play_large(load_scenario(path)).swarm.announce(MOST_APART, 2.0)
+
+
+def test_what_announcements_cost_in_a_large_swarm_does_not_follow_its_size(tmp_path: Path) -> None:
+    """Of the members' links every k-th goes all the way, and k grows with the swarm (gossip/updates/audits.py)."""
+    few, many = control_of(tmp_path, 64), control_of(tmp_path, 512)
+    assert many <= few * math.log2(512) / math.log2(64)
