@@ -66,7 +66,8 @@ jitter_ms = 3
 [devices.desktop]
 step_s = 0.5
 sigma = 0.1
-offload_s = 0.002
+encode_s = 0.002
+decode_s = 0.002
 verify_s = 0.0002
 
 [[nodes]]

@@ -52,7 +52,8 @@ def test_a_twin_comes_to_what_the_run_came_to(run, tmp_path):
     path = tmp_path / "like.toml"
     path.write_text(scenario_like(run))
     figures = {each.what: each for each in compared(real_nodes(run), play(load_scenario(path)))}
-    assert abs(figures["round (median)"].off) < 0.1
+    assert abs(figures["first round's end to the last's"].off) < 0.1
+    assert abs(figures["round (median)"].off) < 0.2, "of eight rounds of three steps that vary by a fifth"
     assert abs(figures["bytes sent by a node"].off) < 0.15
     assert abs(figures["held-out loss"].off) < 0.03
 

@@ -93,8 +93,7 @@ from node.simulation.scenario_file import load_scenario
 from node.simulation.verdict import judged
 
 def known_to(self, member):
-    return tuple([it.address for it in {it.name: it for it in self.members.values()}.values()
-                  if it.name in list({name for name in self.members if name != member.name})[:1]])
+    return tuple(self.members[name].address for name in {name for name in self.members if name != member.name})
 
 twin.Twin.known_to = known_to
 print(judged(twin.play(load_scenario(Path(sys.argv[1]), ["train.rounds=1"]))).events_digest)
