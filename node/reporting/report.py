@@ -7,7 +7,8 @@ from pathlib import Path
 
 from node.reporting import html_file, report_sources
 from node.reporting.document import ReportDocument
-from node.reporting.run_report import gather, run_document
+from node.reporting.gathered import gather
+from node.reporting.run_report import run_document
 from node.reporting.sweep_report import sweep_document
 from node.reporting.table_rows import read_rows
 from node.system.build import version

@@ -25,8 +25,8 @@ from node.reporting.document import (
     Section,
     Tile,
 )
+from node.reporting.loss_curves import LEVELS
 from node.reporting.node_story import clipped
-from node.reporting.run_report import LEVELS
 from node.reporting.table_rows import ResultRow
 from node.system import text
 from node.system.text import plural

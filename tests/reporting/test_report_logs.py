@@ -12,12 +12,14 @@ from swarm_folders import MEMBER, make_run, member_events, member_round
 
 from node.events.event_types import Event, kinds, parse
 from node.events.log import older
+from node.reporting.gathered import Gathered, gather
 from node.reporting.log_lines import MAX_LINE, LineCounts, events_of, record_in
+from node.reporting.loss_curves import BUCKETS, buckets, first_at, levels
 from node.reporting.node_story import LISTED, Moments, NodeStory
 from node.reporting.partitions import splits
 from node.reporting.report import make_report
 from node.reporting.report_sources import find
-from node.reporting.run_report import BUCKETS, Gathered, buckets, first_at, gather, levels, run_document
+from node.reporting.run_report import run_document
 from node.reporting.thinning import PICTURED, Frames, Thinned
 from node.system.errors import UsageError
 from node.system.run_dir import CONFIG, EVENTS, LOCK

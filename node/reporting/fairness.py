@@ -1,0 +1,93 @@
+"""Whether slow nodes count and gain as fast ones do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from node.reporting.document import Cell, DataTable, Line, LineChart, Section
+from node.reporting.gathered import mean_of, metric_of
+from node.reporting.node_story import NodeStory
+
+DECILES: Final = 10
+
+
+def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) -> list[Section]:
+    """Return what nodes got and gave, from the slowest tenth to the fastest; nothing where speeds are not known of
+    two."""
+    paced = [(speed, story) for story in stories if (speed := mean_of(row[4] for row in story.rounds.rows)) is not None]
+    if len(paced) < 2:
+        return []
+    metric = metric_of(stories)
+    paced.sort(key=lambda each: each[0])
+    taken = _taken(stories, numbers)
+    count = min(DECILES, len(paced))
+    rows: list[list[Cell]] = []
+    for group in range(count):
+        own = paced[group * len(paced) // count : (group + 1) * len(paced) // count]
+        shares = [taken[story.number][0] for _, story in own if story.number in taken]
+        stale = [taken[story.number][1] for _, story in own if story.number in taken]
+        rows.append(
+            [
+                f"{group + 1}",
+                len(own),
+                mean_of(speed for speed, _ in own),
+                mean_of(float(story.progress.rounds_done) for _, story in own),
+                mean_of(story.progress.eval_loss for _, story in own),
+                mean_of(shares),
+                mean_of(stale),
+            ]
+        )
+    name = "tenth" if count == DECILES else "group"
+    table = DataTable(
+        title=f"By {name} of speed, the slowest first",
+        columns=[
+            name.capitalize(),
+            "Nodes",
+            "Tokens/s",
+            "Rounds",
+            "Held-out loss",
+            "Updates taken",
+            "Staleness",
+        ],
+        formats=["text", "count", "amount", "plain", "plain", "share", "plain"],
+        rows=rows,
+        note="Updates taken: of the rounds that its peers closed, the share whose average had an update of the node's. "
+        "Staleness: rounds by which these lagged.",
+    )
+    charts = [
+        _by_group("fair-taken", "Updates taken by others", "share of their rounds", "share", rows, 5, name),
+        _by_group("fair-loss", "Held-out loss", metric, "plain", rows, 4, name),
+    ]
+    note = "A swarm is fair where slow nodes count and gain as fast ones do: both lines are level."
+    return [Section(id="fairness", title="Fairness by speed", note=note, charts=charts, tables=[table])]
+
+
+def _by_group(
+    id: str, title: str, unit: str, format: str, rows: Sequence[Sequence[Cell]], column: int, name: str
+) -> LineChart:
+    points = [(n + 1.0, value) for n, row in enumerate(rows) if isinstance(value := row[column], float)]
+    assert format in ("share", "plain")
+    return LineChart(
+        id=id,
+        title=title,
+        unit=unit,
+        x=f"{name} of speed",
+        dots=True,
+        from_zero=True,
+        y_format="share" if format == "share" else "plain",
+        lines=[Line(name=title.lower(), points=points)],
+    )
+
+
+def _taken(stories: Sequence[NodeStory], numbers: Mapping[str, int]) -> dict[int, tuple[float, float]]:
+    """Return by node: of the rounds of those that averaged it at least once, the share with an update of it, and these
+    updates' mean staleness."""
+    sums: dict[int, list[float]] = {}
+    for reader in stories:
+        for peer, count in reader.averaged.items():
+            author = numbers.get(peer)
+            if author is not None and author != reader.number:
+                found = sums.setdefault(author, [0.0, 0.0, 0.0])
+                found[0] += count
+                found[1] += reader.closed
+                found[2] += reader.stale[peer]
+    return {node: (count / closed, stale / count) for node, (count, closed, stale) in sums.items() if closed and count}
