@@ -89,7 +89,7 @@ def blobs() -> dict[str, object]:
         "digests": [{"data": data, "digest": digest_of(data)} for data in (b"", b"payload", bytes(64))],
         "manifests": [_manifest(blob_manifest_of(pattern(size))) for size in sizes],
         "bad_manifests": list(bad.manifests()),
-        "exchanges": [_exchange(3 * CHUNK_BYTES + 5), _exchange(CHUNK_BYTES)],
+        "exchanges": [_exchange(3 * CHUNK_BYTES + 5), _exchange(CHUNK_BYTES), _exchange(CHUNK_BYTES, CHUNK_BYTES // 8)],
     }
 
 
@@ -102,10 +102,16 @@ def _manifest(manifest: BlobManifest) -> dict[str, object]:
     }
 
 
-def _exchange(size: int) -> dict[str, object]:
-    group = Group(members=(BOB.peer_id, ALICE.peer_id), round=7, size=size)
-    spans = [[group.span(each).start, group.span(each).stop] for each in group.members]
-    return {"members": group.members, "round": group.round, "size": size, "exchange": group.name, "chunks": spans}
+def _exchange(size: int, chunk_bytes: int = CHUNK_BYTES) -> dict[str, object]:
+    group = Group(members=(BOB.peer_id, ALICE.peer_id), round=7, size=size, chunk_bytes=chunk_bytes)
+    return {
+        "members": group.members,
+        "round": group.round,
+        "size": size,
+        "chunk_bytes": chunk_bytes,
+        "exchange": group.name,
+        "chunks": [[group.span(each).start, group.span(each).stop] for each in group.members],
+    }
 
 
 def statements() -> dict[str, object]:

@@ -29,7 +29,7 @@ from node.planning.forecast import PlanRequest, RunForecast, forecast
 from node.planning.model_shape import ModelShape
 from node.planning.rehearsal import scenario_toml
 from node.planning.round_timing import PlannedLink
-from node.simulation.large.large import play_large
+from node.simulation.large.large import NOT_CHARGED, play_large
 from node.simulation.large.large_swarm import LargeSwarm
 from node.simulation.observations import Observations
 from node.simulation.scenario_file import LoadedScenario, load_scenario
@@ -177,7 +177,8 @@ def loaded_setup(setup: SwarmSetup, *, seed: int, most_steps: int = MOST_STEPS, 
     raw["mode"], raw["seed"] = mode, seed
     raw["until_s"] = 10.0 * rounds * found.times.round_s + 60
     raw["train"] |= {"rounds": rounds, "eval_every": max(1, STEPS_AN_EVALUATION // setup.inner_steps)}
-    raw["devices"]["planned"].pop("evaluate_s")
+    for charge in NOT_CHARGED if mode == "large" else ("evaluate_s",):
+        raw["devices"]["planned"].pop(charge, None)
     with tempfile.TemporaryDirectory(prefix="p2ptrain-plan-") as folder:
         file = Path(folder) / f"setup-{setup.number}.toml"
         file.write_text(tomli_w.dumps(raw), encoding="utf-8")

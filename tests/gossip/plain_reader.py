@@ -227,8 +227,8 @@ def read_manifest(raw: bytes, address: bytes, most: int) -> dict[str, Any]:
     return found
 
 
-def group_name(members: list[str], round_: int, size: int) -> bytes:
-    return digest(msgpack.packb([round_, size, members]))
+def group_name(members: list[str], round_: int, size: int, chunk_bytes: int) -> bytes:
+    return digest(msgpack.packb([round_, size, chunk_bytes, members]))
 
 
 # -- streams

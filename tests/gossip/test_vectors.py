@@ -123,8 +123,10 @@ def test_what_is_no_manifest(case: dict[str, Any]) -> None:
 
 def test_exchanges() -> None:
     for case in map(meant, of("blobs")["exchanges"]):
-        group = Group(members=tuple(case["members"]), round=case["round"], size=case["size"])
-        assert group.name == plain.group_name(case["members"], case["round"], case["size"]) == case["exchange"]
+        numbers = {name: case[name] for name in ("round", "size", "chunk_bytes")}
+        group = Group(members=tuple(case["members"]), **numbers)
+        name = plain.group_name(case["members"], case["round"], case["size"], case["chunk_bytes"])
+        assert group.name == name == case["exchange"]
         assert [[group.span(each).start, group.span(each).stop] for each in group.members] == case["chunks"]
 
 

@@ -54,6 +54,9 @@ POSSIBLE: Final = (
 )
 """Events that this mode has. Clocks, disks and processes are the faithful mode's."""
 
+NOT_CHARGED: Final = ("aggregate_s", "other_s", "evaluate_s", "stream_s", "wake_s")
+"""Charges of a device that the large mode has nothing like."""
+
 LOOK_S: Final = 0.25
 """Real seconds between two calls of `progress`."""
 
@@ -108,7 +111,7 @@ def check_large(loaded: LoadedScenario) -> None:
         ("links: hidden", any(link.hidden for link in scenario.links.values())),
         *(
             (f"devices: {key}", any(getattr(device, key) for device in scenario.devices.values()))
-            for key in ("aggregate_s", "other_s", "evaluate_s", "stream_s", "wake_s")
+            for key in NOT_CHARGED
         ),
         ("devices: spare_core", not all(device.spare_core for device in scenario.devices.values())),
         ("crypto", scenario.crypto != Scenario.model_fields["crypto"].default),
