@@ -13,7 +13,7 @@ from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
 
 ROUNDS, END_S = 14, 26.0
-WAKE_UPS, CONTROL_BYTES = 42.0, 12_500.0
+WAKE_UPS, CONTROL_BYTES = 42.0, 14_000.0
 """Of a node and virtual second, for each doubling of the swarm: a tenth above the most that was measured up to 32 nodes
 (docs/benchmarks.md)."""
 

@@ -1,9 +1,4 @@
-"""A stream of the in-memory network: two bounded pipes, each a buffer that makes its writer wait when it is full.
-
-What need not wait does not let others run first: it would be a wake-up of the scheduler for every read and write, half
-of all that there are in a simulation. It can be cancelled all the same, and who reads or writes on and on waits for the
-other end before long.
-"""
+"""A stream of the in-memory network: two bounded pipes, each a buffer that makes its writer wait when it is full."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +26,7 @@ class Pipe:
 
     async def send_all(self, data: bytes | memoryview) -> None:
         """Put all of `data` in, as room appears. Raises TransportError once the pipe is broken."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()
         view = memoryview(data).cast("B")
         while len(view):
             await self._wait_while(lambda: len(self._buffer) >= WINDOW_BYTES)
@@ -43,7 +38,7 @@ class Pipe:
 
     async def receive_some(self, most: int) -> bytes:
         """Up to `most` bytes; b"" at the end. Raises TransportError once the pipe is broken."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()
         await self._wait_while(lambda: not self._buffer and not self._ended)
         data = bytes(self._buffer[:most])
         del self._buffer[:most]
@@ -133,7 +128,7 @@ class MemoryStream:
         """Done sending; what the other end may still send is thrown away."""
         self._outgoing.end()
         self._incoming.stop_reading()
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()
 
     async def reset(self) -> None:
         """Abandon both directions at once."""

@@ -3,6 +3,9 @@ once.
 
 Who waits for a moment that the other end moves (the next piece's arrival, the window's next room) is not woken to be
 told: its deadline is moved. A wake-up costs more than all else here.
+
+What need not wait does not let others run first: it would be a wake-up of the scheduler for every read and write, half
+of all that there are in a simulation. It can be cancelled all the same, and the way takes time before long.
 """
 
 import math
