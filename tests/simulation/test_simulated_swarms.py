@@ -393,12 +393,17 @@ def test_ctrl_c_while_the_loop_waits_ends_it_without_a_word(
         return get_events(self, timeout)
 
     monkeypatch.setattr(manager, "get_events", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        played(tmp_path)
+    # A shell's background job ignores SIGINT, and so would the test.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            played(tmp_path)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     gc.collect()
     assert next(asked) > 300
     assert [str(warning.message) for warning in recwarn if warning.category is RuntimeWarning] == []
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # -- the library
