@@ -84,11 +84,21 @@ def simulate(
         say(sys.stdout, jsonlib.dumps(document) + "\n")
     else:
         _tell(result)
+        _tell_assumed(loaded)
         if beside:
             _tell_beside(beside)
     if result.broken:
         _complain(result)
     return EXIT_FAILED if result.broken else 0
+
+
+def _tell_assumed(loaded: "LoadedScenario") -> None:
+    """Say whose steps take what nobody measured or said."""
+    from node.simulation.scenario import DeviceClass
+
+    if names := [group.name for group in loaded.scenario.nodes if group.device is None]:
+        said = f"{', '.join(names)}: no device is set, and a step is assumed to take {DeviceClass().step_s:g} s"
+        say(sys.stdout, f"{said}; --calibration FILE has what this machine takes\n")
 
 
 def _again_with_fixed_hashes(

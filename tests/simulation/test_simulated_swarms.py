@@ -100,6 +100,14 @@ print(judged(twin.play(load_scenario(Path(sys.argv[1]), ["train.rounds=1"]))).ev
 """
 
 
+def test_what_is_assumed_of_a_device_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "bare.toml"
+    path.write_text('[train]\nrounds = 1\n[[nodes]]\nname = "bare"\ncount = 2\n[links.lan]\n')
+    assert "bare: no device is set, and a step is assumed to take 0.05 s; --calibration" in ran(str(path)).stdout
+    with_one = scenario_in(tmp_path).path
+    assert "no device is set" not in ran(str(with_one), "--set", "train.rounds=1").stdout
+
+
 def test_an_order_that_follows_hashes_is_caught(tmp_path: Path) -> None:
     path = str(scenario_in(tmp_path).path)
     digests = {ran(path, hash_seed=seed, code=INJECTED).stdout for seed in ("1", "2")}

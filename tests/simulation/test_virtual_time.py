@@ -69,6 +69,13 @@ async def test_other_work_is_charged_one_piece_at_a_time(autojump_clock: trio.te
     assert trio.current_time() == pytest.approx(8.0), "the disk was slow"
 
 
+async def test_a_result_waits_until_the_loop_comes_to_it(autojump_clock: trio.testing.MockClock) -> None:
+    executor = VirtualExecutor(DeviceClass(encode_s=0.5, wake_s=0.25), random.Random(1))
+    spent: list[float] = []
+    await executor.offload(lambda: 1, spent.append, SideWork.ENCODE)
+    assert (trio.current_time(), spent) == (pytest.approx(0.75), [0.5]), "which is no work"
+
+
 @pytest.mark.parametrize(("spare", "seconds"), [(True, 1.0), (False, 1.0 + 0.5 + 0.25)])
 async def test_training_stands_still_where_no_core_is_to_spare(
     autojump_clock: trio.testing.MockClock, spare: bool, seconds: float
