@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from node.bench import pilot_swarm
 from node.bench.calibrate import Calibrate
 from node.bench.race.contestants import wait_until
 from node.bench.race.crew import Crew
@@ -102,12 +102,7 @@ def up(config: Config, given: argparse.Namespace, folder: Path) -> list[list[dic
     """Each node's rounds, of a swarm over loopback."""
     file = folder / "settings.toml"
     file.write_text(config.to_toml(), encoding="utf-8")
-    command = [sys.executable, "-m", "p2ptrain", "up", "--json", "--config", str(file), "--nodes", str(given.nodes)]
-    done = subprocess.run(
-        [*command, "--run-dir", str(folder / "run")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
-    )
-    if done.returncode:
-        raise SystemExit(done.stderr.decode()[-300:])
+    pilot_swarm.up(file, given.nodes, folder / "run")
     return [rounds_of(log) for log in sorted((folder / "run").glob("node-*/events.jsonl"))]
 
 

@@ -10,9 +10,10 @@ import json
 import multiprocessing
 import os
 import statistics
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,19 +24,21 @@ import torch
 from gossip.core.identity import Identity, verify
 from node.bench.base import Column, Row, Summary, within
 from node.bench.blob import Blob
-from node.bench.network.exchange_under_load import exchanges
+from node.bench.pilot_swarm import PilotSwarm
 from node.bench.timing import Spent, Work, cores, in_turns, settled, spent, threads
 from node.planning.calibration import (
     EVALUATED,
     CallTimes,
-    ExchangeTiming,
     MachineCalibration,
     StepTiming,
+    SwarmRounds,
     WorkRates,
     task_words,
     usual_rates,
 )
+from node.planning.fitted_swarm import fitted
 from node.planning.model_shape import context_of_byte_lm, shape_of_byte_lm
+from node.system.errors import RunError
 from p2ptrain import aggregate, compress, tasks
 from p2ptrain.sync import SyncConfig, build
 from p2ptrain.tasks import Shard
@@ -60,15 +63,8 @@ STARTING_S: Final = 300.0
 TENTH: Final = 0.1
 EVALUATIONS: Final = 3
 CALL_VALUES: Final = 1024
-BITS: Final = 2
-"""Of a parameter, in a payload of the default codec."""
-MOST_PAYLOAD: Final = 1 << 20
-EXCHANGES: Final = 10
-"""Of each member."""
-STEPS_A_ROUND: Final = 20
-"""Members publish as often as nodes with so many inner steps, ..."""
-MOST_PERIOD_S: Final = 2.0
-"""... and at least so often: a calibration is not to take minutes."""
+ROUNDS_A_REPETITION: Final = 6
+"""Of a swarm of real nodes."""
 DENSE_FLOPS: Final = 6
 """Of a parameter and example: forward and backward."""
 
@@ -113,6 +109,8 @@ class Calibrate:
             raise ValueError(f"seconds must be above 0, not {self.seconds}")
         if self.task == "byte-lm":
             shape_of_byte_lm(self.size)
+        if self.out is not None and not self.out.absolute().parent.is_dir():
+            raise ValueError(f"--out: there is no folder {self.out.absolute().parent}: make it first")
 
     @property
     def task_options(self) -> dict[str, str]:
@@ -125,11 +123,23 @@ class Calibrate:
         for row in self._rows():
             rows.append(row)
             yield row
-        if self.out is not None:
-            self.out.write_text(self.calibration(rows).to_json(), encoding="utf-8")
+        if self.out is None:
+            return
+        text = self.calibration(rows).to_json()
+        try:
+            self.out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            sys.stdout.write(text)  # minutes of measuring
+            raise RunError(f"cannot write {self.out}: {error.strerror}", "what was measured stands above") from error
 
     def calibration(self, rows: Sequence[Row]) -> MachineCalibration:
-        """Return what the rows say, as a plan reads it."""
+        """Return what the rows say, as a plan and a simulation read it."""
+        rounds = [SwarmRounds(**told) for row in rows if isinstance(told := row.get("rounds"), dict)]
+        parts = self._parts(rows)
+        return fitted(parts, *rounds) if rounds else parts
+
+    def _parts(self, rows: Sequence[Row]) -> MachineCalibration:
+        """What was measured part by part."""
         parameters, length, flops = self._size()
         usual = usual_rates()
         step = next(row for row in rows if row["part"] == "step")
@@ -162,7 +172,6 @@ class Calibrate:
             calls=CallTimes(
                 **{f"{what}_s": _number(found["call", what], "median_s") for what in ("encode", "decode", "aggregate")}
             ),
-            exchange=self._exchange_in(found),
             rates=WorkRates(
                 encode=encode,
                 decode=decode,
@@ -183,7 +192,7 @@ class Calibrate:
             f"step: {task_words(self.task_options)}, batch {self.batch}, {self.processes} at once with "
             f"{_threads(self.processes)} threads each on {cores()} cores; codecs and averaging: one thread, "
             f"{self.numel:,} values",
-            "call: of the default strategy beside what grows with a model; exchange: from publish until another has it",
+            "call: of the default strategy beside what grows with a model; round: of real nodes (p2ptrain up)",
             "what is not measured (bytes and work of a transfer) is as in node/planning/work_rates.toml",
         ]
         if self.out is not None:
@@ -224,34 +233,19 @@ class Calibrate:
             seconds = [8 * BLOB_MIB * (1 << 20) / (8 * (1 << 20) * each) for each in blobs]
             yield {**_row("network", "loopback", seconds), "rate": rate}
             if self.processes > 1:
-                yield from self._exchanges(mean_s)
+                yield from self._swarm(mean_s)
 
-    def _exchanges(self, step_s: float) -> Iterator[Row]:
-        found = exchanges(
-            self.task_options,
+    def _swarm(self, step_s: float) -> Iterator[Row]:
+        swarm = PilotSwarm(
+            task=self.task_options,
             members=self.processes,
             batch=self.batch,
-            threads=_threads(self.processes),
             device=self.device,
-            size=_payload_bytes(self._size()[0]),
-            times=max(EXCHANGES, self.repetitions),
-            period_s=min(MOST_PERIOD_S, STEPS_A_ROUND * step_s),
+            rounds=ROUNDS_A_REPETITION * self.repetitions,
         )
-        yield _row("exchange", f"{self.processes} members", found.seconds)
-        yield _row("exchange", "event loop", [found.loop_s])
-        yield _row("exchange", "lost to training", [found.lost_s])
-
-    def _exchange_in(self, found: Mapping[tuple[str, str], Row]) -> ExchangeTiming | None:
-        row = found.get(("exchange", f"{self.processes} members"))
-        if row is None:
-            return None
-        return ExchangeTiming(
-            members=self.processes,
-            payload_bytes=_payload_bytes(self._size()[0]),
-            median_s=_number(row, "median_s"),
-            loop_s=_number(found["exchange", "event loop"], "median_s"),
-            lost_s=_number(found["exchange", "lost to training"], "median_s"),
-        )
+        for rounds in swarm.both(step_s):
+            what = f"{rounds.members} nodes, {rounds.inner_steps} steps"
+            yield {**_row("round", what, [rounds.round_s]), "count": rounds.rounds, "rounds": asdict(rounds)}
 
     def _size(self) -> tuple[int, int, float]:
         """Parameters, tokens of an example, and operations of a step."""
@@ -326,11 +320,6 @@ def _steps(asked: Calibrate, index: int, wait: Work) -> tuple[list[Spent], list[
 def _threads(processes: int) -> int:
     """As `p2ptrain up` gives them to its nodes."""
     return max(1, cores() // processes)
-
-
-def _payload_bytes(parameters: int) -> int:
-    """Of the default codec, about: latencies are what is measured here, and not rates."""
-    return max(1, min(MOST_PAYLOAD, parameters * BITS // 8))
 
 
 def _calls(repetitions: int) -> dict[str, list[float]]:

@@ -293,7 +293,7 @@ def calibrate(
     json: Json = False,
 ) -> None:
     """Measure this machine for `p2ptrain plan` and `p2ptrain simulate`: a step, codecs, averaging, signatures, libp2p
-    on loopback, and exchanges among trainers."""
+    on loopback, and with --processes rounds of real nodes."""
     from node.bench.benchmarks import BENCHMARKS
 
     benchmark = BENCHMARKS.get(

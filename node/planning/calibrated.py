@@ -1,11 +1,10 @@
 """A device of a scenario as a machine was measured (`p2ptrain bench calibrate`).
 
-Where trainers share cores, work beside training takes time from it: so much for each second of a core as exchanges were
-measured to cost. All charges are multiplied by that, and no core is to spare.
+Where trainers share cores, work beside training takes time from it: so much for each second of a core as rounds were
+measured to cost (fitted_swarm.py). All charges are multiplied by that, and no core is to spare.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +17,6 @@ from node.system.errors import UsageError
 
 MEASURED: Final = "measured"
 """The device's name."""
-
-EXCHANGE_ONE_WAYS: Final = 7
-"""Times that an exchange goes one way, one after another: the announcement, two round trips until the stream can be
-used, the request, the answer."""
 
 TENTH_TO_NINETIETH: Final = 2 * 1.2816
 """Standard deviations of a normal distribution between these two percentiles."""
@@ -55,13 +50,11 @@ def as_measured(loaded: LoadedScenario, path: Path) -> LoadedScenario:
 
 def measured_device(measured: MachineCalibration, config: Config, *, neighbours: int) -> DeviceClass:
     """Return the device of a node that trains what was timed, with so many neighbours."""
-    step = measured.step
-    sigma = (
-        min(MOST_SIGMA, math.log(step.high_s / step.low_s) / TENTH_TO_NINETIETH) if step.high_s > step.low_s else 0.0
-    )
+    step, swarm = measured.step, measured.swarm
+    mean_s, sigma = (step.mean_s, _sigma(step)) if swarm is None else (swarm.step_s, swarm.rounds.sigma)
     accumulated = config.train.grad_accumulation
     return DeviceClass(
-        step_s=accumulated * step.mean_s / math.exp(sigma**2 / 2),
+        step_s=accumulated * mean_s / math.exp(sigma**2 / 2),
         sigma=sigma,
         evaluate_s=step.evaluation_s * config.train.eval_examples / EVALUATED,
         **work_charges(measured, config, values=step.parameters, neighbours=neighbours),
@@ -78,9 +71,9 @@ def work_charges(measured: MachineCalibration, config: Config, *, values: int, n
     charged["decode_s"] += calls.decode_s
     charged["aggregate_s"] += calls.aggregate_s
     charged["verify_s"] = measured.verify_s
-    charged["stream_s"] = _stream_s(measured)
+    charged["stream_s"] = measured.rates.seconds_a_transfer / 2
     found: dict[str, Any] = {key: crowding * seconds for key, seconds in charged.items()}
-    return found | {"wake_s": _wake_s(measured, found), "spare_core": not shares}
+    return found | {"wake_s": 0.0 if measured.swarm is None else measured.swarm.wake_s, "spare_core": not shares}
 
 
 def vector_work(rates: WorkRates, config: Config, *, values: int, neighbours: int) -> dict[str, float]:
@@ -95,24 +88,10 @@ def vector_work(rates: WorkRates, config: Config, *, values: int, neighbours: in
     }
 
 
-def _stream_s(measured: MachineCalibration) -> float:
-    """What an event loop computes for a stream: of its exchange, all but the signatures."""
-    exchange = measured.exchange
-    if exchange is None:
-        return measured.rates.seconds_a_transfer / 2
-    others = exchange.members - 1
-    return max(0.0, exchange.loop_s - others * measured.verify_s) / (2 * others)
-
-
-def _wake_s(measured: MachineCalibration, charged: Mapping[str, float]) -> float:
-    """What is left of an exchange when all that is computed for it is taken off, for each way. All publish at once: a
-    loop first opens a stream to each of the others, and then comes to theirs, so that half of these come before one."""
-    exchange = measured.exchange
-    if exchange is None:
+def _sigma(step: StepTiming) -> float:
+    if step.high_s <= step.low_s:
         return 0.0
-    others = exchange.members - 1
-    computed = charged["verify_s"] + (others + (others + 1) / 2) * charged["stream_s"]
-    return max(0.0, exchange.median_s - computed) / EXCHANGE_ONE_WAYS
+    return min(MOST_SIGMA, math.log(step.high_s / step.low_s) / TENTH_TO_NINETIETH)
 
 
 def _check_fits(step: StepTiming, config: Config, path: Path, count: int) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-VERSION: Final = 2
+VERSION: Final = 3
 LARGEST_FILE: Final = 1 << 20
 """Bytes of a calibration that are read: one has 2,000."""
 SLOWEST: Final = "topk"
@@ -81,19 +81,40 @@ class CallTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExchangeTiming:
-    """What an exchange takes among members that train on this machine at the same time."""
+class SwarmRounds:
+    """Rounds of nodes that trained on this machine at the same time, by their own logs."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     members: Number
-    payload_bytes: Number
-    median_s: Positive
-    """From the call to publish until another member holds the verified bytes."""
-    loop_s: NotNegative
-    """Seconds of a core that a member's event loop took: its own payload out to all, and one in from each."""
-    lost_s: NotNegative
-    """Seconds of training that it cost the member."""
+    inner_steps: Number
+    rounds: Number
+    steps: Positive
+    """Mean of a round: more than `inner_steps` where exchanges are longer than these."""
+    round_s: Positive
+    """Mean."""
+    sigma: NotNegative
+    """Of steps, by how rounds differ."""
+    exchange_s: NotNegative
+    """Median time until a quorum's updates were there."""
+    work_s: NotNegative
+    """Median time of an encoding and of an averaging, waiting included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmTiming:
+    """How nodes on this machine compute beside each other, so that a simulation of the same rounds takes as long."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    rounds: SwarmRounds
+    """What was measured."""
+    step_s: Positive
+    """Mean seconds of a step, beside what rounds take."""
+    crowding: NotNegative
+    """Seconds that a second of a core takes on the clock, beside training."""
+    wake_s: NotNegative
+    """Until an event loop comes to what has arrived."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +161,8 @@ class MachineCalibration:
     """Of one signed broadcast."""
     loopback_bits_s: Positive | None = None
     """Through libp2p, to another process of this machine."""
-    exchange: ExchangeTiming | None = None
-    """None: it was not measured, or there was one trainer."""
+    swarm: SwarmTiming | None = None
+    """None: none was run, or there was one trainer."""
     threads: Number = 1
 
     @property
@@ -151,13 +172,13 @@ class MachineCalibration:
 
     @property
     def crowding(self) -> float:
-        """Return the seconds of training that a second of a core takes from it: as exchanges were measured, else by
-        what steps take on the clock, so that what else runs on the machine counts. 0 where each trainer had a core of
-        its own, and one to spare."""
+        """Return the seconds of training that a second of a core takes from it: as a swarm's rounds were measured, else
+        by what steps take on the clock, so that what else runs on the machine counts. 0 where each trainer had a core
+        of its own, and one to spare."""
         if self.step.processes * self.threads < self.cores:
             return 0.0
-        if self.exchange is not None and self.exchange.loop_s > 0:
-            return self.exchange.lost_s / self.exchange.loop_s
+        if self.swarm is not None:
+            return self.swarm.crowding
         return max(1.0, self.threads * self.step.mean_s / self.step.cpu_s)
 
     def to_json(self) -> str:

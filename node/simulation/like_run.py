@@ -72,6 +72,8 @@ class RealNode:
     """From the first round's end to the last's."""
     ends_s: float
     """When it closed its last round, from the first node's start."""
+    steps: float
+    """Mean of a round."""
     step_s: float
     sigma: float
     work_s: float
@@ -206,6 +208,7 @@ def _node(folder: Path, events: Sequence[Mapping[str, Any]], begins: float) -> R
         round_s=median(gaps) if gaps else 0.0,
         all_rounds_s=sum(gaps),
         ends_s=float(rounds[-1]["ts"]) - begins,
+        steps=fmean(steps[1:] or steps),
         step_s=median(each) if sigma == 0 else fmean(each) / math.exp(sigma**2 / 2),
         sigma=sigma,
         work_s=median(work) if work else 0.0,

@@ -8,7 +8,8 @@ from plan_requests import request
 
 from node.bench.calibrate import CODECS, Calibrate
 from node.cli import main
-from node.planning.calibration import MachineCalibration, read_calibration, usual_rates
+from node.planning.calibration import MachineCalibration, SwarmRounds, read_calibration, usual_rates
+from node.planning.fitted_swarm import simulated_rounds
 from node.planning.forecast import forecast
 from node.planning.model_shape import shape_of_byte_lm
 
@@ -101,16 +102,24 @@ def test_trainers_at_once_are_processes(capsys):
 
 
 @pytest.mark.slow
-def test_exchanges_are_timed_while_members_train(capsys, tmp_path):
+def test_a_swarm_of_real_nodes_is_part_of_a_calibration(capsys, tmp_path):
     file = tmp_path / "machine.json"
-    words = ("bench", "calibrate", "--task", "digits", "--processes", "2", "--seconds", "0.1", "--quick")
+    words = ("bench", "calibrate", "--task", "digits", "--processes", "2", "--seconds", "0.1", "--quick", "--json")
     assert main([*words, "--out", str(file)]) == 0
+    rounds = [row["rounds"] for line in capsys.readouterr().out.splitlines() if "rounds" in (row := json.loads(line))]
     measured = read_calibration(file)
-    assert measured.step.task == "digits"
-    assert measured.exchange is not None
-    assert measured.exchange.members == 2
-    assert measured.exchange.loop_s > 0
-    assert measured.exchange.median_s > 0
+    assert measured.swarm is not None
+    assert measured.swarm.rounds == SwarmRounds(**rounds[0])
+    assert [each["members"] for each in rounds] == [2, 2]
+    assert rounds[0]["inner_steps"] != rounds[1]["inner_steps"]
+    assert measured.swarm.rounds.exchange_s > 0
+    simulated = simulated_rounds(measured)
+    assert simulated.round_s == pytest.approx(measured.swarm.rounds.round_s, rel=0.2)
+
+
+def test_a_folder_that_there_is_not_is_told_before_anything_is_measured(capsys, tmp_path):
+    assert main(["bench", "calibrate", "--out", str(tmp_path / "none" / "machine.json")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
 
 
 def test_a_size_that_there_is_not_is_one_line(capsys):

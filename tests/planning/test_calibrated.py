@@ -1,6 +1,7 @@
 """Nodes without a device compute as a machine was measured."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import pytest
 
 from node.cli import main
 from node.config.schema import from_raw
-from node.planning.calibrated import EXCHANGE_ONE_WAYS, MEASURED, as_measured, measured_device
+from node.planning.calibrated import MEASURED, as_measured, measured_device
 from node.planning.calibration import (
     CallTimes,
-    ExchangeTiming,
     MachineCalibration,
     StepTiming,
+    SwarmRounds,
+    SwarmTiming,
     task_words,
     usual_rates,
 )
@@ -44,7 +46,14 @@ MACHINE = MachineCalibration(
     rates=usual_rates(),
     calls=CallTimes(encode_s=0.001, decode_s=0.0005, aggregate_s=0.002),
     verify_s=0.0001,
-    exchange=ExchangeTiming(members=4, payload_bytes=300, median_s=0.2, loop_s=0.0123, lost_s=0.0246),
+    swarm=SwarmTiming(
+        rounds=SwarmRounds(
+            members=4, inner_steps=20, rounds=30, steps=25.0, round_s=0.2, sigma=0.5, exchange_s=0.1, work_s=0.01
+        ),
+        step_s=0.003,
+        crowding=4.0,
+        wake_s=0.002,
+    ),
 )
 DIGITS = from_raw({"task": {"name": "digits"}})
 SCENARIO = """
@@ -72,23 +81,15 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return scenario, machine
 
 
-def test_a_second_of_a_shared_core_takes_from_training_what_exchanges_took():
+def test_a_device_computes_as_a_swarm_did():
     device = measured_device(MACHINE, DIGITS, neighbours=3)
-    assert device.step_s == 0.012, "the mean: rounds are made of many steps"
+    assert device.step_s * math.exp(0.5**2 / 2) == pytest.approx(0.003), "the mean: rounds are made of many steps"
     assert not device.spare_core
-    assert device.encode_s == pytest.approx(2 * 0.001, rel=0.01), "training lost 24.6 ms by 12.3 ms of a core"
-    assert device.decode_s == pytest.approx(2 * 0.0005, rel=0.01)
-    assert device.aggregate_s == pytest.approx(2 * 0.002, rel=0.01)
-    assert device.stream_s == pytest.approx(2 * (0.0123 - 3 * 0.0001) / 6)
-    assert device.evaluate_s == 0.03
-
-
-def test_what_is_left_of_an_exchange_is_waiting():
-    device = measured_device(MACHINE, DIGITS, neighbours=3)
-    computed = device.verify_s + (3 + 2) * device.stream_s
-    assert EXCHANGE_ONE_WAYS * device.wake_s + computed == pytest.approx(0.2)
-    fast = replace(MACHINE, exchange=replace(MACHINE.exchange, median_s=0.001))
-    assert measured_device(fast, DIGITS, neighbours=3).wake_s == 0.0
+    assert device.encode_s == pytest.approx(4 * 0.001, rel=0.01), "a second of a core takes four on the clock"
+    assert device.decode_s == pytest.approx(4 * 0.0005, rel=0.01)
+    assert device.aggregate_s == pytest.approx(4 * 0.002, rel=0.01)
+    assert device.stream_s == pytest.approx(4 * MACHINE.rates.seconds_a_transfer / 2)
+    assert (device.evaluate_s, device.wake_s) == (0.03, 0.002)
 
 
 def test_a_core_to_spare_is_charged_as_it_is():
@@ -99,7 +100,7 @@ def test_a_core_to_spare_is_charged_as_it_is():
 
 def test_settings_of_a_run_count():
     config = from_raw({"task": {"name": "digits"}, "train": {"eval_examples": 512, "grad_accumulation": 2}})
-    device = measured_device(replace(MACHINE, exchange=None), config, neighbours=3)
+    device = measured_device(replace(MACHINE, swarm=None), config, neighbours=3)
     assert device.evaluate_s == 0.06
     assert device.step_s == 0.024
     assert (device.wake_s, device.stream_s > 0) == (0.0, True)

@@ -21,7 +21,6 @@ READ_BYTES: Final = 1 << 16
 ROLES: Final = {
     "publisher": ("node.bench.network.ends", "publisher"),
     "fetcher": ("node.bench.network.ends", "fetcher"),
-    "exchanger": ("node.bench.network.exchanger", "exchanger"),
     "averager": ("node.bench.network.averager", "averager"),
 }
 

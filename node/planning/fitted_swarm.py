@@ -1,0 +1,149 @@
+"""What a calibration learns from rounds of real nodes: how simulated ones are to compute so that theirs are as long.
+
+Rounds of two lengths give the time of a step, and what a round takes from training beside its steps. How long an
+exchange is, and an encoding or an averaging, is in the nodes' logs. Three charges follow from these, by simulating the
+same rounds with charges a little nearer each time:
+
+- `rates.seconds_a_transfer` by what a round takes from training,
+- `swarm.wake_s` by how long exchanges are,
+- `swarm.crowding` by how long encoding and averaging take.
+
+Nobody learns in these simulations what the nodes learned: they train a quadratic, which takes no time of its own.
+"""
+
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import tomli_w
+
+from node.config.schema import from_raw
+from node.planning.calibrated import measured_device
+from node.planning.calibration import MachineCalibration, SwarmRounds, SwarmTiming
+from node.simulation.like_run import real_nodes
+from node.simulation.scenario import DeviceClass
+from node.simulation.scenario_file import load_scenario
+from node.simulation.twin import play
+
+ONE_WAYS: Final = 7
+"""Times that an exchange goes one way, one after another: the announcement, two round trips until the stream can be
+used, the request, the answer."""
+LOOPBACK_MS: Final = 0.05
+"""One way, between processes of one machine; what an event loop takes on top is measured."""
+SIMULATIONS: Final = 10
+SIMULATED: Final = 25
+"""Rounds of a simulation, at most: its mean of them is within a hundredth of that of many."""
+NEAR: Final = 0.01
+"""Near enough, of what is to be alike."""
+MOST_CHANGE: Final = 2.0
+"""Times that a charge becomes, at most, from one simulation to the next."""
+LEAST_S: Final = 1e-5
+"""Of what is divided by."""
+MOST_CROWDING: Final = 100.0
+UNTIL_S: Final = 36_000.0
+
+
+def rounds_in(run: Path, inner_steps: int) -> SwarmRounds:
+    """Return what the logs of a run's nodes tell of its rounds, the first left out. UsageError where there are none."""
+    nodes = real_nodes(run)
+    exchanges = [node.exchange_s for node in nodes if node.exchange_s is not None]
+    return SwarmRounds(
+        members=len(nodes),
+        inner_steps=inner_steps,
+        rounds=max(node.rounds for node in nodes),
+        steps=statistics.fmean(node.steps for node in nodes),
+        round_s=statistics.fmean(node.all_rounds_s / max(1, node.rounds - 1) for node in nodes),
+        sigma=statistics.median(node.sigma for node in nodes),
+        exchange_s=statistics.median(exchanges) if exchanges else 0.0,
+        work_s=statistics.median(node.work_s for node in nodes),
+    )
+
+
+def fitted(measured: MachineCalibration, first: SwarmRounds, second: SwarmRounds) -> MachineCalibration:
+    """Return a calibration whose simulated nodes need as long for the first rounds as the real ones did. The second
+    have another number of steps. `measured` is what was found without a swarm."""
+    step_s, lost_s = step_and_round(first, second)
+    timing = SwarmTiming(rounds=first, step_s=step_s, crowding=measured.crowding, wake_s=LOOPBACK_MS / 1000)
+    tried = replace(measured, swarm=timing)
+    nearest, off = tried, math.inf
+    for _ in range(SIMULATIONS):
+        pairs = _pairs(simulated_rounds(tried), first, step_s, lost_s)
+        worst = max(abs(simulated - real) for simulated, real in pairs) / first.round_s
+        if worst < off:
+            nearest, off = tried, worst
+        if off <= NEAR:
+            break
+        tried = _nearer(tried, pairs)
+    return nearest
+
+
+def step_and_round(first: SwarmRounds, second: SwarmRounds) -> tuple[float, float]:
+    """Return the mean seconds of a step, and those that a round takes from training beside its steps: the line through
+    two kinds of rounds. Where it would go down, or a round give time, all of the time is the steps'."""
+    apart = second.steps - first.steps
+    step_s = (second.round_s - first.round_s) / apart if apart else 0.0
+    lost_s = first.round_s - first.steps * step_s
+    if step_s <= 0 or lost_s < 0:
+        return first.round_s / first.steps, 0.0
+    return step_s, lost_s
+
+
+def simulated_rounds(measured: MachineCalibration) -> SwarmRounds:
+    """Return the rounds of nodes that compute as a calibration with a swarm says, in a simulation of its rounds."""
+    assert measured.swarm is not None
+    rounds = measured.swarm.rounds
+    count = min(rounds.rounds, SIMULATED)
+    settings: dict[str, Any] = {
+        "task": {"name": "quadratic", "functions": rounds.members},
+        "train": {"inner_steps": rounds.inner_steps, "rounds": count, "eval_every": count},
+    }
+    device = measured_device(measured, from_raw(settings), neighbours=rounds.members - 1)
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-fit-") as name:
+        scenario, run = Path(name) / "scenario.toml", Path(name) / "run"
+        scenario.write_text(_scenario(settings, device, rounds.members), encoding="utf-8")
+        run.mkdir()
+        play(load_scenario(scenario), folder=run)
+        return rounds_in(run, rounds.inner_steps)
+
+
+def _pairs(simulated: SwarmRounds, real: SwarmRounds, step_s: float, lost_s: float) -> list[tuple[float, float]]:
+    """What is to be alike: lost in a round, an exchange, a piece of work."""
+    return [
+        (simulated.round_s - simulated.steps * step_s, lost_s),
+        (simulated.exchange_s, real.exchange_s),
+        (simulated.work_s, real.work_s),
+    ]
+
+
+def _nearer(measured: MachineCalibration, pairs: Sequence[tuple[float, float]]) -> MachineCalibration:
+    assert measured.swarm is not None
+    lost, exchange, work = pairs
+    crowding = min(MOST_CROWDING, measured.swarm.crowding * _times(*work))
+    wake_s = max(0.0, measured.swarm.wake_s + (exchange[1] - exchange[0]) / ONE_WAYS)
+    # a transfer is charged times the crowding: what that has changed is taken off again
+    transfer_s = measured.rates.seconds_a_transfer * _times(*lost) * measured.swarm.crowding / max(crowding, LEAST_S)
+    return replace(
+        measured,
+        rates=replace(measured.rates, seconds_a_transfer=transfer_s),
+        swarm=replace(measured.swarm, crowding=crowding, wake_s=wake_s),
+    )
+
+
+def _times(simulated: float, real: float) -> float:
+    """By how much what is charged is to grow."""
+    return min(MOST_CHANGE, max(1 / MOST_CHANGE, max(real, LEAST_S) / max(simulated, LEAST_S)))
+
+
+def _scenario(settings: Mapping[str, Any], device: DeviceClass, members: int) -> str:
+    raw = {
+        "until_s": UNTIL_S,
+        **settings,
+        "regions": [{"name": "here", "latency_ms": {"here": LOOPBACK_MS}}],
+        "devices": {"here": device.model_dump(exclude_none=True)},
+        "nodes": [{"name": "node", "count": members, "region": "here", "device": "here"}],
+    }
+    return tomli_w.dumps(raw)
