@@ -47,7 +47,14 @@ class WakeSync:
     peer: PeerId
 
 
-Action = EmitEvent | Follow | Unfollow | Disconnect | WakeSync
+@dataclass(frozen=True, kw_only=True)
+class Broadcast:
+    """Broadcast a link that others have signed, so that all can compare it with theirs (updates/audits.py)."""
+
+    raw: bytes
+
+
+Action = EmitEvent | Follow | Unfollow | Disconnect | WakeSync | Broadcast
 
 
 class ActionQueue:

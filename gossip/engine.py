@@ -14,7 +14,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
-from gossip.actions import Action, ActionQueue, Disconnect, WakeSync
+from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeSync
 from gossip.core.api import Fetch, Head, LinkSpeed, NeighbourStatus, RunInfo
 from gossip.core.config import MIN_HEARTBEAT_S, GossipConfig
 from gossip.core.digests import digest_of
@@ -39,10 +39,10 @@ from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.discovery.record_exchange import RecordExchange
 from gossip.discovery.topology import agreed_edges, tag_of
 from gossip.membership.invite import Role
-from gossip.updates.audits import goes_all_the_way
+from gossip.updates.audits import Heard, LinkAudit
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.exchange_times import ExchangeTimes
-from gossip.updates.hash_chain import Verdict
+from gossip.updates.hash_chain import EquivocationError, Verdict
 from gossip.updates.mesh import Mesh, MeshEvidence
 from gossip.updates.neighbour import Neighbour, Work
 from gossip.updates.peer_score import PeerScores
@@ -59,6 +59,10 @@ MAX_SEEN: Final = 4096
 MODEL_AGE: Final = 2
 """The age in links of the oldest model that a newcomer takes: half of what staleness allows. So it can wait for the
 others' models, and the neighbour serves one snapshot to all newcomers for some rounds (updates/publisher.py)."""
+
+JITTER_LEAST: Final = 0.75
+JITTER_MOST: Final = 1.25
+"""Bounds of the factor by which each pause of periodic work is drawn."""
 
 HELLO_BURST: Final = 8
 HELLO_PER_S: Final = 2 / MIN_HEARTBEAT_S
@@ -146,6 +150,7 @@ class Engine:
         self._run = run
         self._rng = rng
         self._seen = Seen(MAX_SEEN)
+        self._audit = LinkAudit()
         self._validator = BroadcastValidator(self.peer_scores, self._roles, self.offence)
         self._hellos = KeyedTokenBucket(burst=HELLO_BURST, per_s=HELLO_PER_S)
         dialable = self.mesh.dialable
@@ -189,16 +194,32 @@ class Engine:
         if link.peer == self.me:
             self._look_for_twin(link)
         neighbour = self.neighbours.get(link.peer)
-        if neighbour is None:
-            return goes_all_the_way(link.seq, self.mesh.rings.members)
+        heard = self._hear(link, now)
+        if heard.against is not None:  # the signer's offence; others should see it too, so it is passed on
+            # A stranger that never comes to us takes no place among the banned: keys cost nothing.
+            if self._audit.followed(link.peer) or link.peer in self._connections.peers:
+                self.offence(link.peer, EquivocationError(heard.against.raw, link.raw), now)
+            return True
+        if neighbour is None or heard.too_soon:
+            return heard.passes
         try:
-            replayed = self._learn(neighbour, link, now) is Verdict.REPLAYED
-        except RemoteError as error:  # the signer's offence; others should see it too, so it is passed on
+            replayed = self._take(neighbour, link, now) is Verdict.REPLAYED
+        except RemoteError as error:
             self.offence(link.peer, error, now)
             return True
-        if replayed:  # counted, but not charged: a peer that does not follow the signer passes it on in good faith
+        if replayed and not heard.late:  # counted, but not charged: who does not follow the signer acts in good faith
             self.peer_scores.refuse(forwarder, RemoteError(Reason.REPLAYED, f"an old link of {link.peer}"))
-        return not replayed
+        return heard.late or not replayed
+
+    def _hear(self, link: UpdateHeader, now: float) -> Heard:
+        """Compare a link with what is known of its signer, neighbour or not."""
+        follows = link.peer in self.neighbours
+        heard = self._audit.hear(link, follows=follows, members=self.swarm_size, now=now)
+        for each in heard.shows:
+            self._actions.add(Broadcast(raw=each.raw))
+        if heard.too_soon:
+            self.peer_scores.refuse(link.peer, RemoteError(Reason.FLOODED, "it begins anew again and again"))
+        return heard
 
     def _check_link(self, link: UpdateHeader) -> UpdateHeader:
         if link.body.genesis is not None and link.body.genesis != self._run.genesis:
@@ -206,6 +227,13 @@ class Engine:
         return link
 
     def _learn(self, neighbour: Neighbour, link: UpdateHeader, now: float) -> Verdict:
+        """Take in a link that a neighbour itself gave us. Raises EquivocationError and other RemoteErrors."""
+        heard = self._hear(link, now)
+        if heard.against is not None:
+            raise EquivocationError(heard.against.raw, link.raw)
+        return Verdict.DUPLICATE if heard.too_soon else self._take(neighbour, link, now)
+
+    def _take(self, neighbour: Neighbour, link: UpdateHeader, now: float) -> Verdict:
         if link.body.size > self._config.max_payload_bytes:
             raise RemoteError(Reason.OVERSIZE, f"a payload of {link.body.size} bytes is announced")
         verdict = neighbour.chain.learn(link)
@@ -248,8 +276,17 @@ class Engine:
             admitted=self._takes(peer, now),
             link=newest.raw if newest and publishes else b"",
             record=self.dht.record,
-            records=self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings) if publishes else (),
+            records=self._records_for(peer) if publishes else (),
         ).encode()
+
+    def _records_for(self, peer: PeerId) -> tuple[bytes, ...]:
+        """Return what a hello tells of others: a neighbour is told once, since it stays."""
+        neighbour = self.neighbours.get(peer)
+        if neighbour is None:
+            return self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings)
+        records = self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings, told=neighbour.told)
+        neighbour.tell(records)
+        return records
 
     def _takes(self, peer: PeerId, now: float) -> bool:
         if self._roles.listens(peer):
@@ -290,6 +327,8 @@ class Engine:
         self._learn_link(peer, hello, now)
 
     def _parse_hello(self, peer: PeerId, raw: bytes, now: float) -> Hello:
+        if (proof := self._audit.proof_against(peer)) is not None and not self.is_banned(peer, now):
+            self.offence(peer, EquivocationError(*proof), now)  # found out while it was a stranger
         if self.is_banned(peer, now):
             raise RemoteError(Reason.BANNED)
         hello = parse_hello(raw)
@@ -433,6 +472,11 @@ class Engine:
         return agreed_edges({**rows, tag_of(self.me): self.beside})
 
     @property
+    def swarm_size(self) -> int:
+        """How many members the swarm has, ourselves included, as far as our places on the rings say."""
+        return self.mesh.rings.members
+
+    @property
     def peers_known(self) -> int:
         """How many peers' records are held, of neighbours and others."""
         return len(self.peerstore)
@@ -539,8 +583,8 @@ class Engine:
         self._actions.tell("reachability", self.me, detail=words)
 
     def jitter(self) -> float:
-        """Return a factor in 0.75..1.25 for periodic work, so that no two nodes stay in step."""
-        return self._rng.uniform(0.75, 1.25)
+        """Return a factor for periodic work, so that no two nodes stay in step."""
+        return self._rng.uniform(JITTER_LEAST, JITTER_MOST)
 
     # -- catching up
 

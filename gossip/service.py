@@ -10,11 +10,11 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, KeysView
 from functools import partial
-from typing import assert_never
+from typing import Final, assert_never
 
 import trio
 
-from gossip.actions import Action, Disconnect, EmitEvent, Follow, Unfollow, WakeSync
+from gossip.actions import Action, Broadcast, Disconnect, EmitEvent, Follow, Unfollow, WakeSync
 from gossip.allreduce.allreduce import Group, ReducedPart
 from gossip.allreduce.allreduce_task import AllReducer, ReduceFunction
 from gossip.blobs.hashing_task import Hasher
@@ -70,6 +70,9 @@ from gossip.updates.announcer_task import Announcer
 from gossip.updates.follower_task import Followers
 from gossip.updates.roles import Roles
 from gossip.updates.round_closer_task import RoundCloser
+
+SHOW_AFTER_S: Final = 1.0
+"""Seconds in which a broadcast has reached all members: ten hops of 100 ms."""
 
 
 def _ignore(event: GossipEvent) -> None:
@@ -342,6 +345,11 @@ class GossipService(Handlers):
         return self._engine.peers_known
 
     @property
+    def swarm_size(self) -> int:
+        """Return how many members the swarm has, ourselves included, as far as our places on the rings say."""
+        return self._engine.swarm_size
+
+    @property
     def met_bootstrap(self) -> bool:
         """Whether one of the peers that we were given has answered as a bootstrap node."""
         return self._engine.met_bootstrap
@@ -459,6 +467,11 @@ class GossipService(Handlers):
         except GossipError:
             return  # it will notice by itself
 
+    async def _show(self, raw: bytes) -> None:
+        """Broadcast a link of another's a little later, when what it is to be compared with has come everywhere."""
+        await trio.sleep(SHOW_AFTER_S)
+        await self._context.transport.publish(raw)
+
     def _perform(self) -> None:
         for action in self._engine.drain():
             self._do(action)
@@ -475,6 +488,9 @@ class GossipService(Handlers):
                 self._followers.end(peer)
             case WakeSync(peer=peer):
                 self._followers.wake(peer)
+            case Broadcast(raw=raw):
+                if self._nursery is not None:
+                    self._nursery.start_soon(self._show, raw)
             case Disconnect():
                 if self._nursery is not None:
                     self._nursery.start_soon(self._disconnect, action)

@@ -3,7 +3,8 @@
     PYTHONHASHSEED=0 python scripts/scaling.py [--nodes 8 16 32 64] [--large 100 1000 10000] [--plot FILE.png]
 
 Real nodes on a virtual clock (`--nodes`): wake-ups and control bytes of a node and virtual second, once all have
-joined. The large mode (`--large`): control bytes of a node and round, by its arithmetic. One JSON line a size.
+joined; the bytes by what they are for, and how many nodes pass on every k-th link of others, by k. The large mode
+(`--large`): control bytes of a node and round, by its arithmetic. One JSON line a size.
 `--rows FILE` draws from such lines instead of measuring.
 """
 
@@ -16,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossip.updates.audits import MOST_APART
 from node.bench import plot
+from node.simulation.control_ledger import ControlLedger
 from node.simulation.growth import scenario_text, steady_costs
 from node.simulation.large.large import play_large
 from node.simulation.scenario_file import load_scenario
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 ROUNDS, END_S = 14, 26.0
 LARGE_ROUNDS = 2
+ANNOUNCED_ROUNDS = 32
 ROUND_S = 2.0
 
 
@@ -59,19 +61,22 @@ def measured(faithful: Sequence[int], large: Sequence[int]) -> Iterator[dict[str
         for nodes in faithful:
             path.write_text(scenario_text(nodes, ROUNDS), encoding="utf-8")
             began = time.process_time()
-            costs = steady_costs(play(load_scenario(path)), end_s=END_S)
+            ledger = ControlLedger()
+            costs = steady_costs(play(load_scenario(path), tap=ledger), end_s=END_S, ledger=ledger)
             yield {
                 "mode": "faithful",
                 "nodes": nodes,
                 "wake_ups": round(costs.wake_ups, 1),
                 "control_bytes_a_second": round(costs.control_bytes),
+                "by_kind": {kind: round(size) for kind, size in costs.by_kind.items()},
+                "audit_every": costs.audits,
                 "cpu_s": round(time.process_time() - began, 1),
             }
         for nodes in large:
             path.write_text(scenario_text(nodes, LARGE_ROUNDS, mode="large"), encoding="utf-8")
             began = time.process_time()
             course = play_large(load_scenario(path))
-            control = course.swarm.announce(MOST_APART, ROUND_S)
+            control = course.swarm.announce(ANNOUNCED_ROUNDS, ROUND_S)
             yield {
                 "mode": "large",
                 "nodes": nodes,

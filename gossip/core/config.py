@@ -46,7 +46,8 @@ class GossipConfig:
     history: int = 8
     """Own links kept with their payloads for neighbours that missed some; as many as one links response carries."""
     reannounce_s: float = 2.0
-    """The newest link is broadcast again this often: with half of all messages lost, 99.9% know it after 20 s."""
+    """Seconds until the newest link is broadcast again, twice as long each time up to `heartbeat_s`: with half of all
+    messages lost 94% know it after 14 s from its author alone, and the rest by others or by the next hello."""
     initial_deadline_s: float = 30.0
     """A round's deadline before anything is learned, and the most that learning may ever say."""
     min_deadline_s: float = 0.5

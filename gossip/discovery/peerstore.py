@@ -14,13 +14,15 @@ import binascii
 import json
 import random
 from collections import Counter, OrderedDict
+from collections.abc import Container
 from enum import IntEnum
 from itertools import count
 from typing import Final
 
+from gossip.core.digests import digest_of
 from gossip.core.envelope import Scope, open_envelope
 from gossip.core.errors import LocalError, RemoteError
-from gossip.core.ids import PeerId
+from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import MAX_ENVELOPE_BYTES, MAX_HELLO_RECORDS
 from gossip.core.networks import NOT_SAID, PARTS, bounded, group_of, in_turn, largest_share, network_of, share_of
 from gossip.core.statements import PeerRecord, parse_record
@@ -38,6 +40,10 @@ MAX_REACHED: Final = 2 * MAX_RECORDS
 NEAR_DEPTH: Final = 2
 """Records passed on from each side of a peer's place on each ring: its neighbour there, and the next one in case that
 one has left. At most half of what a hello may hold, so that views stay mixed."""
+
+REMINDED: Final = 2
+"""Records in a hello of those that a neighbour was told before: it may have dropped one since. Eight neighbours that
+say hello every ten seconds, and are answered, bring all of 256 again in a few minutes."""
 
 FORMAT: Final = 1
 """Version of the format of `dump`."""
@@ -166,19 +172,29 @@ class PeerStore:
         """Return the records of these standings; the one that was refreshed longest ago comes first."""
         return [record for peer, record in self._records.items() if self.standing(peer) in standings]
 
-    def sample(self, rng: random.Random, without: PeerId, rings: Rings | None = None) -> tuple[bytes, ...]:
+    def sample(
+        self,
+        rng: random.Random,
+        without: PeerId,
+        rings: Rings | None = None,
+        told: Container[Digest] = frozenset(),
+    ) -> tuple[bytes, ...]:
         """Return signed records to send to `without`, verified ones only: at most MAX_HELLO_RECORDS. Where there are
-        more, those that it belongs beside come first; the others are drawn, network by network."""
+        more, those that it belongs beside come first; the others are drawn, network by network. Of those that it was
+        `told` already, by digest, REMINDED are drawn at most."""
         others = {
             record.peer: record.raw for record in self.of_standing(RecordTrust.VERIFIED) if record.peer != without
         }
+        known = {peer for peer, raw in others.items() if digest_of(raw) in told}
         drawn = in_turn(others, self.group_of, rng)
+        reminded = [peer for peer in drawn if peer in known][:REMINDED]
         if len(others) > MAX_HELLO_RECORDS and rings is not None:
             half = MAX_HELLO_RECORDS // 2
             most = share_of(half, len({self.group_of(peer) for peer in others}))
             near = bounded(rings.beside(without, others, NEAR_DEPTH), self.group_of, most)[:half]
             drawn = list(dict.fromkeys([*near, *drawn]))
-        return tuple(others[peer] for peer in drawn[:MAX_HELLO_RECORDS])
+        fresh = [peer for peer in drawn if peer not in known][: MAX_HELLO_RECORDS - len(reminded)]
+        return tuple(others[peer] for peer in (*fresh, *reminded))
 
     def dump(self) -> bytes:
         """Return what is worth keeping for `recall` after a restart; then nothing is `changed` any more."""

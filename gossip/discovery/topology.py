@@ -44,6 +44,12 @@ def place_of(scope: Scope, ring: int, peer: PeerId) -> int:
     return int.from_bytes(hashlib.blake2b(named, digest_size=32).digest()[:8], "big")
 
 
+def members_by(gaps: int, count: int) -> int:
+    """Return how many members a swarm has where so many gaps beside one of them add up to `gaps` of CIRCLE. Places are
+    even on a circle, so that 2 R gaps of R rings give n within 1 / sqrt(2 R)."""
+    return round((count - 1) * CIRCLE / max(1, gaps))
+
+
 @lru_cache(maxsize=MAX_PLACES)  # base58 is slow, and the same few are needed every other second
 def tag_of(peer: PeerId) -> bytes:
     """Return a peer's tag, its name in a graph. Names that are no peer id (of tests) are hashed."""
@@ -75,10 +81,10 @@ class Rings:
     @property
     def members(self) -> int:
         """How many members the swarm has, ourselves included: at least those that we know, and as many as the gaps
-        beside us say. Places are even on a circle, so that 2 R gaps of R rings give n within 1 / sqrt(2 R)."""
+        beside us say."""
         known = len(self._seen) + 1
         gaps = sum(map(sum, self._nearest))
-        return max(known, round((2 * len(self._nearest) - 1) * CIRCLE / gaps)) if gaps else known
+        return max(known, members_by(gaps, 2 * len(self._nearest))) if gaps else known
 
     def see(self, members: Iterable[PeerId]) -> None:
         """Draw the rings for these members and us."""

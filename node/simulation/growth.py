@@ -5,9 +5,13 @@ but updates and models. Both are means over nodes and virtual seconds between tw
 left out, and so is how it ends.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
+from gossip.updates.audits import audit_every
+from node.simulation.control_ledger import ControlLedger, control_of
 from node.simulation.twin import Played
 
 SETTLED_S: Final = 10.0
@@ -21,10 +25,17 @@ class NodeCosts:
     nodes: int
     wake_ups: float
     control_bytes: float
+    by_kind: Mapping[str, float] = field(default_factory=dict)
+    """Control bytes of each kind (control_ledger.py), most first."""
+    audits: Mapping[int, int] = field(default_factory=dict)
+    """How many nodes passed on every k-th link of others at the end, by k."""
 
 
-def steady_costs(played: Played, *, begin_s: float = SETTLED_S, end_s: float) -> NodeCosts:
-    """Return the costs between two virtual seconds. ValueError where the run has not so many."""
+def steady_costs(
+    played: Played, *, begin_s: float = SETTLED_S, end_s: float, ledger: ControlLedger | None = None
+) -> NodeCosts:
+    """Return the costs between two virtual seconds, by kind where a ledger was kept. ValueError where the run has not
+    so many."""
     seconds = sorted(played.steps_by_second.keys() & played.twin.sent.keys())
     within = [second for second in seconds if begin_s <= second <= end_s]
     if len(within) < 2:
@@ -32,10 +43,15 @@ def steady_costs(played: Played, *, begin_s: float = SETTLED_S, end_s: float) ->
     first, last = within[0], within[-1]
     share = 1 / (len(played.members) * (last - first))
     (sent, payload), (sent_before, payload_before) = played.twin.sent[last], played.twin.sent[first]
+    kinds: Counter[str] = Counter()
+    for second in range(first, last) if ledger else ():
+        kinds.update(ledger.sent.get(second, {}) if ledger else {})
     return NodeCosts(
         nodes=len(played.members),
         wake_ups=(played.steps_by_second[last] - played.steps_by_second[first]) * share,
         control_bytes=(sent - payload - sent_before + payload_before) * share,
+        by_kind={kind: size * share for kind, size in control_of(kinds, payload - payload_before).items()},
+        audits=dict(sorted(Counter(map(audit_every, played.twin.believed[last])).items())),
     )
 
 

@@ -13,6 +13,7 @@ import trio
 
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
+from gossip.service import GossipService
 from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
 from node.config.schema import AttackSection, Config
 from node.events.event_types import Event, Failed, Finished, Interrupted
@@ -97,6 +98,7 @@ class Member:
         """What it will listen with, where its address was given to others already."""
         self.lied = group.byzantine
         """Whether it ever lied."""
+        self._service: GossipService | None = None
         self.changes_to_come = 0
         """Sessions and events that will still start it."""
         self._seed = seed
@@ -123,6 +125,11 @@ class Member:
     def over(self) -> bool:
         """Return whether it will do nothing more."""
         return not self.running and (self.finished or not (self._wanted or self.changes_to_come))
+
+    @property
+    def swarm_size(self) -> int | None:
+        """Return how many members its process believes in; None: there is none."""
+        return None if self._service is None else self._service.swarm_size
 
     @property
     def bytes_sent(self) -> int:
@@ -260,6 +267,7 @@ class Member:
                 epoch_file=self.folder / EPOCH,
             )
             node, checkpoint = make_node(config, around)
+            self._service = node.service
 
             async def started() -> None:
                 self.transport = transport
@@ -292,6 +300,7 @@ class Member:
         emit(Failed(error=self.error.message, hint=self.error.hint))
 
     def _count(self) -> None:
+        self._service = None
         if self.transport is not None:
             self._sent += self.transport.wire.sent
             self._received += self.transport.wire.received

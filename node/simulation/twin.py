@@ -15,6 +15,7 @@ import trio.testing
 
 from gossip.core.ids import PeerId
 from gossip.transport.memory.network import MemoryNetwork
+from gossip.transport.memory.traffic_tap import TrafficTap
 from gossip.transport.memory.wan import AccessLink, EventLoop, WideAreaNetwork
 from node.config.schema import Config
 from node.roles.assembly import check_runnable
@@ -99,6 +100,8 @@ class Twin:
         self.members: dict[str, Member] = {}
         self.sent: dict[int, tuple[int, int]] = {}
         """By virtual second, about: bytes that all nodes had sent, and of these payloads and models."""
+        self.believed: dict[int, tuple[int, ...]] = {}
+        """By virtual second, about: how many members each running node believed in."""
         self.livelock = ""
         self._region_of: dict[PeerId, str] = {}
         initial = _initial(scenario)
@@ -164,6 +167,8 @@ class Twin:
             nodes = self.members.values()
             told = sum(it.bytes_sent for it in nodes), sum(it.told.payload_bytes for it in nodes)
             self.sent.setdefault(int(trio.current_time()), told)
+            sizes = tuple(it.swarm_size for it in nodes if it.swarm_size is not None)
+            self.believed.setdefault(int(trio.current_time()), sizes)
             if all(member.over for member in self.honest):
                 return
 
@@ -191,9 +196,16 @@ class Twin:
         )
 
 
-def play(loaded: LoadedScenario, *, folder: Path | None = None, progress: Progress | None = None) -> Played:
-    """Simulate a scenario. `folder`: where every node's folder is left; None: nowhere. Raises UsageError for settings
-    that cannot be simulated, RunError where this trio cannot be made deterministic."""
+def play(
+    loaded: LoadedScenario,
+    *,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    tap: TrafficTap | None = None,
+) -> Played:
+    """Simulate a scenario. `folder`: where every node's folder is left; None: nowhere. `tap`: is called for all that
+    is sent. Raises UsageError for settings that cannot be simulated, RunError where this trio cannot be made
+    deterministic."""
     check(loaded)
     wall = time.perf_counter  # before the seal
     began = wall()
@@ -202,6 +214,7 @@ def play(loaded: LoadedScenario, *, folder: Path | None = None, progress: Progre
 
     async def main(working: Path) -> None:
         twin = Twin(loaded, working)
+        twin.network.tap = tap
         with trio.CancelScope() as scope:
             stops.append(partial(trio.lowlevel.current_trio_token().run_sync_soon, scope.cancel))
 

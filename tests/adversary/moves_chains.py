@@ -171,9 +171,10 @@ async def _back(act: Act) -> None:
     await act.peer.tell(chain.begin(epoch=epoch, round=claimed, model_d=lie(act, "mean", act.stage.genesis_d)).raw)
 
 
-@move("twins", amounts=(1, 5), variants=("all", "each"), speaks=("link",))
+@move("twins", amounts=(1, 5), variants=("all", "each", "anew"), speaks=("link",))
 async def _twins(act: Act) -> None:
-    """Two histories: told to all, or to each neighbour one of its own, in a hello that nobody else hears."""
+    """Two histories: told to all, or to each neighbour one of its own, in a hello that nobody else hears; and there a
+    new chain each time, for the old one to be forgotten."""
     chain = act.peer.chain
     if chain.newest is None:
         chain.begin(epoch=new_epoch(act), round=act.stage.round, model_d=lie(act, "mean", act.stage.genesis_d))
@@ -187,6 +188,9 @@ async def _twins(act: Act) -> None:
             for life in act.targets:
                 twin = chain.twin(last, b"twin of %d" % life.number)
                 await act.peer.greet(life.peer, act.peer.hello(link=twin.raw))
+        if act.move.variant == "anew":
+            model_d = lie(act, "mean", act.stage.genesis_d)
+            await act.peer.tell(chain.begin(epoch=new_epoch(act) + number, round=act.stage.round, model_d=model_d).raw)
         await trio.sleep(LOOK_S)
 
 

@@ -198,10 +198,10 @@ def test_an_offer_must_be_as_new_as_asked_for(it):
 
 
 def test_a_flood_is_counted_fully_and_told_sparsely(it):
-    it.on_message(A, link(epoch=5).raw, 0.0)
+    it.on_message(A, link(epoch=2000).raw, 0.0)
     it.drain()
-    for seq in range(1000):
-        it.on_message(B, link(epoch=4, round=seq).raw, 0.0)
+    for epoch in range(1000):
+        it.on_message(B, link(epoch=epoch).raw, 0.0)
     assert it.peer_scores.stats.rejected[B, Reason.REPLAYED] == LINKS_BURST
     assert it.peer_scores.stats.rejected[B, Reason.FLOODED] == 1000 - LINKS_BURST
     assert len(events(it)) < 60

@@ -14,7 +14,8 @@ from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord, parse_record
-from gossip.discovery.peerstore import MAX_RECORDS, PeerStore, RecordTrust
+from gossip.discovery.peerstore import MAX_RECORDS, REMINDED, PeerStore, RecordTrust
+from gossip.updates.neighbour import MAX_TOLD, Neighbour
 from gossip.updates.score_table import BAN_AT, BAN_S, HALF_LIFE_S, MAX_SCORED_PEERS, POINTS, ScoreTable
 
 PEER = PeerId("peer")
@@ -127,6 +128,28 @@ def test_the_book_and_what_it_hands_on_are_bounded():
     sample = it.sample(random.Random(1), without=PeerId("100"))
     assert len(set(sample)) == MAX_HELLO_RECORDS
     assert b"100" not in it.sample(random.Random(1), without=PeerId("100"))
+
+
+def test_a_neighbour_is_told_of_a_record_once_and_reminded_of_a_few():
+    it, neighbour, rng = PeerStore(), Neighbour(PeerId("0"), 0.0), random.Random(1)
+
+    def hello() -> tuple[bytes, ...]:
+        told = it.sample(rng, without=neighbour.peer, told=neighbour.told)
+        neighbour.tell(told)
+        return told
+
+    for n in range(50):
+        verified(it, str(n))
+    first, second = hello(), hello()
+    assert len(first) == MAX_HELLO_RECORDS
+    assert len(set(first) & set(second)) == REMINDED
+    assert set(first) | set(second) == {str(n).encode() for n in range(1, 50)}
+    assert [len(hello()) for _ in range(5)] == [REMINDED] * 5
+    assert len({raw for _ in range(200) for raw in hello()}) > 40, "it is reminded of all in time"
+    verified(it, "new")
+    assert b"new" in hello()
+    neighbour.tell(str(n).encode() for n in range(2 * MAX_TOLD))
+    assert len(neighbour.told) == MAX_TOLD
 
 
 def test_hearsay_is_not_handed_on_and_pushes_nobody_out():

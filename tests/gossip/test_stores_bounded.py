@@ -38,6 +38,9 @@ BOUNDS = (
     "gossip.discovery.peerstore.MAX_RECORDS",
     "gossip.discovery.peerstore.MAX_REACHED",
     "gossip.updates.hash_chain.RECENT_LINKS",
+    "gossip.updates.audits.MAX_FOLLOWED",
+    "gossip.updates.audits.MAX_HEARD",
+    "gossip.updates.audits.MAX_CONVICTED",
     "gossip.updates.peer_score.MAX_PROOFS",
     "gossip.discovery.dht.MAX_CALLERS",
     "gossip.engine.MAX_SEEN",
@@ -74,6 +77,8 @@ def low_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in BOUNDS:
         monkeypatch.setattr(name, LOW)
     monkeypatch.setattr("gossip.updates.mesh.DEPARTED_S", 0.0)
+    for links in ("LINKS_OF_FOLLOWED", "LINKS_OF_HEARD"):  # of each signer: what is counted is all of them together
+        monkeypatch.setattr(f"gossip.updates.audits.{links}", 1)
 
 
 def too_long(node: FakeRuntime, most: int = MOST) -> dict[str, int]:

@@ -27,6 +27,7 @@ from gossip.transport.memory.courier import Courier
 from gossip.transport.memory.link_quality import LinkQuality, Links
 from gossip.transport.memory.pipe import MemoryStream, Pipe
 from gossip.transport.memory.shaped_pipe import BUFFERED_S, ShapedPipe
+from gossip.transport.memory.traffic_tap import TrafficTap
 from gossip.transport.memory.wan import (
     DIAL_ROUND_TRIPS,
     STREAM_BYTES,
@@ -66,6 +67,8 @@ class MemoryNetwork(Links):
     ) -> None:
         super().__init__(rng, quality)
         self.wan = wan
+        self.tap: TrafficTap | None = None
+        """Is called for all that is sent."""
         self._nodes: dict[str, MemoryTransport] = {}
         self._numbers = itertools.count()
 
@@ -273,7 +276,10 @@ class MemoryTransport:
             raise TransportError("not connected")
         remote = self._far_end(connection)
         there, back = self._network.pipe(self._peer, peer), self._network.pipe(peer, self._peer)
-        ours, theirs = MemoryStream(peer, back, there, self.wire), MemoryStream(self._peer, there, back, remote.wire)
+        tap, overhead = self._network.tap, 0 if self._network.wan is None else STREAM_BYTES
+        tell = None if tap is None else tap.stream(self._peer, peer, protocol, overhead)
+        ours = MemoryStream(peer, back, there, self.wire, tell and partial(tell, self._peer))
+        theirs = MemoryStream(self._peer, there, back, remote.wire, tell and partial(tell, peer))
         if self._network.wan is not None:
             for end in (self, remote):
                 end.wire.sent += STREAM_BYTES
@@ -412,6 +418,9 @@ class MemoryTransport:
             self._seen.popitem(last=False)
 
     def _spread(self, message: _Broadcast, without: PeerId) -> None:
+        if (tap := self._network.tap) is not None and self._handlers is not None:
+            copies = sum(peer != without for peer in self._connections)
+            tap.broadcast(self._peer, message.data, copies, own=without == self._peer, kept=self._handlers.keeps)
         for peer, connection in list(self._connections.items()):
             if peer == without or self._nursery is None:
                 continue

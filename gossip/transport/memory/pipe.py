@@ -95,10 +95,18 @@ class Pipe:
 
 
 class MemoryStream:
-    """One end of a stream. `wire` counts what passes it."""
+    """One end of a stream. `wire` counts what passes it; `tell` is called with what is written."""
 
-    def __init__(self, remote: PeerId, incoming: Pipe, outgoing: Pipe, wire: WireBytes) -> None:
+    def __init__(
+        self,
+        remote: PeerId,
+        incoming: Pipe,
+        outgoing: Pipe,
+        wire: WireBytes,
+        tell: Callable[[bytes | memoryview], None] | None = None,
+    ) -> None:
         self._remote = remote
+        self._tell = tell
         self._incoming = incoming
         self._outgoing = outgoing
         self._wire = wire
@@ -116,6 +124,8 @@ class MemoryStream:
     async def send_all(self, data: bytes | memoryview) -> None:
         """Send all of `data`."""
         self._wire.sent += memoryview(data).nbytes
+        if self._tell is not None:
+            self._tell(data)
         await self._outgoing.send_all(data)
 
     async def receive_some(self, max_bytes: int) -> bytes:

@@ -20,7 +20,8 @@ import torch
 from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId, RunId, SwarmId
 from gossip.transport.memory.wan import STREAM_BYTES
-from gossip.updates.audits import goes_all_the_way
+from gossip.updates.announcer_task import repetitions
+from gossip.updates.audits import audit_every, phase_of
 from gossip.updates.round_closer_task import EXCHANGE_MARGIN, FIRST_EXCHANGE_S
 from gossip.updates.rounds import Standing, standing, swarm_round
 from node.simulation.derived import derived, rng_of
@@ -37,6 +38,13 @@ from p2ptrain.training.train_config import lr_at
 
 LINK_BYTES: Final = 330
 """A signed header. Who passes which on is as gossip/engine.py has it; the size was measured in the faithful mode."""
+
+HELLO_BYTES: Final = 1_500
+"""A hello to a neighbour that knows all others by now: our link and record, and two other records. Measured there
+too, as is the next."""
+
+PULL_BYTES: Final = 47
+"""What either end sends about a payload that is pulled, beside it."""
 
 EVALUATED: Final = 16
 """Nodes whose held-out loss is measured during the run, drawn by the seed; at the end it is of all."""
@@ -84,6 +92,9 @@ class LargeSwarm:
         """The part that each node is in, as the neighbours were drawn; -1: it is not there."""
         self._passes_n = np.zeros(len(nodes))
         """How many neighbours each node passes an announcement on to."""
+        self._every_n = np.ones(len(nodes), dtype=np.int64)
+        """Of links of others, every how many-th each node passes on; `_least_every`: the least of them."""
+        self._least_every = 1
         self.control_n = np.zeros(len(nodes))
         """Bytes that each node sent beside payloads and models."""
         honest = [node.index for node in nodes if not node.lied]
@@ -181,6 +192,9 @@ class LargeSwarm:
         drawn: dict[int, frozenset[int]] = {}
         for _, members in sorted(parts.items()):
             drawn |= self._graph.draw(members, self._graph_rng)
+            for number, believed in self._graph.believed(members).items():
+                self._every_n[number] = audit_every(believed)
+        self._least_every = int(self._every_n.min())
         for node in self.nodes:
             self._set_neighbours(node, drawn.get(node.index, frozenset()))
             self._part_n[node.index] = self._parts.get(node.index, 0) if node.present else -1
@@ -227,18 +241,22 @@ class LargeSwarm:
     def _count_link(self, author: LargeNode, now: float) -> None:
         """Count an announcement, and the repetitions of the one before it: neighbours pass on all of them, others a new
         one that goes all the way."""
-        beside = [author.index, *sorted(author.neighbours)]
-        repeated = (
-            0 if author.announced_s is None else int((now - author.announced_s) / author.config.network.reannounce_s)
-        )
+        beside, around, network = [author.index, *sorted(author.neighbours)], len(author.around), author.config.network
+        since = 0.0 if author.announced_s is None else now - author.announced_s
+        sent = 1 + repetitions(since, network.reannounce_s, network.heartbeat_s)
         author.announced_s = now
-        self.control_n[author.index] += 2 * STREAM_BYTES * len(author.around)  # as many as it opens are opened to it
-        self.control_n[beside] += LINK_BYTES * (1 + repeated) * self._passes_n[beside]
-        self.control_n[author.index] += LINK_BYTES * (1 + repeated)
-        part_n = self._part_n == self._part_n[author.index]
-        if goes_all_the_way(author.published, int(part_n.sum())):
-            part_n[beside] = False
-            np.add(self.control_n, LINK_BYTES * self._passes_n, out=self.control_n, where=part_n)
+        # As many streams as it opens are opened to it: for a payload of each neighbour, and for its hellos.
+        self.control_n[author.index] += 2 * around * (STREAM_BYTES + PULL_BYTES)
+        self.control_n[author.index] += 2 * around * (STREAM_BYTES + HELLO_BYTES) * since / network.heartbeat_s
+        self.control_n[beside] += LINK_BYTES * sent * self._passes_n[beside]
+        self.control_n[author.index] += LINK_BYTES * sent
+        place = author.published + phase_of(PeerId(author.name))
+        if author.published == 0 or place % self._least_every == 0:
+            passing_n = self._part_n == self._part_n[author.index]
+            if author.published:
+                passing_n &= place % self._every_n == 0
+            passing_n[beside] = False
+            np.add(self.control_n, LINK_BYTES * self._passes_n, out=self.control_n, where=passing_n)
         author.published += 1
 
     def _receiver(self, author: LargeNode, other: LargeNode) -> Receiver:

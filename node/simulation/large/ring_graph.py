@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId
-from gossip.discovery.topology import place_of, ring_count
+from gossip.discovery.topology import CIRCLE, members_by, place_of, ring_count
 
 MATCHINGS = 4
 """Times that a random partner is looked for, for each place beyond the rings'."""
@@ -41,6 +41,19 @@ class RingGraph:
                     _tie(beside, one, other)
             free = [node for node in nodes for _ in range(self._degree - len(beside[node]))]
         return {node: frozenset(others) for node, others in beside.items()}
+
+    def believed(self, nodes: Sequence[int]) -> dict[int, int]:
+        """Return how many members each of these nodes believes in, by the gaps beside it, where all who belong beside
+        each other are (gossip/discovery/topology.py)."""
+        if len(nodes) <= self._degree + 1:
+            return dict.fromkeys(nodes, len(nodes))
+        gaps = dict.fromkeys(nodes, 0)
+        for ring in range(self._rings):
+            order = sorted(nodes, key=lambda node: self._places[node][ring])
+            for one, other in zip(order, [*order[1:], order[0]], strict=True):
+                gap = (self._places[other][ring] - self._places[one][ring]) % CIRCLE
+                gaps[one], gaps[other] = gaps[one] + gap, gaps[other] + gap
+        return {node: members_by(gaps[node], 2 * self._rings) for node in nodes}
 
 
 def _tie(beside: Mapping[int, set[int]], one: int, other: int) -> None:
