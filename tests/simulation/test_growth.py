@@ -53,5 +53,5 @@ def test_control_bytes_of_a_large_swarm_stay_below_the_same_line(tmp_path: Path,
 
 @pytest.mark.slow
 def test_the_arithmetic_is_what_real_nodes_send(tmp_path: Path) -> None:
-    """Where they have settled: later than 10 s for more than some 16 nodes."""
-    assert control_of(tmp_path, 16) == pytest.approx(costs_of(tmp_path, 16).control_bytes, rel=0.15)
+    """At 16 nodes, who have settled after 10 s. It counts more repetitions, as rounds are a little shorter than 2 s."""
+    assert control_of(tmp_path, 16) == pytest.approx(costs_of(tmp_path, 16).control_bytes, rel=0.2)
