@@ -392,7 +392,7 @@ class Engine:
     def _standing_of(self, peer: PeerId) -> RecordTrust:
         """Return how far a peer's record is trusted when places are given; a circuit proves no address."""
         standing = self.peerstore.standing(peer)
-        if standing is RecordTrust.VERIFIED and self.peerstore.network_of(peer) is None:
+        if standing is RecordTrust.VERIFIED and self.peerstore.relayed(peer):
             return RecordTrust.FIRST_HAND
         return standing
 

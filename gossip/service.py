@@ -143,7 +143,7 @@ class GossipService(Handlers):
         self._marker = StateDigestPublisher(engine.publisher, self._context.hasher)
         self._dialler = Dialler(self._context, engine.mesh, engine.peerstore, rng)
         self._finder = LookupTask(self._context, engine.dht, engine.peerstore, engine.mesh, self._dialler, rng)
-        self._relay = relay_of(self._context, identity)
+        self._relay = relay_of(self._context, identity, unix_time)
         self.relaying = self._relay.reading
         self._dialbacks = DialBacks(transport, config.request_timeout_s, self._context.offence)
         self._peerstore = PeerStoreKeeper(self._context, engine.peerstore)

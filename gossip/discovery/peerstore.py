@@ -148,8 +148,13 @@ class PeerStore:
         """Return the address at which the peer last proved its key to us; "" when it has not."""
         return self._reached.get(peer, ("", None))[0]
 
+    def relayed(self, peer: PeerId) -> bool:
+        """Return whether the peer last proved its key through a relay, which says nothing of where it is."""
+        return self._reached.get(peer, ("", ""))[1] is None
+
     def network_of(self, peer: PeerId) -> str | None:
-        """Return the network of a peer with a record: where it proved its key, or called from, or says that it is."""
+        """Return the network of a peer with a record: where it proved its key, or called from, or says that it is. Who
+        was reached through a relay and called without one is where it called from."""
         return self._networks.get(peer)
 
     def group_of(self, peer: PeerId) -> str:
@@ -221,7 +226,7 @@ class PeerStore:
         if peer not in self._records:
             return
         standing = self.standing(peer)
-        if standing is RecordTrust.VERIFIED:
+        if standing is RecordTrust.VERIFIED and not self.relayed(peer):
             self._networks[peer] = self._reached[peer][1]
         elif peer in self._calls_from:
             self._networks[peer] = self._calls_from[peer]

@@ -45,6 +45,8 @@ class ReachabilityTask:
         self._relay_at: dict[PeerId, float] = {}
         self._addresses: tuple[str, ...] = ()
         self._told = ""
+        self._was_relayed = False
+        """Whether the operator was told that others relay for us."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -52,6 +54,7 @@ class ReachabilityTask:
             await self._ask_some()
             self._tell()
             await self._find_relays()
+            self._tell_relays()
             await trio.sleep(LOOK_REACH_S)
 
     async def _ask_some(self) -> None:
@@ -102,6 +105,20 @@ class ReachabilityTask:
             self._told = words
             self._context.engine.tell_reachability(words)
             self._context.perform()
+
+    def _tell_relays(self) -> None:
+        """Tell when the first neighbour relays for us, and when none does any more."""
+        context, relays = self._context, len(self._context.relayed)
+        if bool(relays) == self._was_relayed or not context.reach.unreachable(trio.current_time()):
+            return
+        self._was_relayed = bool(relays)
+        words = (
+            f"others reach this node through {relays} of its neighbours, which relay for it"
+            if relays
+            else "nobody relays for this node any more: until a neighbour does, it meets only those that can be dialled"
+        )
+        context.engine.tell_reachability(words)
+        context.perform()
 
     async def _find_relays(self) -> None:
         context = self._context

@@ -1,7 +1,6 @@
 """The relay's part of relaying (reachability/relay.py): grants reservations, connects two neighbours, and carries bytes
 between them. It knows nothing of a run: its callers say whom it serves, and under which addresses."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -33,7 +32,8 @@ from gossip.transport.base import Stream, Transport, TransportError
 
 class Relay:
     """`serves`: whether we relay for a peer, at either end of a circuit. `addresses`: where others reach us, for
-    reservations; none: nobody can. `offence` charges a peer."""
+    reservations; none: nobody can. `offence` charges a peer. `unix_time`: the wall clock, by which a reservation's end
+    is told."""
 
     def __init__(
         self,
@@ -44,12 +44,14 @@ class Relay:
         serves: Callable[[PeerId], bool],
         addresses: Callable[[], Sequence[str]],
         offence: Callable[[PeerId, RemoteError], None],
+        unix_time: Callable[[], float],
     ) -> None:
         self._transport = transport
         self._identity = identity
         self._serves = serves
         self._addresses = addresses
         self._offence = offence
+        self._unix_time = unix_time
         self.circuits = circuits
 
     async def handle_stream(self, stream: Stream) -> None:
@@ -105,7 +107,7 @@ class Relay:
         elif not addresses or self.circuits.reserve(peer, now) is not CircuitStatus.OK:
             await self._refuse(stream, CircuitStatus.RESERVATION_REFUSED)
         else:
-            expire = int(time.time()) + RESERVATION_S  # by the wall clock, since the far end must understand it
+            expire = int(self._unix_time()) + RESERVATION_S  # by the wall clock, since the far end must understand it
             binary = tuple(filter(None, map(binary_address, addresses)))
             voucher = seal_voucher(self._identity, peer, expire)
             reservation = Reservation(expire=expire, addresses=binary, voucher=voucher)
@@ -190,7 +192,7 @@ async def _tell(stream: Stream, message: CircuitMessage) -> None:
     await send_message(stream, encode_hop(message), RELAY_S)
 
 
-def relay_of(context: ServiceContext, identity: Identity) -> Relay:
+def relay_of(context: ServiceContext, identity: Identity, unix_time: Callable[[], float]) -> Relay:
     """Return a member's relay: it serves neighbours only, where `network.relay` is set, unless nobody can dial us."""
 
     def addresses() -> Sequence[str]:
@@ -205,4 +207,5 @@ def relay_of(context: ServiceContext, identity: Identity) -> Relay:
         serves=lambda peer: context.config.relay and peer in context.engine.neighbours,
         addresses=addresses,
         offence=context.offence,
+        unix_time=unix_time,
     )

@@ -149,7 +149,7 @@ class Member:
 
     def promise_address(self) -> None:
         """Let others know where it will listen, before it does: nodes that start together know each other."""
-        self._next = self._swarm.network.attach(self.peer_id)
+        self._next = self._attached()
 
     def unix_time(self) -> float:
         """Return its wall clock."""
@@ -252,7 +252,7 @@ class Member:
         starting = self._swarm.starting
         await starting.acquire()
         try:
-            transport, self._next = self._next or self._swarm.network.attach(self.peer_id), None
+            transport, self._next = self._next or self._attached(), None
             config = self._settings(transport)
             keep_settings(self.folder, config.to_toml())
             around = NodeContext(
@@ -281,6 +281,9 @@ class Member:
         interrupted = process.stop.is_set()
         finish(node, self.folder, checkpoint, event=Interrupted if interrupted else Finished)
         self.finished = not interrupted
+
+    def _attached(self) -> MemoryTransport:
+        return self._swarm.network.attach(self.peer_id, unix_time=self.unix_time)
 
     def _settings(self, transport: MemoryTransport) -> Config:
         """What differs from process to process."""

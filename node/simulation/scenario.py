@@ -4,7 +4,7 @@
     [task] [train] [sync] [network] [node] [attack]   exactly the node's own settings (node/config), for all nodes
     [[nodes]]        groups of nodes alike: how many, where, on which device, link and session
     [[regions]]      latency in ms between regions; without any: the eight of regions.py
-    [links.NAME]     access links: rates up and down, loss, jitter, queue, slow start, hidden
+    [links.NAME]     access links: rates up and down, loss, jitter, queue, slow start, NAT
     [devices.NAME]   how fast a node computes
     [sessions.NAME]  when a node is there: weibull, diurnal or trace
     [[events]]       what happens at a virtual time
@@ -51,6 +51,20 @@ class RegionTable(Strict):
     """Hours by which local time is ahead of UTC."""
 
 
+Nat: TypeAlias = Literal["open", "full_cone", "address_restricted", "port_restricted", "symmetric"]
+"""What stands between a node and the others, by the names of RFC 3489 (those of RFC 4787 and 5382 in brackets).
+
+open: nothing, or a router that filters nothing.
+full_cone: a mapping lets everybody in (endpoint-independent filtering).
+address_restricted: only hosts that were called from it (address-dependent filtering).
+port_restricted: only the ports that were called from it (address and port-dependent filtering).
+symmetric: there is another mapping for each port that is called (address and port-dependent mapping).
+
+The last four are the same to a node of ours. A mapping comes into being by a call from that port. The node calls from
+ports of the system's choice and listens on another, which no mapping leads to, and it punches no holes (decision 21).
+So nobody can dial it, until its port is forwarded, or a neighbour relays for it."""
+
+
 class LinkClass(Strict):
     """A node's access link. Everything that it sends and receives shares it."""
 
@@ -64,8 +78,22 @@ class LinkClass(Strict):
     """Bufferbloat: the queue that a link builds up while it is busy, at most."""
     slow_start: bool = True
     """Whether a transfer begins with ten segments and doubles each round trip."""
-    hidden: bool = False
-    """Behind a router: nobody can dial this node, and it dials others."""
+    nat: Nat = "open"
+    """What its router lets in that it did not ask for."""
+    forwarded: bool = False
+    """Whether the router forwards the node's port all the same: by UPnP, which a node asks for, or by its owner's
+    hand. A second router in front of it (carrier-grade NAT) forwards nothing."""
+
+    @property
+    def lets_in(self) -> bool:
+        """Return whether others can dial the node."""
+        return self.nat == "open" or self.forwarded
+
+    @model_validator(mode="after")
+    def _has_something_to_forward(self) -> "LinkClass":
+        if self.nat == "open" and self.forwarded:
+            raise ValueError("forwarded says that a router forwards a port, and nat = 'open' that there is none")
+        return self
 
 
 class DeviceClass(Strict):

@@ -115,11 +115,11 @@ class Twin:
                 broadcast_s=device.verify_s, stream_s=device.stream_s, wake_s=device.wake_s, computed=member.computed
             )
             wan.connect(member.peer_id, _access(link), loop)
-            if link.hidden:
+            if not link.lets_in:
                 self.network.hide(member.peer_id)
             if name in initial:
                 member.promise_address()
-        self._hidden = {name for name, group in scenario.members.items() if _link(scenario, group).hidden}
+        self._hidden = {name for name, group in scenario.members.items() if not _link(scenario, group).lets_in}
         self._happenings = Happenings(scenario, self.network, self.members, self.seed)
 
     @property

@@ -49,7 +49,7 @@ from gossip.core.messages import (
 )
 from gossip.membership import MembershipAdmission, parse_page
 from gossip.membership.anti_entropy import AntiEntropy
-from gossip.reachability.circuit import STOP_PROTOCOL, CircuitKind, CircuitMessage, CircuitStatus, encode_stop
+from gossip.reachability.circuit import CircuitKind, CircuitMessage, CircuitStatus, encode_stop
 from gossip.reachability.delimited_task import send_message
 from gossip.reachability.dialback import DIALBACK_PROTOCOL, encode_sighting, parse_ask
 from gossip.session import FrameStream, ask_once
@@ -110,6 +110,7 @@ class HostilePeer:
         self.identity = identity
         self.stage = stage
         self.transport = stage.network.attach(identity.peer_id, admission)
+        self.transport.circuit_end = self._end_of_circuit
         self.spread = None if admission is None else AntiEntropy(admission)
         """What it knows of the members, where the swarm is private."""
         self.terms: bytes | None = None
@@ -220,8 +221,6 @@ class HostilePeer:
         try:
             if protocol == DIALBACK_PROTOCOL:
                 await self._dial_back(stream)
-            elif protocol == STOP_PROTOCOL:
-                await self._end_of_circuit(stream)
             else:
                 await self._serve(stream)
         except (RemoteError, TransportError):
@@ -268,18 +267,18 @@ class HostilePeer:
 
     async def _end_of_circuit(self, stream: Stream) -> None:
         """Takes a circuit and fills it, says something that is no answer, or says nothing."""
-        match self.rng.randrange(3):
-            case 0:
-                await send_message(
-                    stream, encode_stop(CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK)), PATIENCE_S
-                )
-                with trio.move_on_after(HANG_S):
-                    while True:
-                        await stream.send_all(bytes(4096))
-                        await trio.sleep(1.0)
-            case 1:
-                await stream.send_all(self.rng.randbytes(40))
-        await trio.sleep(HANG_S)
+        with suppress(RemoteError, TransportError):
+            match self.rng.randrange(3):
+                case 0:
+                    taken = CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK)
+                    await send_message(stream, encode_stop(taken), PATIENCE_S)
+                    with trio.move_on_after(HANG_S):
+                        while True:
+                            await stream.send_all(bytes(4096))
+                            await trio.sleep(1.0)
+                case 1:
+                    await stream.send_all(self.rng.randbytes(40))
+            await trio.sleep(HANG_S)
 
     async def _dial_back(self, stream: Stream) -> None:
         frames = FrameStream(stream, PATIENCE_S)

@@ -6,7 +6,6 @@ from gossip_swarm import FakeRuntime, until
 
 from gossip.reachability.circuit import (
     HOP_PROTOCOL,
-    STOP_PROTOCOL,
     CircuitKind,
     CircuitMessage,
     CircuitStatus,
@@ -71,12 +70,7 @@ async def carrying(it, monkeypatch, **config):
             while data := await stream.receive_some(1 << 20):
                 await stream.send_all(data)
 
-    serve = other.service.handle_stream
-
-    async def handle(protocol, stream):
-        await (echo(stream) if protocol == STOP_PROTOCOL else serve(protocol, stream))
-
-    monkeypatch.setattr(other.service, "handle_stream", handle)
+    monkeypatch.setattr(other.transport, "circuit_end", echo)
     assert await status_of(other, relay, RESERVE) == CircuitStatus.OK
     return relay, one, other
 

@@ -119,6 +119,18 @@ def test_where_a_peer_is_goes_by_where_it_answered_then_by_where_it_calls_from_t
     assert it.group_of(PeerId("b")) == it.group_of(PeerId("nobody"))
 
 
+def test_who_answers_through_a_relay_is_where_it_called_from_and_else_nowhere():
+    """Or a relay would count all that it relays for as one network, and send most of them away."""
+    it, circuit = PeerStore(), "/p2p/relay/p2p-circuit"
+    for name, calls_from in (("called", HOST), ("never", None)):
+        it.learn(made_up(name, circuit), first_hand=True, calls_from=calls_from)
+        it.reached(PeerId(name), made_up(name, circuit).addresses[0], None)
+        assert it.standing(PeerId(name)) is RecordTrust.VERIFIED
+        assert it.network_of(PeerId(name)) == calls_from
+        assert it.relayed(PeerId(name))
+    assert not it.relayed(PeerId("nobody"))
+
+
 def test_who_was_verified_first_comes_first_also_after_a_restart(it):
     it.learn(made_up("late"), first_hand=True)
     it.reached(PeerId("late"), "/memory/late/p2p/late")

@@ -8,7 +8,6 @@ from relay_swarm import RESERVE, Quiet, asked, carrying, circuit_to, refused, st
 from gossip.core.errors import Reason
 from gossip.reachability.circuit import (
     HOP_PROTOCOL,
-    STOP_PROTOCOL,
     CircuitKind,
     CircuitMessage,
     CircuitStatus,
@@ -222,10 +221,10 @@ async def test_only_a_far_ends_ok_makes_a_circuit(autojump_clock, monkeypatch, a
         relay, one, other = await three(it)
         assert await status_of(other, relay, RESERVE) == CircuitStatus.OK
 
-        async def handle(protocol, stream):
-            if protocol == STOP_PROTOCOL and answer is not None:
+        async def end(stream):
+            if answer is not None:
                 await send_message(stream, encode_stop(answer), 30)
 
-        monkeypatch.setattr(other.service, "handle_stream", handle)
+        monkeypatch.setattr(other.transport, "circuit_end", end)
         assert await status_of(one, relay, circuit_to(other.peer)) == CircuitStatus.CONNECTION_FAILED
         assert len(relay.service._relay.circuits) == 0

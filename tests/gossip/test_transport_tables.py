@@ -7,8 +7,8 @@ import trio
 
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit import CircuitMessage
+from gossip.reachability.circuit_ends_task import MAX_RELAYS, CircuitEnds
 from gossip.transport.base import TransportError
-from gossip.transport.libp2p.circuit_ends import MAX_RELAYS, CircuitEnds
 from gossip.transport.libp2p.data_channels import MAX_WITHOUT, Channels
 from gossip.transport.libp2p.fault_guard import Faults
 from gossip.transport.wire_bytes import WireBytes
@@ -52,7 +52,7 @@ async def test_of_relays_that_leave_while_they_grant_few_are_remembered(autojump
     async def never(peer: PeerId, protocol: str) -> Any:
         raise NotImplementedError
 
-    ends = CircuitEnds(SimpleNamespace(), Faults(), never)  # type: ignore[arg-type]
+    ends = CircuitEnds(SimpleNamespace(), Faults().note, never)  # type: ignore[arg-type]
     ends._asked = granted  # type: ignore[method-assign]
     for relay in PEERS:
         assert await ends.granted_by(relay, PeerId("me")) is not None

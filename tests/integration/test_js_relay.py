@@ -4,6 +4,7 @@ Between transports: a node as a whole relays for its neighbours alone, which a j
 its packages are missing: `make interop` fetches those.
 """
 
+import time
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,7 @@ class Relaying(Node):
             serves=lambda peer: True,
             addresses=lambda: self.transport.addresses,
             offence=lambda peer, error: self.charged.append((peer, error)),
+            unix_time=time.time,
         )
 
     async def handle_stream(self, protocol: str, stream: Stream) -> None:

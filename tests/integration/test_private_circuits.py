@@ -94,7 +94,7 @@ async def test_nothing_of_what_a_relay_carries_shows_even_to_it() -> None:
 async def test_an_end_without_the_key_comes_through_to_nobody(psk: PresharedKey | None, turned: bool) -> None:
     """It reached the relay by a key that the relay's program passed on; the far end has its own."""
     async with circuit() as it:
-        (it.far if turned else it.near).transport._circuits._psk = psk
+        (it.far if turned else it.near).transport._circuits.port.psk = psk
         with trio.fail_after(5), pytest.raises(TransportError):
             await it.dial()
         await until(lambda: it.error != "")

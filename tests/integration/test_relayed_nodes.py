@@ -24,11 +24,11 @@ from gossip.reachability.circuit import (
     parse_hop,
     parse_stop,
 )
+from gossip.reachability.circuit_ends_task import CircuitEnds
 from gossip.reachability.delimited_task import receive_message, send_message
 from gossip.reachability.relay import MAX_CIRCUITS, MAX_CIRCUITS_OF_PEER, RESERVATION_S, circuit_address
 from gossip.reachability.vouchers import seal_voucher
 from gossip.transport.base import Stream, TransportError
-from gossip.transport.libp2p.circuit_ends import CircuitEnds
 from gossip.transport.libp2p.fault_guard import Faults
 
 
@@ -156,7 +156,7 @@ async def test_no_more_circuits_are_taken_than_may_be_however_many_come_at_once(
 
 
 async def test_a_source_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossip.transport.libp2p.circuit_ends.RELAY_S", 0.2)
+    monkeypatch.setattr("gossip.reachability.circuit_ends_task.RELAY_S", 0.2)
     async with connected() as (relay, node):
         _, status = await offered(relay, node, relay.peer_id)
         assert status == CircuitStatus.OK
@@ -165,7 +165,7 @@ async def test_a_source_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
 
 
 async def test_a_relay_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossip.transport.libp2p.circuit_ends.RELAY_S", 0.1)
+    monkeypatch.setattr("gossip.reachability.circuit_ends_task.RELAY_S", 0.1)
     async with connected() as (relay, node):
         monkeypatch.setattr(relay, "handle_stream", _silent)
         with pytest.raises(TransportError, match="timeout"):
@@ -239,7 +239,7 @@ class Ends(CircuitEnds):
 
     def __init__(self) -> None:
         self.made: list[Muxed] = []
-        super().__init__(self, Faults(), self._nothing)  # type: ignore[arg-type]
+        super().__init__(self, Faults().note, self._nothing)  # type: ignore[arg-type]
 
     async def _circuit(self, relay: object, target: object) -> Muxed:
         await trio.lowlevel.checkpoint()
@@ -249,8 +249,11 @@ class Ends(CircuitEnds):
     async def _nothing(self, *_: object) -> Any:
         """No stream is opened."""
 
-    async def add_conn(self, muxed: Muxed) -> None:
+    async def add(self, muxed: Muxed) -> None:
         await trio.lowlevel.checkpoint()
+
+    def closed(self, muxed: Muxed) -> trio.Event:
+        return muxed.event_closed
 
 
 async def test_a_relay_cannot_say_that_another_is_there() -> None:

@@ -231,7 +231,7 @@ def test_bytes_are_payloads_and_announcements(tmp_path):
         (("train.optimizer=muon",), "adamw and sgd"),
         (("node.pace=dylu",), "node.pace"),
         (("node.overlap=false",), "overlaps"),
-        (("links.dsl.hidden=true",), "hidden"),
+        (("links.dsl.nat=symmetric",), "nat"),
         (("crypto=each",), "crypto"),
         (("nodes.home.lies=true", "attack.name=sign_flip"), "every node lies"),
     ],

@@ -254,7 +254,9 @@ def test_an_honest_node_turns(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_hidden_node_dials_and_is_not_dialled(tmp_path: Path) -> None:
-    found = played(tmp_path, '\n[links.router]\nhidden = true\n\n[[nodes]]\nname = "hid"\ncount = 2\nlink = "router"\n')
+    found = played(
+        tmp_path, '\n[links.router]\nnat = "symmetric"\n\n[[nodes]]\nname = "hid"\ncount = 2\nlink = "router"\n'
+    )
     assert judged(found).finished == 6
     assert found.twin.network.hidden(found.twin.members["hid-0"].peer_id)
     assert not found.twin.network.hidden(found.twin.members["home-0"].peer_id)
@@ -480,7 +482,7 @@ loss = 0.002
 jitter_ms = 20
 queue_ms = 200
 slow_start = true
-hidden = true
+nat = "port_restricted"
 
 [[nodes]]
 name = "far"
@@ -514,7 +516,7 @@ def test_two_processes_agree_on_twenty_seeds(tmp_path: Path, text: str) -> None:
 
 
 def test_the_library_is_there() -> None:
-    assert len(FAITHFUL) == 11
+    assert len(FAITHFUL) == 12
     page = (ROOT / "docs" / "how-to" / "rehearse.md").read_text(encoding="utf-8")
     assert [path.stem for path in LIBRARY if f"`{path.stem}`" not in page] == []
 

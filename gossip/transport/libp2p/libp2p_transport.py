@@ -22,12 +22,13 @@ from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicat
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit import STOP_PROTOCOL
+from gossip.reachability.circuit_ends_task import CircuitEnds
 from gossip.reachability.relay import parse_circuit
 from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
 from gossip.transport.connection_limits import ConnectionBounds
 from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import HandshakeAdmission
-from gossip.transport.libp2p.circuit_ends import CircuitEnds
+from gossip.transport.libp2p.circuit_socket import SwarmCircuits
 from gossip.transport.libp2p.data_channels import PROTOCOL as DATA_PROTOCOL
 from gossip.transport.libp2p.data_channels import Channels, Way
 from gossip.transport.libp2p.fault_guard import Faults, GuardedManager
@@ -123,7 +124,7 @@ class Libp2pTransport:
             wire=self._swarm.wire,
             psk=psk,
         )
-        self._circuits = CircuitEnds(self._swarm, self._faults, self._open_libp2p, psk)
+        self._circuits = CircuitEnds(SwarmCircuits(self._swarm, psk), self._faults.note, self._open_libp2p)
         self._pubsub: GuardedPubsub | None = None
         self._nursery: trio.Nursery | None = None
 

@@ -4,14 +4,16 @@ Nodes attach and get addresses `/memory/<n>/p2p/<id>`. Streams are bounded pipes
 a node that finds a message valid passes it on, each message at most once. Links have loss (broadcasts only, as with
 gossipsub over TCP) and latency, drawn from the seeded `rng`; they can be cut, parted into groups, and stalled (the
 connection stays, nothing passes: a stopped process); see link_quality.py. Over a WideAreaNetwork (wan.py) each node has
-one access link for all that it sends and receives.
+one access link for all that it sends and receives, and for what it relays. Who cannot be dialled is reached through a
+relay, by the code of real nodes (memory_circuits.py).
 """
 
 import itertools
 import math
 import random
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,11 +22,15 @@ import trio
 
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
+from gossip.reachability.circuit import STOP_PROTOCOL
+from gossip.reachability.relay import parse_circuit
 from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
 from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
+from gossip.transport.memory.circuit_mux import CircuitStream
 from gossip.transport.memory.courier import Courier
 from gossip.transport.memory.link_quality import LinkQuality, Links
+from gossip.transport.memory.memory_circuits import CircuitHooks, MemoryCircuits
 from gossip.transport.memory.pipe import MemoryStream, Pipe
 from gossip.transport.memory.shaped_pipe import BUFFERED_S, ShapedPipe
 from gossip.transport.memory.traffic_tap import TrafficTap
@@ -73,12 +79,19 @@ class MemoryNetwork(Links):
         self._numbers = itertools.count()
 
     def attach(
-        self, peer: PeerId, admission: Admission | None = None, *, network: str | None = ""
+        self,
+        peer: PeerId,
+        admission: Admission | None = None,
+        *,
+        network: str | None = "",
+        unix_time: Callable[[], float] = time.time,
     ) -> "MemoryTransport":
         """A node's attachment, not yet listening. A peer may attach again, as after a restart. `admission`: who may
         connect; None: everybody who asks for none either. `network`: which others see it in, as `network_of` says it
-        to them: "" as on one LAN, None as behind a relay."""
-        return MemoryTransport(self, peer, f"/memory/{next(self._numbers)}/p2p/{peer}", admission, network)
+        to them: "" as on one LAN, None as behind a relay. `unix_time`: its wall clock, by which a reservation with a
+        relay ends."""
+        address = f"/memory/{next(self._numbers)}/p2p/{peer}"
+        return MemoryTransport(self, peer, address, admission, network, unix_time)
 
     def broadcast(self, data: bytes) -> _Broadcast:
         """A new message, told apart from one with the same bytes."""
@@ -117,9 +130,9 @@ class MemoryNetwork(Links):
     def _links_changed(self) -> None:
         for node in list(self._nodes.values()):
             node.wake()
-            for peer in node.peers:
+            for peer in sorted(node.linked):
                 if not self.reachable(node.peer_id, peer):
-                    node.drop(peer)
+                    node.unlink(peer)
 
 
 class MemoryTransport:
@@ -132,6 +145,7 @@ class MemoryTransport:
         address: str,
         admission: Admission | None,
         seen_in: str | None = "",
+        unix_time: Callable[[], float] = time.time,
     ) -> None:
         self.handler_errors: list[Exception] = []
         self.seen_in = seen_in
@@ -154,6 +168,18 @@ class MemoryTransport:
         self._overflowed = 0
         self._refused: Counter[str] = Counter()
         self._handshake_admission = HandshakeAdmission(admission, lambda kind: self._refused.update((kind,)))
+        hooks = CircuitHooks(
+            open_stream=self.open_stream,
+            spawn=self._spawn,
+            serve=self._serve_over_circuit,
+            hear=lambda forwarder, number, data: self._take_in(forwarder, _Broadcast(number, data)),
+            up=self._came_by_circuit,
+            lost=self._lost_by_circuit,
+            note=lambda kind: self._refused.update((kind,)),
+        )
+        self._circuits = MemoryCircuits(peer, self._handshake_admission, hooks, unix_time)
+        self.circuit_end: Callable[[Stream], Awaitable[None]] = self._circuits.ends.accept
+        """Serves what a relay has for us. A hostile node has its own."""
 
     @property
     def peer_id(self) -> PeerId:
@@ -168,6 +194,11 @@ class MemoryTransport:
     @property
     def peers(self) -> frozenset[PeerId]:
         """Peers with a live connection."""
+        return frozenset(self._connections) | self._circuits.peers
+
+    @property
+    def linked(self) -> frozenset[PeerId]:
+        """Peers with a live connection of no relay's."""
         return frozenset(self._connections)
 
     @property
@@ -190,9 +221,8 @@ class MemoryTransport:
         return f"/memory/{port}/p2p/{peer}" if peer in self._connections else None
 
     async def relayed_by(self, peer: PeerId) -> Grant | None:
-        """Nobody relays here."""
-        await trio.lowlevel.checkpoint()
-        return None
+        """Ask a connected peer to relay for us, or to go on with that; None where it does not."""
+        return await self._circuits.ends.granted_by(peer, self._peer)
 
     async def run(
         self, handlers: TransportHandlers, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -212,14 +242,16 @@ class MemoryTransport:
             finally:
                 self._network.remove(self)
                 self._handlers = self._nursery = None
-                for peer in list(self._connections):
+                for peer in sorted(self.peers):
                     self.drop(peer)
 
     async def dial(self, address: str) -> PeerId:
-        """Connect to an address of this network."""
+        """Connect to an address of this network, or through a relay."""
+        if (circuit := parse_circuit(address)) is not None:
+            return await self._dial_circuit(*circuit)
         node = await self._found(address)
         peer = node.peer_id
-        if peer not in self._connections:
+        if peer not in self.peers:
             self._introduce(node)
             connection = _Connection((self, node))
             node.take(self._peer, connection)
@@ -227,10 +259,26 @@ class MemoryTransport:
         return peer
 
     async def probe(self, address: str) -> str | None:
-        """Return the network of the peer that answers there."""
+        """Return the network of the peer that answers there; None for a circuit's."""
+        if (circuit := parse_circuit(address)) is not None:
+            await self._probe_circuit(*circuit)
+            return None
         node = await self._found(address)
         self._introduce(node)
         return node.seen_in
+
+    async def _dial_circuit(self, relay: PeerId, peer: PeerId) -> PeerId:
+        if peer == self._peer:
+            raise TransportError("an address of this very node")
+        if peer not in self.peers:
+            await self._circuits.ends.dial(relay, peer)
+        return peer
+
+    async def _probe_circuit(self, relay: PeerId, peer: PeerId) -> None:
+        if relay != self._peer:
+            await self._circuits.ends.probe(relay, peer)
+        elif peer not in self.peers:  # else it answers through us now
+            raise TransportError(f"not connected to {peer}")
 
     async def _found(self, address: str) -> "MemoryTransport":
         peer = PeerId(address.rpartition("/p2p/")[2])
@@ -273,7 +321,7 @@ class MemoryTransport:
             await self._loop.compute(self._loop.stream_s)
         connection = self._connections.get(peer)
         if connection is None:
-            raise TransportError("not connected")
+            return await self._circuits.open(peer, protocol)
         remote = self._far_end(connection)
         there, back = self._network.pipe(self._peer, peer), self._network.pipe(peer, self._peer)
         tap, overhead = self._network.tap, 0 if self._network.wan is None else STREAM_BYTES
@@ -311,12 +359,18 @@ class MemoryTransport:
 
     def take(self, peer: PeerId, connection: _Connection) -> None:
         """A connection is up."""
+        first = peer not in self.peers
         self._connections[peer] = connection
-        if self._handlers is not None:
+        if first and self._handlers is not None:
             self._handlers.peer_connected(peer)
 
     def drop(self, peer: PeerId) -> None:
-        """Break the connection to `peer` at both ends."""
+        """Break all connections to `peer` at both ends."""
+        self._circuits.drop(peer)
+        self.unlink(peer)
+
+    def unlink(self, peer: PeerId) -> None:
+        """Break the connection to `peer` that is no relay's."""
         connection = self._connections.get(peer)
         if connection is None:
             return
@@ -330,18 +384,30 @@ class MemoryTransport:
         """Our end of a broken connection."""
         if self._connections.get(peer) is connection:
             del self._connections[peer]
-            if self._handlers is not None:
+            self._circuits.ends.drop(peer)
+            if peer not in self._circuits and self._handlers is not None:
                 self._handlers.peer_lost(peer)
 
     def accept(self, protocol: str, stream: MemoryStream, connection: _Connection) -> None:
         """A peer opens a stream to us."""
         if self._nursery is None:
             raise TransportError("the peer is shutting down")
-        self._nursery.start_soon(self._serve, protocol, stream, connection)
+        self._nursery.start_soon(self._serve_linked, protocol, stream, connection)
 
     def deliver(self, forwarder: PeerId, message: _Broadcast) -> None:
         """A broadcast comes in, or is lost when too many wait."""
         self.wire.received += len(message.data)
+        self._take_in(forwarder, message)
+
+    def wake(self) -> None:
+        """Links may have changed."""
+        for connection in self._connections.values():
+            for stream in connection.streams:
+                stream.wake()
+
+    # -- insides
+
+    def _take_in(self, forwarder: PeerId, message: _Broadcast) -> None:
         if message.number in self._seen:  # seven of eight, in a mesh of eight: nobody need wake up for them
             return
         if self._network.wan is not None:
@@ -352,22 +418,39 @@ class MemoryTransport:
         except trio.WouldBlock:
             self._overflowed += 1
 
-    def wake(self) -> None:
-        """Links may have changed."""
-        for connection in self._connections.values():
-            for stream in connection.streams:
-                stream.wake()
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        if self._nursery is None:
+            raise TransportError("the transport is not running")
+        self._nursery.start_soon(task)
 
-    # -- insides
+    def _serve_over_circuit(self, stream: CircuitStream) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(self._serve, stream.protocol, stream)
+
+    def _came_by_circuit(self, peer: PeerId) -> None:
+        if peer not in self._connections and self._handlers is not None:
+            self._handlers.peer_connected(peer)
+
+    def _lost_by_circuit(self, peer: PeerId) -> None:
+        if peer not in self._connections and self._handlers is not None:
+            self._handlers.peer_lost(peer)
 
     def _far_end(self, connection: _Connection) -> "MemoryTransport":
         return next(end for end in connection.ends if end is not self)
 
-    async def _serve(self, protocol: str, stream: MemoryStream, connection: _Connection) -> None:
+    async def _serve_linked(self, protocol: str, stream: MemoryStream, connection: _Connection) -> None:
+        try:
+            await self._serve(protocol, stream)
+        finally:
+            connection.streams = [ours for ours in connection.streams if not ours.is_over()]
+
+    async def _serve(self, protocol: str, stream: MemoryStream | CircuitStream) -> None:
         handlers = self._handlers
         try:
             await self._loop.compute(self._loop.stream_s)
-            if handlers is not None:
+            if protocol == STOP_PROTOCOL:
+                await self.circuit_end(stream)
+            elif handlers is not None:
                 await handlers.handle_stream(protocol, stream)
             await stream.close()
         except Exception as error:  # the guard that base.py asks for
@@ -376,8 +459,6 @@ class MemoryTransport:
         except trio.Cancelled:
             stream.break_off()
             raise
-        finally:
-            connection.streams = [ours for ours in connection.streams if not ours.is_over()]
 
     async def _handle_broadcasts(self) -> None:
         async for forwarder, message in self._inbox:
@@ -418,9 +499,12 @@ class MemoryTransport:
             self._seen.popitem(last=False)
 
     def _spread(self, message: _Broadcast, without: PeerId) -> None:
+        relayed = sorted(self._circuits.peers - self._connections.keys() - {without})
         if (tap := self._network.tap) is not None and self._handlers is not None:
-            copies = sum(peer != without for peer in self._connections)
+            copies = len(relayed) + sum(peer != without for peer in self._connections)
             tap.broadcast(self._peer, message.data, copies, own=without == self._peer, kept=self._handlers.keeps)
+        for peer in relayed:
+            self._circuits.broadcast(peer, message.number, message.data)
         for peer, connection in list(self._connections.items()):
             if peer == without or self._nursery is None:
                 continue

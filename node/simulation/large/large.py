@@ -108,7 +108,7 @@ def check_large(loaded: LoadedScenario) -> None:
             what = f"events[{number}]: in the large mode every node is in a group of a partition"
             raise UsageError(what, "name the others as one more group, or use mode = 'faithful'")
     for what, differs in (
-        ("links: hidden", any(link.hidden for link in scenario.links.values())),
+        ("links: nat", not all(link.lets_in for link in scenario.links.values())),
         *(
             (f"devices: {key}", any(getattr(device, key) for device in scenario.devices.values()))
             for key in NOT_CHARGED
