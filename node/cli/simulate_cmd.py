@@ -52,20 +52,37 @@ def simulate(
             metavar="FILE", help="Of `p2ptrain bench calibrate`: nodes without a device compute as this machine does."
         ),
     ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Each of these seeds, such as 0-19 or 1,4,7-9; a line a seed as they end."),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="Of --seeds, how many at a time. (default: as many as there are cores)"),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option(help="What runs --seeds: processes; ray, a cluster; here, this very process.")
+    ] = "processes",
     json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
     set_: options.Sets = None,
 ) -> int:
     """Rehearse a swarm: real nodes on a virtual clock, over links, devices and failures that a file describes.
 
     The same file and seed give the same events, on any day. Exit code 1: an invariant of the file (assert) is broken,
-    or a node failed; the line that plays it again is printed.
+    or a node failed; the line that plays it again is printed. With --seeds, --out keeps a line a seed, and seeds that
+    are there are not run again.
     """
+    from node.simulation.course import check_course
     from node.simulation.sealed import hashes_are_fixed
 
+    if seeds is not None and (seed is not None or like is not None):
+        raise UsageError("--seeds goes with neither --seed nor --like", "leave one of them out")
     if like is not None:
         _write_like(scenario, like)
     if not hashes_are_fixed():
-        _again_with_fixed_hashes(scenario, seed, until, out, like, calibration, json=json, sets=set_ or [])
+        many = [] if seeds is None else ["--seeds", seeds, "--executor", executor]
+        many += [] if jobs is None else ["--jobs", str(jobs)]
+        _again_with_fixed_hashes(scenario, seed, until, out, like, calibration, many, json=json, sets=set_ or [])
     from node.simulation.scenario_file import load_scenario
 
     loaded = load_scenario(scenario, set_ or (), seed=seed, until_s=until)
@@ -73,7 +90,9 @@ def simulate(
         from node.planning.calibrated import as_measured
 
         loaded = as_measured(loaded, calibration)
-    _check(loaded)
+    check_course(loaded)
+    if seeds is not None:
+        return _seeds(loaded, seeds, out, executor, jobs, json=json)
     if out is not None:
         _prepare(out, loaded)
     result, beside = _played(loaded, out, like, quiet=json)
@@ -108,6 +127,7 @@ def _again_with_fixed_hashes(
     out: Path | None,
     like: Path | None,
     calibration: Path | None,
+    many: list[str],
     *,
     json: bool,
     sets: list[str],
@@ -119,6 +139,7 @@ def _again_with_fixed_hashes(
     words += [] if out is None else ["--out", str(out)]
     words += [] if like is None else ["--like", str(like)]
     words += [] if calibration is None else ["--calibration", str(calibration)]
+    words += many
     words += ["--json"] if json else []
     for text in sets:
         words += ["--set", text]
@@ -151,28 +172,50 @@ def _write_like(path: Path, run: Path) -> None:
         raise RunError(f"cannot write {path}: {error.strerror}", "give another file for SCENARIO") from error
 
 
-def _check(loaded: "LoadedScenario") -> None:
-    """Raise UsageError for what the scenario's mode has not, before anything is written."""
-    if loaded.scenario.mode == "large":
-        from node.simulation.large.large import check_large
-
-        check_large(loaded)
-    else:
-        from node.simulation.twin import check
-
-        check(loaded)
-
-
 def _course(loaded: "LoadedScenario", out: Path | None, show: "Callable[[str], None] | None") -> "Course":
     """Play it in its mode."""
-    if loaded.scenario.mode == "large":
-        from node.simulation.large.large import play_large
+    from node.simulation.course import play_course
 
-        tell = None if show is None else lambda swarm: show(_progress_large(swarm))
-        return play_large(loaded, tell, folder=out)
-    from node.simulation.twin import play
+    if show is None:
+        return play_course(loaded, out)
+    return play_course(
+        loaded,
+        out,
+        faithful=lambda twin: show(_progress(twin)),
+        large=lambda swarm: show(_progress_large(swarm)),
+    )
 
-    return play(loaded, folder=out, progress=None if show is None else lambda twin: show(_progress(twin)))
+
+def _seeds(
+    loaded: "LoadedScenario", seeds: str, out: Path | None, executor: str, jobs: int | None, *, json: bool
+) -> int:
+    """Play the scenario under each of these seeds, and say a line of each as they end."""
+    from node.sweep.seeds import SeedRuns, in_words, is_well, parse_seeds
+
+    jobs = jobs or len(os.sched_getaffinity(0))
+    runs = SeedRuns(loaded=loaded, seeds=parse_seeds(seeds), executor=executor, jobs=jobs, out=out)
+    rows = []
+    try:
+        for row in runs.run():
+            rows.append(row)
+            if not json:
+                say(sys.stdout, f"{in_words(row)}\n")
+    except KeyboardInterrupt:
+        done = f"{len(rows)} of {len(runs.seeds)} seeds were done"
+        kept = "nothing is kept without --out" if out is None else f"they are in {out}, and the same command goes on"
+        print(f"Interrupted: {done}; {kept}", file=sys.stderr)
+        raise
+    rows.sort(key=lambda row: row["seed"])
+    bad = [row for row in rows if not is_well(row)]
+    if json:
+        document = {"scenario": loaded.path.name, "kept": runs.kept, "not_well": [row["seed"] for row in bad]}
+        say(sys.stdout, jsonlib.dumps(document | {"seeds": rows}, allow_nan=False) + "\n")
+    else:
+        there = f" ({runs.kept} of them were there already)" if runs.kept else ""
+        say(sys.stdout, f"{len(rows) - len(bad)} of {len(rows)} seeds kept every promise{there}.\n")
+    for row in bad:
+        print(f"seed {row['seed']}, play it again: {row['replay']}", file=sys.stderr)
+    return EXIT_FAILED if bad else 0
 
 
 def _played(

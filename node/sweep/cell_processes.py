@@ -7,6 +7,7 @@ place. Processes end with the one that started them, however it ends.
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,12 @@ class ProcessCells:
     def run(self, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Outcome]]:
         """Yield each cell with what came of it, as they finish."""
         todo = deque(cells)
-        workers = [_started() for _ in range(min(max(1, jobs), len(cells)))]
+        # What a process that is ended leaves of a cell is in there, and goes with it.
+        with tempfile.TemporaryDirectory(prefix="p2ptrain-cells-") as folder:
+            yield from self._run(todo, min(max(1, jobs), len(cells)), folder)
+
+    def _run(self, todo: deque[Cell], jobs: int, folder: str) -> Iterator[tuple[Cell, Outcome]]:
+        workers = [_started(folder) for _ in range(jobs)]
         try:
             for worker in workers:
                 worker.give(todo.popleft())
@@ -63,7 +69,7 @@ class ProcessCells:
                     if not worker.process.is_alive():
                         worker.end()
                         workers.remove(worker)
-                        worker = _started() if todo else worker
+                        worker = _started(folder) if todo else worker
                         if todo:
                             workers.append(worker)
                     if todo:
@@ -87,17 +93,18 @@ def _heard(worker: _Worker) -> Outcome | None:
     return CellFailure(f"its process died: {describe_code(worker.process.exitcode)}")
 
 
-def _started() -> _Worker:
+def _started(folder: str) -> _Worker:
     # Spawned, not forked: a fork of a process that has used torch may hang in its thread pool.
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_work, args=(there,), daemon=True)
+    process = context.Process(target=_work, args=(there, folder), daemon=True)
     process.start()
     there.close()
     return _Worker(process, here)
 
 
-def _work(pipe: Connection) -> None:
+def _work(pipe: Connection, folder: str) -> None:
+    tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its processes
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch

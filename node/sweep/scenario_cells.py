@@ -1,4 +1,4 @@
-"""Cells that are scenarios of `p2ptrain simulate`: real nodes on a virtual clock, each run a process of its own.
+"""Cells that are scenarios of `p2ptrain simulate`: real nodes on a virtual clock, or thousands without their protocol.
 
 Figures are those of its `--json` line. The curve is read off the honest nodes' logs: steps and bytes are counted there,
 and seconds are virtual.
@@ -18,15 +18,25 @@ from typing import Any, Final
 from node.config.toml_source import MAX_FILE_BYTES
 from node.events.event_types import Evaluated, LearnerStarted, RoundTrained, Started
 from node.events.log import read_events
+from node.planning.calibrated import as_measured
+from node.simulation.course import check_course, play_course
+from node.simulation.scenario_file import load_scenario
+from node.simulation.sealed import hashes_are_fixed
+from node.simulation.verdict import judged
 from node.sweep.base import CellRow, Settings
 from node.system.errors import EXIT_FAILED, RunError, UsageError
-from node.system.run_dir import EVENTS
+from node.system.run_dir import EVENTS, make_dir
 
 TOP: Final = "scenario."
 """Before the keys of a scenario that stand in no table: mode, day_s, until_s."""
 
 FILE: Final = TOP + "file"
 UNTIL: Final = TOP + "until_s"
+CALIBRATION: Final = TOP + "calibration"
+SETS: Final = TOP + "sets"
+"""Settings as the texts of `simulate --set`, which come last."""
+NO_SETTINGS: Final = (FILE, UNTIL, CALIBRATION, SETS)
+"""Keys that are laid over the file in another way than the rest."""
 
 PROGRAM: Final = """
 import sys
@@ -43,29 +53,29 @@ Figures = tuple[int, float, float]
 
 class ScenarioCells:
     """A scenario file with settings over it, as `--set` has them: `scenario.file`, `scenario.mode` or any other key
-    of it that stands in no table, and those that do. The seed is the scenario's and, unless a setting says otherwise,
-    training's."""
+    of it that stands in no table, and those that do; `scenario.sets` has a list of its texts, `scenario.calibration` a
+    file. The seed is the scenario's and, unless a setting says otherwise (None: as the file says), training's.
+
+    It runs in this process where hashes are fixed (PYTHONHASHSEED=0), and else in one of its own.
+    """
 
     name = "scenario"
 
     def document(self, settings: Settings, seed: int) -> Mapping[str, Any]:
         """Return the file's content by its digest, and what is set over it. Mistakes in settings are found when it is
         run."""
-        path = _file_of(settings)
-        try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise UsageError(f"{path} is too large for a scenario")
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise UsageError(f"cannot read the scenario {path}: {error.strerror}", f"set {FILE} in [base]") from None
-        return {"file": digest, "seed": seed, **{key: value for key, value in settings.items() if key != FILE}}
+        rest = {key: value for key, value in settings.items() if key not in (FILE, CALIBRATION)}
+        found = {"file": _digest_of(_file_of(settings), "scenario", FILE), "seed": seed, **rest}
+        if isinstance(measured := settings.get(CALIBRATION), str):
+            found["calibration"] = _digest_of(Path(measured), "calibration", CALIBRATION)
+        return found
 
     def run(self, settings: Settings, seed: int) -> CellRow:
         """Simulate it. `broken`: invariants of the file that do not hold, which are findings. UsageError on what the
         scenario cannot be, RunError on what failed."""
         with tempfile.TemporaryDirectory(prefix="p2ptrain-cell-") as folder:
             out = Path(folder) / "run"
-            found = _simulated([*_words(settings, seed), "--out", str(out)])
+            found = _here(settings, seed, out) if hashes_are_fixed() else _elsewhere(settings, seed, out)
             curve, steps, published, metric = _measured(found, out)
         return {
             **{key: found.get(key) for key in KEPT},
@@ -93,15 +103,45 @@ def _file_of(settings: Settings) -> Path:
     return Path(path)
 
 
-def _words(settings: Settings, seed: int) -> list[str]:
+def _digest_of(path: Path, what: str, key: str) -> str:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UsageError(f"{path} is too large for a {what}")
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(f"cannot read the {what} {path}: {error.strerror}", f"set {key} in [base]") from None
+
+
+def _sets(settings: Settings, seed: int) -> list[str]:
+    """Return the settings as texts of `--set`."""
+    told = [
+        # JSON and TOML write numbers, texts, booleans and lists alike.
+        f"{key.removeprefix(TOP)}={json.dumps(value, ensure_ascii=False)}"
+        for key, value in {"train.seed": seed, **settings}.items()
+        if key not in NO_SETTINGS and value is not None
+    ]
+    return [*told, *settings.get(SETS, ())]
+
+
+def _here(settings: Settings, seed: int, out: Path) -> dict[str, Any]:
+    """Simulate in this process; return the result as JSON values."""
+    until_s = settings.get(UNTIL)
+    loaded = load_scenario(_file_of(settings), _sets(settings, seed), seed=seed, until_s=until_s)
+    if CALIBRATION in settings:
+        loaded = as_measured(loaded, Path(settings[CALIBRATION]))
+    check_course(loaded)
+    make_dir(out)
+    return judged(play_course(loaded, out)).to_json()
+
+
+def _elsewhere(settings: Settings, seed: int, out: Path) -> dict[str, Any]:
+    """Simulate in a process of its own, whose hashes are fixed."""
     words = ["simulate", str(_file_of(settings)), "--seed", str(seed), "--json"]
-    if UNTIL in settings:
-        words += ["--until", str(settings[UNTIL])]
-    for key, value in {"train.seed": seed, **settings}.items():
-        if key not in (FILE, UNTIL):
-            as_toml = json.dumps(value, ensure_ascii=False)  # the same of numbers, texts, booleans and lists
-            words += ["--set", f"{key.removeprefix(TOP)}={as_toml}"]
-    return words
+    for option, key in (("--until", UNTIL), ("--calibration", CALIBRATION)):
+        words += [option, str(settings[key])] if key in settings else []
+    for text in _sets(settings, seed):
+        words += ["--set", text]
+    return _simulated([*words, "--out", str(out)])
 
 
 def _simulated(words: list[str]) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class SweepPlan(BaseModel):
                     why = error.line() if isinstance(error, UsageError) else str(error)
                     refused.setdefault(_words(varied), " ".join(why.split()))
                     continue
-                name = _digest({"run": self.run, "document": document})
+                name = cell_name(self.run, document)
                 if name not in seen:
                     seen.add(name)
                     yield Cell(id=name, runner=self.run, settings=settings, varied=varied, seed=seed)
@@ -144,6 +144,11 @@ PATHS: Final = ("task.data", "scenario.file")
 
 def _words(varied: Settings) -> str:
     return " ".join(f"{key}={value}" for key, value in varied.items()) or "the base"
+
+
+def cell_name(runner: str, document: Mapping[str, Any]) -> str:
+    """Return the name of a cell, by what decides its outcome."""
+    return _digest({"run": runner, "document": document})
 
 
 def _digest(value: Any) -> str:

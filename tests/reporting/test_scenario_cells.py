@@ -49,6 +49,7 @@ def test_a_row_is_of_the_result_and_of_the_honest_nodes_logs(monkeypatch: pytest
         return RESULT
 
     monkeypatch.setattr(scenario_cells, "_simulated", simulated)
+    monkeypatch.setattr(scenario_cells, "hashes_are_fixed", lambda: False)
     texts = {"sync.compressor": 'q"2', "nodes.home.count": 3, "train.rates": [1e-3, 2.0], "x.yes": True}
     settings = {"scenario.file": "a.toml", "scenario.until_s": 60.0, "scenario.day_s": 30, **texts}
     row = ScenarioCells().run(settings, 7)
