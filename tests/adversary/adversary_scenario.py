@@ -31,12 +31,16 @@ KINDS: Final = (
 )
 """start: all begin together, and are lied to while they wait for each other. steady, end: later, and in the last
 rounds. join, crowd: one or two come late. resume: one is stopped or killed, and comes back. observer: one looks on.
-bootstrap: they find each other through a node that only knows members, and one comes late. relay: one relays for
-others. meeting: rounds are exchanges within groups. private: all were invited, the hostile ones too. open: anybody may
-come, so that there are more hostile nodes than f, and one of the honest comes late."""
+bootstrap: they find each other through a node that only knows members, and one comes late. relay: one relays for two
+that nobody can dial, and so does every hostile node, in its own way. meeting: rounds are exchanges within groups.
+private: all were invited, the hostile ones too. open: anybody may come, so that there are more hostile nodes than f,
+and one of the honest comes late."""
 
 LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1}
 """How many of the honest nodes come late."""
+
+HIDDEN: Final = 2
+"""Of a relay's scenario, the last so many are behind NAT."""
 
 COMES_AT: Final = 65.0
 """When they do: in the fifth round."""

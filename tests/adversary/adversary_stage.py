@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import trio
 from adversary_members import SWARM, enroll, gate_of
-from adversary_scenario import COMES_AT, STEP_SECONDS, Scenario
+from adversary_scenario import COMES_AT, HIDDEN, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm, key_of
@@ -166,8 +166,10 @@ class Stage:
         sections["node"]["checkpoint_every"] = 2 if self.scenario.kind == "resume" else 0
         if role == "observer":
             sections["train"]["eval_every"] = 5
-        if self.scenario.kind == "relay" and number == 0:
-            sections["network"]["relay"] = True
+        if self.scenario.kind == "relay":
+            sections["network"]["relay"] = number == 0
+            if number >= self.scenario.honest - HIDDEN:
+                self.network.hide(key_of(name).peer_id)
 
         def change(node: Node) -> None:
             self._watch(name, node)

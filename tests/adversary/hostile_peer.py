@@ -49,9 +49,20 @@ from gossip.core.messages import (
 )
 from gossip.membership import MembershipAdmission, parse_page
 from gossip.membership.anti_entropy import AntiEntropy
-from gossip.reachability.circuit import CircuitKind, CircuitMessage, CircuitStatus, encode_stop
-from gossip.reachability.delimited_task import send_message
+from gossip.reachability.circuit import (
+    HOP_PROTOCOL,
+    STOP_PROTOCOL,
+    CircuitKind,
+    CircuitMessage,
+    CircuitStatus,
+    Reservation,
+    encode_hop,
+    encode_stop,
+    parse_hop,
+)
+from gossip.reachability.delimited_task import receive_message, send_message
 from gossip.reachability.dialback import DIALBACK_PROTOCOL, encode_sighting, parse_ask
+from gossip.reachability.vouchers import seal_voucher
 from gossip.session import FrameStream, ask_once
 from gossip.transport.base import Stream, TransportError
 
@@ -74,6 +85,9 @@ FAULTS: Final = ("refuse", "hang", "late", "trickle", "truncate", "garbage", "ov
 """refuse: says no. hang: says nothing. late: the truth after LATE_S. trickle: a byte a second. truncate: half of it,
 and the end. garbage: random bytes. oversize: a length of 2 GiB. wrong: well-formed, and a lie. extra: a field too
 many."""
+
+RELAYED: Final = ("carry", "refuse", "other", "alter", "lose", "late", "repeat", "hang")
+"""What becomes of a circuit through it."""
 
 ANSWERED: Final = {
     HelloRequest: "hello",
@@ -221,6 +235,8 @@ class HostilePeer:
         try:
             if protocol == DIALBACK_PROTOCOL:
                 await self._dial_back(stream)
+            elif protocol == HOP_PROTOCOL:
+                await self._relay(stream)
             else:
                 await self._serve(stream)
         except (RemoteError, TransportError):
@@ -270,8 +286,7 @@ class HostilePeer:
         with suppress(RemoteError, TransportError):
             match self.rng.randrange(3):
                 case 0:
-                    taken = CircuitMessage(kind=CircuitKind.STATUS, status=CircuitStatus.OK)
-                    await send_message(stream, encode_stop(taken), PATIENCE_S)
+                    await send_message(stream, encode_stop(_status(CircuitStatus.OK)), PATIENCE_S)
                     with trio.move_on_after(HANG_S):
                         while True:
                             await stream.send_all(bytes(4096))
@@ -279,6 +294,54 @@ class HostilePeer:
                 case 1:
                     await stream.send_all(self.rng.randbytes(40))
             await trio.sleep(HANG_S)
+
+    async def _relay(self, near: Stream) -> None:
+        """Grants every reservation, and makes of a circuit what it likes: carries it, or alters a byte, loses, holds
+        back or repeats a piece of it, joins somebody else, or nobody."""
+        asked = parse_hop(await receive_message(near, PATIENCE_S) or b"")
+        if asked.kind is CircuitKind.RESERVE:
+            await self._grant(near)
+            return
+        how = self.rng.choice(RELAYED)
+        target = self.rng.choice(sorted(self.transport.peers)) if how == "other" else asked.peer
+        if how == "refuse" or target is None:
+            await send_message(near, encode_hop(_status(CircuitStatus.NO_RESERVATION)), PATIENCE_S)
+            return
+        far = await self.transport.open_stream(target, STOP_PROTOCOL)
+        await send_message(far, encode_stop(CircuitMessage(kind=CircuitKind.CONNECT, peer=near.remote)), PATIENCE_S)
+        await receive_message(far, PATIENCE_S)
+        await send_message(near, encode_hop(_status(CircuitStatus.OK)), PATIENCE_S)
+        after = self.rng.randrange(200)
+        async with trio.open_nursery() as nursery:
+            for source, sink in ((near, far), (far, near)):
+                nursery.start_soon(self._carry, source, sink, how, after)
+
+    async def _grant(self, stream: Stream) -> None:
+        expire = int(trio.current_time()) + self.rng.choice([1, 60, 1 << 40])  # of a wall clock of its own
+        voucher = seal_voucher(self.identity, stream.remote, expire)
+        reservation = Reservation(expire=expire, voucher=self.rng.choice([None, voucher, bytes(40)]))
+        await send_message(stream, encode_hop(_status(CircuitStatus.OK, reservation)), PATIENCE_S)
+
+    async def _carry(self, source: Stream, sink: Stream, how: str, after: int) -> None:
+        """Piece by piece, and one in so many as `how` says."""
+        pieces = 0
+        with suppress(TransportError):
+            while piece := await source.receive_some(4096):
+                pieces += 1
+                if pieces > after:
+                    match how:
+                        case "alter":
+                            piece = bytes([piece[0] ^ 1]) + piece[1:]
+                        case "lose":
+                            continue
+                        case "late":
+                            await trio.sleep(LATE_S)
+                        case "repeat":
+                            piece += piece
+                        case "hang":
+                            await trio.sleep(HANG_S)
+                await sink.send_all(piece)
+        await sink.reset()
 
     async def _dial_back(self, stream: Stream) -> None:
         frames = FrameStream(stream, PATIENCE_S)
@@ -401,3 +464,7 @@ class HostilePeer:
 
     def _others(self) -> bytes:
         return self.rng.choice(self.heard) if self.heard else self.rng.randbytes(100)
+
+
+def _status(status: CircuitStatus, reservation: Reservation | None = None) -> CircuitMessage:
+    return CircuitMessage(kind=CircuitKind.STATUS, status=status, reservation=reservation)
