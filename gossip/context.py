@@ -19,15 +19,19 @@ class Notifier:
     """Wakes all tasks that wait for a change; a waiter checks itself what has changed."""
 
     def __init__(self) -> None:
-        self._event = trio.Event()
+        self._event: trio.Event | None = None
+        """Of those who wait; None while nobody does, as at nearly every beat."""
 
     def beat(self) -> None:
         """Wake all waiters."""
-        self._event.set()
-        self._event = trio.Event()
+        if self._event is not None:
+            self._event.set()
+            self._event = None
 
     async def wait(self) -> None:
         """Wait until the next beat."""
+        if self._event is None:
+            self._event = trio.Event()
         await self._event.wait()
 
 

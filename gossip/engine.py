@@ -650,8 +650,10 @@ class Engine:
     def trained(self, encode_s: float, now: float) -> None:
         """Note that we trained a round and took so many seconds to encode its update: neighbours held back may go
         on."""
+        held_back = [neighbour for peer, neighbour in self.neighbours.items() if self._work.pause(peer, now) > 0]
         self._work.trained(encode_s)
-        self._wake_all(now)
+        for neighbour in held_back:  # the others wait for nothing that this changes
+            self._wake(neighbour, now)
 
     def update_read(self, peer: PeerId, seconds: float, now: float) -> None:
         """Note how many seconds of computing the runtime took to read an update of a peer."""

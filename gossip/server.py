@@ -118,7 +118,7 @@ class Server:
         self._engine.heard(peer, now)
         try:
             if not isinstance(request, ChunkRequest):
-                await trio.sleep(self._budget.reserve(peer, now, known=self._knows(peer)))
+                await _pause(self._budget.reserve(peer, now, known=self._knows(peer)))
             answer = await self._grant(talk, request)
         except RemoteError as error:
             if error.reason is not Reason.UNAVAILABLE:
@@ -137,7 +137,7 @@ class Server:
     async def _take_time(self, peer: PeerId) -> None:
         """Wait before an answer that carries almost no bytes: the link does not pace these."""
         with suppress(RemoteError):  # it has been answered already
-            await trio.sleep(self._budget.reserve(peer, trio.current_time(), known=self._knows(peer)))
+            await _pause(self._budget.reserve(peer, trio.current_time(), known=self._knows(peer)))
 
     async def _grant(self, talk: _Conversation, request: Request) -> bytes:
         peer = talk.peer
@@ -239,3 +239,9 @@ class Server:
             if len(talk.sent) == len(blobs.manifest(address).chunks):
                 self._traffic.delivered(talk.peer, address, trio.current_time())
         return chunk
+
+
+async def _pause(seconds: float) -> None:
+    """Sleep, where there is something to wait for: the stream lets others run before and after."""
+    if seconds > 0:
+        await trio.sleep(seconds)

@@ -20,6 +20,7 @@ from gossip.context import Notifier
 from gossip.core.api import BlobFile
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
+from gossip.eager_lock import EagerLock
 
 KEPT_S: Final = 60.0
 """Seconds for which a lost neighbour's download is kept: a lost connection is dialled again within a minute."""
@@ -82,7 +83,7 @@ class PartialBlob:
     changed: Notifier
     model: bool
     used_at: float
-    turn: trio.Lock = field(default_factory=trio.Lock)
+    turn: EagerLock = field(default_factory=EagerLock)
     """A neighbour that came back waits here until its former follower has ended."""
 
 

@@ -87,6 +87,11 @@ def seal(identity: Identity, scope: Scope, statement: Statement) -> Envelope:
 
 def open_envelope(raw: bytes, scope: Scope) -> Envelope:
     """Check size, shape, signature and scope of a peer's bytes. Raises RemoteError and nothing else."""
+    return opened(raw, scope)
+
+
+def opened(raw: bytes, scope: Scope) -> Envelope:
+    """`open_envelope`, which a simulation has done once for all of its nodes (node/simulation/sealed.py)."""
     outer = unpack(raw, MAX_ENVELOPE_BYTES)
     signed, signature = outer.binary(MAX_ENVELOPE_BYTES), outer.exactly(SIGNATURE_BYTES)
     outer.end()

@@ -173,9 +173,8 @@ class Dialler:
     def _greet_some(self, nursery: trio.Nursery) -> None:
         now = trio.current_time()
         for peer in sorted(self._context.transport.peers):
-            wanted = self._mesh.dialable(peer, now) and self._mesh.has_room_for(peer, now)
-            greetable = peer not in self._mesh.table and wanted
-            if greetable and peer not in self._greeting and self._hellos.due(peer, now):
+            free = peer not in self._mesh.table and peer not in self._greeting and self._hellos.due(peer, now)
+            if free and self._mesh.dialable(peer, now) and self._mesh.has_room_for(peer, now):
                 self._greeting.add(peer)
                 nursery.start_soon(self._greet, peer)
 

@@ -132,12 +132,13 @@ class PeerStore:
 
     def standing(self, peer: PeerId) -> RecordTrust:
         """Return how far the record of a peer is trusted; the lowest trust when there is none."""
-        answered = self.reached_at(peer) in self.addresses(peer)
         if peer in self._first_hand:
-            return RecordTrust.VERIFIED if answered else RecordTrust.FIRST_HAND
-        if peer in self._kept:
-            return RecordTrust.VERIFIED if answered else RecordTrust.KEPT
-        return RecordTrust.HEARSAY
+            unproved = RecordTrust.FIRST_HAND
+        elif peer in self._kept:
+            unproved = RecordTrust.KEPT
+        else:
+            return RecordTrust.HEARSAY
+        return RecordTrust.VERIFIED if self.reached_at(peer) in self.addresses(peer) else unproved
 
     def addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Return where the peer says it can be dialled; empty when unknown."""

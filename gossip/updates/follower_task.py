@@ -151,7 +151,10 @@ class Follower:
             await trio.sleep(pause)
         flight = _InFlight(update_of(what, payload), what, trio.Event())
         self._in_flight = flight
-        await self._updates.send(flight.update)
+        try:
+            self._updates.send_nowait(flight.update)  # the runtime waits for it: the usual case, without a wake-up
+        except trio.WouldBlock:
+            await self._updates.send(flight.update)
         del payload
         await flight.answered.wait()
         self._context.perform()

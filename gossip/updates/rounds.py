@@ -70,15 +70,14 @@ def standing(
     """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet; -1: base of
     a run). `swarm`: the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than
     ARRIVAL_S ago."""
-    horizon = max(round, swarm or 0) + LEAD_ROUNDS
-    known = {peer: at for peer, at in applied.items() if at is not None and at <= horizon}
-    staleness = {peer: max(0, round - at) for peer, at in known.items()}
-    live = {peer: behind for peer, behind in staleness.items() if behind <= max_staleness}
+    oldest, newest = round - max_staleness, max(round, swarm or 0) + LEAD_ROUNDS
+    live = {peer: max(0, round - at) for peer, at in applied.items() if at is not None and oldest <= at <= newest}
+    rounds = list(applied.values())
     return Standing(
         staleness=live,
-        fresh=sum(behind == 0 for behind in live.values()),
-        neighbours=len(applied),
-        arriving=sum(at is None for at in applied.values()) if beginning else 0,
+        fresh=list(live.values()).count(0),
+        neighbours=len(rounds),
+        arriving=rounds.count(None) if beginning else 0,
     )
 
 

@@ -20,6 +20,7 @@ from gossip.core.api import BlobFile, GossipEvent, Head, RunInfo, SnapshotSource
 from gossip.core.backoff import peer_in
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId
+from gossip.eager_lock import EagerLock
 from gossip.membership import MembershipAdmission
 from gossip.membership.private_swarm import PrivateMembership
 from gossip.membership.refusal import Refusal
@@ -52,6 +53,7 @@ from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, inner, tasks
 from p2ptrain.inner.base import MomentBuffer
 from p2ptrain.inner.inner_state import whole_buffers
+from p2ptrain.protocols import implements
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import EstimatesInFiles, InPlace, StepsAnchor
@@ -187,7 +189,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     )
     strategy = byzantine.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
-    lock = trio.Lock()
+    lock = EagerLock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
     run = run_info(config, trainer.fingerprint, genesis_d, trainer.identity)
@@ -413,7 +415,7 @@ def _file_estimates(
 
 
 def _snapshot_source(
-    snapshots: SnapshotCutter, executor: Executor, lock: trio.Lock, head: Callable[[], Head]
+    snapshots: SnapshotCutter, executor: Executor, lock: EagerLock, head: Callable[[], Head]
 ) -> SnapshotSource:
     async def source() -> tuple[Head, bytes | BlobFile]:
         async with lock:  # the estimate changes with the head: read both while neither can change
@@ -422,9 +424,9 @@ def _snapshot_source(
     return source
 
 
-def _tracked(strategy: SyncStrategy, executor: Executor, lock: trio.Lock, liars: int) -> Tracked:
+def _tracked(strategy: SyncStrategy, executor: Executor, lock: EagerLock, liars: int) -> Tracked:
     async def estimate(peer: PeerId) -> bytes | memoryview | BlobFile | None:
-        if isinstance(strategy, InPlace):
+        if implements(strategy, InPlace):
             return strategy.estimate_view(str(peer))
         return await executor.offload(lambda: strategy.estimate(str(peer)))
 

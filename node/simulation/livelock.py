@@ -32,6 +32,7 @@ class StepBudget(trio.abc.Instrument):
         look: Callable[[], None] | None = None,
     ) -> None:
         self._most = most
+        self._named_from = NAMED_FROM * most
         self._busy = busy
         self._look = look
         self._second = -1
@@ -44,21 +45,27 @@ class StepBudget(trio.abc.Instrument):
         self.by_second: dict[int, int] = {}
         """Steps taken before each virtual second in which there were any."""
 
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Count a step."""
+    def after_io_wait(self, timeout: float) -> None:
+        """Begin another second: the clock stands still while tasks run."""
         second = int(trio.current_time())
         if second != self._second:
             self.most_seen = max(self.most_seen, self._steps)
             self._second, self._steps = second, 0
             self.by_second[second] = self.total
             self._names.clear()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """Count a step."""
         self._steps += 1
         self.total += 1
-        if self._steps > NAMED_FROM * self._most:
-            self._names[task.name] += 1
-            if self._steps == self._most:
-                names = ", ".join(f"{name} ({count})" for name, count in self._names.most_common(3))
-                self._busy(f"livelock at {second} s: {self._most} steps in a virtual second, by {names}")
-        if self._look is not None and self.total % LOOK_STEPS == 0 and self._wall() - self._looked > LOOK_S:
+        if self._steps > self._named_from:
+            self._note_busy(task)
+        if not self.total % LOOK_STEPS and self._look is not None and self._wall() - self._looked > LOOK_S:
             self._looked = self._wall()
             self._look()
+
+    def _note_busy(self, task: trio.lowlevel.Task) -> None:
+        self._names[task.name] += 1
+        if self._steps == self._most:
+            names = ", ".join(f"{name} ({count})" for name, count in self._names.most_common(3))
+            self._busy(f"livelock at {self._second} s: {self._most} steps in a virtual second, by {names}")

@@ -8,7 +8,6 @@ of the system's entropy; sets of strings are ordered by PYTHONHASHSEED; a thread
 works; torch sums in another order with other threads.
 """
 
-import gc
 import itertools
 import os
 import random
@@ -26,6 +25,7 @@ import torch
 import trio
 
 from gossip.core import envelope, identity
+from node.simulation.rare_collections import rare_collections
 from node.system.errors import RunError
 
 CLOCKS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "localtime")
@@ -35,8 +35,8 @@ OWN_CLOCKS: Final = frozenset({"torch", "trio", "rich", "logging", "psutil", "_p
 CALLER: Final = 2
 """Frames from a replacement to the code that called it: its own and the choice by thread."""
 
-VERIFIED: Final = 1 << 16
-"""Signatures whose verdict is kept for all nodes."""
+OPENED: Final = 1 << 14
+"""Envelopes that are kept, opened, for all nodes: those of many seconds, some 20 MB."""
 
 
 class SealBrokenError(Exception):
@@ -50,16 +50,16 @@ def hashes_are_fixed() -> bool:
 
 @contextmanager
 def sealed(seed: int, crypto: Literal["shared", "each"]) -> Iterator[None]:
-    """Make what runs inside repeatable. `crypto`: "shared" verifies each signature once for all nodes. Raises RunError
-    where this trio cannot be made deterministic."""
+    """Make what runs inside repeatable. `crypto`: "shared" checks and opens each signed envelope once for all nodes: an
+    open one cannot be changed, and a refusal is raised anew each time. Raises RunError where this trio cannot be made
+    deterministic."""
     _order_tasks(seed)
     inside = threading.get_ident()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     numbers = itertools.count()
-    gc.collect()
-    gc.freeze()  # what is left is torch's and ours: it need not be looked through again
     with ExitStack() as patches:
+        patches.enter_context(rare_collections())
 
         def replace(owner: object, name: str, within: Callable[..., Any]) -> None:
             chosen = _in_thread(inside, within, getattr(owner, name))
@@ -75,14 +75,13 @@ def sealed(seed: int, crypto: Literal["shared", "each"]) -> Iterator[None]:
         replace(secrets, "token_hex", lambda size=8: f"{next(numbers):0{2 * size}x}")
         replace(os, "fsync", lambda descriptor: None)
         if crypto == "shared":
-            verify, name_of = lru_cache(VERIFIED)(identity.verify), lru_cache(1 << 12)(identity.peer_id_of)
-            patches.enter_context(mock.patch.object(envelope, "verify", verify))
+            opened, name_of = lru_cache(OPENED)(envelope.opened), lru_cache(1 << 12)(identity.peer_id_of)
+            patches.enter_context(mock.patch.object(envelope, "opened", opened))
             patches.enter_context(mock.patch.object(envelope, "peer_id_of", name_of))
         try:
             yield
         finally:
             torch.set_num_threads(threads)
-            gc.unfreeze()
 
 
 def _order_tasks(seed: int) -> None:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import trio
 
+from gossip.eager_lock import EagerLock
 from gossip.service import GossipService
 from node.config.schema import Config
 from node.events.journal import Journal
@@ -58,7 +59,7 @@ class Node:
     """Which peers' estimates the strategy holds. Use it under the strategy's lock."""
     late: LateAverage
     """The mean of late weights, which is evaluated and exported."""
-    strategy_lock: trio.Lock = field(default_factory=trio.Lock)
+    strategy_lock: EagerLock = field(default_factory=EagerLock)
     service: GossipService
     checkpoints: CheckpointStore
     journal: Journal
@@ -115,7 +116,7 @@ class Node:
         use it), trained rounds that are not closed yet (0 or 1), and corrections that training has not applied yet."""
         network: dict[str, int] = {str(name): depth for name, depth in self.service.queues().items()}
         return network | {
-            "strategy": self.strategy_lock.statistics().tasks_waiting,
+            "strategy": self.strategy_lock.waiting,
             "closing": int(self.state.closing),
             "corrections": self.inner.waiting,
         }

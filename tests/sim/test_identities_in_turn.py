@@ -80,7 +80,7 @@ async def test_an_update_that_its_sender_did_not_wait_for_is_not_held_for_ever(
             await service.wait_for_neighbours(1, 60)
             async with node.strategy_lock:  # as while a round is aggregated
                 await service.begin_epoch(epoch=1, round=0, snapshot=None)
-                await until(lambda: node.strategy_lock.statistics().tasks_waiting)
+                await until(lambda: node.strategy_lock.waiting)
                 await service.say_goodbye(1.0)
                 await until(lambda: not node.service.neighbour_ids)
                 node.forget(node.estimates.forget_departed(besides=()))

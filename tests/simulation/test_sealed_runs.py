@@ -1,5 +1,6 @@
 """The seal: what differs from run to run cannot be asked for inside of a simulation."""
 
+import gc
 import os
 import random
 import secrets
@@ -16,6 +17,7 @@ import trio.testing
 
 from gossip.core import envelope
 from node.simulation.livelock import StepBudget
+from node.simulation.rare_collections import THRESHOLDS
 from node.simulation.sealed import SealBrokenError, hashes_are_fixed, sealed
 from node.system.errors import RunError
 
@@ -72,15 +74,17 @@ def test_a_thread_that_stood_before_goes_on_as_outside() -> None:
 
 
 def test_names_of_files_are_counted_and_torch_has_one_thread() -> None:
-    verify = envelope.verify
-    before = torch.get_num_threads()
+    opened = envelope.opened
+    before, thresholds = torch.get_num_threads(), gc.get_threshold()
     with sealed(1, "shared"):
         assert [secrets.token_hex(4) for _ in range(3)] == ["00000000", "00000001", "00000002"]
         assert torch.get_num_threads() == 1
-        assert envelope.verify is not verify
+        assert envelope.opened is not opened
+        assert gc.get_threshold() == THRESHOLDS
         assert os.fsync(0) is None  # type: ignore[func-returns-value]
     assert torch.get_num_threads() == before
-    assert envelope.verify is verify
+    assert envelope.opened is opened
+    assert gc.get_threshold() == thresholds
     assert secrets.token_hex(8) != secrets.token_hex(8)
 
 

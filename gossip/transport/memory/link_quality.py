@@ -87,10 +87,14 @@ class Links:
 
     def delay(self, one: PeerId, other: PeerId, size: int = 0) -> float:
         """Seconds one way for `size` bytes; infinite while either end is stalled."""
-        if one in self._stalled or other in self._stalled:
+        if self.stands_still(one, other):
             return math.inf
         quality = self._quality(one, other)
         return quality.latency_s + size / quality.bytes_per_s
+
+    def stands_still(self, one: PeerId, other: PeerId) -> bool:
+        """Whether either end is stalled."""
+        return bool(self._stalled) and (one in self._stalled or other in self._stalled)
 
     async def until_it_flows(self, one: PeerId, other: PeerId) -> float:
         """Wait while the link is stalled; its delay then."""

@@ -111,16 +111,16 @@ class MemoryNetwork(Links):
 
     def delay(self, one: PeerId, other: PeerId, size: int = 0) -> float:
         """Seconds one way for `size` bytes, over access links for nothing but the way; infinite while stalled."""
-        delay = super().delay(one, other, size)
-        apart = self.wan is None or math.isinf(delay) or other not in self.wan  # an address may name anybody
-        return delay if self.wan is None or apart else self.wan.route(one, other).latency_s
+        if self.wan is None or other not in self.wan:  # an address may name anybody
+            return super().delay(one, other, size)
+        return math.inf if self.stands_still(one, other) else self.wan.route(one, other).latency_s
 
     def loses(self, one: PeerId, other: PeerId) -> bool:
         """Draw whether a broadcast is lost on this link."""
         if self.wan is None:
             return super().loses(one, other)
         loss = self.wan.route(one, other).loss
-        return math.isinf(self.delay(one, other)) or (loss > 0 and self._rng.random() < loss)
+        return self.stands_still(one, other) or (loss > 0 and self._rng.random() < loss)
 
     def pipe(self, one: PeerId, other: PeerId) -> Pipe:
         """Return a new direction of a stream."""
@@ -353,7 +353,7 @@ class MemoryTransport:
     async def disconnect(self, peer: PeerId) -> None:
         """Close the connection to `peer`."""
         self.drop(peer)
-        await trio.lowlevel.checkpoint()
+        await self._checkpoint()
 
     # -- called by the network and by other nodes
 
@@ -436,7 +436,8 @@ class MemoryTransport:
             self._handlers.peer_lost(peer)
 
     def _far_end(self, connection: _Connection) -> "MemoryTransport":
-        return next(end for end in connection.ends if end is not self)
+        one, other = connection.ends
+        return other if one is self else one
 
     async def _serve_linked(self, protocol: str, stream: MemoryStream, connection: _Connection) -> None:
         try:

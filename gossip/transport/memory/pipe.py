@@ -24,9 +24,13 @@ class Pipe:
         self._broken = False
         self._changed = trio.Event()
 
+    async def checkpoint(self) -> None:
+        """Let others run, and be cancelled: what every call does that need not wait."""
+        await trio.lowlevel.checkpoint()
+
     async def send_all(self, data: bytes | memoryview) -> None:
         """Put all of `data` in, as room appears. Raises TransportError once the pipe is broken."""
-        await trio.lowlevel.checkpoint()
+        await self.checkpoint()
         view = memoryview(data).cast("B")
         while len(view):
             await self._wait_while(lambda: len(self._buffer) >= WINDOW_BYTES)
@@ -38,7 +42,7 @@ class Pipe:
 
     async def receive_some(self, most: int) -> bytes:
         """Up to `most` bytes; b"" at the end. Raises TransportError once the pipe is broken."""
-        await trio.lowlevel.checkpoint()
+        await self.checkpoint()
         await self._wait_while(lambda: not self._buffer and not self._ended)
         data = bytes(self._buffer[:most])
         del self._buffer[:most]
@@ -138,7 +142,7 @@ class MemoryStream:
         """Done sending; what the other end may still send is thrown away."""
         self._outgoing.end()
         self._incoming.stop_reading()
-        await trio.lowlevel.checkpoint()
+        await self._outgoing.checkpoint()
 
     async def reset(self) -> None:
         """Abandon both directions at once."""

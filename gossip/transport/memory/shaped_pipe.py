@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from gossip.transport.memory.courier import hasten
 from gossip.transport.memory.pipe import WINDOW_BYTES, Pipe
 from gossip.transport.memory.wan import Route
 
@@ -47,9 +48,13 @@ class ShapedPipe(Pipe):
         self._writer: trio.CancelScope | None = None
         """The wait for room."""
 
+    async def checkpoint(self) -> None:
+        """Be cancelled; let nobody run first."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+
     async def send_all(self, data: bytes | memoryview) -> None:
         """Put all of `data` on its way, piece by piece. Raises TransportError once the pipe is broken."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await self.checkpoint()
         view = memoryview(data).cast("B")
         while len(view):
             await self._room()
@@ -63,12 +68,11 @@ class ShapedPipe(Pipe):
             arrives_at = self._route.arrives_at(max(leaves_at, trio.current_time()))
             self._newest_arrival = max(self._newest_arrival, arrives_at)
             self._travelling.append((self._newest_arrival, piece))
-            if self._reader is not None:
-                self._reader.deadline = min(self._reader.deadline, self._newest_arrival)
+            hasten(self._reader, self._newest_arrival)
 
     async def receive_some(self, most: int) -> bytes:
         """Up to `most` bytes; b"" at the end. Raises TransportError once the pipe is broken."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await self.checkpoint()
         self._check()
         while not self._buffer:
             await self._until_it_flows()
@@ -88,15 +92,15 @@ class ShapedPipe(Pipe):
         del self._buffer[:most]
         told_at = trio.current_time() + self._route.latency_s
         self._credits.append((told_at, len(data)))
-        if self._writer is not None:
-            self._writer.deadline = min(self._writer.deadline, told_at)
+        hasten(self._writer, told_at)
         return data
 
     def end(self) -> None:
-        """The writer is done; the reader learns it behind the last byte."""
+        """The writer is done; the reader learns it behind the last byte, and is not woken before."""
         if not self._ended:
             self._newest_arrival = max(self._newest_arrival, trio.current_time() + self._route.latency_s)
-        super().end()
+            self._ended = True
+            hasten(self._reader, self._next_arrival())
 
     def _next_arrival(self) -> float:
         if self._travelling:
