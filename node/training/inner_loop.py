@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from p2ptrain.inner.inner_state import BufferPart, InnerState
+from p2ptrain.protocols import implements
 from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.training.base import Learner, TakesSnapshots, TellsInnerState
 from p2ptrain.training.device_copies import GATHERED, Gathering
@@ -192,7 +193,7 @@ class InnerLoop:
         return self.trainer
 
     def _snapshot(self) -> tuple[torch.Tensor, Gathering]:
-        if isinstance(self.trainer, TakesSnapshots):
+        if implements(self.trainer, TakesSnapshots):
             return self.trainer.snapshot()
         return self.trainer.vector(), GATHERED
 

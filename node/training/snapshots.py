@@ -6,6 +6,7 @@ from typing import Final
 from gossip.blobs.blob import filed
 from gossip.blobs.hashing_task import FILED_FROM
 from gossip.core.api import BlobFile, NewFile
+from p2ptrain.protocols import implements
 from p2ptrain.sync import SyncStrategy
 from p2ptrain.sync.base import InPlace
 
@@ -32,4 +33,4 @@ class SnapshotCutter:
 
     def view(self) -> bytes | memoryview:
         """Return the public model, without a copy where that can be: valid until it moves."""
-        return self._strategy.snapshot_view() if isinstance(self._strategy, InPlace) else self._strategy.snapshot()
+        return self._strategy.snapshot_view() if implements(self._strategy, InPlace) else self._strategy.snapshot()

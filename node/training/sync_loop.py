@@ -29,6 +29,7 @@ from node.training.remote_trainer import TrainerLostError
 from node.training.round_report import record_round
 from node.training.trainer_restart import forget_trainer, go_on_anew
 from p2ptrain.compress.base import PayloadError
+from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import LostVectorError
 from p2ptrain.sync import StepsAnchor
 
@@ -123,7 +124,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
 
 async def _asks_for_model(node: Node) -> bool:
     """Return whether the strategy wants the others' model in place of its own."""
-    if not isinstance(node.strategy, StepsAnchor):
+    if not implements(node.strategy, StepsAnchor):
         return False
     async with node.strategy_lock:
         return node.strategy.asks_for_model()

@@ -8,6 +8,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import torch
 
@@ -21,6 +22,8 @@ from p2ptrain.registry import BadOptionError, Registry, UnknownMemberError, buil
 
 MAX_PARTS = 4
 """Longer names are refused: no published composition has more."""
+MAX_FACTORIES = 256
+"""Factories whose options are remembered: more than there are members."""
 SHARED = "f"
 """The option that all parts take."""
 
@@ -123,7 +126,7 @@ class RuleCompositions(Registry[Aggregator]):
 
     def takes(self, name: str, option: str) -> bool:
         """Return whether a part of `name` takes this option. UnknownMemberError for a name that cannot be."""
-        return any(option in inspect.signature(make).parameters for make in self.parts(name).values())
+        return any(option in _options_of(make) for make in self.parts(name).values())
 
     def parts(self, name: str) -> dict[str, Callable[..., object]]:
         """Return the factories of the stages in `name`, and then of its rule. Raises UnknownMemberError."""
@@ -148,6 +151,12 @@ class RuleCompositions(Registry[Aggregator]):
             raise UnknownMemberError(f"unknown aggregator {name!r}: {limits}{there}")
         factories = {part: self.stages.factory(part) for part in stages}
         return factories, (last, self._factories.get(last) or self._load(last))
+
+
+@lru_cache(MAX_FACTORIES)
+def _options_of(make: Callable[..., object]) -> frozenset[str]:
+    """The names of a factory's options. A node asks every round."""
+    return frozenset(inspect.signature(make).parameters)
 
 
 def _assign(

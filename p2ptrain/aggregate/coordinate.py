@@ -7,10 +7,12 @@ is not finite are done again with NaN replaced, and averaged in float64, since a
 overflowed. Liars who send NaN everywhere can so double the cost.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from p2ptrain import jit
@@ -23,6 +25,12 @@ from p2ptrain.aggregate.sorting_networks import Program
 _CPU = torch.device("cpu")
 
 OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {"min": torch.minimum, "max": torch.maximum, "clamp": torch.clamp}
+ON_CPU: dict[str, Callable[..., object]] = {
+    "min": np.minimum,
+    "max": np.maximum,
+    "clamp": lambda x_c, low_c, high_c, out: np.minimum(np.maximum(x_c, low_c), high_c, out=out),  # out may be high
+}
+"""NumPy's, on the same memory: a call costs half, and a small model's rows cost little else."""
 
 
 class RowSelector(Protocol):
@@ -73,13 +81,16 @@ class Network:
         self.program = program
         self.kept = program.left
         self.scratch = program.scratch
-        self._steps = [(OPERATIONS[each.kind], each.of, program.n + each.out) for each in program.steps]
+        self._steps = [(each.kind, each.of, program.n + each.out) for each in program.steps]
 
     def __call__(self, x_nc: torch.Tensor, scratch_rc: torch.Tensor) -> torch.Tensor:
         """Return the values that stay of (n, c), as (kept, c). One row at a time: see columns.GRAIN."""
-        values = [*x_nc.unbind(0), *scratch_rc.unbind(0)]
-        for operation, operands, out in self._steps:
-            operation(*[values[each] for each in operands], out=values[out])
+        on_cpu = x_nc.device.type == "cpu"
+        rows = (x_nc.numpy(), scratch_rc.numpy()) if on_cpu else (x_nc.unbind(0), scratch_rc.unbind(0))
+        operations: Mapping[str, Callable[..., object]] = ON_CPU if on_cpu else OPERATIONS
+        values = [row_c for matrix in rows for row_c in matrix]
+        for kind, operands, out in self._steps:
+            operations[kind](*[values[each] for each in operands], out=values[out])
         return scratch_rc[: self.kept]
 
 
@@ -112,12 +123,11 @@ def average(rows: Rows, selector: RowSelector) -> torch.Tensor:
 
 def _average_at_once(rows: Rows, selector: RowSelector) -> torch.Tensor:
     """`average` of so few columns that they are one chunk: they are read once, and nothing is made ready for more."""
-    with torch.inference_mode():
+    with torch.no_grad():
         x_nd = checked(rows.read(slice(0, rows.d)))
-    out_d = torch.empty(rows.d, device=x_nd.device)
-    with torch.inference_mode():
+        out_d = torch.empty(rows.d, device=x_nd.device)
         _averager(rows, selector, out_d, rows.d)()(x_nd, out_d)
-        if not bool(out_d.sum().isfinite()):
+        if not math.isfinite(out_d.sum().item()):
             _careful(rows, selector, out_d, rows.d)(slice(0, rows.d))
     return out_d
 

@@ -18,6 +18,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from p2ptrain.protocols import implements
+
 State = dict[str, torch.Tensor]
 
 
@@ -79,7 +81,7 @@ class SaysGamma(Protocol):
 def gamma_of(codec: Compressor, payload: bytes | memoryview) -> float | None:
     """Return the consensus step of the encoder that made a payload; `codec` was built by its name alone. Two neighbours
     take the smaller one of theirs on their edge, so that their mean stays where it is (sync/mixing.py)."""
-    return codec.gamma_of(payload) if isinstance(codec, SaysGamma) else codec.gamma
+    return codec.gamma_of(payload) if implements(codec, SaysGamma) else codec.gamma
 
 
 SPARSE_STEP = 0.35
@@ -117,7 +119,7 @@ def _checked(contraction: float) -> float:
 
 def state_of(codec: Compressor, prefix: str = "") -> State:
     """Return the memory of `codec`, its names with `prefix`; empty when it has none."""
-    state = codec.state_dict() if isinstance(codec, Stateful) else {}
+    state = codec.state_dict() if implements(codec, Stateful) else {}
     return {prefix + name: value for name, value in state.items()}
 
 

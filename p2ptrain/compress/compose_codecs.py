@@ -8,6 +8,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from p2ptrain.compress.base import Compressor
 from p2ptrain.registry import BadOptionError, Registry, UnknownMemberError, build
@@ -19,6 +20,8 @@ MAX_PARTS = 4
 MAX_NAME = 32
 """Characters of a codec's name in a signed link (docs/protocol.md)."""
 INNER = "inner"
+MAX_FACTORIES = 256
+"""Factories whose options are remembered: more than there are members."""
 
 
 class CodecCompositions(Registry[Compressor]):
@@ -73,5 +76,6 @@ def _assign(name: str, factories: Mapping[str, Factory], options: Mapping[str, o
     return given
 
 
-def _options(factory: Factory) -> list[str]:
-    return [option for option in inspect.signature(factory).parameters if option != INNER]
+@lru_cache(MAX_FACTORIES)
+def _options(factory: Factory) -> tuple[str, ...]:
+    return tuple(option for option in inspect.signature(factory).parameters if option != INNER)

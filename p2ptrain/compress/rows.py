@@ -6,6 +6,7 @@ are for encoders only, since their last bit may differ between machines.
 
 import math
 import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,15 @@ from p2ptrain.compress.blocks import Bytes, Floats, S
 LARGE = 2.0**40
 """Sizes between 1 / LARGE and LARGE can be squared and summed in fp32 without a loss."""
 
+MAX_VIEWS = 64
+"""Views of scratch memory that a thread remembers: a codec has some five names, and chunks of two shapes."""
+
 
 class _Scratch(threading.local):
     def __init__(self) -> None:
         self.buffers: dict[str, Bytes] = {}
+        self.views: dict[tuple[str, tuple[int, ...], type], npt.NDArray[Any]] = {}
+        """Of the buffers. To cut one anew costs as much as an operation on a small model's row."""
 
 
 _scratch = _Scratch()
@@ -29,10 +35,20 @@ def scratch(name: str, shape: tuple[int, ...], dtype: type[S]) -> npt.NDArray[S]
 
     Temporaries of a chunk's size that are made anew go back to the system each time, and cost more than the arithmetic.
     """
+    view = _scratch.views.get((name, shape, dtype))
+    if view is None:
+        view = _scratch.views[name, shape, dtype] = _cut(name, shape, dtype)
+    return view
+
+
+def _cut(name: str, shape: tuple[int, ...], dtype: type[S]) -> npt.NDArray[S]:
     size = math.prod(shape) * np.dtype(dtype).itemsize
     buffer = _scratch.buffers.get(name)
     if buffer is None or buffer.size < size:
         buffer = _scratch.buffers[name] = np.empty(size, dtype=np.uint8)
+        _scratch.views = {key: view for key, view in _scratch.views.items() if key[0] != name}
+    if len(_scratch.views) >= MAX_VIEWS:
+        _scratch.views.clear()
     return buffer[:size].view(dtype).reshape(shape)
 
 
@@ -55,6 +71,8 @@ def comparable(size_rw: Floats) -> tuple[Floats, Floats]:
     """
     peak_r = size_rw.max(axis=1)
     unit_r = np.ones_like(peak_r)
+    if peak_r.min() >= 1 / LARGE and peak_r.max() <= LARGE:
+        return size_rw, unit_r
     odd_r = (peak_r > 0) & (peak_r < np.inf) & ((peak_r < 1 / LARGE) | (peak_r > LARGE))
     if odd_r.any():
         exponent_r = np.frexp(peak_r[odd_r])[1].clip(-126, 126)  # beyond, the power itself would be denormal

@@ -54,7 +54,7 @@ class Fragment:
         ends = [run * self.total // runs for run in range(runs + 1)]
         return [slice(ends[run], ends[run + 1]) for run in range(self.index, runs, self.count)]
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """How many parameters it has."""
         return sum(run.stop - run.start for run in self.slices)

@@ -140,13 +140,25 @@ def _distance(table: MixInputs, x_d: Vector) -> float:
 
 
 def spread(own_d: torch.Tensor, others: Sequence[Vector]) -> float:
-    """Root mean square distance of own vector and the others to their mean."""
-    squares = 0.0
+    """Root mean square distance of own vector and the others to their mean: of differences to the own one,
+    sum_i ||d_i||^2 - ||sum_i d_i||^2 / n.
+
+    The own one's is 0, so that the second term is at most (n - 1) / n of the first: nothing cancels out."""
+    squares, members = 0.0, len(others) + 1
     for part in parts(own_d.numel()):
-        own_c, *others_c = (torch.from_numpy(values_of(x_d, part)) for x_d in (own_d, *others))
-        x_nc = torch.stack([own_c, *others_c]).sub_(own_c)
-        squares += float(torch.linalg.vector_norm(x_nc - x_nc.mean(dim=0))) ** 2
-    return float((squares / (len(others) + 1)) ** 0.5)
+        own_c = values_of(own_d, part)
+        sum_c, difference_c = np.zeros_like(own_c), np.empty_like(own_c)
+        for other_d in others:
+            np.subtract(values_of(other_d, part), own_c, out=difference_c)
+            squares += _square(difference_c)
+            sum_c += difference_c
+        squares -= _square(sum_c) / members
+    return float((max(0.0, squares) / members) ** 0.5)
+
+
+def _square(x_c: Floats) -> float:
+    """<x, x>. By `einsum`, which starts no threads."""
+    return float(np.einsum("c,c->", x_c, x_c))
 
 
 def parts(numel: int) -> list[slice]:

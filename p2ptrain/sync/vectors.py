@@ -35,7 +35,7 @@ def check_model(x_d: torch.Tensor) -> None:
 def is_sane(x_d: torch.Tensor) -> bool:
     """Return whether all values are finite and at most LARGEST in size; no temporary of size d."""
     low, high = x_d.aminmax()  # NaN wins either, and compares as false
-    return bool(low >= -LARGEST) and bool(high <= LARGEST)
+    return low.item() >= -LARGEST and high.item() <= LARGEST
 
 
 class ByteSource(Protocol):
@@ -53,7 +53,9 @@ def values_of(x_d: Vector, part: slice) -> Floats:
 
     In NumPy, which starts no threads within ours, and by whole numbers: the same bits on every machine.
     """
-    raw_p = x_d.read(part) if isinstance(x_d, FiledVector) else raw_of(x_d)[part]
+    if isinstance(x_d, torch.Tensor) and x_d.dtype == torch.float32:
+        return x_d.numpy()[part]
+    raw_p = x_d.read(part) if isinstance(x_d, FiledVector) else bits_of(x_d)[part]
     if x_d.dtype == torch.float32:
         return raw_p
     return (raw_p.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -3,8 +3,6 @@
 Everything that calls a task goes through `calling`. A fault of a built-in task stays a fault of ours.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import CodeType
 
 import torch
@@ -27,20 +25,22 @@ class TaskFaultError(TaskError):
         self.message, self.hint = message, hint
 
 
-@contextmanager
-def calling(task: object, method: str) -> Iterator[None]:
+class calling:  # noqa: N801 - it is used as a function; one made of a generator costs a step of a small model 5%
     """Around a call of the task's `method`: what the task's code raises becomes a TaskFaultError with its place, and
     what is raised for want of memory one that says how much. What built-in tasks raise, TaskErrors, and what says that
     the device is lost, pass."""
-    try:
-        yield
-    except TaskError:
-        raise
-    except Exception as error:
-        fault = _fault_of(error, task, method)
-        if fault is None:
-            raise
-        raise fault from error
+
+    def __init__(self, task: object, method: str) -> None:
+        self._task, self._method = task, method
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, TaskError):
+            return
+        if (fault := _fault_of(error, self._task, self._method)) is not None:
+            raise fault from error
 
 
 def _fault_of(error: Exception, task: object, method: str) -> TaskFaultError | None:

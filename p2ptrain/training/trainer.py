@@ -401,8 +401,10 @@ class Trainer(Learner):
                 with calling(self.task, "loss"):
                     piece = self.machine.take(piece)
                     with self.machine.autocast():
-                        loss = checked_loss(self.task, self._loss(self.model, piece), trains=True) * share
-                    (loss / parts).backward()  # type: ignore[no-untyped-call]
+                        loss = checked_loss(self.task, self._loss(self.model, piece), trains=True)
+                        loss = loss if share == 1 else loss * share
+                    whole = loss if parts == 1 else loss / parts  # each is a step back that a small model would notice
+                    whole.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
             tokens += predictions
         return float(total) / parts, tokens

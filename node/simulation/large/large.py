@@ -16,6 +16,7 @@ from node.simulation.large.large_logs import LargeLogs
 from node.simulation.large.large_node import LargeNode
 from node.simulation.large.large_swarm import LargeSwarm
 from node.simulation.observations import Observations
+from node.simulation.rare_collections import rare_collections
 from node.simulation.scenario import (
     DeviceClass,
     HealEvent,
@@ -136,6 +137,7 @@ def play_large(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     files = ExitStack()
+    files.enter_context(rare_collections())
     try:
         swarm = _swarm(loaded, folder, files)
         actions = _actions(loaded.scenario, swarm)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gossip.core.config import GossipConfig
+from gossip.core.ids import PeerId
 from gossip.updates.rounds import LearnedDeadline
 from node.config.schema import Config
 from node.simulation.large.payload_times import Receiver
@@ -75,6 +76,8 @@ class LargeNode:
     neighbours: frozenset[int] = frozenset()
     around: Sequence["LargeNode"] = ()
     """The neighbours, in order."""
+    around_ids: Sequence[PeerId] = ()
+    """Their names."""
     receivers: Sequence[Receiver] = ()
     """What a payload's way to each of them is."""
     corrections: list[torch.Tensor] = field(default_factory=list)

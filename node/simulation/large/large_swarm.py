@@ -31,6 +31,7 @@ from node.simulation.large.payload_times import Receiver, exchange_s
 from node.simulation.large.ring_graph import RingGraph
 from node.simulation.scenario import Scenario
 from node.training.sync_loop import FINAL_ROUND_PATIENCE
+from p2ptrain.protocols import implements
 from p2ptrain.sync import SharesEstimates
 from p2ptrain.sync.mixing import metropolis_shares
 from p2ptrain.training.batched_trainer import BatchedTrainer
@@ -209,6 +210,7 @@ class LargeSwarm:
             _sharing(node).share_estimate(self.nodes[index].name, self._heard_nd[index])
         node.neighbours = neighbours
         node.around = [self.nodes[index] for index in sorted(neighbours)]
+        node.around_ids = [PeerId(other.name) for other in node.around]
 
     # -- payloads
 
@@ -275,7 +277,7 @@ class LargeSwarm:
             author = self.nodes[arrival.author]
             if not author.present or author.chain != arrival.chain:
                 continue
-            if not bool(public_d.isfinite().all()):
+            if not all(math.isfinite(end.item()) for end in public_d.aminmax()):  # NaN wins either
                 self.refused += 1
                 continue
             self._heard_nd[author.index].copy_(public_d)
@@ -287,11 +289,11 @@ class LargeSwarm:
     # -- rounds
 
     def _standing(self, node: LargeNode) -> Standing:
-        applied = {PeerId(other.name): other.arrived for other in node.around}
+        applied = dict(zip(node.around_ids, [other.arrived for other in node.around], strict=True))
         return standing(node.round, applied, node.config.network.max_staleness, swarm=self._swarm_round(node))
 
     def _swarm_round(self, node: LargeNode) -> int | None:
-        said = {PeerId(other.name): other.announced for other in node.around}
+        said = dict(zip(node.around_ids, [other.announced for other in node.around], strict=True))
         return swarm_round(said, liars=node.config.sync.f)
 
     def _behind(self, node: LargeNode) -> int:
@@ -437,5 +439,5 @@ def _published(node: LargeNode) -> torch.Tensor:
 
 
 def _sharing(node: LargeNode) -> SharesEstimates:
-    assert isinstance(node.sync, SharesEstimates), "large.py has checked it"
+    assert implements(node.sync, SharesEstimates), "large.py has checked it"
     return node.sync

@@ -8,6 +8,7 @@ from node.training.divergence import diverged, why_refused
 from node.training.executors import SideWork
 from node.training.inner_loop import Phase
 from node.training.node import Node
+from p2ptrain.protocols import implements
 from p2ptrain.sync import Message, RoundResult, SyncStrategy
 from p2ptrain.sync.base import InPlace
 from p2ptrain.sync.mixing import metropolis_shares
@@ -75,7 +76,7 @@ class GossipAverager:
             node.forget(node.estimates.forget_departed(besides=staleness))
             with node.pace.work():
                 strategy = self._strategy
-                close = strategy.aggregate_ if isinstance(strategy, InPlace) else strategy.aggregate
+                close = strategy.aggregate_ if implements(strategy, InPlace) else strategy.aggregate
                 return await node.compute(
                     lambda: close(phase.theta_d, staleness, round=node.state.round, shares=shares),
                     work=SideWork.AGGREGATE,
