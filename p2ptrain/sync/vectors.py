@@ -53,9 +53,9 @@ def values_of(x_d: Vector, part: slice) -> Floats:
 
     In NumPy, which starts no threads within ours, and by whole numbers: the same bits on every machine.
     """
-    if isinstance(x_d, torch.Tensor) and x_d.dtype == torch.float32:
+    if isinstance(x_d, torch.Tensor) and x_d.dtype == torch.float32:  # nearly always: nothing more is asked of it
         return x_d.numpy()[part]
-    raw_p = x_d.read(part) if isinstance(x_d, FiledVector) else bits_of(x_d)[part]
+    raw_p = x_d.read(part) if isinstance(x_d, FiledVector) else raw_of(x_d)[part]
     if x_d.dtype == torch.float32:
         return raw_p
     return (raw_p.astype(np.uint32) << np.uint32(16)).view(np.float32)
