@@ -16,6 +16,10 @@ import trio
 import trio.testing
 
 from gossip.core import envelope
+from gossip.core.errors import RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import RunId, SwarmId
+from gossip.core.statements import goodbye_statement
 from node.simulation.livelock import StepBudget
 from node.simulation.rare_collections import THRESHOLDS
 from node.simulation.sealed import SealBrokenError, hashes_are_fixed, sealed
@@ -86,6 +90,24 @@ def test_names_of_files_are_counted_and_torch_has_one_thread() -> None:
     assert envelope.opened is opened
     assert gc.get_threshold() == thresholds
     assert secrets.token_hex(8) != secrets.token_hex(8)
+
+
+def test_an_envelope_is_opened_once_for_all_and_refused_each_time() -> None:
+    scope = envelope.Scope(swarm=SwarmId(bytes(16)), run=RunId(bytes(16)))
+    raw = envelope.seal(Identity(bytes(32)), scope, goodbye_statement(epoch=1, seq=2)).raw
+    forged = raw[:-1] + bytes([raw[-1] ^ 1])
+    with sealed(1, "shared"):
+        first = envelope.open_envelope(raw, scope)
+        assert envelope.open_envelope(bytes(bytearray(raw)), scope) is first
+        for _ in range(2):
+            with pytest.raises(RemoteError, match="does not verify"):
+                envelope.open_envelope(forged, scope)
+        other = envelope.Scope(swarm=SwarmId(bytes(16)), run=RunId(b"1" * 16))
+        with pytest.raises(RemoteError, match="wrong_run"):
+            envelope.open_envelope(raw, other)
+    with sealed(1, "each"):
+        assert envelope.open_envelope(raw, scope) is not envelope.open_envelope(raw, scope)
+    assert envelope.open_envelope(raw, scope) == first
 
 
 def test_a_trio_that_cannot_be_ordered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
