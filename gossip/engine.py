@@ -683,11 +683,12 @@ class Engine:
 
     def standing(self, round: int, now: float) -> Standing:
         """Return who belongs to `round`."""
+        seated = self.seated()
         return standing(
             round,
-            {peer: self.round_of(it) for peer, it in self.seated().items()},
+            {peer: self.round_of(it) for peer, it in seated.items()},
             self._config.max_staleness,
-            swarm=self.swarm_round(),
+            swarm=self._swarm_round_among(seated),
             beginning=now < self._begun_at + ARRIVAL_S,
         )
 
@@ -716,7 +717,10 @@ class Engine:
         Where there never were neighbours enough for that, the present ones are believed up to LEAD_ROUNDS beyond our
         own round, once all have served: a swarm of two has nobody else to ask, and nothing is promised there.
         """
-        said = {peer: it.announced_round for peer, it in self.seated().items()}
+        return self._swarm_round_among(self.seated())
+
+    def _swarm_round_among(self, seated: Mapping[PeerId, Neighbour]) -> int | None:
+        said = {peer: it.announced_round for peer, it in seated.items()}
         found = swarm_round(said, liars=self._liars)
         if found is None and not self.outvoted_liars and len(said) <= self._liars:
             found = self._word_of_few(said)

@@ -67,7 +67,10 @@ class Probation:
         """Return, of these peers, the established ones, and of the others those that have served longest, as many as
         there are seats. Equals come in the order given."""
         peers = list(peers)
-        waiting = sorted((peer for peer in peers if not self.established(peer)), key=self.served, reverse=True)
+        waiting = [peer for peer in peers if not self.established(peer)]
+        if len(waiting) <= self._seats:
+            return peers
+        waiting.sort(key=self.served, reverse=True)
         without = set(waiting[self._seats :])
         return [peer for peer in peers if peer not in without]
 

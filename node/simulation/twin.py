@@ -19,6 +19,7 @@ from gossip.transport.memory.traffic_tap import TrafficTap
 from gossip.transport.memory.wan import AccessLink, EventLoop, WideAreaNetwork
 from node.config.schema import Config
 from node.roles.assembly import check_runnable
+from node.simulation.clock_jump import ClockJump
 from node.simulation.derived import rng_of
 from node.simulation.happenings import Happenings
 from node.simulation.livelock import MOST_STEPS, StepBudget
@@ -212,6 +213,8 @@ def play(
     outcome: list[Any] = []
     stops: list[Callable[[], object]] = []
 
+    clock = trio.testing.MockClock(autojump_threshold=0)
+
     async def main(working: Path) -> None:
         twin = Twin(loaded, working)
         twin.network.tap = tap
@@ -224,11 +227,11 @@ def play(
 
             look = None if progress is None else partial(progress, twin)
             budget = StepBudget(MOST_STEPS * len(twin.members), busy, wall=wall, look=look)
-            trio.lowlevel.add_instrument(budget)
+            trio.lowlevel.add_instrument(ClockJump(clock))
+            trio.lowlevel.add_instrument(budget)  # behind it: a step counts in the second that it is taken in
             await twin.run()
         outcome.extend((twin, trio.current_time(), budget))
 
-    clock = trio.testing.MockClock(autojump_threshold=0)
     with ending(stops), _working(folder) as working, sealed(loaded.scenario.seed, loaded.scenario.crypto):
         trio.run(main, working, clock=clock)
     twin, virtual_s, budget = outcome

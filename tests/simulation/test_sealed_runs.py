@@ -20,6 +20,7 @@ from gossip.core.errors import RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import RunId, SwarmId
 from gossip.core.statements import goodbye_statement
+from node.simulation.clock_jump import ClockJump
 from node.simulation.livelock import StepBudget
 from node.simulation.rare_collections import THRESHOLDS
 from node.simulation.sealed import SealBrokenError, hashes_are_fixed, sealed
@@ -183,3 +184,43 @@ def test_steps_are_counted_by_the_second_and_progress_is_looked_at() -> None:
     assert budget.total >= 5000
     assert 1000 <= budget.most_seen <= 1010
     assert looks
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of trio's loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Count one."""
+        self.count += 1
+
+
+def times_of(*instruments: trio.abc.Instrument, clock: trio.testing.MockClock) -> list[tuple[str, float]]:
+    told: list[tuple[str, float]] = []
+
+    async def sleeper(name: str, each_s: float) -> None:
+        for _ in range(100):
+            await trio.sleep(each_s)
+            told.append((name, trio.current_time()))
+
+    async def main() -> None:
+        for instrument in instruments:
+            trio.lowlevel.add_instrument(instrument)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sleeper, "one", 0.1)
+            nursery.start_soon(sleeper, "other", 0.037)
+
+    with sealed(1, "each"):
+        trio.run(main, clock=clock)
+    return told
+
+
+def test_time_passes_in_the_turn_that_found_nothing_to_do() -> None:
+    clocks = [trio.testing.MockClock(autojump_threshold=0) for _ in range(2)]
+    turns = [Turns(), Turns()]
+    usual = times_of(turns[0], clock=clocks[0])
+    jumped = times_of(ClockJump(clocks[1]), turns[1], clock=clocks[1])
+    assert jumped == usual
+    assert turns[1].count < 0.6 * turns[0].count
