@@ -367,8 +367,8 @@ class Scenario(Strict):
     known_peers: Annotated[int, Field(ge=1)] = 4
     """Addresses of running nodes that a starting node is given. It finds the others by itself."""
     crypto: Literal["shared", "each"] = "shared"
-    """`shared`: a signature is verified once for all nodes of the process, and bytes and verdicts are the same. `each`:
-    by every node."""
+    """`shared`: a signed envelope is verified and opened once for all nodes of the process, and bytes and verdicts are
+    the same. `each`: by every node."""
 
     task: Raw = Field(default_factory=lambda: {"name": "digits"})
     train: Raw = Field(default_factory=dict)
