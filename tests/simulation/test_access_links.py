@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import pytest
 import trio
+import trio.testing
 
 from gossip.core.errors import RemoteError
 from gossip.core.ids import PeerId
 from gossip.transport.base import Stream, TransportError
 from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
-from gossip.transport.memory.pipe import WINDOW_BYTES
+from gossip.transport.memory.pipe import WINDOW_BYTES, MemoryStream
 from gossip.transport.memory.wan import (
     INITIAL_SEGMENTS,
     MSS,
@@ -23,6 +24,7 @@ from gossip.transport.memory.wan import (
     Flow,
     WideAreaNetwork,
 )
+from gossip.transport.wire_bytes import WireBytes
 
 SIZE = 200_000
 RATE = 100_000.0
@@ -337,3 +339,24 @@ def test_a_node_has_one_link() -> None:
     wan.connect(PeerId("a"), AccessLink())
     with pytest.raises(ValueError, match="a has a link already"):
         wan.connect(PeerId("a"), AccessLink())
+
+
+async def test_a_reader_that_waits_learns_the_end_when_it_has_come(autojump_clock: trio.testing.MockClock) -> None:
+    ends: list[tuple[bytes, float]] = []
+
+    async def read(stream: Stream) -> None:
+        ends.append((await stream.receive_some(10), trio.current_time()))
+
+    async def play(nodes: list[MemoryTransport], sinks: list[Sink]) -> None:
+        sinks[1].reads = trio.Event()  # it keeps its own end open, and neither reads nor writes
+        stream = await nodes[0].open_stream(nodes[1].peer_id, "bulk")
+        served = stream._outgoing  # type: ignore[attr-defined]  # what the other end reads
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read, MemoryStream(nodes[0].peer_id, served, served, WireBytes()))
+                await trio.testing.wait_all_tasks_blocked()
+                before = trio.current_time()
+                await stream.close()
+        assert ends == [(b"", pytest.approx(before + 0.2))]
+
+    await on_network([AccessLink(), AccessLink()], 0.2, play)
