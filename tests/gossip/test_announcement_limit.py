@@ -38,11 +38,12 @@ def points(it: Engine, peer: PeerId, now: float = 0.0) -> float:
 
 def test_an_honest_rate_is_never_charged(it):
     now = 0.0
-    for number in range(ANNOUNCE_BURST):
-        assert it.on_message(A, genesis(number + 1), now)
-    for number in range(1000):
+    links = chain(ANNOUNCE_BURST + 1000)
+    for each in links[:ANNOUNCE_BURST]:
+        assert it.on_message(A, each.raw, now)
+    for each in links[ANNOUNCE_BURST:]:
         now += 1 / ANNOUNCE_PER_S
-        assert it.on_message(A, genesis(100 + number), now)
+        assert it.on_message(A, each.raw, now)
     assert points(it, A, now) == 0
     assert LINKS_PER_S >= 2 * ANNOUNCE_PER_S >= 2 * UPDATES_PER_S
 
@@ -57,14 +58,14 @@ def test_a_pause_of_ours_in_which_announcements_queue_up_bans_nobody(it):
 
 @pytest.mark.parametrize("repeated", [False, True], ids=["new links", "one link again and again"])
 def test_who_floods_with_links_of_its_own_is_charged_and_banned(it, repeated):
-    number = 0
+    links, number = chain(LINKS_BURST + EXCESS_TO_BAN + 1), 0
     while not it.peer_scores.scores.banned(A, 0.0):
+        it.on_message(A, links[0 if repeated else number].raw, 0.0)
         number += 1
-        it.on_message(A, genesis(1 if repeated else number), 0.0)
     assert number == LINKS_BURST + EXCESS_TO_BAN
     assert it.peer_scores.stats.rejected == {(A, Reason.FLOODED): EXCESS_TO_BAN}
     assert A not in it.neighbours
-    assert it.on_message(A, genesis(number + 1), 0.0) is False
+    assert it.on_message(A, links[number].raw, 0.0) is False
 
 
 def test_who_passes_a_flood_on_is_not_charged_and_neither_is_its_signer(it):
@@ -76,12 +77,13 @@ def test_who_passes_a_flood_on_is_not_charged_and_neither_is_its_signer(it):
 
 
 def test_a_recording_played_back_by_a_third_does_not_silence_the_signer(it):
-    for number in range(1000):
-        it.on_message(B, genesis(number + 1), 0.0)
-    assert it.on_message(A, genesis(2000), 0.0)
-    newest = it.neighbours[A].chain.announced
-    assert newest is not None
-    assert newest.epoch == 2000
+    *recorded, newest = chain(1001)
+    for each in recorded:
+        it.on_message(B, each.raw, 0.0)
+    assert it.on_message(A, newest.raw, 0.0)
+    announced = it.neighbours[A].chain.announced
+    assert announced is not None
+    assert announced.seq == 1000
 
 
 def test_what_a_banned_signer_says_goes_no_further_whoever_brings_it(it):
