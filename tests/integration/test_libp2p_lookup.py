@@ -15,7 +15,7 @@ async def test_one_of_five_members_is_found_by_its_id_by_one_that_has_not_heard_
     members = [Member(number, degree=2) for number in range(1, 6)]
     async with living(*members):
         for member in members:
-            member.service._engine.peerstore.sample = lambda rng, without, rings=None: ()  # type: ignore[method-assign]
+            member.service._engine.peerstore.sample = lambda *_, **__: ()  # type: ignore[method-assign]
         with trio.fail_after(20):
             for one, other in pairwise(members):
                 await one.transport.dial(other.address)
