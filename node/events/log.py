@@ -52,7 +52,9 @@ class EventLog:
         try:
             self._open()
         except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror}", "give another folder with --run-dir") from error
+            raise RunError(
+                f"cannot write {path}: {error.strerror}", "give another folder by --run-dir or --out"
+            ) from error
 
     def add_sink(self, sink: Sink) -> None:
         """From now on, call `sink` with every event."""

@@ -22,11 +22,11 @@ EXIT_INTERRUPTED = 130
 LOOK_AT_THE_DEVICE = "look at the device (nvidia-smi, dmesg)"
 
 _OS_HINTS = {
-    errno.ENOSPC: "free some disk space, or give another folder with --run-dir",
-    errno.EDQUOT: "free some of the quota, or give another folder with --run-dir",
-    errno.EACCES: "give a folder that may be written, with --run-dir",
-    errno.EPERM: "give a folder that may be written, with --run-dir",
-    errno.EROFS: "the file system is read-only; give another folder with --run-dir",
+    errno.ENOSPC: "free some disk space, or give another folder by --run-dir or --out",
+    errno.EDQUOT: "free some of the quota, or give another folder by --run-dir or --out",
+    errno.EACCES: "give a folder that may be written, by --run-dir or --out",
+    errno.EPERM: "give a folder that may be written, by --run-dir or --out",
+    errno.EROFS: "the file system is read-only; give another folder by --run-dir or --out",
     errno.EADDRINUSE: "choose another port, or 0 for any free one",
     errno.EMFILE: "raise the limit on open files (ulimit -n 4096)",
 }

@@ -65,7 +65,7 @@ def make_dir(path: Path) -> Path:
         raise UsageError(f"{file} is a file, not a folder", "give another --run-dir") from None
     except OSError as error:
         raise RunError(
-            f"cannot create the folder {path}: {error.strerror}", "give another one with --run-dir"
+            f"cannot create the folder {path}: {error.strerror}", "give another one by --run-dir or --out"
         ) from error
     return path
 
@@ -133,7 +133,9 @@ def _open_lock(folder: Path) -> int:
     try:
         return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise RunError(f"cannot write in {folder}: {error.strerror}", "give another folder with --run-dir") from error
+        raise RunError(
+            f"cannot write in {folder}: {error.strerror}", "give another folder by --run-dir or --out"
+        ) from error
 
 
 def _take(descriptor: int, folder: Path) -> None:
