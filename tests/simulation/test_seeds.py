@@ -150,7 +150,12 @@ def test_ctrl_c_keeps_what_is_done_and_ends_the_rest(tmp_path: Path) -> None:
     """SIGINT when the first seed is done; the processes that run seeds take none."""
     path, out = str(scenario_in(tmp_path).path), tmp_path / "out"
     words = [sys.executable, "-m", "p2ptrain", "simulate", path, "--seeds", "1-40", "--jobs", "1", "--out", str(out)]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
+    try:
+        started = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with started as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().startswith("seed 1:")
