@@ -195,6 +195,8 @@ class Calibrate:
             "call: of the default strategy beside what grows with a model; round: of real nodes (p2ptrain up)",
             "what is not measured (bytes and work of a transfer) is as in node/planning/work_rates.toml",
         ]
+        if self.processes > 1 and self.network and not any(row["part"] == "round" for row in rows):
+            notes.append("no swarm was run: rounds of such steps take too long; what a round costs is as in that file")
         if self.out is not None:
             notes.append(f"p2ptrain plan --calibration {self.out}, p2ptrain simulate SCENARIO --calibration {self.out}")
         return [Summary(title="This machine", columns=COLUMNS, rows=rows, notes=notes)]
@@ -243,6 +245,8 @@ class Calibrate:
             device=self.device,
             rounds=ROUNDS_A_REPETITION * self.repetitions,
         )
+        if not swarm.fits(step_s):  # beside such steps a round costs nothing
+            return
         for rounds in swarm.both(step_s):
             what = f"{rounds.members} nodes, {rounds.inner_steps} steps"
             yield {**_row("round", what, [rounds.round_s]), "count": rounds.rounds, "rounds": asdict(rounds)}

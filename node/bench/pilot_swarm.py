@@ -25,6 +25,8 @@ LONG_S: Final = 12.0
 """Seconds of training of a swarm, about."""
 FEWEST: Final = 8
 """Rounds."""
+LEAST_STEPS: Final = 3
+"""Of a round."""
 USUAL_STEPS: Final = 20
 """Of a round, where steps are short."""
 BOUND: Final = 1.05
@@ -42,10 +44,14 @@ class PilotSwarm:
     rounds: int
     """At most."""
 
+    def fits(self, step_s: float) -> bool:
+        """Return whether its shortest rounds of such steps end in half of the time that there is."""
+        return FEWEST * LEAST_STEPS * step_s <= LIMIT_S / 2
+
     def both(self, step_s: float) -> tuple[SwarmRounds, SwarmRounds]:
         """Return rounds of as many steps as `USUAL_STEPS`, or fewer where `step_s` is long, and others of a third as
         many, or three times as many where the first waited for exchanges. RunError where a swarm does not finish."""
-        steps = max(3, min(USUAL_STEPS, round(LONG_S / (FEWEST * step_s))))
+        steps = max(LEAST_STEPS, min(USUAL_STEPS, round(LONG_S / (FEWEST * step_s))))
         first = self.of(steps, step_s)
         other = 3 * steps if first.steps > BOUND * steps else max(1, steps // 3)
         return first, self.of(other, step_s)

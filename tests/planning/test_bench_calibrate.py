@@ -7,6 +7,7 @@ import pytest
 from plan_requests import request
 
 from node.bench.calibrate import CODECS, Calibrate
+from node.bench.pilot_swarm import PilotSwarm
 from node.cli import main
 from node.planning.calibration import MachineCalibration, SwarmRounds, read_calibration, usual_rates
 from node.planning.fitted_swarm import simulated_rounds
@@ -115,6 +116,15 @@ def test_a_swarm_of_real_nodes_is_part_of_a_calibration(capsys, tmp_path):
     assert measured.swarm.rounds.exchange_s > 0
     simulated = simulated_rounds(measured)
     assert simulated.round_s == pytest.approx(measured.swarm.rounds.round_s, rel=0.2)
+
+
+def test_a_swarm_whose_steps_take_too_long_is_left_out_and_said(monkeypatch):
+    monkeypatch.setattr(PilotSwarm, "both", lambda *_: pytest.fail("it would take an hour"))
+    slow = Calibrate(task="digits", processes=2)
+    assert list(slow._swarm(60.0)) == []
+    note = "\n".join(slow.summaries([{"part": "step"}])[0].notes)
+    assert "no swarm was run" in note
+    assert PilotSwarm(task={"name": "digits"}, members=2, batch=4, device="cpu", rounds=8).fits(1.0)
 
 
 def test_a_folder_that_there_is_not_is_told_before_anything_is_measured(capsys, tmp_path):
