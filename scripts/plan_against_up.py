@@ -139,13 +139,14 @@ def start(
         "wait_for": given.nodes - 1,
         "shard_index": rank,
         "shard_count": given.nodes,
-        "metrics_port": -1,
+        "metrics_port": 0,  # as nodes of `p2ptrain up` have it
     }
     own = folder / f"host-{rank}"
     own.mkdir()
     (own / "given.toml").write_text(from_raw(raw).to_toml(), encoding="utf-8")
     words = [sys.executable, "-m", "p2ptrain", "node", "--json", "--with-parent", "--run-dir", str(folder)]
-    environment = ["env", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"]
+    threads = raw["train"]["threads"]  # as `p2ptrain up` gives them, to threads of torch that are not its own as well
+    environment = ["env", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}", f"OMP_NUM_THREADS={threads}"]
     crew.start(f"host {rank}", [*hosts.inside(rank), *environment, *words, "--config", str(own / "given.toml")], own)
 
 

@@ -67,7 +67,7 @@ def turn(config: Config, given: argparse.Namespace) -> tuple[Figures, Figures]:
             processes=given.nodes,
             seconds=given.seconds,
             numel=1 << 18,
-            repetitions=3,
+            repetitions=15,
             out=calibration,
         )
         list(benchmark.run())
@@ -77,6 +77,8 @@ def turn(config: Config, given: argparse.Namespace) -> tuple[Figures, Figures]:
         command += ["--calibration", str(calibration), "--out", str(folder / "twin")]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         twin = figures(folder / "twin")
+        told_rounds = json.loads(calibration.read_text(encoding="utf-8"))["swarm"]["rounds"]
+        print(f"pilot: {json.dumps(told_rounds)}")
         print(f"load {os.getloadavg()[0]:.1f}; device {device(folder / 'twin' / 'scenario.toml')}", flush=True)
         print(f"twin: {told(twin)}", flush=True)
         swarm = folder / "swarm"

@@ -1,9 +1,9 @@
 """`p2ptrain bench calibrate`: this machine, as `p2ptrain plan --calibration` takes it in place of tables.
 
 A step of a task is timed in as many processes at once as nodes are to run here, since nodes that share cores slow
-each other down, and so are exchanges of payloads among them, each with a trainer beside its event loop. Codecs,
-averaging and signatures are timed in this process, with one thread; rates of the network by the two processes of `bench
-blob`, over libp2p on loopback. Medians: a neighbour's burst of work spoils single repetitions.
+each other down. Codecs, averaging and signatures are timed in this process, with one thread; rates of the network by
+the two processes of `bench blob`, over libp2p on loopback. Then as many real nodes train together (pilot_swarm.py).
+Parts are medians: a neighbour's burst of work spoils single repetitions. Rounds are means: a run is made of all.
 """
 
 import json

@@ -21,7 +21,7 @@ from node.system.errors import RunError
 
 LIMIT_S: Final = 600.0
 """For all of a swarm: nodes import torch, meet and train."""
-LONG_S: Final = 12.0
+LONG_S: Final = 20.0
 """Seconds of training of a swarm, about."""
 FEWEST: Final = 8
 """Rounds."""
@@ -50,11 +50,19 @@ class PilotSwarm:
 
     def both(self, step_s: float) -> tuple[SwarmRounds, SwarmRounds]:
         """Return rounds of as many steps as `USUAL_STEPS`, or fewer where `step_s` is long, and others of a third as
-        many, or three times as many where the first waited for exchanges. RunError where a swarm does not finish."""
+        many, or three times as many where the first waited for exchanges. RunError where a swarm does not finish. The
+        first are run before and after the second: a machine is not as fast now as a minute ago."""
         steps = max(LEAST_STEPS, min(USUAL_STEPS, round(LONG_S / (FEWEST * step_s))))
-        first = self.of(steps, step_s)
-        other = 3 * steps if first.steps > BOUND * steps else max(1, steps // 3)
-        return first, self.of(other, step_s)
+        before = self.of(steps, step_s)
+        second = self.of(self._other(before), step_s)
+        return before.with_another(self.of(steps, step_s)), second
+
+    def _other(self, first: SwarmRounds) -> int:
+        """The steps of the second kind of rounds. Longer ones where they fit into half of the time."""
+        longer = round(3 * first.steps)
+        waited = first.steps > BOUND * first.inner_steps
+        fits = FEWEST * first.round_s * longer / first.steps <= LIMIT_S / 2
+        return longer if waited and fits else max(1, first.inner_steps // 3)
 
     def of(self, inner_steps: int, step_s: float) -> SwarmRounds:
         """Return rounds of so many steps. RunError where the swarm does not finish."""

@@ -51,11 +51,16 @@ def as_measured(loaded: LoadedScenario, path: Path) -> LoadedScenario:
 def measured_device(measured: MachineCalibration, config: Config, *, neighbours: int) -> DeviceClass:
     """Return the device of a node that trains what was timed, with so many neighbours."""
     step, swarm = measured.step, measured.swarm
-    mean_s, sigma = (step.mean_s, _sigma(step)) if swarm is None else (swarm.step_s, swarm.rounds.sigma)
+    if swarm is None:
+        mean_s, sigma = step.mean_s, _sigma(step)
+        spread = {"sigma": sigma}
+    else:
+        mean_s, sigma = swarm.step_s, swarm.round_sigma
+        spread = {"round_sigma": sigma}
     accumulated = config.train.grad_accumulation
     return DeviceClass(
         step_s=accumulated * mean_s / math.exp(sigma**2 / 2),
-        sigma=sigma,
+        **spread,
         evaluate_s=step.evaluation_s * config.train.eval_examples / EVALUATED,
         **work_charges(measured, config, values=step.parameters, neighbours=neighbours),
     )

@@ -1,14 +1,14 @@
 """What was measured on a machine, for a plan and a simulation to take in place of tables: one JSON file.
 
-`p2ptrain bench calibrate` writes it, `p2ptrain plan --calibration` and `p2ptrain simulate
---calibration` read it. Every number is a median of this
-machine's own; nothing in it comes from a peer. Times are in seconds, rates of vectors in values a second of one core.
+`p2ptrain bench calibrate` writes it, `p2ptrain plan --calibration` and `p2ptrain simulate --calibration` read it. Every
+number is this machine's own, a median or a mean; nothing in it comes from a peer. Times are in seconds, rates of
+vectors in values a second of one core.
 """
 
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-VERSION: Final = 3
+VERSION: Final = 4
 LARGEST_FILE: Final = 1 << 20
 """Bytes of a calibration that are read: one has 2,000."""
 SLOWEST: Final = "topk"
@@ -93,12 +93,20 @@ class SwarmRounds:
     """Mean of a round: more than `inner_steps` where exchanges are longer than these."""
     round_s: Positive
     """Mean."""
-    sigma: NotNegative
-    """Of steps, by how rounds differ."""
+    round_sigma: NotNegative
+    """Of a lognormal distribution: how a round's steps differ from another's."""
     exchange_s: NotNegative
-    """Median time until a quorum's updates were there."""
+    """Mean time until a quorum's updates were there."""
     work_s: NotNegative
-    """Median time of an encoding and of an averaging, waiting included."""
+    """Mean time of an encoding and of an averaging, waiting included."""
+
+    def with_another(self, other: "SwarmRounds") -> "SwarmRounds":
+        """Return the means of this and another swarm, of as many nodes and steps."""
+        means = {
+            key: (getattr(self, key) + getattr(other, key)) / 2
+            for key in ("steps", "round_s", "round_sigma", "exchange_s", "work_s")
+        }
+        return replace(self, **means)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +119,12 @@ class SwarmTiming:
     """What was measured."""
     step_s: Positive
     """Mean seconds of a step, beside what rounds take."""
+    round_sigma: NotNegative
+    """Of the lognormal factor that a round's training is drawn with."""
     crowding: NotNegative
     """Seconds that a second of a core takes on the clock, beside training."""
     wake_s: NotNegative
-    """Until an event loop comes to what has arrived."""
+    """Until an event loop comes to what has arrived: the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,13 @@
 """What a calibration learns from rounds of real nodes: how simulated ones are to compute so that theirs are as long.
 
-Rounds of two lengths give the time of a step, and what a round takes from training beside its steps. How long an
-exchange is, and an encoding or an averaging, is in the nodes' logs. Three charges follow from these, by simulating the
-same rounds with charges a little nearer each time:
+Rounds of two lengths give the time of a step, and what a round takes from training beside its steps. How long rounds
+are, their exchanges, encoding and averaging, and how unlike each other, is in the nodes' logs. Four charges follow from
+these, by simulating the same rounds with charges a little nearer each time:
 
-- `rates.seconds_a_transfer` by what a round takes from training,
-- `swarm.wake_s` by how long exchanges are,
-- `swarm.crowding` by how long encoding and averaging take.
+- `rates.seconds_a_transfer` by how long a round is,
+- `swarm.wake_s` by how long an exchange is,
+- `swarm.crowding` by how long encoding and averaging take,
+- `swarm.round_sigma` by how unlike each other rounds are.
 
 Nobody learns in these simulations what the nodes learned: they train a quadratic, which takes no time of its own.
 """
@@ -14,7 +15,7 @@ Nobody learns in these simulations what the nodes learned: they train a quadrati
 import math
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +23,7 @@ from typing import Any, Final
 import tomli_w
 
 from node.config.schema import from_raw
-from node.planning.calibrated import measured_device
+from node.planning.calibrated import MOST_SIGMA, measured_device
 from node.planning.calibration import MachineCalibration, SwarmRounds, SwarmTiming
 from node.simulation.like_run import real_nodes
 from node.simulation.scenario import DeviceClass
@@ -34,15 +35,22 @@ ONE_WAYS: Final = 7
 used, the request, the answer."""
 LOOPBACK_MS: Final = 0.05
 """One way, between processes of one machine; what an event loop takes on top is measured."""
-SIMULATIONS: Final = 10
-SIMULATED: Final = 25
-"""Rounds of a simulation, at most: its mean of them is within a hundredth of that of many."""
-NEAR: Final = 0.01
+SIMULATIONS: Final = 8
+SIMULATED: Final = 60
+"""Rounds of a simulation, at most: its mean of them is within two hundredths of that of many."""
+SPREAD_COUNTS: Final = 0.5
+"""Rounds by which a round becomes longer where `round_sigma` grows by 1, about."""
+NEAR: Final = 0.015
 """Near enough, of what is to be alike."""
 MOST_CHANGE: Final = 2.0
 """Times that a charge becomes, at most, from one simulation to the next."""
 LEAST_S: Final = 1e-5
 """Of what is divided by."""
+LEAST_SHARE: Final = 0.1
+"""Of a round, that is taken for what it loses where steps seem to take all of it: a charge then moves on, and not to
+its bound."""
+APART: Final = 0.3
+"""By which share of their steps two kinds of rounds are to differ for a line through them."""
 MOST_CROWDING: Final = 100.0
 UNTIL_S: Final = 36_000.0
 
@@ -50,42 +58,59 @@ UNTIL_S: Final = 36_000.0
 def rounds_in(run: Path, inner_steps: int) -> SwarmRounds:
     """Return what the logs of a run's nodes tell of its rounds, the first left out. UsageError where there are none."""
     nodes = real_nodes(run)
-    exchanges = [node.exchange_s for node in nodes if node.exchange_s is not None]
+    exchanges = [node.mean_exchange_s for node in nodes if node.mean_exchange_s is not None]
     return SwarmRounds(
         members=len(nodes),
         inner_steps=inner_steps,
         rounds=max(node.rounds for node in nodes),
         steps=statistics.fmean(node.steps for node in nodes),
         round_s=statistics.fmean(node.all_rounds_s / max(1, node.rounds - 1) for node in nodes),
-        sigma=statistics.median(node.sigma for node in nodes),
-        exchange_s=statistics.median(exchanges) if exchanges else 0.0,
-        work_s=statistics.median(node.work_s for node in nodes),
+        round_sigma=statistics.median(node.round_sigma for node in nodes),
+        exchange_s=statistics.fmean(exchanges) if exchanges else 0.0,
+        work_s=statistics.fmean(node.mean_work_s for node in nodes),
     )
 
 
 def fitted(measured: MachineCalibration, first: SwarmRounds, second: SwarmRounds) -> MachineCalibration:
     """Return a calibration whose simulated nodes need as long for the first rounds as the real ones did. The second
     have another number of steps. `measured` is what was found without a swarm."""
-    step_s, lost_s = step_and_round(first, second)
-    timing = SwarmTiming(rounds=first, step_s=step_s, crowding=measured.crowding, wake_s=LOOPBACK_MS / 1000)
+    step_s, _ = step_and_round(first, second)
+    timing = SwarmTiming(
+        rounds=first,
+        step_s=step_s,
+        round_sigma=first.round_sigma,
+        crowding=measured.crowding,
+        wake_s=LOOPBACK_MS / 1000,
+    )
     tried = replace(measured, swarm=timing)
     nearest, off = tried, math.inf
     for _ in range(SIMULATIONS):
-        pairs = _pairs(simulated_rounds(tried), first, step_s, lost_s)
-        worst = max(abs(simulated - real) for simulated, real in pairs) / first.round_s
-        if worst < off:
+        simulated = simulated_rounds(tried)
+        if (worst := unlike(simulated, first)) < off:
             nearest, off = tried, worst
         if off <= NEAR:
             break
-        tried = _nearer(tried, pairs)
+        tried = _nearer(tried, simulated, first)
     return nearest
+
+
+def unlike(simulated: SwarmRounds, real: SwarmRounds) -> float:
+    """Return by what share of a round they are unlike, at most, in what is fitted."""
+    pairs = [
+        (simulated.round_s, real.round_s),
+        (simulated.exchange_s, real.exchange_s),
+        (simulated.work_s, real.work_s),
+        (simulated.round_sigma * SPREAD_COUNTS * real.round_s, real.round_sigma * SPREAD_COUNTS * real.round_s),
+    ]
+    return max(abs(one - other) for one, other in pairs) / real.round_s
 
 
 def step_and_round(first: SwarmRounds, second: SwarmRounds) -> tuple[float, float]:
     """Return the mean seconds of a step, and those that a round takes from training beside its steps: the line through
-    two kinds of rounds. Where it would go down, or a round give time, all of the time is the steps'."""
+    two kinds of rounds. Where it would go down, or a round give time, or they are too near each other, all of the time
+    is the steps'."""
     apart = second.steps - first.steps
-    step_s = (second.round_s - first.round_s) / apart if apart else 0.0
+    step_s = (second.round_s - first.round_s) / apart if abs(apart) > APART * first.steps else 0.0
     lost_s = first.round_s - first.steps * step_s
     if step_s <= 0 or lost_s < 0:
         return first.round_s / first.steps, 0.0
@@ -110,26 +135,23 @@ def simulated_rounds(measured: MachineCalibration) -> SwarmRounds:
         return rounds_in(run, rounds.inner_steps)
 
 
-def _pairs(simulated: SwarmRounds, real: SwarmRounds, step_s: float, lost_s: float) -> list[tuple[float, float]]:
-    """What is to be alike: lost in a round, an exchange, a piece of work."""
-    return [
-        (simulated.round_s - simulated.steps * step_s, lost_s),
-        (simulated.exchange_s, real.exchange_s),
-        (simulated.work_s, real.work_s),
-    ]
-
-
-def _nearer(measured: MachineCalibration, pairs: Sequence[tuple[float, float]]) -> MachineCalibration:
-    assert measured.swarm is not None
-    lost, exchange, work = pairs
-    crowding = min(MOST_CROWDING, measured.swarm.crowding * _times(*work))
-    wake_s = max(0.0, measured.swarm.wake_s + (exchange[1] - exchange[0]) / ONE_WAYS)
-    # a transfer is charged times the crowding: what that has changed is taken off again
-    transfer_s = measured.rates.seconds_a_transfer * _times(*lost) * measured.swarm.crowding / max(crowding, LEAST_S)
+def _nearer(measured: MachineCalibration, simulated: SwarmRounds, real: SwarmRounds) -> MachineCalibration:
+    swarm = measured.swarm
+    assert swarm is not None
+    lost_s = max(LEAST_SHARE * simulated.round_s, simulated.round_s - simulated.steps * swarm.step_s)
+    crowding = min(MOST_CROWDING, swarm.crowding * _times(simulated.work_s, real.work_s))
+    times = 1.0
+    if crowding:  # a transfer is charged times the crowding: what that has changed is taken off again
+        times = _times(lost_s, lost_s + real.round_s - simulated.round_s) * swarm.crowding / crowding
     return replace(
         measured,
-        rates=replace(measured.rates, seconds_a_transfer=transfer_s),
-        swarm=replace(measured.swarm, crowding=crowding, wake_s=wake_s),
+        rates=replace(measured.rates, seconds_a_transfer=measured.rates.seconds_a_transfer * times),
+        swarm=replace(
+            swarm,
+            crowding=crowding,
+            wake_s=max(0.0, swarm.wake_s + (real.exchange_s - simulated.exchange_s) / ONE_WAYS),
+            round_sigma=min(MOST_SIGMA, swarm.round_sigma * _times(simulated.round_sigma, real.round_sigma)),
+        ),
     )
 
 

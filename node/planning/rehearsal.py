@@ -20,7 +20,7 @@ def scenario_toml(found: RunForecast) -> str:
     """Return the scenario's text."""
     request, times = found.request, found.times
     link = {"up": request.link.up, "down": request.link.down, "slow_start": True}
-    device = {"step_s": found.step_s} | _beside(found)
+    device = _steps(found) | _beside(found)
     raw: dict[str, Any] = {
         "about": f"{request.shape.parameters:,} parameters as planned: {times.words}",
         "seed": 1,
@@ -34,6 +34,15 @@ def scenario_toml(found: RunForecast) -> str:
         "devices": {"planned": device},
     }
     return tomli_w.dumps(raw)
+
+
+def _steps(found: RunForecast) -> dict[str, float]:
+    """How long its steps take. Where a swarm was measured, as its nodes took longer than the steps that were timed."""
+    measured = found.request.calibration
+    if measured is None or measured.swarm is None or found.request.on_gpu:
+        return {"step_s": found.step_s}
+    times, sigma = measured.swarm.step_s / measured.step.median_s, measured.swarm.round_sigma
+    return {"step_s": times * found.step_s / math.exp(sigma**2 / 2), "round_sigma": sigma}
 
 
 def _beside(found: RunForecast) -> dict[str, Any]:

@@ -36,7 +36,7 @@ MOST_SECONDS: Final = 1e11
 """Of a time in a log: some three thousand years. Others are no times."""
 
 MOST_SIGMA: Final = 1.0
-"""Of a step's lognormal distribution: beyond it the mean says little."""
+"""Of a lognormal distribution: beyond it the mean says little."""
 
 OF_THE_HOST: Final[Mapping[str, frozenset[str]]] = {
     "train": frozenset({"device", "threads", "compile", "precision"}),
@@ -75,11 +75,17 @@ class RealNode:
     steps: float
     """Mean of a round."""
     step_s: float
-    sigma: float
+    """So that steps with `round_sigma` have the mean that they had."""
+    round_sigma: float
+    """Of a lognormal distribution: how they differ from round to round."""
     work_s: float
     """Median seconds of encoding and of averaging, as wholes: waiting for the model's turn is in them."""
     exchange_s: float | None
     """Median time until a quorum's updates were there."""
+    mean_work_s: float
+    """From the second round on."""
+    mean_exchange_s: float | None
+    """From the second round on."""
     bytes_sent: int | None
     loss: float | None
 
@@ -196,9 +202,9 @@ def _node(folder: Path, events: Sequence[Mapping[str, Any]], begins: float) -> R
     steps = [max(1.0, float(event["steps"]) if _is_number(event.get("steps")) else 1.0) for event in rounds]
     each = _step_seconds(rounds, gaps, steps, overlaps=settings.get("node", {}).get("overlap", True) is not False)
     spread = pstdev([math.log(value) for value in each if value > 0]) if len(each) > 1 else 0.0
-    sigma = min(MOST_SIGMA, spread * math.sqrt(fmean(steps)))
-    work = [float(event[key]) for event in rounds for key in ("publish_s", "aggregate_s") if _is_number(event.get(key))]
-    exchanges = [float(event["exchange_s"]) for event in rounds if _is_number(event.get("exchange_s"))]
+    round_sigma = min(MOST_SIGMA, spread)
+    work, exchanges = _numbers(rounds, "publish_s", "aggregate_s"), _numbers(rounds, "exchange_s")
+    later_work, later_exchanges = _numbers(rounds[1:], "publish_s", "aggregate_s"), _numbers(rounds[1:], "exchange_s")
     told = _summary(folder / SUMMARY)
     return RealNode(
         name=folder.name,
@@ -209,13 +215,19 @@ def _node(folder: Path, events: Sequence[Mapping[str, Any]], begins: float) -> R
         all_rounds_s=sum(gaps),
         ends_s=float(rounds[-1]["ts"]) - begins,
         steps=fmean(steps[1:] or steps),
-        step_s=median(each) if sigma == 0 else fmean(each) / math.exp(sigma**2 / 2),
-        sigma=sigma,
+        step_s=median(each) if spread == 0 else fmean(each) / math.exp(round_sigma**2 / 2),
+        round_sigma=round_sigma,
         work_s=median(work) if work else 0.0,
         exchange_s=median(exchanges) if exchanges else None,
+        mean_work_s=fmean(later_work) if later_work else 0.0,
+        mean_exchange_s=fmean(later_exchanges) if later_exchanges else None,
         bytes_sent=told.get("bytes_sent"),
         loss=told.get("eval_loss_last"),
     )
+
+
+def _numbers(rounds: Sequence[Mapping[str, Any]], *keys: str) -> list[float]:
+    return [float(event[key]) for event in rounds for key in keys if _is_number(event.get(key))]
 
 
 def _step_seconds(
@@ -252,7 +264,7 @@ def _latency_ms(nodes: Sequence[RealNode]) -> float:
 
 
 def _device(node: RealNode) -> Raw:
-    told = {"step_s": node.step_s, "sigma": node.sigma}
+    told = {"step_s": node.step_s, "round_sigma": node.round_sigma}
     told |= dict.fromkeys(("encode_s", "decode_s", "aggregate_s", "other_s"), node.work_s)
     return {key: float(f"{value:.4g}") for key, value in told.items() if value > 0}
 

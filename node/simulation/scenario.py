@@ -102,7 +102,10 @@ class DeviceClass(Strict):
     step_s: Positive = 0.05
     """Median seconds of an inner step."""
     sigma: Annotated[float, Field(ge=0, le=3)] = 0.0
-    """Of the steps' lognormal distribution."""
+    """Of the steps' lognormal distribution, each step by itself."""
+    round_sigma: Annotated[float, Field(ge=0, le=3)] = 0.0
+    """Of a lognormal factor that all steps of a round have in common, and what training stands still for in it: what
+    else has the core is there for longer than a step."""
     slow_factor: Annotated[float, Field(ge=1)] = 1.0
     """Times that a step takes longer in a slow phase: another program, a hot phone."""
     slow_every_s: Positive | None = None
@@ -124,7 +127,8 @@ class DeviceClass(Strict):
     stream_s: Seconds = 0.0
     """Of its event loop, for each stream, opened by either end."""
     wake_s: Seconds = 0.0
-    """Of its event loop, until it comes to what has arrived, each time: training has the interpreter, or the core."""
+    """Of its event loop, until it comes to what has arrived, each time: training has the interpreter, or the core. Mean
+    of an exponential distribution."""
     spare_core: bool = True
     """Whether all this is computed beside training. False: training stands still meanwhile, as its core is the only
     one."""

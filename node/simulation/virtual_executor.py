@@ -49,6 +49,7 @@ class VirtualExecutor:
 
     async def drive(self, work: Generator[None, None, T]) -> T:
         """Run `work`, sleeping for each of its steps."""
+        factor = self._lognormal(self._device.round_sigma)
         while True:
             self._check()
             try:
@@ -57,7 +58,7 @@ class VirtualExecutor:
                 result: T = end.value
                 return result
             standing_s, self._training_owes_s = self._training_owes_s, 0.0
-            await trio.sleep(standing_s + self._step_s())
+            await trio.sleep(factor * (standing_s + self._step_s()))
 
     async def offload(self, function: Callable[[], T], spent: Spent = not_asked, work: SideWork = SideWork.OTHER) -> T:
         """Run `function`, and take what the device is charged for such work."""
@@ -82,8 +83,7 @@ class VirtualExecutor:
                 spent(seconds)
                 self.computed(seconds)
                 owed, self._owed_s = self._owed_s, 0.0
-            waits = seconds + owed + self._device.wake_s  # until the loop comes to the result
-            if waits:
+            if waits := seconds + owed:
                 with trio.CancelScope(shield=True):  # a worker thread is waited for, too
                     await trio.sleep(waits)
         finally:
@@ -92,10 +92,12 @@ class VirtualExecutor:
 
     def _step_s(self) -> float:
         device = self._device
-        seconds = device.step_s
-        if device.sigma:
-            seconds *= math.exp(device.sigma * self._rng.gauss(0.0, 1.0))
+        seconds = device.step_s * self._lognormal(device.sigma)
         return seconds * (device.slow_factor if self._is_slow(trio.current_time()) else 1.0)
+
+    def _lognormal(self, sigma: float) -> float:
+        """A factor whose median is 1."""
+        return math.exp(sigma * self._rng.gauss(0.0, 1.0)) if sigma else 1.0
 
     def _is_slow(self, now: float) -> bool:
         while now >= self._phase_ends:

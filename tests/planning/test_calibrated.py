@@ -48,9 +48,10 @@ MACHINE = MachineCalibration(
     verify_s=0.0001,
     swarm=SwarmTiming(
         rounds=SwarmRounds(
-            members=4, inner_steps=20, rounds=30, steps=25.0, round_s=0.2, sigma=0.5, exchange_s=0.1, work_s=0.01
+            members=4, inner_steps=20, rounds=30, steps=25.0, round_s=0.2, round_sigma=0.6, exchange_s=0.1, work_s=0.01
         ),
         step_s=0.003,
+        round_sigma=0.5,
         crowding=4.0,
         wake_s=0.002,
     ),
@@ -83,7 +84,8 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_device_computes_as_a_swarm_did():
     device = measured_device(MACHINE, DIGITS, neighbours=3)
-    assert device.step_s * math.exp(0.5**2 / 2) == pytest.approx(0.003), "the mean: rounds are made of many steps"
+    assert device.step_s * math.exp(0.5**2 / 2) == pytest.approx(0.003), "the mean: runs are made of many rounds"
+    assert (device.sigma, device.round_sigma) == (0.0, 0.5), "as fitted, not as rounds came out"
     assert not device.spare_core
     assert device.encode_s == pytest.approx(4 * 0.001, rel=0.01), "a second of a core takes four on the clock"
     assert device.decode_s == pytest.approx(4 * 0.0005, rel=0.01)
@@ -103,7 +105,7 @@ def test_settings_of_a_run_count():
     device = measured_device(replace(MACHINE, swarm=None), config, neighbours=3)
     assert device.evaluate_s == 0.06
     assert device.step_s == 0.024
-    assert (device.wake_s, device.stream_s > 0) == (0.0, True)
+    assert (device.wake_s, device.round_sigma, device.stream_s > 0) == (0.0, 0.0, True)
     assert device.encode_s == pytest.approx(3 * 0.001, rel=0.01), "a step took 12 ms on the clock and 4 of a core"
 
 

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from statistics import fmean, stdev
 
 import pytest
 import trio
@@ -173,6 +174,31 @@ async def test_jitter_keeps_the_order_of_bytes(autojump_clock: trio.testing.Mock
     assert sinks[1].content == content
     gaps = [later[0] - sooner[0] for sooner, later in pairwise(sinks[1].read)]
     assert max(gaps) > 2 * SIZE / RATE / len(gaps), "it jitters"
+
+
+async def test_what_waits_for_an_event_loop_waits_in_order(autojump_clock: trio.testing.MockClock) -> None:
+    sent = [str(number).encode() for number in range(400)]
+    begun: list[float] = []
+
+    async def play(nodes: list[MemoryTransport], sinks: list[Sink]) -> None:
+        for message in sent:
+            begun.append(trio.current_time())
+            await nodes[0].publish(message)
+            await trio.sleep(0.5)
+        await nodes[0].publish(b"first of many")
+        for _ in range(20):
+            await nodes[0].publish(b"at once")
+        await trio.sleep(1)
+
+    loops = [EventLoop(wake_s=0.02), EventLoop(wake_s=0.06)]
+    _, sinks = await on_network([AccessLink(), AccessLink()], 0.01, play, loops)
+    burst = sinks[1].messages[len(sent) :]
+    assert [message for _, message in sinks[1].messages[: len(sent)]] == sent
+    assert burst[0][1] == b"first of many"
+    assert {at for at, _ in burst} == {burst[0][0]}, "who looks takes all that is there, and draws once"
+    waits = [at - began - 0.01 for (at, _), began in zip(sinks[1].messages, begun, strict=False)]
+    assert fmean(waits) == pytest.approx((0.02 + 0.06) / 2, rel=0.15), "half of what each end waits for"
+    assert stdev(waits) == pytest.approx(fmean(waits), rel=0.2), "exponential"
 
 
 async def test_broadcasts_take_the_uplink_too(autojump_clock: trio.testing.MockClock) -> None:

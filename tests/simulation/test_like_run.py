@@ -37,7 +37,8 @@ def test_speeds_and_settings_are_those_of_the_logs(run, tmp_path):
     for node in nodes:
         assert node.rounds == 8
         assert node.step_s == pytest.approx(0.1, rel=0.25)
-        assert node.sigma == pytest.approx(0.2, abs=0.15)
+        assert node.round_sigma == pytest.approx(0.2 / 3**0.5, abs=0.08), "of a round's three steps"
+        assert node.mean_exchange_s > node.mean_work_s > 0
         assert node.work_s == pytest.approx(0.02, rel=0.6)
     path = tmp_path / "like.toml"
     path.write_text(scenario_like(run))
@@ -68,7 +69,7 @@ def test_what_is_no_event_is_passed_over_and_the_newest_process_counts(tmp_path)
     lines.append('{"ts": 99.0, "event": "rou')
     (folder / "events.jsonl").write_text("\n".join(lines))
     (node,) = real_nodes(tmp_path)
-    assert (node.rounds, node.step_s, node.sigma) == (4, 0.2, 0.0), "five steps a second"
+    assert (node.rounds, node.step_s, node.round_sigma) == (4, 0.2, 0.0), "five steps a second"
     assert node.round_s == 1.0
     assert node.bytes_sent is None
 

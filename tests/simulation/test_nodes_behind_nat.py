@@ -68,7 +68,7 @@ def test_two_behind_nat_train_together_through_a_relay_and_through_another_when_
         assert told(events[name])[1] == "others reach this node through 2 of its neighbours, which relay for it"
         assert neighbours_at(9.9, events[name], names) >= behind - {name}
         assert neighbours_at(10.1, events[name], names) < {"home-0", "home-1", *behind}, "circuits ended with the relay"
-        assert neighbours_at(12.0, events[name], names) == {"home-0", *behind} - {name}
+        assert neighbours_at(12.5, events[name], names) == {"home-0", *behind} - {name}
     assert "others can dial this node" in told(events["home-0"])[0]
 
 

@@ -1,9 +1,10 @@
 """What devices, disks and sessions take of the virtual clock."""
 
+import math
 import random
 from collections.abc import Generator
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 import pytest
 import trio
@@ -69,11 +70,16 @@ async def test_other_work_is_charged_one_piece_at_a_time(autojump_clock: trio.te
     assert trio.current_time() == pytest.approx(8.0), "the disk was slow"
 
 
-async def test_a_result_waits_until_the_loop_comes_to_it(autojump_clock: trio.testing.MockClock) -> None:
-    executor = VirtualExecutor(DeviceClass(encode_s=0.5, wake_s=0.25), random.Random(1))
-    spent: list[float] = []
-    await executor.offload(lambda: 1, spent.append, SideWork.ENCODE)
-    assert (trio.current_time(), spent) == (pytest.approx(0.75), [0.5]), "which is no work"
+async def test_steps_of_a_round_are_slow_together(autojump_clock: trio.testing.MockClock) -> None:
+    executor = VirtualExecutor(DeviceClass(step_s=0.2, round_sigma=0.5, spare_core=False), random.Random(1))
+    means: list[float] = []
+    for _ in range(1000):
+        executor.computed(0.4)
+        began = trio.current_time()
+        await executor.drive(steps(3))
+        means.append((trio.current_time() - began) / 5)
+    assert median(means) == pytest.approx(0.2, rel=0.05), "what training stands still for is slow as well"
+    assert stdev(map(math.log, means)) == pytest.approx(0.5, rel=0.05), "and three steps do not even it out"
 
 
 @pytest.mark.parametrize(("spare", "seconds"), [(True, 1.0), (False, 1.0 + 0.5 + 0.25)])

@@ -531,7 +531,7 @@ class MemoryTransport:
         assert self._network.wan is not None
         route = self._network.wan.route(self._peer, remote.peer_id)
         left_at = route.broadcast_leaves_at(len(message.data), trio.current_time())
-        self._courier.at(route.arrives_at(left_at), partial(self._land, route, remote, message))
+        self._courier.at(route.broadcast_arrives_at(left_at), partial(self._land, route, remote, message))
 
     def _land(self, route: Route, remote: "MemoryTransport", message: _Broadcast) -> None:
         landed_at = route.lands_at(len(message.data), trio.current_time())

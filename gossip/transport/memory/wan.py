@@ -70,8 +70,9 @@ class AccessLink:
 
 class EventLoop:
     """What a node's one event loop computes for its traffic: one piece after another. `broadcast_s`: of each broadcast
-    that comes in. `stream_s`: of each stream, at either end. `wake_s`: until it comes to what has arrived, each time:
-    no work, but waiting. `computed` gets each piece's seconds."""
+    that comes in. `stream_s`: of each stream, at either end. `wake_s`: until it comes to what has arrived, each time,
+    the mean of an exponential distribution (a stream's opening and end take the mean): no work, but waiting for a
+    turn. `computed` gets each piece's seconds."""
 
     def __init__(
         self,
@@ -146,6 +147,21 @@ class Flow:
         return self._free_at
 
 
+class OrderedArrivals:
+    """When a node comes to what arrives over one connection, in order: `wait` draws how long it takes until it looks,
+    and then it takes all that is there."""
+
+    def __init__(self, wait: Callable[[], float]) -> None:
+        self._wait = wait
+        self._looks_at = -math.inf
+
+    def taken_at(self, arrives_at: float) -> float:
+        """Return when it comes to what arrives then. Calls follow the order in which things were sent."""
+        if arrives_at >= self._looks_at:
+            self._looks_at = arrives_at + self._wait()
+        return self._looks_at
+
+
 class Route:
     """The way from one node to another."""
 
@@ -158,11 +174,16 @@ class Route:
         latency_s: float,
         loss: float,
         jitter: Callable[[], float],
+        wait: Callable[[], float],
+        mean_wait_s: float,
     ) -> None:
         self._up, self._flow, self._down = up, flow, down
-        self.latency_s = latency_s
+        self._way_s = latency_s
+        self.latency_s = latency_s + mean_wait_s
+        """Until the other end has come to it, jitter apart."""
         self.loss = loss
         self._jitter = jitter
+        self._pieces, self._broadcasts = OrderedArrivals(wait), OrderedArrivals(wait)
         slowest = min(up.bytes_per_s, down.bytes_per_s)
         self.piece_bytes = int(max(MSS, min(LARGEST_PIECE, slowest * PIECE_S)))
         """Bytes that pass at a time."""
@@ -176,8 +197,15 @@ class Route:
         return self._up.reserve(size, now)
 
     def arrives_at(self, now: float) -> float:
-        """Return when what leaves now comes to the receiver's link."""
-        return now + self.latency_s + self._jitter() + self._up.queued_s(now) + self._down.queued_s(now)
+        """Return when a piece that leaves now comes to the receiver's link: not before those that left earlier."""
+        return self._pieces.taken_at(self._passes(now))
+
+    def broadcast_arrives_at(self, now: float) -> float:
+        """Return when a broadcast that leaves now comes to the receiver's link, in the order of broadcasts."""
+        return self._broadcasts.taken_at(self._passes(now))
+
+    def _passes(self, now: float) -> float:
+        return now + self._way_s + self._jitter() + self._up.queued_s(now) + self._down.queued_s(now)
 
     def lands_at(self, size: int, now: float) -> float:
         """Take the downlink for what has come; return when its last byte is there."""
@@ -225,14 +253,16 @@ class WideAreaNetwork:
         ours, theirs = self._links[one], self._links[other]
         way_s = self._latency_s(one, other)
         # Half of what each end waits for, so that a trip there and back is right from either end.
-        latency_s = way_s + (self._loops[one].wake_s + self._loops[other].wake_s) / 2
+        wake_s = (self._loops[one].wake_s + self._loops[other].wake_s) / 2
         loss = 1 - (1 - ours.loss) * (1 - theirs.loss)
         jitter_s = ours.jitter_s + theirs.jitter_s
         return Route(
             self._lines[one][0],
             Flow(2 * way_s, loss, slow_start=ours.slow_start),
             self._lines[other][1],
-            latency_s=latency_s,
+            latency_s=way_s,
             loss=loss,
             jitter=(lambda: self._rng.uniform(0.0, jitter_s)) if jitter_s else lambda: 0.0,
+            wait=(lambda: self._rng.expovariate(1 / wake_s)) if wake_s else lambda: 0.0,
+            mean_wait_s=wake_s,
         )

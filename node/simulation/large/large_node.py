@@ -106,6 +106,8 @@ class LargeNode:
     """Whether it has finished, and its time counts no more."""
     slow_until_s: float = 0.0
     next_slow_s: float = math.inf
+    round_factor: float = 1.0
+    """On all steps of the round that it trains."""
     starts: int = 0
     error: None = None
 
@@ -163,7 +165,9 @@ class LargeNode:
         if now >= self.next_slow_s and self.device.slow_every_s is not None:
             self.slow_until_s = now + self.rng.expovariate(1 / self.device.slow_for_s)
             self.next_slow_s = self.slow_until_s + self.rng.expovariate(1 / self.device.slow_every_s)
-        slow = self.device.slow_factor if now < self.slow_until_s else 1.0
+        if self.steps == 0 and self.device.round_sigma:
+            self.round_factor = self.rng.lognormvariate(0.0, self.device.round_sigma)
+        slow = self.round_factor * (self.device.slow_factor if now < self.slow_until_s else 1.0)
         self.step_s = self.device.step_s * slow * self.rng.lognormvariate(0.0, self.device.sigma)
         self.next_step_s = now + self.step_s
 
