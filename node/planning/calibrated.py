@@ -53,7 +53,7 @@ def measured_device(measured: MachineCalibration, config: Config, *, neighbours:
     step, swarm = measured.step, measured.swarm
     if swarm is None:
         mean_s, sigma = step.mean_s, _sigma(step)
-        spread = {"sigma": sigma}
+        spread: dict[str, Any] = {"sigma": sigma}
     else:
         mean_s, sigma = swarm.step_s, swarm.round_sigma
         spread = {"round_sigma": sigma}
