@@ -3,9 +3,10 @@
     .venv/bin/python scripts/twin_against_up.py [--task digits] [--nodes 4] [--inner-steps 20] [--rounds 40] [--turns 3]
     sudo .venv/bin/python scripts/twin_against_up.py --mbit 20 [--task byte-lm --size pico]
 
-In each turn this machine is measured, then the twin is simulated and its figures are printed, and then the swarm runs:
-`p2ptrain up`, or with --mbit nodes in network namespaces of their own behind links of that speed (as in `bench race`,
-which needs root). Both leave the logs of nodes, and the same code reads them. At the end come medians over turns.
+In each turn this machine is measured, then the swarm runs, and then the twin is simulated, from what was measured
+alone. (In between, one of two cores would rest, and a machine computes faster after a rest.) The swarm is `p2ptrain
+up`, or with --mbit nodes in network namespaces of their own behind links of that speed (as in `bench race`, which needs
+root). Both leave the logs of nodes, and the same code reads them. At the end come medians over turns.
 """
 
 import argparse
@@ -59,7 +60,6 @@ def turn(config: Config, given: argparse.Namespace) -> tuple[Figures, Figures]:
     """The twin's figures, and the run's."""
     with tempfile.TemporaryDirectory(prefix="twin-") as name:
         folder = Path(name)
-        calibration = folder / "machine.json"
         benchmark = Calibrate(
             task=given.task,
             size=given.size,
@@ -68,19 +68,12 @@ def turn(config: Config, given: argparse.Namespace) -> tuple[Figures, Figures]:
             seconds=given.seconds,
             numel=1 << 18,
             repetitions=15,
-            out=calibration,
         )
-        list(benchmark.run())
-        scenario = folder / "twin.toml"
-        scenario.write_text(scenario_of(config, given), encoding="utf-8")
-        command = [sys.executable, "-m", "p2ptrain", "simulate", str(scenario), "--json"]
-        command += ["--calibration", str(calibration), "--out", str(folder / "twin")]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-        twin = figures(folder / "twin")
-        told_rounds = json.loads(calibration.read_text(encoding="utf-8"))["swarm"]["rounds"]
-        print(f"pilot: {json.dumps(told_rounds)}")
-        print(f"load {os.getloadavg()[0]:.1f}; device {device(folder / 'twin' / 'scenario.toml')}", flush=True)
-        print(f"twin: {told(twin)}", flush=True)
+        rows = list(benchmark.run())
+        print(
+            f"load {os.getloadavg()[0]:.1f}; {json.dumps([row['rounds'] for row in rows if 'rounds' in row])}",
+            flush=True,
+        )
         swarm = folder / "swarm"
         swarm.mkdir()
         if given.mbit is None:
@@ -89,7 +82,16 @@ def turn(config: Config, given: argparse.Namespace) -> tuple[Figures, Figures]:
         else:
             in_namespaces(config, given, swarm)
             run = figures(swarm)
-        print(f"run:  {told(run)}; load {os.getloadavg()[0]:.1f}", flush=True)
+        calibration, scenario = folder / "machine.json", folder / "twin.toml"
+        calibration.write_text(benchmark.calibration(rows).to_json(), encoding="utf-8")
+        scenario.write_text(scenario_of(config, given), encoding="utf-8")
+        command = [sys.executable, "-m", "p2ptrain", "simulate", str(scenario), "--json"]
+        command += ["--calibration", str(calibration), "--out", str(folder / "twin")]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        twin = figures(folder / "twin")
+        print(f"device {device(folder / 'twin' / 'scenario.toml')}")
+        print(f"twin: {told(twin)}", flush=True)
+        print(f"run:  {told(run)}", flush=True)
         print(f"off:  {', '.join(f'{what} {of(twin[what], run[what])}' for what in twin)}", flush=True)
         return twin, run
 

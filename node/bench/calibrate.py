@@ -36,7 +36,7 @@ from node.planning.calibration import (
     task_words,
     usual_rates,
 )
-from node.planning.fitted_swarm import fitted
+from node.planning.fitted_swarm import Tried, fits, fitted
 from node.planning.model_shape import context_of_byte_lm, shape_of_byte_lm
 from node.system.errors import RunError
 from p2ptrain import aggregate, compress, tasks
@@ -125,7 +125,14 @@ class Calibrate:
             yield row
         if self.out is None:
             return
-        text = self.calibration(rows).to_json()
+        found, rounds, tries = self._parts(rows), _rounds(rows), list[Tried]()
+        for tried in fits(found, *rounds) if rounds else ():
+            tries.append(tried)
+            what = f"{tried.simulated.members} nodes, simulated"
+            yield {**_row("fit", what, [tried.simulated.round_s]), "count": tried.simulated.rounds, "off": tried.off}
+        if tries:
+            found = min(tries, key=lambda each: each.off).calibration
+        text = found.to_json()
         try:
             self.out.write_text(text, encoding="utf-8")
         except OSError as error:
@@ -134,9 +141,8 @@ class Calibrate:
 
     def calibration(self, rows: Sequence[Row]) -> MachineCalibration:
         """Return what the rows say, as a plan and a simulation read it."""
-        rounds = [SwarmRounds(**told) for row in rows if isinstance(told := row.get("rounds"), dict)]
-        parts = self._parts(rows)
-        return fitted(parts, *rounds) if rounds else parts
+        rounds, parts = _rounds(rows), self._parts(rows)
+        return fitted(parts, *rounds).calibration if rounds else parts
 
     def _parts(self, rows: Sequence[Row]) -> MachineCalibration:
         """What was measured part by part."""
@@ -197,6 +203,8 @@ class Calibrate:
         ]
         if self.processes > 1 and self.network and not any(row["part"] == "round" for row in rows):
             notes.append("no swarm was run: rounds of such steps take too long; what a round costs is as in that file")
+        if offs := [_number(row, "off") for row in rows if row["part"] == "fit"]:
+            notes.append(f"fit: simulated rounds are within {min(offs):.1%} of a round of the real ones")
         if self.out is not None:
             notes.append(f"p2ptrain plan --calibration {self.out}, p2ptrain simulate SCENARIO --calibration {self.out}")
         return [Summary(title="This machine", columns=COLUMNS, rows=rows, notes=notes)]
@@ -368,6 +376,11 @@ def _row(part: str, what: str, taken: Sequence[float]) -> dict[str, object]:
         "high_s": in_order[round((1 - TENTH) * last)],
         "count": len(in_order),
     }
+
+
+def _rounds(rows: Sequence[Row]) -> list[SwarmRounds]:
+    """Of real nodes: two kinds, or none."""
+    return [SwarmRounds(**told) for row in rows if isinstance(told := row.get("rounds"), dict)]
 
 
 def _number(row: Row, key: str) -> float:

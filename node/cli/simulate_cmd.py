@@ -191,20 +191,22 @@ def _seeds(
 ) -> int:
     """Play the scenario under each of these seeds, and say a line of each as they end."""
     from node.sweep.seeds import SeedRuns, in_words, is_well, parse_seeds
+    from node.system.signals import ended_in_order
 
     jobs = jobs or len(os.sched_getaffinity(0))
     runs = SeedRuns(loaded=loaded, seeds=parse_seeds(seeds), executor=executor, jobs=jobs, out=out)
     rows = []
-    try:
-        for row in runs.run():
-            rows.append(row)
-            if not json:
-                say(sys.stdout, f"{in_words(row)}\n")
-    except KeyboardInterrupt:
-        done = f"{len(rows)} of {len(runs.seeds)} seeds were done"
-        kept = "nothing is kept without --out" if out is None else f"they are in {out}, and the same command goes on"
-        print(f"Interrupted: {done}; {kept}", file=sys.stderr)
-        raise
+    with ended_in_order():
+        try:
+            for row in runs.run():
+                rows.append(row)
+                if not json:
+                    say(sys.stdout, f"{in_words(row)}\n")
+        except KeyboardInterrupt:
+            done = f"{len(rows)} of {len(runs.seeds)} seeds were done"
+            kept = f"they are in {out}, and the same command goes on" if out else "nothing is kept without --out"
+            print(f"Interrupted: {done}; {kept}", file=sys.stderr)
+            raise
     rows.sort(key=lambda row: row["seed"])
     bad = [row for row in rows if not is_well(row)]
     if json:

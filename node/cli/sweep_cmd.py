@@ -68,15 +68,18 @@ def sweep(
 def _run(it: "Sweep", *, json: bool, say: Waiting) -> list[dict[str, Any]]:
     import json as jsonlib
 
+    from node.system.signals import ended_in_order
+
     rows = []
-    try:
-        for row in it.run():
-            rows.append(row)
-            if json:
-                typer.echo(jsonlib.dumps(row, allow_nan=False))
-    except KeyboardInterrupt:
-        say(0, 0, f"Interrupted. The same command goes on: {len(rows)} cells are in {it.out}")
-        raise
+    with ended_in_order():
+        try:
+            for row in it.run():
+                rows.append(row)
+                if json:
+                    typer.echo(jsonlib.dumps(row, allow_nan=False))
+        except KeyboardInterrupt:
+            say(0, 0, f"Interrupted. The same command goes on: {len(rows)} cells are in {it.out}")
+            raise
     return rows
 
 

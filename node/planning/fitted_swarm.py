@@ -12,11 +12,10 @@ these, by simulating the same rounds with charges a little nearer each time:
 Nobody learns in these simulations what the nodes learned: they train a quadratic, which takes no time of its own.
 """
 
-import math
 import statistics
 import tempfile
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,9 +70,25 @@ def rounds_in(run: Path, inner_steps: int) -> SwarmRounds:
     )
 
 
-def fitted(measured: MachineCalibration, first: SwarmRounds, second: SwarmRounds) -> MachineCalibration:
-    """Return a calibration whose simulated nodes need as long for the first rounds as the real ones did. The second
-    have another number of steps. `measured` is what was found without a swarm."""
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """Charges, and the rounds of nodes that were simulated with them."""
+
+    calibration: MachineCalibration
+    simulated: SwarmRounds
+    off: float
+    """By what share of a round these are unlike the real ones."""
+
+
+def fitted(measured: MachineCalibration, first: SwarmRounds, second: SwarmRounds) -> Tried:
+    """Return the nearest of `fits`."""
+    return min(fits(measured, first, second), key=lambda each: each.off)
+
+
+def fits(measured: MachineCalibration, first: SwarmRounds, second: SwarmRounds) -> Iterator[Tried]:
+    """Yield calibrations whose simulated nodes need about as long for the first rounds as the real ones did, each after
+    some seconds of simulation, until one is near enough. The second rounds have another number of steps. `measured` is
+    what was found without a swarm."""
     step_s, _ = step_and_round(first, second)
     timing = SwarmTiming(
         rounds=first,
@@ -82,16 +97,14 @@ def fitted(measured: MachineCalibration, first: SwarmRounds, second: SwarmRounds
         crowding=measured.crowding,
         wake_s=LOOPBACK_MS / 1000,
     )
-    tried = replace(measured, swarm=timing)
-    nearest, off = tried, math.inf
+    charged = replace(measured, swarm=timing)
     for _ in range(SIMULATIONS):
-        simulated = simulated_rounds(tried)
-        if (worst := unlike(simulated, first)) < off:
-            nearest, off = tried, worst
-        if off <= NEAR:
-            break
-        tried = _nearer(tried, simulated, first)
-    return nearest
+        simulated = simulated_rounds(charged)
+        tried = Tried(calibration=charged, simulated=simulated, off=unlike(simulated, first))
+        yield tried
+        if tried.off <= NEAR:
+            return
+        charged = _nearer(charged, simulated, first)
 
 
 def unlike(simulated: SwarmRounds, real: SwarmRounds) -> float:

@@ -1,7 +1,9 @@
-"""How a node is told to stop."""
+"""How a node is told to stop, and a command that has processes and folders of its own."""
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Final
 
 import trio
@@ -32,3 +34,25 @@ async def until_signal(*, task_status: trio.TaskStatus[trio.Event]) -> None:
         interrupted.set()
         with trio.move_on_after(ONE_WISH_S):
             await asked_again(signals)
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Within it SIGTERM is what Ctrl-C is, a KeyboardInterrupt, so that processes and folders are ended; the exit code
+    stays SIGTERM's. Of the main thread."""
+    terminated = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal terminated
+        terminated = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if terminated:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

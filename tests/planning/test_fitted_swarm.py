@@ -36,7 +36,8 @@ def rounds_of(truth: MachineCalibration, inner_steps: int) -> SwarmRounds:
 def test_rounds_of_another_length_are_foretold(truth):
     first, second = rounds_of(truth, 20), rounds_of(truth, 60)
     found = fitted(replace(truth, swarm=None, rates=replace(truth.rates, seconds_a_transfer=0.001)), first, second)
-    assert unlike(simulated_rounds(found), first) <= 2 * NEAR
+    assert found.off == unlike(found.simulated, first) <= 2 * NEAR
+    found = found.calibration
     foretold, real = rounds_of(found, 35), rounds_of(truth, 35)
     assert foretold.round_s == pytest.approx(real.round_s, rel=0.05)
     assert foretold.steps == pytest.approx(real.steps, rel=0.05)
@@ -69,5 +70,5 @@ def test_where_cores_are_to_spare_a_transfer_keeps_its_charge():
     truth = machine(step_s=0.01, crowding=1.0, transfer_s=0.004, wake_s=0.001)
     free = replace(truth, cores=64, swarm=None)
     assert free.crowding == 0
-    found = fitted(free, replace(rounds_of(truth, 20), round_s=0.5), rounds_of(truth, 60))
+    found = fitted(free, replace(rounds_of(truth, 20), round_s=0.5), rounds_of(truth, 60)).calibration
     assert found.rates.seconds_a_transfer == 0.004, "nothing that is simulated depends on it"

@@ -1,6 +1,7 @@
 """Many seeds of a scenario: each as it would be alone, kept as it ends, and nothing twice."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -146,22 +147,29 @@ def test_seeds_and_a_seed_are_a_mistake(more: list[str], capsys: pytest.CaptureF
 
 
 @pytest.mark.thorough
-def test_ctrl_c_keeps_what_is_done_and_ends_the_rest(tmp_path: Path) -> None:
-    """SIGINT when the first seed is done; the processes that run seeds take none."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_is_done_and_ends_the_rest(tmp_path: Path, number: signal.Signals) -> None:
+    """It comes when the first seed is done; the processes that run seeds take none."""
+    folders = tmp_path / "folders"
+    folders.mkdir()
     path, out = str(scenario_in(tmp_path).path), tmp_path / "out"
     words = [sys.executable, "-m", "p2ptrain", "simulate", path, "--seeds", "1-40", "--jobs", "1", "--out", str(out)]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
     try:
-        started = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        environment = os.environ | {"TMPDIR": str(folders)}
+        started = subprocess.Popen(
+            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
     finally:
         signal.signal(signal.SIGINT, before)
     with started as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().startswith("seed 1:")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         said = process.stderr.read()
-        assert process.wait(timeout=60) == 128 + signal.SIGINT
+        assert process.wait(timeout=60) == 128 + number
+    assert list(folders.iterdir()) == []
     assert "Interrupted: 1 of 40 seeds were done" in said or "Interrupted: 2 of 40" in said
     assert "the same command goes on" in said
     assert "Traceback" not in said
