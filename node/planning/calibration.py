@@ -209,7 +209,8 @@ def read_calibration(path: Path) -> MachineCalibration:
             raise ValueError(f"{path} is too large for a calibration")
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        make = f"; make one with p2ptrain bench calibrate --out {path}" if isinstance(error, FileNotFoundError) else ""
+        raise ValueError(f"{path} cannot be read: {error.strerror}{make}") from None
     except (UnicodeDecodeError, RecursionError, json.JSONDecodeError):
         raise ValueError(f"{path} is no JSON: make one with p2ptrain bench calibrate --out {path}") from None
     if not isinstance(raw, dict) or raw.pop("p2ptrain_calibration", None) != VERSION:

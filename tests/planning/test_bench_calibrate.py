@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from plan_requests import request
+from test_fitted_swarm import ROUNDS
 
 from node.bench.calibrate import CODECS, Calibrate
 from node.bench.pilot_swarm import PilotSwarm
@@ -135,3 +136,28 @@ def test_a_folder_that_there_is_not_is_told_before_anything_is_measured(capsys, 
 def test_a_size_that_there_is_not_is_one_line(capsys):
     assert main(["bench", "calibrate", "--size", "huge"]) == 2
     assert "byte-lm has no size 'huge'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("waits", "asked"),
+    [
+        pytest.param(1.0, [20, 6, 20], id="steps outlast exchanges"),
+        pytest.param(1.5, [20, 90, 20], id="exchanges outlast steps"),
+    ],
+)
+def test_the_first_pilot_is_run_before_and_after_the_second(monkeypatch, waits, asked):
+    seen = []
+
+    def of(swarm, inner_steps, step_s):
+        seen.append(inner_steps)
+        round_s = 0.1 * len(seen)
+        return replace(ROUNDS, inner_steps=inner_steps, steps=waits * inner_steps, round_s=round_s)
+
+    monkeypatch.setattr(PilotSwarm, "of", of)
+    swarm = PilotSwarm(task={"name": "digits"}, members=2, batch=16, device="cpu", rounds=90)
+    first, second = swarm.both(0.002)
+    assert seen == asked
+    assert (first.round_s, second.round_s) == (pytest.approx(0.2), pytest.approx(0.2)), (
+        "the first and third, the second"
+    )
+    assert (first.inner_steps, second.inner_steps) == (20, asked[1])

@@ -1,5 +1,6 @@
 """What is recommended: near the best of a grid, and ready to run."""
 
+import math
 import shlex
 import tomllib
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import pytest
 from plan_requests import request
 from shown_commands import wrong
+from test_calibrated import MACHINE
 
 from node.config.schema import load
 from node.planning.advice import NOTCHES, advise, best_inner_steps, runnable, sensitivities
@@ -102,6 +104,18 @@ def test_the_scenario_says_the_same_as_the_plan():
     assert raw["devices"]["planned"]["step_s"] == best.step_s
     assert raw["train"]["inner_steps"] == 30
     assert raw["until_s"] > best.rounds * best.times.round_s
+
+
+def test_the_scenario_of_a_measured_machine_has_steps_as_its_nodes_had():
+    asked = replace(request(parameters=5e5, device="cpu-core", length=64), calibration=MACHINE)
+    found = runnable(forecast(asked))
+    device = tomllib.loads(scenario_toml(found))["devices"]["planned"]
+    swarm = MACHINE.swarm
+    mean_s = device["step_s"] * math.exp(device["round_sigma"] ** 2 / 2)
+    assert device["round_sigma"] == swarm.round_sigma
+    assert mean_s / found.step_s == pytest.approx(swarm.step_s / MACHINE.step.median_s)
+    alone = runnable(forecast(replace(asked, calibration=replace(MACHINE, swarm=None))))
+    assert tomllib.loads(scenario_toml(alone))["devices"]["planned"]["step_s"] == alone.step_s
 
 
 def test_a_file_for_adapters_says_what_it_lacks():

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import deque
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 from simulated import FAITHFUL, LIBRARY
@@ -156,6 +156,20 @@ def test_a_slow_node_does_shorter_rounds_and_stays(tmp_path):
     assert slow.name == "slow-0"
     assert slow.finished
     assert slow.global_step < 6 * 3
+
+
+def test_steps_of_a_round_are_slow_together(tmp_path):
+    sets = ("devices.card.sigma=0.0", "devices.card.round_sigma=0.5")
+    node = play_large(scenario(tmp_path, "", *sets)).swarm.nodes[0]
+    rounds = []
+    for _ in range(200):
+        taken = []
+        for node.steps in range(3):
+            node.begin_step(0.0)
+            taken.append(node.step_s)
+        rounds.append(set(taken))
+    assert all(len(taken) == 1 for taken in rounds)
+    assert stdev(math.log(*taken) for taken in rounds) == pytest.approx(0.5, rel=0.2)
 
 
 def test_who_was_away_takes_the_others_model(tmp_path):

@@ -118,3 +118,14 @@ def test_the_command_writes_the_scenario_and_holds_the_two_together(run, tmp_pat
     again = ran(str(path), "--like", str(run))
     assert again.returncode == 2
     assert "is not like" in again.stderr
+
+
+def test_means_are_without_the_first_round_which_waits_for_others_to_come(tmp_path):
+    folder = tmp_path / "node-0"
+    folder.mkdir()
+    slow = {"step_s": 0.1, "steps": 5, "publish_s": 9.0, "aggregate_s": 9.0, "exchange_s": 9.0}
+    usual = {"step_s": 0.1, "steps": 5, "publish_s": 0.01, "aggregate_s": 0.03, "exchange_s": 0.2}
+    rounds = [{"ts": float(n), "event": "round", "round": n, **(slow if n == 1 else usual)} for n in range(1, 5)]
+    (folder / "events.jsonl").write_text("\n".join(map(json.dumps, rounds)) + "\n")
+    (node,) = real_nodes(tmp_path)
+    assert (node.mean_work_s, node.mean_exchange_s) == (pytest.approx(0.02), pytest.approx(0.2))
