@@ -1,4 +1,4 @@
-"""One node for all ranks of a DistributedDataParallel model: rank 0 has it, the others follow.
+"""One node for all ranks that train one model: rank 0 has it, the others follow.
 
 Ranks hold equal models, and DDP keeps them so while each takes the same steps. What the swarm changes is changed in
 rank 0's model, and handed on to the others between the same two steps: a word after each step (one small broadcast),
@@ -6,6 +6,9 @@ and after the few with a correction the parameters as well.
 
     rank 0   step -> JoinedNode.step() -> parameters corrected? -> word, parameters -> next step
     others   step -> ------------------------------------------ <- word, parameters -> next step
+
+Where the model is sharded (FSDP2, tensor parallelism) rank 0 has a part of it alone. What its node asks of the whole is
+then a word as well, an `Order` of sharded_model.py, which the others follow before they wait for the next word.
 """
 
 from collections.abc import Callable
@@ -21,6 +24,7 @@ from node.config.schema import Config
 from node.roles.joined import NodeNow
 from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
+from p2ptrain.training.sharded_model import Order, ShardedModel
 from p2ptrain.training.user_model import UserModel
 
 
@@ -65,6 +69,11 @@ class _Word(IntEnum):
     CHANGED = 1
     """Its parameters are not those of the step alone: they follow."""
     FAILED = 2
+    BEGUN = 3
+    """Its node has begun, or could not: what with follows."""
+
+
+_WORDS = frozenset(map(int, _Word))
 
 
 @dataclass
@@ -72,6 +81,10 @@ class Ranks:
     """The ranks that train one model, seen from one of them."""
 
     group: dist.ProcessGroup
+    words: dist.ProcessGroup
+    """The same ranks, over gloo, for what the node says alone."""
+    shards: ShardedModel | None = None
+    """Of a sharded model."""
     learner: UserModel | None = None
     _spoken: torch.Tensor | None = None
     """Where a word lies, the same tensor for all of them: gloo's thread may let go of a tensor long after the broadcast
@@ -85,22 +98,38 @@ class Ranks:
     def share(self, found: Any = None) -> Any:
         """Return what rank 0 gives, in every rank."""
         box = [found]
-        dist.broadcast_object_list(box, dist.get_global_rank(self.group, 0), self.group)
+        dist.broadcast_object_list(box, dist.get_global_rank(self.words, 0), self.words)
         return box[0]
 
     def refuse(self, error: P2PTrainError) -> None:
         """Tell the ranks that wait for rank 0's node that there will be none."""
-        self.share(_Begun(failed=error.line()))
+        self.begun(_Begun(failed=error.line()))
 
-    def say(self, word: _Word = _Word.ON) -> _Word:
-        """Return the word of rank 0, in every rank."""
-        assert self.learner is not None
+    def begun(self, found: "_Begun | None" = None) -> "_Begun":
+        """Return what rank 0's node has begun with, in every rank, once its orders are followed."""
+        self.say(_Word.BEGUN)
+        begun = self.share(found)
+        assert isinstance(begun, _Begun)
+        return begun
+
+    def say(self, word: "_Word | Order" = _Word.ON) -> _Word:
+        """Return the word of rank 0, in every rank. The others follow its orders until one comes."""
         if self._spoken is None:
-            on_gpu = "nccl" in str(dist.get_backend(self.group))
-            self._spoken = torch.zeros(1, dtype=torch.int64, device=self.learner.device if on_gpu else "cpu")
-        self._spoken.fill_(word)
-        dist.broadcast(self._spoken, dist.get_global_rank(self.group, 0), self.group)
-        return _Word(int(self._spoken))
+            self._spoken = torch.zeros(1, dtype=torch.int64, device="cpu")
+        while True:
+            self._spoken.fill_(word)
+            dist.broadcast(self._spoken, dist.get_global_rank(self.words, 0), self.words)
+            said = int(self._spoken)
+            if said in _WORDS:
+                return _Word(said)
+            if self.leads:
+                return _Word.ON
+            assert self.shards is not None, "orders are for parts of a model"
+            self.shards.follow(Order(said))
+
+    def order(self, order: Order) -> None:
+        """Tell the others to follow an order."""
+        self.say(order)
 
     def share_parameters(self) -> None:
         """Make the trained parameters of every rank those of rank 0."""
@@ -152,14 +181,16 @@ class LeadingNode:
 
     def start(self) -> None:
         """Start the node and share what it begins with. Raises P2PTrainError, in all ranks."""
+        if self.ranks.shards is not None:
+            self.ranks.shards.left = False
         try:
             self.node.start()
         except P2PTrainError as error:
             self.ranks.refuse(error)
             raise
         learner = self.ranks.learner = self.learner()
-        resumed = learner.global_step > 0 and learner.optimizer is not None
-        self.ranks.share(
+        resumed = learner.global_step > 0 and self.ranks.shards is None  # parts of a state are in their ranks already
+        self.ranks.begun(
             _Begun(
                 config=self.config,
                 peer_id=self.node.now().peer_id,
@@ -170,7 +201,8 @@ class LeadingNode:
                 optimizer=learner.optimizer.state_dict() if resumed and learner.optimizer is not None else None,
             )
         )
-        self.ranks.share_parameters()
+        if self.ranks.shards is None:
+            self.ranks.share_parameters()
         self._changes = learner.changes
 
     def step(self) -> None:
@@ -185,6 +217,8 @@ class LeadingNode:
     def stop(self, *, cut_short: bool) -> None:
         """End the node. The others have its last correction too, unless `cut_short`."""
         if cut_short:  # who knows whether the others come here
+            if self.ranks.shards is not None:
+                self.ranks.shards.left = True
             self.node.stop(cut_short=True)
             return
         try:
@@ -208,7 +242,7 @@ class LeadingNode:
 
     def _hand_on(self) -> None:
         assert self.ranks.learner is not None
-        changes = self.ranks.learner.changes
+        changes = self._changes if self.ranks.shards is not None else self.ranks.learner.changes
         if self.ranks.say(_Word.ON if changes == self._changes else _Word.CHANGED) is _Word.CHANGED:
             self.ranks.share_parameters()
         self._changes = changes
@@ -228,8 +262,7 @@ class FollowingNode:
 
     def start(self) -> None:
         """Wait for rank 0's node, and begin with its model. Raises RunError where rank 0 could not."""
-        begun = self.ranks.share()
-        assert isinstance(begun, _Begun)
+        begun = self.ranks.begun()
         if begun.failed is not None or begun.config is None:
             raise RunError(f"rank 0: {begun.failed}")
         learner = self.ranks.learner = self.learner_of(begun.config, begun.peer_id)
@@ -238,7 +271,8 @@ class FollowingNode:
         learner.global_step, learner.tokens, learner.skipped_steps = begun.counters
         if begun.optimizer is not None and learner.optimizer is not None:
             learner.optimizer.load_state_dict(begun.optimizer)
-        self.ranks.share_parameters()
+        if self.ranks.shards is None:
+            self.ranks.share_parameters()
 
     def step(self) -> None:
         """Count a step, and take up what the swarm has changed. Raises RunError where rank 0's node has failed."""

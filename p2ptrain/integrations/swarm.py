@@ -10,6 +10,7 @@ import atexit
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -34,12 +35,16 @@ from node.system import run_dir as folders
 from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
 from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
-from p2ptrain.tasks import EXTERNAL, Shard
+from p2ptrain.tasks import EXTERNAL, Shard, TaskError
 from p2ptrain.training.loop_turn import LoopTurn
+from p2ptrain.training.sharded_model import ShardedModel, ranks_of_shards
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.user_model import Evaluate, UserModel, held_by, is_in_backward, torch_optimizer, unwrapped
 
 INVITE_BEGINS: Final = "p2p"
+
+LONGEST_WAIT: Final = timedelta(days=7)
+"""For rank 0's node, which may wait for neighbours before the first step, and at the end of a round."""
 
 
 class Swarm:
@@ -218,7 +223,12 @@ class Swarm:
 
     def export(self, folder: str | Path) -> Path:
         """Write the model as it is now, and return the folder: by its own `save_pretrained` where it has one, else as
-        `model.safetensors` with the names of its `state_dict`. Raises OSError."""
+        `model.safetensors` with the names of its `state_dict`. Raises OSError, and UsageError for a model in parts."""
+        if self._ranks is not None and self._ranks.shards is not None:
+            raise UsageError(
+                "this rank has a part of the model alone",
+                f"p2ptrain export {self._node_dir} writes its newest checkpoint, whole",
+            )
         return export_model(self._model, Path(folder))
 
     def state_dict(self) -> dict[str, Any]:
@@ -283,6 +293,7 @@ class Swarm:
             evaluate=self._evaluate,
             metric=self._metric,
             turn=self._turn,
+            shards=None if self._ranks is None else self._ranks.shards,
         )
         if isinstance(self._go_on, Checkpoint) and self._settings is not None:
             self._check_given(self._go_on, self._given_model, self._learner, config, peer_id)
@@ -371,8 +382,9 @@ def join(
 ) -> Swarm:
     """Return the swarm, to be entered around the training loop: `with p2ptrain.join(model, optimizer, ...) as swarm:`.
 
-    `model`: any module with dense parameters, bare or under DDP or `torch.compile`; those that need gradients are
-    averaged. Under DDP all ranks call `join` and enter the block; rank 0 has the node, and the others follow it. All
+    `model`: any module with dense parameters, bare, under DDP or `torch.compile`, or in parts (FSDP2's `fully_shard`,
+    `parallelize_module`); those that need gradients are averaged. With several ranks all call `join` and enter the
+    block; rank 0 has the node, and the others follow it. All
     members begin with equal ones (the same seed, or the same pretrained model), and name and shape them alike.
     `optimizer`: its steps count; without one the loop calls `swarm.step()`. `process_group`: of the ranks that train
     `model` together, where DDP's wrapper does not say so; they hold equal parameters, and take every step together.
@@ -394,7 +406,9 @@ def join(
     Raises UsageError for what cannot be meant, here or at the `with`; RunError at the `with`, and from the step in
     which the node is found to have failed.
     """
-    ranks = ranks_of(model, process_group)
+    ranks = ranks_of(model, process_group, optimizer)
+    if ranks is not None and ranks.shards is not None:
+        _check_of_shards(evaluate, settings)
     if ranks is not None and not ranks.leads:
         return Swarm(model, optimizer, None, evaluate=evaluate, metric=metric, ranks=ranks)
     try:
@@ -489,14 +503,48 @@ def _check_of_a_loop(config: Config) -> None:
         )
 
 
-def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None) -> Ranks | None:
-    """Return the ranks that train `model` together, by its DDP wrapper or as `group`; None where this process does
-    alone."""
+def _check_of_shards(evaluate: Evaluate | None, settings: Mapping[str, object] | None) -> None:
+    """Raise UsageError, in each rank, for what wants a whole model where none is."""
+    if evaluate is not None:
+        raise UsageError(
+            "evaluate is given a copy of the model, and no rank of a sharded one could hold it",
+            "leave it out: evaluate in your loop, in all ranks",
+        )
+    if (settings or {}).get("node.lane") == "process":
+        raise UsageError("a sharded model's node runs in rank 0 itself", "leave node.lane out")
+
+
+def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None, optimizer: object | None = None) -> Ranks | None:
+    """Return the ranks that train `model` together, by its DDP wrapper, as its parameters are shared out among them, or
+    as `group`; None where this process does alone. Collective. Raises UsageError where they cannot be averaged."""
+    try:
+        return _ranks_of(model, group, optimizer)
+    except TaskError as error:
+        raise UsageError(str(error)) from None
+
+
+def _ranks_of(model: nn.Module, group: dist.ProcessGroup | None, optimizer: object | None) -> Ranks | None:
     while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
         model = inner
     if isinstance(model, nn.parallel.DistributedDataParallel):
         group = model.process_group
-    return None if group is None or dist.get_world_size(group) == 1 else Ranks(group)
+    sharded_over = ranks_of_shards(unwrapped(model))
+    if sharded_over is not None:
+        here = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
+        if not set(sharded_over) <= set(here):
+            raise UsageError("process_group lacks ranks among which the model is shared out", "leave it out")
+        here = sharded_over if group is None else here
+    elif group is None or dist.get_world_size(group) == 1:
+        return None
+    else:
+        here = dist.get_process_group_ranks(group)
+    words = dist.new_group(here, timeout=LONGEST_WAIT, backend="gloo", use_local_synchronization=True)
+    assert isinstance(words, dist.ProcessGroup), "this rank is one of them"
+    ranks = Ranks(words if group is None else group, words)
+    if sharded_over is not None:
+        stepped = None if optimizer is None else torch_optimizer(optimizer)
+        ranks.shards = ShardedModel(unwrapped(model), stepped, words, ranks.order)
+    return ranks
 
 
 def export_model(model: nn.Module, folder: Path) -> Path:

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from p2ptrain.training.layout import DTYPES
+from p2ptrain.training.parameter_vector import is_sharded
 
 TREE: Final = "tree"
 """The tensor, uint8, that holds the JSON: `optimizer` (its class), `parameters` (a name for each), `state`."""
@@ -26,6 +27,8 @@ MAX_DEPTH: Final = 32
 """Containers within each other. Known optimizers have two; chosen."""
 
 Take = Callable[[torch.Tensor], torch.Tensor]
+Part = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Makes, of a tensor of a whole state and the sharded parameter that it is like, what this rank holds of it."""
 Names = Mapping[int, str]
 """Names of parameters by their `id`."""
 
@@ -48,9 +51,11 @@ def packed(optimizer: torch.optim.Optimizer, names: Names, take: Take) -> tuple[
     return {**pack.tensors, TREE: encoded}, pack.left_out
 
 
-def unpack_into(optimizer: torch.optim.Optimizer, names: Names, saved: Mapping[str, torch.Tensor]) -> None:
-    """Give `optimizer` the state that `packed` made. ValueError, with nothing changed, where it is of another optimizer
-    or damaged."""
+def unpack_into(
+    optimizer: torch.optim.Optimizer, names: Names, saved: Mapping[str, torch.Tensor], part: Part | None = None
+) -> None:
+    """Give `optimizer` the state that `packed` made. `part`: where its parameters are sharded. ValueError, with nothing
+    changed, where it is of another optimizer or damaged."""
     tree = _tree_in(saved)
     if tree["optimizer"] != type(optimizer).__name__:
         raise ValueError(f"its optimizer is {tree['optimizer']}, and this one {type(optimizer).__name__}")
@@ -59,7 +64,11 @@ def unpack_into(optimizer: torch.optim.Optimizer, names: Names, saved: Mapping[s
     state: dict[int | str, Any] = {}
     for key, values in tree["state"].items():
         place = _place(key, tree["parameters"], places)
-        state[place] = _value(values, saved, parameters[place] if isinstance(place, int) else None)
+        like = parameters[place] if isinstance(place, int) else None
+        if part is not None and like is not None and is_sharded(like):
+            state[place] = _value(values, saved, like, part)
+        else:
+            state[place] = _value(values, saved, like)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     _put_back_what_was_cast(optimizer, state)
 
@@ -97,7 +106,7 @@ class _Packer:
         if depth > MAX_DEPTH:
             raise _UnheldError("nested too deep")
         if isinstance(value, torch.Tensor):
-            if not _holdable(value):
+            if not _holdable(value.to_local() if is_sharded(value) else value):  # type: ignore[attr-defined]  # a DTensor
                 raise _UnheldError(f"{type(value).__name__}, {value.dtype}")
             held[path] = self._take(value.detach())
             return {"tensor": path}
@@ -148,20 +157,23 @@ def _place(key: str, saved_names: list[Any], places: Mapping[str, int]) -> int |
     return places[name]
 
 
-def _value(tree: Any, saved: Mapping[str, torch.Tensor], like: torch.Tensor | None) -> Any:
+def _value(tree: Any, saved: Mapping[str, torch.Tensor], like: torch.Tensor | None, part: Part | None = None) -> Any:
     match tree:
         case {"tensor": str(path)} if path in saved:
-            return _as_laid_out(saved[path], like)
+            value = saved[path]
+            if part is not None and like is not None and value.shape == like.shape:
+                return part(value, like)
+            return _as_laid_out(value, None if part is not None else like)
         case {"value": value}:
             return value
         case {"float": str(text)}:
             return float(text)
         case {"list": list(parts)}:
-            return [_value(each, saved, like) for each in parts]
+            return [_value(each, saved, like, part) for each in parts]
         case {"tuple": list(parts)}:
-            return tuple(_value(each, saved, like) for each in parts)
+            return tuple(_value(each, saved, like, part) for each in parts)
         case {"dict": dict(parts)}:
-            return {key: _value(each, saved, like) for key, each in parts.items()}
+            return {key: _value(each, saved, like, part) for key, each in parts.items()}
         case _:
             raise ValueError("its optimizer state is damaged")
 

@@ -4,8 +4,9 @@ FlatParameters (flat.py) moves the parameters of our own models into one buffer.
 buckets, CUDA graphs, optimizers and views of its own by the storage that it has: here it is read and added to in place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import nn
@@ -30,12 +31,21 @@ class ParameterVector:
 
     def __init__(self, model: nn.Module) -> None:
         _check_memory(model)
-        named = trainable(model)
-        sharded = [name for name, parameter in named if type(parameter.data).__name__ == "DTensor"]
+        self._begin(trainable(model))
+
+    @classmethod
+    def over(cls, named: Sequence[tuple[str, torch.Tensor]]) -> Self:
+        """Make one of these tensors alone. Raises TaskError as for a model's parameters."""
+        made = cls.__new__(cls)
+        made._begin(named)
+        return made
+
+    def _begin(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        sharded = [name for name, parameter in named if is_sharded(parameter)]
         if sharded:
             raise TaskError(
-                f"parameter {sharded[0]} is sharded (FSDP2 or tensor parallelism), which cannot be averaged yet: "
-                "use DDP, or one process"
+                f"parameter {sharded[0]} is sharded (FSDP2 or tensor parallelism), and this is one of its ranks alone: "
+                "all of them join together"
             )
         self.names = [canonical(name) for name, _ in named]
         if len(set(self.names)) < len(self.names):
@@ -167,6 +177,11 @@ class ParameterVector:
         return x_d
 
 
+def is_sharded(value: object) -> bool:
+    """Whether `value` is a DTensor. By name: importing it takes half a second that most processes never need."""
+    return any(kind.__name__ == "DTensor" for kind in type(value).__mro__)
+
+
 def _check_memory(model: nn.Module) -> None:
     """Raise TaskError for a model whose parameters are not there yet, or of which none is to be trained."""
     named = list(model.named_parameters())
@@ -179,10 +194,10 @@ def _check_memory(model: nn.Module) -> None:
         raise TaskError("the model has no trainable parameter: nothing of it could be shared")
 
 
-def _check_own_memory(named: list[tuple[str, nn.Parameter]]) -> None:
+def _check_own_memory(named: Sequence[tuple[str, torch.Tensor]]) -> None:
     """Raise TaskError where a number of one parameter is one of another's, or twice its own: a correction would be
     added to it twice."""
-    by_storage: dict[int, list[tuple[str, nn.Parameter]]] = {}
+    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, parameter in named:
         if any(size > 1 and stride == 0 for size, stride in zip(parameter.shape, parameter.stride(), strict=True)):
             raise TaskError(f"parameter {name} is expanded: many of its numbers are one; make it contiguous")
@@ -195,7 +210,7 @@ def _check_own_memory(named: list[tuple[str, nn.Parameter]]) -> None:
             )
 
 
-def _overlap(parameters: list[nn.Parameter]) -> bool:
+def _overlap(parameters: list[torch.Tensor]) -> bool:
     """Whether parameters of one storage have a number in common: most are its consecutive parts."""
     spans = sorted((each.storage_offset(), _end(each)) for each in parameters)
     if all(end <= start for (_, end), (start, _) in pairwise(spans)):

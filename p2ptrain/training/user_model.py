@@ -22,6 +22,7 @@ from p2ptrain.training.loop_turn import LoopTurn, random_state_kept
 from p2ptrain.training.names import canonical
 from p2ptrain.training.optimizer_state import packed, unpack_into
 from p2ptrain.training.parameter_vector import ParameterVector
+from p2ptrain.training.sharded_model import ShardedModel
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
 
@@ -37,7 +38,7 @@ Evaluate = Callable[[nn.Module], float | Mapping[str, float]]
 
 class UserModel:
     """Learner over `model`; `optimizer` is only read, for checkpoints. `evaluate` gets a copy of the bare model, in
-    the `turn` of an evaluation.
+    the `turn` of an evaluation. `shards`: the ranks among which `model` is shared out.
 
     Raises TaskError where the parameters cannot be averaged, or are not the optimizer's.
     """
@@ -53,6 +54,7 @@ class UserModel:
         evaluate: Evaluate | None = None,
         metric: str = "loss",
         turn: LoopTurn | None = None,
+        shards: ShardedModel | None = None,
     ) -> None:
         self.model = unwrapped(model)
         self.optimizer = optimizer
@@ -67,7 +69,8 @@ class UserModel:
         """Whether the user's loop takes no more steps. Set by the thread that trains."""
         self.changes = 0
         """How often the parameters were changed from outside the user's loop."""
-        self._values = ParameterVector(self.model)
+        self._shards = shards
+        self._values = ParameterVector(self.model) if shards is None else shards
         self._trained = trainable(self.model)
         """What is averaged: what needed gradients at the join, whatever the user freezes or thaws since."""
         self.fingerprint = fingerprint(self.model)
@@ -91,7 +94,7 @@ class UserModel:
         return self._values.numel
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[torch.Tensor]:
         """Those that are trained."""
         return list(self._values.parameters)
 
@@ -268,11 +271,18 @@ class UserModel:
     def _optimizer_state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         if self.optimizer is None:
             return {}
-        found, self._unkept = packed(self.optimizer, self._names(), take)
+        if self._shards is None:
+            found, self._unkept = packed(self.optimizer, self._names(), take)
+        else:
+            found, self._unkept = self._shards.packed_optimizer(take)
         return {OPTIMIZER_PREFIX + name: value for name, value in found.items()}
 
     def _load_optimizer(self, saved: Mapping[str, torch.Tensor]) -> None:
-        if saved and self.optimizer is not None:
+        if not saved or self.optimizer is None:
+            return
+        if self._shards is not None:
+            self._shards.unpack_optimizer(saved)
+        else:
             unpack_into(self.optimizer, self._names(), saved)
 
     def _names(self) -> dict[int, str]:

@@ -133,7 +133,7 @@ def test_a_sharded_model_is_refused_in_one_line(tmp_path: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         sharded = fully_shard(small())
-        with pytest.raises(TaskError, match="is sharded"):
+        with pytest.raises(TaskError, match="all of them join together"):
             ParameterVector(sharded)
     finally:
         torch.distributed.destroy_process_group()

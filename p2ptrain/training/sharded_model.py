@@ -1,0 +1,408 @@
+"""A model whose parameters are shared out among several processes (FSDP2, tensor parallelism), as one fp32 vector.
+
+One of the ranks leads: it has the node, and the vector. To the swarm they are a member like any other, with the order
+of coordinates that the whole model has in one process:
+
+    leader     vector()  -> word GATHER  <- each rank's parts, once where several hold the same -> (d,) on the host
+               add_(x_d) -> word ADD     -> each rank's parts of x_d, added where they lie
+               a checkpoint's optimizer state, and one that is gone on from: tensor by tensor, likewise
+
+No rank but the leader ever holds more of the model than its own parts. They travel as fp32 over a group of gloo that is
+used for nothing else: what the user's loop says between its ranks is not in the way.
+
+What a rank holds of a parameter is a block of it: DTensor says which, as torch.distributed.checkpoint asks it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any, Final, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from p2ptrain.tasks.base import TaskError
+from p2ptrain.training.flat import trainable
+from p2ptrain.training.names import canonical
+from p2ptrain.training.optimizer_state import Take, packed, unpack_into
+from p2ptrain.training.parameter_vector import ParameterVector, is_sharded
+
+PATIENCE_S: Final = 300.0
+"""For the parts of a rank, which has taken the same step: a step's collectives were waited for already. Chosen."""
+
+
+class Order(IntEnum):
+    """What the leader wants of the other ranks. Each is followed by what travels for it."""
+
+    GATHER = 16
+    ADD = 17
+    LOAD = 18
+    PACK = 19
+    UNPACK = 20
+
+
+def ranks_of_shards(model: nn.Module) -> list[int] | None:
+    """Return the ranks among which trainable parameters of `model` are shared out; None where none is. TaskError where
+    they are not the same for all of these."""
+    meshes = {tuple(each.device_mesh.mesh.flatten().tolist()) for each in _sharded(model)}  # type: ignore[attr-defined]
+    if not meshes:
+        return None
+    widest = max(meshes, key=len)
+    if any(not set(each) <= set(widest) for each in meshes):
+        raise TaskError("parameters are shared out among unlike ranks (pipeline stages), which cannot be averaged yet")
+    return sorted(widest)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where what a rank holds of a tensor lies in it."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """How many values it has."""
+        return torch.Size(self.sizes).numel()
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return the view of `whole` that it is."""
+        at = tuple(slice(first, first + size) for first, size in zip(self.offsets, self.sizes, strict=True))
+        return whole[at]
+
+
+class ShardedModel:
+    """The ranks of one sharded model, seen from one of them; in the leader with what `ParameterVector` has.
+
+    Collective: all ranks make one together. Then the leader calls the methods, and the others `follow` each `Order`
+    that `tell` has told them. TaskError, in all ranks, for what cannot be averaged.
+    """
+
+    is_finer: Final = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        group: dist.ProcessGroup,
+        tell: Callable[[Order], None],
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        named = trainable(model)
+        self.names = [canonical(name) for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
+        self.sizes = [parameter.numel() for parameter in self.parameters]
+        self.numel = sum(self.sizes)
+        self._optimizer = optimizer
+        self._names = {id(parameter): canonical(name) for name, parameter in model.named_parameters()}
+        self._group, self._tell, self._patience = group, tell, timedelta(seconds=patience_s)
+        self._rank, self._count = dist.get_group_rank(group, dist.get_rank()), dist.get_world_size(group)
+        self.left = False
+        """Whether the other ranks are asked for nothing (any more): they may be gone."""
+        self._here: list[torch.Tensor] = []
+        """What this rank holds of each parameter."""
+        self._blocks: list[list[Block]] = []
+        """By rank, and parameter."""
+        self._brings: list[list[int]] = []
+        """By rank: the parameters of which it is the first that holds its block."""
+        blocks = self._agreed(lambda: self._looked_at(model))
+        self._agreed(lambda: self._laid_out(blocks))
+        self._local = ParameterVector.over(list(zip(self.names, self._here, strict=True)))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank has the node."""
+        return self._rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank's first part is."""
+        return self._local.device
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether a parameter has fewer bits than fp32."""
+        return self._local.is_rounded
+
+    def finer(self) -> dict[str, torch.Tensor]:
+        """Return nothing: parameters in float64 are refused."""
+        return {}
+
+    def add_finer_(self, rests: Mapping[str, torch.Tensor]) -> None:
+        """Do nothing."""
+
+    def check_same(self, model: nn.Module) -> None:
+        """Raise TaskError where a parameter is no longer `model`'s, or no longer where it was at the join."""
+        there = {id(parameter) for parameter in model.parameters()}
+        for name, parameter, here in zip(self.names, self.parameters, self._here, strict=True):
+            if id(parameter) not in there or _local(parameter).data_ptr() != here.data_ptr():
+                raise TaskError(
+                    f"parameter {name} was replaced, moved or converted after the join: leave the swarm before that, "
+                    "and join again with the new model and run_dir"
+                )
+
+    def vector(self) -> torch.Tensor:
+        """Return a copy of the whole model's parameters: fp32 (d,) on the CPU."""
+        self._order(Order.GATHER)
+        x_d = torch.empty(self.numel, device="cpu")
+        wholes = self._wholes(x_d)
+        for rank in range(self._count):
+            told_p = self._brought() if rank == self._rank else self._received(self._numel_brought(rank), rank)
+            brings, blocks = self._brings[rank], self._blocks[rank]
+            pieces = torch.split(told_p, [blocks[index].numel for index in brings])
+            for index, piece_p in zip(brings, pieces, strict=True):
+                blocks[index].of(wholes[index]).copy_(piece_p.view(blocks[index].sizes))
+        return x_d
+
+    def add_(self, x_d: torch.Tensor) -> None:
+        """Add `x_d` (d,) to the parameters. ValueError on another shape."""
+        self._local.add_(self._dealt(Order.ADD, x_d))
+
+    def load_(self, x_d: torch.Tensor) -> None:
+        """Set the parameters to `x_d` (d,). ValueError on another shape."""
+        self._local.load_(self._dealt(Order.LOAD, x_d))
+
+    def packed_optimizer(self, take: Take) -> tuple[dict[str, torch.Tensor], list[str]]:
+        """Return the optimizer's state as `packed` does, of the whole model, and what no file can hold."""
+        assert self._optimizer is not None
+        self._order(Order.PACK)
+        return packed(self._optimizer, self._names, lambda value: take(self._whole(value)))
+
+    def unpack_optimizer(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Give the optimizer, in every rank its part of, a state of the whole model. ValueError, with nothing changed,
+        where it is of another optimizer or damaged."""
+        assert self._optimizer is not None
+        self._order(Order.UNPACK)
+        unpack_into(self._optimizer, self._names, _Told(saved, self._group), self._part)
+
+    def follow(self, order: Order) -> None:
+        """Do what the leader wants of this rank."""
+        match order:
+            case Order.GATHER:
+                self._sent(self._brought(), 0)
+            case Order.ADD:
+                self._local.add_(self._received(self._local.numel, 0))
+            case Order.LOAD:
+                self._local.load_(self._received(self._local.numel, 0))
+            case Order.PACK:
+                assert self._optimizer is not None
+                packed(self._optimizer, self._names, self._whole)
+            case Order.UNPACK:
+                assert self._optimizer is not None
+                unpack_into(self._optimizer, self._names, _Heard(self._group), self._part)
+
+    def _agreed(self, look: Callable[[], Any]) -> list[Any]:
+        """What `look` returns in each rank. TaskError, in all, where it raises one in any."""
+        try:
+            found: Any = look()
+        except TaskError as error:
+            found = error
+        each: list[Any] = [None] * self._count
+        dist.all_gather_object(each, found, self._group)
+        for rank, one in enumerate(each):
+            if isinstance(one, TaskError):
+                raise one if rank == self._rank else TaskError(f"rank {rank}: {one}")
+        return each
+
+    def _looked_at(self, model: nn.Module) -> list[Block]:
+        """This rank's block of each parameter; those are kept that it holds."""
+        frozen = [name for name, each in model.named_parameters() if not each.requires_grad and is_sharded(each)]
+        if frozen:
+            raise TaskError(f"parameter {frozen[0]} is frozen and sharded: leave it out of what is shared out")
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if parameter.dtype is torch.float64:
+                raise TaskError(f"parameter {name} is in float64 and the model sharded: take float32")
+        blocks = [_block(name, each) for name, each in zip(self.names, self.parameters, strict=True)]
+        self._here = [_local(parameter) for parameter in self.parameters]
+        return blocks
+
+    def _laid_out(self, blocks: list[list[Block]]) -> None:
+        """Note who has what; TaskError where the blocks are not the whole."""
+        self._blocks, self._brings = blocks, [[] for _ in blocks]
+        if len({len(each) for each in blocks}) > 1:
+            raise TaskError("ranks have unlike parameters (pipeline stages), which cannot be averaged yet")
+        for index, (name, size) in enumerate(zip(self.names, self.sizes, strict=True)):
+            seen: set[Block] = set()
+            for rank, held in enumerate(blocks):
+                if held[index] not in seen and held[index].numel:
+                    self._brings[rank].append(index)
+                seen.add(held[index])
+            if sum(block.numel for block in seen) != size:
+                raise TaskError(f"parameter {name} is shared out in a way that this version cannot put together")
+
+    def _order(self, order: Order) -> None:
+        if self.left:
+            raise TaskError(
+                "ended between two rounds: this rank has a part of the model alone, and the others may be gone; the "
+                "newest checkpoint stays as it is"
+            )
+        self._tell(order)
+
+    def _dealt(self, order: Order, x_d: torch.Tensor) -> torch.Tensor:
+        """Send each rank its parts of `x_d`, and return one's own."""
+        if x_d.shape != (self.numel,):
+            raise ValueError(f"a vector of shape {tuple(x_d.shape)} does not fit a model of {self.numel} parameters")
+        self._order(order)
+        wholes = self._wholes(x_d)
+        for rank in range(1, self._count):
+            self._sent(_joined(self._blocks[rank], wholes), rank)
+        return _joined(self._blocks[0], wholes)
+
+    def _wholes(self, x_d: torch.Tensor) -> list[torch.Tensor]:
+        pieces = torch.split(x_d, self.sizes)
+        return [piece.view(each.shape) for piece, each in zip(pieces, self.parameters, strict=True)]
+
+    def _brought(self) -> torch.Tensor:
+        """What this rank brings of the vector."""
+        pieces = torch.split(self._local.vector(), self._local.sizes)
+        brings = self._brings[self._rank]
+        return torch.cat([pieces[index] for index in brings]) if brings else torch.empty(0, device="cpu")
+
+    def _numel_brought(self, rank: int) -> int:
+        return sum(self._blocks[rank][index].numel for index in self._brings[rank])
+
+    def _whole(self, value: torch.Tensor) -> torch.Tensor:
+        """A tensor of the optimizer's, whole where it is sharded: in the leader, others have no use for it."""
+        if not is_sharded(value):
+            return value
+        index, local = self._like(value), _local(value).to("cpu").contiguous()
+        if not self.leads:
+            if index in self._brings[self._rank]:
+                self._sent(local, 0)
+            return torch.empty(0, device="cpu")
+        whole = torch.empty(value.shape, dtype=value.dtype, device="cpu")
+        for rank in range(self._count):
+            if index in self._brings[rank]:
+                block = self._blocks[rank][index]
+                part = local if rank == 0 else self._received(block.numel, rank, value.dtype).view(block.sizes)
+                block.of(whole).copy_(part)
+        return whole
+
+    def _part(self, whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """This rank's part of `whole`, sharded as the parameter `like` is."""
+        from torch.distributed.tensor import DTensor
+
+        assert isinstance(like, DTensor)
+        local = self._blocks[self._rank][self._like(like)].of(whole).to(like.device, copy=True).contiguous()
+        return DTensor.from_local(
+            local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        )
+
+    def _like(self, value: torch.Tensor) -> int:
+        """The number of a parameter that is shared out as `value` is."""
+        shared = _sharing(value)
+        for index, parameter in enumerate(self.parameters):
+            if is_sharded(parameter) and _sharing(parameter) == shared:
+                return index
+        raise TaskError("the optimizer's state is not shared out as the parameters are")
+
+    def _sent(self, x_p: torch.Tensor, rank: int) -> None:
+        if x_p.numel():
+            try:
+                dist.send(x_p, dist.get_global_rank(self._group, rank), self._group)
+            except RuntimeError as error:
+                _gone(rank, error)
+
+    def _received(self, numel: int, rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        x_p = torch.empty(numel, dtype=dtype, device="cpu")
+        if numel:
+            try:
+                arriving = dist.irecv(x_p, dist.get_global_rank(self._group, rank), self._group)
+                assert arriving is not None, "this rank is of the group"
+                arriving.wait(self._patience)
+            except RuntimeError as error:
+                _gone(rank, error)
+        return x_p
+
+
+class _Told(Mapping[str, torch.Tensor]):
+    """A state that only this rank has: what is asked for is told to the others, who ask for the same."""
+
+    def __init__(self, saved: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> None:
+        self._saved, self._group = saved, group
+
+    def __getitem__(self, path: str) -> torch.Tensor:
+        value = self._saved.get(path)
+        _broadcast(None if value is None else (tuple(value.shape), value.dtype), self._group)
+        if value is None:
+            raise KeyError(path)
+        whole = value.to("cpu").contiguous()
+        if whole.numel():
+            dist.broadcast(whole, dist.get_global_rank(self._group, 0), self._group)
+        return whole
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._saved  # the same in all ranks, by the tree that says what there is
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._saved)
+
+    def __len__(self) -> int:
+        return len(self._saved)
+
+
+class _Heard(Mapping[str, torch.Tensor]):
+    """A state that the leader has."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def __getitem__(self, path: str) -> torch.Tensor:
+        form = _broadcast(None, self._group)
+        if form is None:
+            raise KeyError(path)
+        whole = torch.empty(form[0], dtype=form[1], device="cpu")
+        if whole.numel():
+            dist.broadcast(whole, dist.get_global_rank(self._group, 0), self._group)
+        return whole
+
+    def __contains__(self, path: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _broadcast(found: Any, group: dist.ProcessGroup) -> Any:
+    box = [found]
+    dist.broadcast_object_list(box, dist.get_global_rank(group, 0), group)
+    return box[0]
+
+
+def _sharded(model: nn.Module) -> list[nn.Parameter]:
+    return [each for each in model.parameters() if each.requires_grad and is_sharded(each)]
+
+
+def _sharing(value: torch.Tensor) -> tuple[Any, ...]:
+    return value.shape, value.device_mesh, value.placements  # type: ignore[attr-defined]  # a DTensor
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return value.to_local() if is_sharded(value) else value.detach()  # type: ignore[attr-defined]  # a DTensor
+
+
+def _block(name: str, parameter: torch.Tensor) -> Block:
+    """What this rank holds of a parameter. TaskError where that is no block of it."""
+    if not is_sharded(parameter):
+        return Block((0,) * parameter.ndim, tuple(parameter.shape))
+    if any(each.is_partial() for each in parameter.placements):  # type: ignore[attr-defined]
+        raise TaskError(f"parameter {name} is a sum over ranks, which cannot be averaged")
+    chunks = parameter.__create_chunk_list__()  # type: ignore[attr-defined]
+    if len(chunks) != 1:
+        raise TaskError(f"parameter {name} is shared out in a way that this version cannot put together")
+    return Block(tuple(chunks[0].offsets), tuple(chunks[0].sizes))
+
+
+def _joined(blocks: Sequence[Block], wholes: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([block.of(whole).reshape(-1) for block, whole in zip(blocks, wholes, strict=True)])
+
+
+def _gone(rank: int, error: RuntimeError) -> NoReturn:
+    raise TaskError(f"rank {rank} of this model cannot be reached: {str(error).splitlines()[0]}") from None
