@@ -12,6 +12,7 @@ then a word as well, an `Order` of sharded_model.py, which the others follow bef
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -125,7 +126,8 @@ class Ranks:
             if self.leads:
                 return _Word.ON
             assert self.shards is not None, "orders are for parts of a model"
-            self.shards.follow(Order(said))
+            with suppress(ValueError):  # a state that rank 0 refuses as well: it says what comes of it
+                self.shards.follow(Order(said))
 
     def order(self, order: Order) -> None:
         """Tell the others to follow an order."""
@@ -186,7 +188,8 @@ class LeadingNode:
         try:
             self.node.start()
         except P2PTrainError as error:
-            self.ranks.refuse(error)
+            with suppress(RuntimeError):  # gone before us: what we say is the reason
+                self.ranks.refuse(error)
             raise
         learner = self.ranks.learner = self.learner()
         resumed = learner.global_step > 0 and self.ranks.shards is None  # parts of a state are in their ranks already
@@ -203,6 +206,9 @@ class LeadingNode:
         )
         if self.ranks.shards is None:
             self.ranks.share_parameters()
+        else:
+            self.ranks.shards.level()
+            self.ranks.say()
         self._changes = learner.changes
 
     def step(self) -> None:
@@ -210,7 +216,8 @@ class LeadingNode:
         try:
             self.node.step()
         except P2PTrainError:
-            self.ranks.say(_Word.FAILED)
+            with suppress(RuntimeError):
+                self.ranks.say(_Word.FAILED)
             raise
         self._hand_on()
 
@@ -224,7 +231,8 @@ class LeadingNode:
         try:
             self.node.stop(cut_short=False)
         except P2PTrainError:
-            self.ranks.say(_Word.FAILED)
+            with suppress(RuntimeError):
+                self.ranks.say(_Word.FAILED)
             raise
         self._hand_on()
 
@@ -273,6 +281,8 @@ class FollowingNode:
             learner.optimizer.load_state_dict(begun.optimizer)
         if self.ranks.shards is None:
             self.ranks.share_parameters()
+        else:
+            self.ranks.say()  # follows until rank 0 has all
 
     def step(self) -> None:
         """Count a step, and take up what the swarm has changed. Raises RunError where rank 0's node has failed."""

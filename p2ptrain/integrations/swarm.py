@@ -43,8 +43,9 @@ from p2ptrain.training.user_model import Evaluate, UserModel, held_by, is_in_bac
 
 INVITE_BEGINS: Final = "p2p"
 
-LONGEST_WAIT: Final = timedelta(days=7)
-"""For rank 0's node, which may wait for neighbours before the first step, and at the end of a round."""
+LONGEST_WAIT: Final = timedelta(hours=1)
+"""For rank 0's node, which may wait for neighbours before the first step. torch's own for gloo is half of it. Chosen.
+"""
 
 
 class Swarm:
@@ -408,7 +409,7 @@ def join(
     """
     ranks = ranks_of(model, process_group, optimizer)
     if ranks is not None and ranks.shards is not None:
-        _check_of_shards(evaluate, settings)
+        _check_of_shards(evaluate)
     if ranks is not None and not ranks.leads:
         return Swarm(model, optimizer, None, evaluate=evaluate, metric=metric, ranks=ranks)
     try:
@@ -425,6 +426,8 @@ def join(
             passphrase_file=passphrase_file,
             quiet=quiet,
         )
+        if ranks is not None and ranks.shards is not None and how.config.node.lane == "process":
+            raise UsageError("the node of a model in parts runs in rank 0 itself", "leave node.lane out")
     except P2PTrainError as error:
         if ranks is not None:
             ranks.refuse(error)
@@ -503,15 +506,13 @@ def _check_of_a_loop(config: Config) -> None:
         )
 
 
-def _check_of_shards(evaluate: Evaluate | None, settings: Mapping[str, object] | None) -> None:
+def _check_of_shards(evaluate: Evaluate | None) -> None:
     """Raise UsageError, in each rank, for what wants a whole model where none is."""
     if evaluate is not None:
         raise UsageError(
             "evaluate is given a copy of the model, and no rank of a sharded one could hold it",
             "leave it out: evaluate in your loop, in all ranks",
         )
-    if (settings or {}).get("node.lane") == "process":
-        raise UsageError("a sharded model's node runs in rank 0 itself", "leave node.lane out")
 
 
 def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None, optimizer: object | None = None) -> Ranks | None:

@@ -96,7 +96,7 @@ class _Packer:
         held: dict[str, torch.Tensor] = {}
         try:
             tree = self._tree(path, value, held, 0)
-        except _UnheldError as error:
+        except UnheldError as error:
             self.left_out.append(f"{path} ({error})")
             return None
         self.tensors |= held
@@ -104,10 +104,10 @@ class _Packer:
 
     def _tree(self, path: str, value: object, held: dict[str, torch.Tensor], depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:
-            raise _UnheldError("nested too deep")
+            raise UnheldError("nested too deep")
         if isinstance(value, torch.Tensor):
             if not _holdable(value.to_local() if is_sharded(value) else value):  # type: ignore[attr-defined]  # a DTensor
-                raise _UnheldError(f"{type(value).__name__}, {value.dtype}")
+                raise UnheldError(f"{type(value).__name__}, {value.dtype}")
             held[path] = self._take(value.detach())
             return {"tensor": path}
         if value is None or isinstance(value, bool | int | str):
@@ -120,11 +120,11 @@ class _Packer:
             return {type(value).__name__: parts}
         if type(value) is dict and all(isinstance(key, str) for key in value):
             return {"dict": {key: self._tree(f"{path}.{key}", it, held, depth + 1) for key, it in value.items()}}
-        raise _UnheldError(type(value).__name__)
+        raise UnheldError(type(value).__name__)
 
 
-class _UnheldError(Exception):
-    """A value that no file of tensors and JSON holds."""
+class UnheldError(Exception):
+    """A value that no file of tensors and JSON holds. A `Take` may raise it."""
 
 
 def _holdable(value: torch.Tensor) -> bool:
@@ -161,7 +161,7 @@ def _value(tree: Any, saved: Mapping[str, torch.Tensor], like: torch.Tensor | No
     match tree:
         case {"tensor": str(path)} if path in saved:
             value = saved[path]
-            if part is not None and like is not None and value.shape == like.shape:
+            if part is not None and like is not None and value.ndim and value.shape == like.shape:
                 return part(value, like)
             return _as_laid_out(value, None if part is not None else like)
         case {"value": value}:

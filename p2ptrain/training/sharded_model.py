@@ -7,16 +7,19 @@ of coordinates that the whole model has in one process:
                add_(x_d) -> word ADD     -> each rank's parts of x_d, added where they lie
                a checkpoint's optimizer state, and one that is gone on from: tensor by tensor, likewise
 
-No rank but the leader ever holds more of the model than its own parts. They travel as fp32 over a group of gloo that is
-used for nothing else: what the user's loop says between its ranks is not in the way.
+No rank but the leader holds more of the model than its own parts, and one tensor while an optimizer's state is taken
+up. Parts travel as fp32 over a group of gloo that is used for nothing else: what the user's loop says between its ranks
+is not in the way.
 
 What a rank holds of a parameter is a block of it: DTensor says which, as torch.distributed.checkpoint asks it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
+from itertools import combinations
 from typing import Any, Final, NoReturn
 
 import torch
@@ -26,8 +29,10 @@ from torch import nn
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.names import canonical
-from p2ptrain.training.optimizer_state import Take, packed, unpack_into
+from p2ptrain.training.optimizer_state import Take, UnheldError, packed, unpack_into
 from p2ptrain.training.parameter_vector import ParameterVector, is_sharded
+
+MISSING: Final = "its optimizer state is damaged: a tensor is missing"
 
 PATIENCE_S: Final = 300.0
 """For the parts of a rank, which has taken the same step: a step's collectives were waited for already. Chosen."""
@@ -41,12 +46,16 @@ class Order(IntEnum):
     LOAD = 18
     PACK = 19
     UNPACK = 20
+    LEVEL = 21
+    """Take what is not cut, and not trained, as the leader has it: buffers, and frozen parameters."""
 
 
 def ranks_of_shards(model: nn.Module) -> list[int] | None:
-    """Return the ranks among which trainable parameters of `model` are shared out; None where none is. TaskError where
-    they are not the same for all of these."""
-    meshes = {tuple(each.device_mesh.mesh.flatten().tolist()) for each in _sharded(model)}  # type: ignore[attr-defined]
+    """Return the ranks among which parameters of `model` are shared out; None where none is. TaskError where they are
+    not the same for all of these."""
+    _reshard(_fsdp_modules(model))
+    cut = [each for each in model.parameters() if is_sharded(each)]
+    meshes = {tuple(each.device_mesh.mesh.flatten().tolist()) for each in cut}  # type: ignore[attr-defined]
     if not meshes:
         return None
     widest = max(meshes, key=len)
@@ -56,7 +65,7 @@ def ranks_of_shards(model: nn.Module) -> list[int] | None:
 
 
 @dataclass(frozen=True)
-class Block:
+class TensorBlock:
     """Where what a rank holds of a tensor lies in it."""
 
     offsets: tuple[int, ...]
@@ -66,6 +75,11 @@ class Block:
     def numel(self) -> int:
         """How many values it has."""
         return torch.Size(self.sizes).numel()
+
+    def overlaps(self, other: "TensorBlock") -> bool:
+        """Whether a value is in both."""
+        places = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
+        return all(max(first, second) < min(first + one, second + two) for first, one, second, two in places)
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
         """Return the view of `whole` that it is."""
@@ -97,6 +111,11 @@ class ShardedModel:
         self.sizes = [parameter.numel() for parameter in self.parameters]
         self.numel = sum(self.sizes)
         self._optimizer = optimizer
+        self._fsdp = _fsdp_modules(model)
+        self._untrained = [
+            *(each for each in model.parameters() if not each.requires_grad),
+            *(each for each in model.buffers() if not is_sharded(each)),
+        ]
         self._names = {id(parameter): canonical(name) for name, parameter in model.named_parameters()}
         self._group, self._tell, self._patience = group, tell, timedelta(seconds=patience_s)
         self._rank, self._count = dist.get_group_rank(group, dist.get_rank()), dist.get_world_size(group)
@@ -104,7 +123,7 @@ class ShardedModel:
         """Whether the other ranks are asked for nothing (any more): they may be gone."""
         self._here: list[torch.Tensor] = []
         """What this rank holds of each parameter."""
-        self._blocks: list[list[Block]] = []
+        self._blocks: list[list[TensorBlock]] = []
         """By rank, and parameter."""
         self._brings: list[list[int]] = []
         """By rank: the parameters of which it is the first that holds its block."""
@@ -136,6 +155,7 @@ class ShardedModel:
 
     def check_same(self, model: nn.Module) -> None:
         """Raise TaskError where a parameter is no longer `model`'s, or no longer where it was at the join."""
+        _reshard(self._fsdp)
         there = {id(parameter) for parameter in model.parameters()}
         for name, parameter, here in zip(self.names, self.parameters, self._here, strict=True):
             if id(parameter) not in there or _local(parameter).data_ptr() != here.data_ptr():
@@ -146,40 +166,51 @@ class ShardedModel:
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the whole model's parameters: fp32 (d,) on the CPU."""
-        self._order(Order.GATHER)
         x_d = torch.empty(self.numel, device="cpu")
         wholes = self._wholes(x_d)
-        for rank in range(self._count):
-            told_p = self._brought() if rank == self._rank else self._received(self._numel_brought(rank), rank)
-            brings, blocks = self._brings[rank], self._blocks[rank]
-            pieces = torch.split(told_p, [blocks[index].numel for index in brings])
-            for index, piece_p in zip(brings, pieces, strict=True):
-                blocks[index].of(wholes[index]).copy_(piece_p.view(blocks[index].sizes))
+        with self._ordered(Order.GATHER):
+            for rank in range(self._count):
+                told_p = self._brought() if rank == self._rank else self._received(self._numel_brought(rank), rank)
+                brings, blocks = self._brings[rank], self._blocks[rank]
+                pieces = torch.split(told_p, [blocks[index].numel for index in brings])
+                for index, piece_p in zip(brings, pieces, strict=True):
+                    blocks[index].of(wholes[index]).copy_(piece_p.view(blocks[index].sizes))
         return x_d
 
     def add_(self, x_d: torch.Tensor) -> None:
         """Add `x_d` (d,) to the parameters. ValueError on another shape."""
-        self._local.add_(self._dealt(Order.ADD, x_d))
+        wholes = self._wholes(x_d)
+        with self._ordered(Order.ADD):
+            self._local.add_(self._dealt(wholes))
 
     def load_(self, x_d: torch.Tensor) -> None:
         """Set the parameters to `x_d` (d,). ValueError on another shape."""
-        self._local.load_(self._dealt(Order.LOAD, x_d))
+        wholes = self._wholes(x_d)
+        with self._ordered(Order.LOAD):
+            self._local.load_(self._dealt(wholes))
+
+    def level(self) -> None:
+        """Make what several ranks have whole the leader's: replicated parameters, frozen ones and buffers."""
+        self.load_(self.vector())
+        with self._ordered(Order.LEVEL):
+            self._share_untrained()
 
     def packed_optimizer(self, take: Take) -> tuple[dict[str, torch.Tensor], list[str]]:
         """Return the optimizer's state as `packed` does, of the whole model, and what no file can hold."""
         assert self._optimizer is not None
-        self._order(Order.PACK)
-        return packed(self._optimizer, self._names, lambda value: take(self._whole(value)))
+        with self._ordered(Order.PACK):
+            return packed(self._optimizer, self._names, lambda value: take(self._whole(value)))
 
     def unpack_optimizer(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Give the optimizer, in every rank its part of, a state of the whole model. ValueError, with nothing changed,
         where it is of another optimizer or damaged."""
         assert self._optimizer is not None
-        self._order(Order.UNPACK)
-        unpack_into(self._optimizer, self._names, _Told(saved, self._group), self._part)
+        with self._ordered(Order.UNPACK):
+            unpack_into(self._optimizer, self._names, _Told(saved, self._group), self._part)
 
     def follow(self, order: Order) -> None:
-        """Do what the leader wants of this rank."""
+        """Do what the leader wants of this rank. ValueError as in the leader, where it refuses a state."""
+        _reshard(self._fsdp)
         match order:
             case Order.GATHER:
                 self._sent(self._brought(), 0)
@@ -193,6 +224,8 @@ class ShardedModel:
             case Order.UNPACK:
                 assert self._optimizer is not None
                 unpack_into(self._optimizer, self._names, _Heard(self._group), self._part)
+            case Order.LEVEL:
+                self._share_untrained()
 
     def _agreed(self, look: Callable[[], Any]) -> list[Any]:
         """What `look` returns in each rank. TaskError, in all, where it raises one in any."""
@@ -207,7 +240,7 @@ class ShardedModel:
                 raise one if rank == self._rank else TaskError(f"rank {rank}: {one}")
         return each
 
-    def _looked_at(self, model: nn.Module) -> list[Block]:
+    def _looked_at(self, model: nn.Module) -> list[TensorBlock]:
         """This rank's block of each parameter; those are kept that it holds."""
         frozen = [name for name, each in model.named_parameters() if not each.requires_grad and is_sharded(each)]
         if frozen:
@@ -219,39 +252,60 @@ class ShardedModel:
         self._here = [_local(parameter) for parameter in self.parameters]
         return blocks
 
-    def _laid_out(self, blocks: list[list[Block]]) -> None:
+    def _laid_out(self, blocks: list[list[TensorBlock]]) -> None:
         """Note who has what; TaskError where the blocks are not the whole."""
         self._blocks, self._brings = blocks, [[] for _ in blocks]
         if len({len(each) for each in blocks}) > 1:
             raise TaskError("ranks have unlike parameters (pipeline stages), which cannot be averaged yet")
         for index, (name, size) in enumerate(zip(self.names, self.sizes, strict=True)):
-            seen: set[Block] = set()
+            seen: set[TensorBlock] = set()
             for rank, held in enumerate(blocks):
                 if held[index] not in seen and held[index].numel:
                     self._brings[rank].append(index)
                 seen.add(held[index])
-            if sum(block.numel for block in seen) != size:
+            apart = [block for block in seen if block.numel]
+            crossing = any(one.overlaps(other) for one, other in combinations(apart, 2))
+            if crossing or sum(block.numel for block in apart) != size:
                 raise TaskError(f"parameter {name} is shared out in a way that this version cannot put together")
 
-    def _order(self, order: Order) -> None:
+    @contextmanager
+    def _ordered(self, order: Order) -> Iterator[None]:
+        """What the leader does of an order. Where it is interrupted in the midst, ranks may have parts of one state and
+        parts of another: nothing is asked, nor saved, after that."""
         if self.left:
             raise TaskError(
                 "ended between two rounds: this rank has a part of the model alone, and the others may be gone; the "
                 "newest checkpoint stays as it is"
             )
-        self._tell(order)
+        _reshard(self._fsdp)
+        try:
+            self._tell(order)
+            yield
+        except ValueError:  # a state that all refuse
+            raise
+        except BaseException:
+            self.left = True
+            raise
 
-    def _dealt(self, order: Order, x_d: torch.Tensor) -> torch.Tensor:
-        """Send each rank its parts of `x_d`, and return one's own."""
-        if x_d.shape != (self.numel,):
-            raise ValueError(f"a vector of shape {tuple(x_d.shape)} does not fit a model of {self.numel} parameters")
-        self._order(order)
-        wholes = self._wholes(x_d)
+    def _dealt(self, wholes: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Send each rank its parts, and return one's own."""
         for rank in range(1, self._count):
             self._sent(_joined(self._blocks[rank], wholes), rank)
         return _joined(self._blocks[0], wholes)
 
+    def _share_untrained(self) -> None:
+        leader = dist.get_global_rank(self._group, 0)
+        with torch.no_grad():
+            for each in self._untrained:
+                value = each.detach().to("cpu", copy=True).contiguous()
+                if value.numel():
+                    dist.broadcast(value.view(-1).view(torch.uint8), leader, self._group)
+                    each.copy_(value)
+
     def _wholes(self, x_d: torch.Tensor) -> list[torch.Tensor]:
+        """The parts of `x_d` by parameter, each in its shape. ValueError on another shape."""
+        if x_d.shape != (self.numel,):
+            raise ValueError(f"a vector of shape {tuple(x_d.shape)} does not fit a model of {self.numel} parameters")
         pieces = torch.split(x_d, self.sizes)
         return [piece.view(each.shape) for piece, each in zip(pieces, self.parameters, strict=True)]
 
@@ -297,12 +351,14 @@ class ShardedModel:
         for index, parameter in enumerate(self.parameters):
             if is_sharded(parameter) and _sharing(parameter) == shared:
                 return index
-        raise TaskError("the optimizer's state is not shared out as the parameters are")
+        raise UnheldError("cut unlike any parameter")
 
     def _sent(self, x_p: torch.Tensor, rank: int) -> None:
         if x_p.numel():
             try:
-                dist.send(x_p, dist.get_global_rank(self._group, rank), self._group)
+                leaving = dist.isend(x_p, dist.get_global_rank(self._group, rank), self._group)
+                assert leaving is not None, "this rank is of the group"
+                leaving.wait(self._patience)
             except RuntimeError as error:
                 _gone(rank, error)
 
@@ -328,14 +384,14 @@ class _Told(Mapping[str, torch.Tensor]):
         value = self._saved.get(path)
         _broadcast(None if value is None else (tuple(value.shape), value.dtype), self._group)
         if value is None:
-            raise KeyError(path)
+            raise ValueError(MISSING)
         whole = value.to("cpu").contiguous()
         if whole.numel():
             dist.broadcast(whole, dist.get_global_rank(self._group, 0), self._group)
         return whole
 
     def __contains__(self, path: object) -> bool:
-        return path in self._saved  # the same in all ranks, by the tree that says what there is
+        return True  # what is missing is found in all ranks together, as it is asked for
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._saved)
@@ -353,7 +409,7 @@ class _Heard(Mapping[str, torch.Tensor]):
     def __getitem__(self, path: str) -> torch.Tensor:
         form = _broadcast(None, self._group)
         if form is None:
-            raise KeyError(path)
+            raise ValueError(MISSING)
         whole = torch.empty(form[0], dtype=form[1], device="cpu")
         if whole.numel():
             dist.broadcast(whole, dist.get_global_rank(self._group, 0), self._group)
@@ -375,8 +431,16 @@ def _broadcast(found: Any, group: dist.ProcessGroup) -> Any:
     return box[0]
 
 
-def _sharded(model: nn.Module) -> list[nn.Parameter]:
-    return [each for each in model.parameters() if each.requires_grad and is_sharded(each)]
+def _fsdp_modules(model: nn.Module) -> list[Any]:
+    """Those of `fully_shard`, by name for the same reason as in `is_sharded`."""
+    return [each for each in model.modules() if any(kind.__name__ == "FSDPModule" for kind in type(each).__mro__)]
+
+
+def _reshard(modules: Sequence[Any]) -> None:
+    """Have FSDP2 let go of what it has gathered: after a forward pass without a backward pass the model's parameters
+    are whole copies, which its optimizer does not move."""
+    for each in modules:
+        each.reshard()
 
 
 def _sharing(value: torch.Tensor) -> tuple[Any, ...]:
@@ -388,19 +452,19 @@ def _local(value: torch.Tensor) -> torch.Tensor:
         return value.to_local() if is_sharded(value) else value.detach()  # type: ignore[attr-defined]  # a DTensor
 
 
-def _block(name: str, parameter: torch.Tensor) -> Block:
+def _block(name: str, parameter: torch.Tensor) -> TensorBlock:
     """What this rank holds of a parameter. TaskError where that is no block of it."""
     if not is_sharded(parameter):
-        return Block((0,) * parameter.ndim, tuple(parameter.shape))
+        return TensorBlock((0,) * parameter.ndim, tuple(parameter.shape))
     if any(each.is_partial() for each in parameter.placements):  # type: ignore[attr-defined]
         raise TaskError(f"parameter {name} is a sum over ranks, which cannot be averaged")
     chunks = parameter.__create_chunk_list__()  # type: ignore[attr-defined]
     if len(chunks) != 1:
         raise TaskError(f"parameter {name} is shared out in a way that this version cannot put together")
-    return Block(tuple(chunks[0].offsets), tuple(chunks[0].sizes))
+    return TensorBlock(tuple(chunks[0].offsets), tuple(chunks[0].sizes))
 
 
-def _joined(blocks: Sequence[Block], wholes: Sequence[torch.Tensor]) -> torch.Tensor:
+def _joined(blocks: Sequence[TensorBlock], wholes: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([block.of(whole).reshape(-1) for block, whole in zip(blocks, wholes, strict=True)])
 
 

@@ -73,6 +73,8 @@ class UserModel:
         self._values = ParameterVector(self.model) if shards is None else shards
         self._trained = trainable(self.model)
         """What is averaged: what needed gradients at the join, whatever the user freezes or thaws since."""
+        # FSDP2 lets go of gathered parameters when it is asked for a state, and the node asks during a backward pass.
+        self._sharded_layout = None if shards is None else layout_of(self.model, self._trained)
         self.fingerprint = fingerprint(self.model)
         self.identity = frozen_digest(self.model)
         """Of what is frozen at the join: adapters over unlike base models must not be averaged."""
@@ -231,7 +233,7 @@ class UserModel:
 
     def layout(self) -> StateLayout | None:
         """Return names, shapes and types of the bare model's `state_dict`; None where they are not enough."""
-        return layout_of(self.model, self._trained)
+        return layout_of(self.model, self._trained) if self._shards is None else self._sharded_layout
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return parameters, optimizer state, buffers and counters, as copies on the CPU."""

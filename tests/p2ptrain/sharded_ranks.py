@@ -15,10 +15,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from p2ptrain.tasks.base import TaskError
+from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.training.optimizer_state import packed
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.sharded_model import Order, ShardedModel, ranks_of_shards
+from p2ptrain.training.train_config import TrainConfig
+from p2ptrain.training.user_model import UserModel
 
 RANKS = 4
 
@@ -171,6 +173,118 @@ def refusals() -> dict[str, str]:
     }
 
 
+def asked_within_a_step() -> float:
+    """The gradients' difference to those of one process, where the node asks for names in the midst of the backward
+    pass."""
+    model, one = model_of(), model_of()
+    fully_shard(model)
+    site = Site(model)
+    learner = UserModel(model, None, TrainConfig(), Shard(), data_seed=0, shards=site.shards)
+    layouts = []
+
+    def ask(module: nn.Module, given: Any, out: torch.Tensor) -> None:
+        out.register_hook(lambda grad: layouts.append(learner.layout()))
+
+    model[3].register_forward_hook(ask)
+    x = torch.randn(4, 7, generator=torch.Generator().manual_seed(0))
+    (model(x) * 1.0).square().mean().backward()
+    (layout,) = layouts
+    assert layout is not None
+    assert [entry.name for entry in layout.parameters] == site.shards.names
+    (one(x) * 1.0).square().mean().backward()
+    pairs = zip(model.parameters(), one.parameters(), strict=True)
+    return max(float((sharded.grad.full_tensor() - whole.grad).abs().max()) for sharded, whole in pairs)
+
+
+def after_an_evaluation() -> dict[str, Any]:
+    """FSDP2 leaves whole copies in the model after a forward pass alone."""
+    model, one = model_of(), model_of()
+    fully_shard(model)
+    with torch.no_grad():
+        model(torch.zeros(1, 7))
+    seen = ranks_of_shards(model)
+    site = Site(model)
+    with torch.no_grad():
+        model(torch.zeros(1, 7))
+    site.shards.check_same(model)
+    site.led(lambda shards: shards.add_(torch.ones(shards.numel)))
+    x = torch.randn(4, 7, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for each in one.parameters():
+            each.add_(1.0)
+        far = float((model(x) - one(x)).abs().max())
+    return {"ranks": seen, "far": far}
+
+
+class Means(torch.optim.Optimizer):
+    """Keeps the means of columns, cut as no parameter is."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.ndim == 2:
+                    self.state[each]["means"] = each.detach().mean(dim=0)
+
+
+def unheld() -> list[str]:
+    """What of such a state fits into no file."""
+    model = model_of()
+    fully_shard(model)
+    optimizer = Means(model)
+    optimizer.step()
+    packed_state = Site(model, optimizer).led(lambda shards: shards.packed_optimizer(torch.clone))
+    return [] if packed_state is None else packed_state[1]
+
+
+def levelled() -> list[float]:
+    """A buffer, a frozen parameter and a replicated one, each unlike in each rank at first."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    rank = dist.get_rank()
+    with torch.no_grad():
+        for each in (*model.parameters(), model[1].running_mean):
+            each.fill_(float(rank))
+        model[1].num_batches_tracked.fill_(rank)
+    model[0].requires_grad_(False)
+    fully_shard(model, ignored_params={*model[0].parameters(), *model[1].parameters()})
+    Site(model).led(lambda shards: shards.level())
+    whole = [*model[0].parameters(), *model[1].parameters(), model[1].running_mean, model[1].num_batches_tracked]
+    return [float(each.abs().max()) for each in whole]
+
+
+def interrupted() -> dict[str, str]:
+    """The leader is interrupted while it hands out a correction; and a state lacks a tensor."""
+    model, stepped = model_of(), model_of()
+    fully_shard(model)
+    optimizer, alone = torch.optim.AdamW(model.parameters()), torch.optim.AdamW(stepped.parameters())
+    step(stepped, alone, 0)
+    saved, _ = packed(alone, {id(each): name for name, each in stepped.named_parameters()}, torch.clone)
+    saved.pop(next(name for name in saved if name.endswith("exp_avg")))
+    site = Site(model, optimizer)
+    found = {"missing": raised(lambda: site.led(lambda shards: shards.unpack_optimizer(saved)))}
+
+    def cut(shards: ShardedModel) -> str:
+        local, shards._local = shards._local, Interrupting()
+        try:
+            shards.add_(torch.ones(shards.numel))
+        except KeyboardInterrupt:
+            shards._local = local
+        return raised(shards.vector)
+
+    found["interrupted"] = site.led(cut) or ""
+    dist.barrier()
+    return found
+
+
+class Interrupting:
+    """Is interrupted where a rank's own parts are added."""
+
+    def add_(self, x_p: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+
 def silent() -> str:
     """What the leader finds of a rank that has been told an order and does not follow it."""
     model = model_of()
@@ -190,6 +304,11 @@ def main() -> None:
     found = {cut.__name__: sharded_as(cut) for cut in cuts} | {
         "rounded": rounded(),
         "refusals": refusals(),
+        "asked": asked_within_a_step(),
+        "evaluated": after_an_evaluation(),
+        "unheld": unheld(),
+        "levelled": levelled(),
+        "interrupted": interrupted(),
         "silent": silent(),
     }
     (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))

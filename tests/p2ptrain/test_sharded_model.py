@@ -76,3 +76,30 @@ def test_what_cannot_be_averaged_is_refused_in_all_ranks(ranks: list[dict[str, A
 
 def test_a_rank_that_does_not_answer_is_told(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["silent"].startswith("rank 1 of this model cannot be reached: ")
+
+
+def test_a_node_may_ask_for_names_in_the_midst_of_a_step(ranks: list[dict[str, Any]]) -> None:
+    assert all(each["asked"] < 1e-6 for each in ranks)
+
+
+def test_an_evaluation_before_the_join_and_before_a_correction_leaves_no_copies(ranks: list[dict[str, Any]]) -> None:
+    for each in ranks:
+        assert each["evaluated"]["ranks"] == list(range(RANKS))
+        assert each["evaluated"]["far"] < 1e-5
+
+
+def test_state_that_is_cut_unlike_any_parameter_is_left_out(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["unheld"]
+    assert all("cut unlike any parameter" in line for line in ranks[0]["unheld"])
+
+
+def test_what_several_ranks_have_whole_becomes_the_leaders(ranks: list[dict[str, Any]]) -> None:
+    assert all(each["levelled"] == [0.0] * len(each["levelled"]) for each in ranks)
+
+
+def test_an_interrupted_correction_is_not_saved(ranks: list[dict[str, Any]]) -> None:
+    assert "ended between two rounds" in ranks[0]["interrupted"]["interrupted"]
+
+
+def test_a_state_that_lacks_a_tensor_is_refused_in_all_ranks(ranks: list[dict[str, Any]]) -> None:
+    assert all("a tensor is missing" in each["interrupted"]["missing"] for each in ranks)

@@ -1,0 +1,154 @@
+"""What a swarm costs the ranks of a model in parts: steps a second inside and outside of `p2ptrain.join`, in turns.
+
+    python scripts/sharded_speed.py --ranks 2 --turns 6 --steps 100
+
+byte-lm nano under FSDP2 over gloo, rounds of 20 steps, with one neighbour of one process that takes a step now and
+then: what is timed has the cores to itself but for that. Prints each turn's ratio and the median.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import p2ptrain
+from p2ptrain.tasks import ByteLM, Shard
+
+ROUND = 20
+SEED = 0
+SETTINGS: dict[str, object] = {
+    "network.listen": ["/ip4/127.0.0.1/tcp/0"],
+    "network.upnp": False,
+    "node.metrics_port": -1,
+    "node.linger_s": 1.0,
+}
+NEIGHBOUR_STEP_S = 0.5
+
+
+def main() -> None:
+    """Start the neighbour and the ranks; or be one of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    if "RANK" in os.environ:
+        rank_of_site(asked)
+    elif asked.out is not None:
+        neighbour(asked.out)
+    else:
+        with tempfile.TemporaryDirectory() as folder, started_neighbour(Path(folder)):
+            words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(asked.ranks)]
+            own = [f"--turns={asked.turns}", f"--steps={asked.steps}", f"--batch={asked.batch}", f"--out={folder}"]
+            threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+            subprocess.run([sys.executable, *words, __file__, *own], env=threads, check=True)
+
+
+@contextmanager
+def started_neighbour(folder: Path) -> Iterator[None]:
+    """Run the neighbour meanwhile."""
+    with subprocess.Popen([sys.executable, __file__, "--out", str(folder)]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def task_and_model() -> tuple[ByteLM, nn.Module]:
+    """Return the task, and the model that all begin with."""
+    task = ByteLM(size="nano")
+    torch.manual_seed(SEED)
+    return task, task.build_model()
+
+
+def neighbour(out: Path) -> None:
+    """Take a step now and then, until killed."""
+    torch.set_num_threads(1)
+    task, model = task_and_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with p2ptrain.join(
+        model, optimizer, run_dir=out / "neighbour", inner_steps=ROUND, settings=SETTINGS, quiet=True
+    ) as swarm:
+        (out / "address.new").write_text(swarm.addresses[0])
+        (out / "address.new").rename(out / "address")
+        for step in range(1_000_000):
+            task.loss(model, task.train_batch(step, seed=1, shard=Shard(index=0, count=2), size=2)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(NEIGHBOUR_STEP_S)
+
+
+def rank_of_site(asked: argparse.Namespace) -> None:
+    """Time steps alone, in the swarm, and alone again."""
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    while not (asked.out / "address").exists():
+        time.sleep(0.1)
+    address = (asked.out / "address").read_text()
+    task, model = task_and_model()
+    for block in model.blocks:  # type: ignore[union-attr]  # the task's own model
+        fully_shard(block)  # type: ignore[arg-type]
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    shard = Shard(index=dist.get_rank(), count=dist.get_world_size())
+
+    def steps(first: int, count: int) -> float:
+        """Seconds that so many steps take."""
+        dist.barrier()
+        began = time.perf_counter()
+        for step in range(first, first + count):
+            task.loss(model, task.train_batch(step, seed=0, shard=shard, size=asked.batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        dist.barrier()
+        return time.perf_counter() - began
+
+    begun = [parameter.detach().clone() for parameter in model.parameters()]
+    steps(0, 2 * ROUND)
+    ratios = []
+    for turn in range(asked.turns):
+        before = steps(0, asked.steps)
+        with torch.no_grad():  # members begin with one model
+            for parameter, value in zip(model.parameters(), begun, strict=True):
+                parameter.copy_(value)
+        with p2ptrain.join(
+            model,
+            optimizer,
+            peers=[address],
+            wait_for=1,
+            run_dir=asked.out / f"site-{turn}",
+            inner_steps=ROUND,
+            settings=SETTINGS,
+            quiet=True,
+        ) as swarm:
+            steps(0, ROUND)
+            within = steps(ROUND, asked.steps)
+            rounds = swarm.round if swarm.has_node else 0
+        after = steps(0, asked.steps)
+        ratios.append((before + after) / 2 / within)
+        if dist.get_rank() == 0:
+            print(
+                f"turn {turn}: {asked.steps / within:.2f} steps/s, {ratios[-1]:.3f} of alone; {rounds} rounds",
+                flush=True,
+            )
+    if dist.get_rank() == 0:
+        print(f"median of {asked.turns}: {median(ratios):.3f}", flush=True)
+    dist.barrier()
+    os._exit(0)  # gloo's threads outlive the group, and may abort a process that ends
+
+
+if __name__ == "__main__":
+    main()
