@@ -14,7 +14,7 @@ is not in the way.
 What a rank holds of a parameter is a block of it: DTensor says which, as torch.distributed.checkpoint asks it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -85,6 +85,13 @@ class TensorBlock:
         """Return the view of `whole` that it is."""
         at = tuple(slice(first, first + size) for first, size in zip(self.offsets, self.sizes, strict=True))
         return whole[at]
+
+
+def are_whole(blocks: Iterable[TensorBlock], numel: int) -> bool:
+    """Whether unlike blocks of a tensor of `numel` values are all of it, and none has a value of another."""
+    filled = [block for block in blocks if block.numel]
+    crossing = any(one.overlaps(other) for one, other in combinations(filled, 2))
+    return not crossing and sum(block.numel for block in filled) == numel
 
 
 class ShardedModel:
@@ -263,9 +270,7 @@ class ShardedModel:
                 if held[index] not in seen and held[index].numel:
                     self._brings[rank].append(index)
                 seen.add(held[index])
-            apart = [block for block in seen if block.numel]
-            crossing = any(one.overlaps(other) for one, other in combinations(apart, 2))
-            if crossing or sum(block.numel for block in apart) != size:
+            if not are_whole(seen, size):
                 raise TaskError(f"parameter {name} is shared out in a way that this version cannot put together")
 
     @contextmanager

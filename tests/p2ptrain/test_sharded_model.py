@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from p2ptrain.training.sharded_model import TensorBlock, are_whole
+
 HERE = Path(__file__).parent
 RANKS = 4
 CUTS = ("fsdp", "tensor_parallel", "both", "replicated_shards")
@@ -103,3 +105,19 @@ def test_an_interrupted_correction_is_not_saved(ranks: list[dict[str, Any]]) -> 
 
 def test_a_state_that_lacks_a_tensor_is_refused_in_all_ranks(ranks: list[dict[str, Any]]) -> None:
     assert all("a tensor is missing" in each["interrupted"]["missing"] for each in ranks)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "whole"),
+    [
+        pytest.param([((0, 0), (2, 4)), ((2, 0), (1, 4)), ((3, 0), (0, 4))], True, id="rows, and an empty part"),
+        pytest.param([((0, 0), (3, 2)), ((0, 2), (3, 2))], True, id="columns"),
+        pytest.param([((0, 0), (2, 4))], False, id="a row is nobody's"),
+        pytest.param([((0, 0), (2, 4)), ((1, 0), (1, 4))], False, id="a row is two parts', and one nobody's"),
+        pytest.param(
+            [((0, 0), (2, 3)), ((0, 2), (2, 3))], False, id="as many values as there are, and one column twice"
+        ),
+    ],
+)
+def test_blocks_are_the_whole_or_not(blocks: list[tuple[tuple[int, ...], tuple[int, ...]]], whole: bool) -> None:
+    assert are_whole([TensorBlock(*each) for each in blocks], 12) is whole
