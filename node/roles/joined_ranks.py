@@ -14,19 +14,26 @@ then a word as well, an `Order` of sharded_model.py, which the others follow bef
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from node.config.schema import Config
 from node.roles.joined import NodeNow
 from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
-from p2ptrain.training.sharded_model import Order, ShardedModel
-from p2ptrain.training.user_model import UserModel
+from p2ptrain.tasks import TaskError
+from p2ptrain.training.sharded_model import Order, ShardedModel, ranks_of_shards
+from p2ptrain.training.user_model import UserModel, torch_optimizer, unwrapped
+
+LONGEST_WAIT: Final = timedelta(hours=1)
+"""For rank 0's node, which may wait for neighbours before the first step. torch's own for gloo is half of it. Chosen.
+"""
 
 
 class LoopNode(Protocol):
@@ -71,7 +78,7 @@ class _Word(IntEnum):
     """Its parameters are not those of the step alone: they follow."""
     FAILED = 2
     BEGUN = 3
-    """Its node has begun, or could not: what with follows."""
+    """Its node has begun, or could not: which of the two, and what with, follows."""
 
 
 _WORDS = frozenset(map(int, _Word))
@@ -126,8 +133,12 @@ class Ranks:
             if self.leads:
                 return _Word.ON
             assert self.shards is not None, "orders are for parts of a model"
-            with suppress(ValueError):  # a state that rank 0 refuses as well: it says what comes of it
+            try:
                 self.shards.follow(Order(said))
+            except ValueError:
+                if said != Order.UNPACK:
+                    raise
+                # A state that rank 0 refuses as well: its next word says what comes of it.
 
     def order(self, order: Order) -> None:
         """Tell the others to follow an order."""
@@ -313,3 +324,36 @@ class FollowingNode:
             raise RunError("the node of rank 0 has failed", "see what rank 0 says")
         if word is _Word.CHANGED:
             self.ranks.share_parameters()
+
+
+def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None, optimizer: object | None = None) -> Ranks | None:
+    """Return the ranks that train `model` together, by its DDP wrapper, as its parameters are shared out among them, or
+    as `group`; None where this process does alone. Collective. Raises UsageError where they cannot be averaged."""
+    try:
+        return _ranks_of(model, group, optimizer)
+    except TaskError as error:
+        raise UsageError(str(error)) from None
+
+
+def _ranks_of(model: nn.Module, group: dist.ProcessGroup | None, optimizer: object | None) -> Ranks | None:
+    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        model = inner
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        group = model.process_group
+    sharded_over = ranks_of_shards(unwrapped(model))
+    if sharded_over is not None:
+        here = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
+        if not set(sharded_over) <= set(here):
+            raise UsageError("process_group lacks ranks among which the model is shared out", "leave it out")
+        here = sharded_over if group is None else here
+    elif group is None or dist.get_world_size(group) == 1:
+        return None
+    else:
+        here = dist.get_process_group_ranks(group)
+    words = dist.new_group(here, timeout=LONGEST_WAIT, backend="gloo", use_local_synchronization=True)
+    assert isinstance(words, dist.ProcessGroup), "this rank is one of them"
+    ranks = Ranks(words if group is None else group, words)
+    if sharded_over is not None:
+        stepped = None if optimizer is None else torch_optimizer(optimizer)
+        ranks.shards = ShardedModel(unwrapped(model), stepped, words, ranks.order)
+    return ranks

@@ -10,7 +10,6 @@ import atexit
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,23 +28,18 @@ from node.config.toml_source import Raw, merge
 from node.roles.assembly import check_runnable, own_data
 from node.roles.joined import ENDLESS, JoinedNode, JoinSettings, NodeNow
 from node.roles.joined_process import ProcessNode
-from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks
+from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks, ranks_of
 from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
 from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
 from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
-from p2ptrain.tasks import EXTERNAL, Shard, TaskError
+from p2ptrain.tasks import EXTERNAL, Shard
 from p2ptrain.training.loop_turn import LoopTurn
-from p2ptrain.training.sharded_model import ShardedModel, ranks_of_shards
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.user_model import Evaluate, UserModel, held_by, is_in_backward, torch_optimizer, unwrapped
 
 INVITE_BEGINS: Final = "p2p"
-
-LONGEST_WAIT: Final = timedelta(hours=1)
-"""For rank 0's node, which may wait for neighbours before the first step. torch's own for gloo is half of it. Chosen.
-"""
 
 
 class Swarm:
@@ -385,8 +379,8 @@ def join(
 
     `model`: any module with dense parameters, bare, under DDP or `torch.compile`, or in parts (FSDP2's `fully_shard`,
     `parallelize_module`); those that need gradients are averaged. With several ranks all call `join` and enter the
-    block; rank 0 has the node, and the others follow it. All
-    members begin with equal ones (the same seed, or the same pretrained model), and name and shape them alike.
+    block; rank 0 has the node, and the others follow it. All members begin with equal ones (the same seed, or the same
+    pretrained model), and name and shape them alike.
     `optimizer`: its steps count; without one the loop calls `swarm.step()`. `process_group`: of the ranks that train
     `model` together, where DDP's wrapper does not say so; they hold equal parameters, and take every step together.
 
@@ -513,39 +507,6 @@ def _check_of_shards(evaluate: Evaluate | None) -> None:
             "evaluate is given a copy of the model, and no rank of a sharded one could hold it",
             "leave it out: evaluate in your loop, in all ranks",
         )
-
-
-def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None, optimizer: object | None = None) -> Ranks | None:
-    """Return the ranks that train `model` together, by its DDP wrapper, as its parameters are shared out among them, or
-    as `group`; None where this process does alone. Collective. Raises UsageError where they cannot be averaged."""
-    try:
-        return _ranks_of(model, group, optimizer)
-    except TaskError as error:
-        raise UsageError(str(error)) from None
-
-
-def _ranks_of(model: nn.Module, group: dist.ProcessGroup | None, optimizer: object | None) -> Ranks | None:
-    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-        model = inner
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        group = model.process_group
-    sharded_over = ranks_of_shards(unwrapped(model))
-    if sharded_over is not None:
-        here = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
-        if not set(sharded_over) <= set(here):
-            raise UsageError("process_group lacks ranks among which the model is shared out", "leave it out")
-        here = sharded_over if group is None else here
-    elif group is None or dist.get_world_size(group) == 1:
-        return None
-    else:
-        here = dist.get_process_group_ranks(group)
-    words = dist.new_group(here, timeout=LONGEST_WAIT, backend="gloo", use_local_synchronization=True)
-    assert isinstance(words, dist.ProcessGroup), "this rank is one of them"
-    ranks = Ranks(words if group is None else group, words)
-    if sharded_over is not None:
-        stepped = None if optimizer is None else torch_optimizer(optimizer)
-        ranks.shards = ShardedModel(unwrapped(model), stepped, words, ranks.order)
-    return ranks
 
 
 def export_model(model: nn.Module, folder: Path) -> Path:

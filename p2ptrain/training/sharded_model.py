@@ -213,7 +213,7 @@ class ShardedModel:
         where it is of another optimizer or damaged."""
         assert self._optimizer is not None
         with self._ordered(Order.UNPACK):
-            unpack_into(self._optimizer, self._names, _Told(saved, self._group), self._part)
+            unpack_into(self._optimizer, self._names, _Shared(saved, self._group), self._part)
 
     def follow(self, order: Order) -> None:
         """Do what the leader wants of this rank. ValueError as in the leader, where it refuses a state."""
@@ -230,7 +230,7 @@ class ShardedModel:
                 packed(self._optimizer, self._names, self._whole)
             case Order.UNPACK:
                 assert self._optimizer is not None
-                unpack_into(self._optimizer, self._names, _Heard(self._group), self._part)
+                unpack_into(self._optimizer, self._names, _Shared(None, self._group), self._part)
             case Order.LEVEL:
                 self._share_untrained()
 
@@ -286,10 +286,9 @@ class ShardedModel:
         try:
             self._tell(order)
             yield
-        except ValueError:  # a state that all refuse
-            raise
-        except BaseException:
-            self.left = True
+        except BaseException as error:
+            is_refused = order is Order.UNPACK and isinstance(error, ValueError)  # by all alike, with nothing changed
+            self.left = not is_refused
             raise
 
     def _dealt(self, wholes: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -379,18 +378,19 @@ class ShardedModel:
         return x_p
 
 
-class _Told(Mapping[str, torch.Tensor]):
-    """A state that only this rank has: what is asked for is told to the others, who ask for the same."""
+class _Shared(Mapping[str, torch.Tensor]):
+    """A state that the leader has: all ranks ask for the same tensors, one after another, and each gets them. `saved`:
+    None in the others."""
 
-    def __init__(self, saved: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> None:
+    def __init__(self, saved: Mapping[str, torch.Tensor] | None, group: dist.ProcessGroup) -> None:
         self._saved, self._group = saved, group
 
     def __getitem__(self, path: str) -> torch.Tensor:
-        value = self._saved.get(path)
-        _broadcast(None if value is None else (tuple(value.shape), value.dtype), self._group)
-        if value is None:
+        value = None if self._saved is None else self._saved.get(path)
+        form = _broadcast(None if value is None else (tuple(value.shape), value.dtype), self._group)
+        if form is None:
             raise ValueError(MISSING)
-        whole = value.to("cpu").contiguous()
+        whole = torch.empty(form[0], dtype=form[1], device="cpu") if value is None else value.to("cpu").contiguous()
         if whole.numel():
             dist.broadcast(whole, dist.get_global_rank(self._group, 0), self._group)
         return whole
@@ -399,35 +399,10 @@ class _Told(Mapping[str, torch.Tensor]):
         return True  # what is missing is found in all ranks together, as it is asked for
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._saved)
+        return iter(self._saved or ())
 
     def __len__(self) -> int:
-        return len(self._saved)
-
-
-class _Heard(Mapping[str, torch.Tensor]):
-    """A state that the leader has."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
-
-    def __getitem__(self, path: str) -> torch.Tensor:
-        form = _broadcast(None, self._group)
-        if form is None:
-            raise ValueError(MISSING)
-        whole = torch.empty(form[0], dtype=form[1], device="cpu")
-        if whole.numel():
-            dist.broadcast(whole, dist.get_global_rank(self._group, 0), self._group)
-        return whole
-
-    def __contains__(self, path: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
+        return len(self._saved or ())
 
 
 def _broadcast(found: Any, group: dist.ProcessGroup) -> Any:
