@@ -7,7 +7,7 @@ once. It passes no broadcasts on: members are connected to it as long as a hello
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -20,7 +20,7 @@ from gossip.core.backoff import Backoff, host_of
 from gossip.core.config import GossipConfig
 from gossip.core.errors import GossipError, LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
-from gossip.core.ids import PeerId
+from gossip.core.ids import PeerId, SwarmId
 from gossip.core.limits import STREAM_PROTOCOL
 from gossip.core.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.core.messages import FindRequest, GoodbyeRequest, HelloRequest, encode_answer, encode_refusal, parse_request
@@ -51,6 +51,9 @@ LOOK_S: Final = 1.0
 MAX_STREAMS: Final = 2
 """Streams of one peer at once: a hello, and one that begins while the last one ends."""
 
+StateOf = Callable[[Identity, SwarmId, random.Random, Roles | None], BootstrapState]
+"""Makes what decides."""
+
 
 class BootstrapService:
     """Answers hellos until it is cancelled. `warn` gets what an operator should know."""
@@ -64,19 +67,22 @@ class BootstrapService:
         rng: random.Random,
         warn: Callable[[str], None],
         private: PrivateMembership | None = None,
+        state_of: StateOf = BootstrapState,
+        max_streams: int = MAX_STREAMS,
     ) -> None:
         """Raises LocalError when the transport has another identity. `private`: the membership that `transport` asks,
-        whose roster and manifests are spread like a member's."""
+        whose roster and manifests are spread like a member's. `max_streams`: of one peer at once."""
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
         anti_entropy = None if private is None else AntiEntropy(private.admission)
         roles = None if anti_entropy is None else Roles(identity.peer_id, anti_entropy.role_of, anti_entropy.why_out)
-        self.bootstrap_state = BootstrapState(identity, config.named, rng, roles)
+        self.bootstrap_state = state_of(identity, config.named, rng, roles)
         self.stats = self.bootstrap_state.stats
         self._transport = transport
         self._config = config
         self._warn = warn
+        self._max_streams = max_streams
         self._path = config.address_book
         self._hasher = Hasher(config.hash_in_thread_above)
         self._nursery: trio.Nursery | None = None
@@ -100,9 +106,8 @@ class BootstrapService:
         self._load()
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(self._transport.run, self))
-            nursery.start_soon(self._keep_on_disk)
-            if self._membership_sync is not None:
-                nursery.start_soon(self._membership_sync.run)
+            for task in self._tasks():
+                nursery.start_soon(task)
             self._nursery = nursery
             task_status.started()
             while True:
@@ -110,6 +115,11 @@ class BootstrapService:
                 with trio.move_on_after(LOOK_S):
                     await self._newcomer.wait()
                 self._newcomer = trio.Event()
+
+    def _tasks(self) -> list[Callable[[], Awaitable[None]]]:
+        """Return what runs as long as the service does."""
+        sync = self._membership_sync
+        return [self._keep_on_disk, *(() if sync is None else (sync.run,))]
 
     def drops(self) -> dict[str, int]:
         """Return what the transport refused, dropped or survived, by kind."""
@@ -131,7 +141,7 @@ class BootstrapService:
         if protocol != STREAM_PROTOCOL:  # a member's protocol: a caller cannot know beforehand that we are not one
             await stream.reset()
             return
-        if self._streams[peer] >= MAX_STREAMS:
+        if self._streams[peer] >= self._max_streams:
             await self._offended(peer, RemoteError(Reason.PROTOCOL, "too many streams"))
             await stream.reset()
             return

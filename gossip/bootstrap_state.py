@@ -63,7 +63,9 @@ RunKey = tuple[RunId, Digest]
 
 
 @dataclass
-class _Run:
+class KnownRun:
+    """A run of which somebody has said hello."""
+
     scope: Scope
     rings: Rings
     named_by: str
@@ -73,6 +75,7 @@ class _Run:
     misses: dict[PeerId, int] = field(default_factory=dict)
 
     def heard(self, peer: PeerId, now: float) -> None:
+        """Note that a member answers."""
         self.fresh_until[peer], self.misses[peer] = now + FRESH_S, 0
         if len(self.misses) > len(self.peerstore):  # some records that the peerstore has dropped since
             known = {record.peer for record in self.peerstore.known()}
@@ -80,6 +83,7 @@ class _Run:
             self.misses = {each: count for each, count in self.misses.items() if each in known}
 
     def verified(self) -> int:
+        """Return how many records are verified."""
         return len(self.peerstore.of_standing(RecordTrust.VERIFIED))
 
     def networks(self) -> set[str]:
@@ -100,7 +104,7 @@ class BootstrapState:
         self._rng = rng
         self._hellos = KeyedTokenBucket(burst=HELLO_BURST, per_s=HELLO_PER_S)
         self._finds = KeyedTokenBucket(burst=FINDS_BURST, per_s=FINDS_PER_S)
-        self._runs: OrderedDict[RunKey, _Run] = OrderedDict()
+        self._runs: OrderedDict[RunKey, KnownRun] = OrderedDict()
 
     @property
     def runs(self) -> int:
@@ -138,7 +142,7 @@ class BootstrapState:
             record = parse_record(open_from(hello.record, hello.scope, peer, EnvelopeKind.RECORD))
         group = group_of(peer, network)
         run = self._run(hello.scope, hello.genesis, group)
-        if record is not None:
+        if record is not None and self._believes(record):
             run.peerstore.learn(record, first_hand=True, calls_from=network)
             run.heard(peer, now)
             self._trim(group, peer)
@@ -147,8 +151,16 @@ class BootstrapState:
             genesis=hello.genesis,
             neighbours=0,
             admitted=False,
-            records=run.peerstore.sample(self._rng, without=peer, rings=run.rings),
+            records=self._records_for(peer, run),
         ).encode()
+
+    def _believes(self, record: PeerRecord) -> bool:
+        """Return whether a record that its signer gave is to be tried at its addresses."""
+        return True
+
+    def _records_for(self, peer: PeerId, run: KnownRun) -> tuple[bytes, ...]:
+        """Return what the answer to a hello tells of others."""
+        return run.peerstore.sample(self._rng, without=peer, rings=run.rings)
 
     def on_find(self, peer: PeerId, request: FindRequest, now: float, network: str | None = "") -> list[bytes]:
         """Return the records of the members that are nearest to the target, in the run that is asked for. Raises
@@ -163,7 +175,7 @@ class BootstrapState:
         run = self._runs.get((request.run, request.genesis))
         if run is None:
             raise RemoteError(Reason.UNAVAILABLE, "nobody of that run has been here")
-        if (asker := asker_of(request, run.scope, peer)) is not None:
+        if (asker := asker_of(request, run.scope, peer)) is not None and self._believes(asker):
             run.peerstore.learn(asker, first_hand=True, calls_from=network)
             run.heard(peer, now)
             self._trim(group_of(peer, network), peer)
@@ -202,7 +214,7 @@ class BootstrapState:
         self._rng.shuffle(found)
         return found
 
-    def _doubtful(self, run: _Run, record: PeerRecord, now: float) -> bool:
+    def _doubtful(self, run: KnownRun, record: PeerRecord, now: float) -> bool:
         verified = run.peerstore.standing(record.peer) is RecordTrust.VERIFIED
         return not verified or run.fresh_until.get(record.peer, now) <= now
 
@@ -240,15 +252,15 @@ class BootstrapState:
             run.peerstore.recall(peerstore, run.scope)
         return self.peers_known
 
-    def _having(self, peer: PeerId) -> list[_Run]:
+    def _having(self, peer: PeerId) -> list[KnownRun]:
         return [run for run in self._runs.values() if run.peerstore.addresses(peer)]
 
-    def _run(self, scope: Scope, genesis: Digest, named_by: str) -> _Run:
+    def _run(self, scope: Scope, genesis: Digest, named_by: str) -> KnownRun:
         key = (scope.run, genesis)
         if key not in self._runs:
             if len(self._runs) >= MAX_RUNS:
                 self._runs.pop(self._least_worth())
-            self._runs[key] = _Run(scope, Rings(self.me, scope, RING_DEGREE), named_by)
+            self._runs[key] = KnownRun(scope, Rings(self.me, scope, RING_DEGREE), named_by)
         return self._runs[key]
 
     def _least_worth(self) -> RunKey:

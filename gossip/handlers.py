@@ -65,7 +65,10 @@ class Handlers:
         self._context.perform()
 
     async def _disconnect(self, action: Disconnect) -> None:
-        """Close all connections to a peer. A bootstrap node first exchanges membership news with us."""
+        """Close all connections to a peer, but for the relay that we depend on. A bootstrap node first exchanges
+        membership news with us."""
+        if self._context.config.via.endswith(f"/p2p/{action.peer}"):
+            return
         if not action.hurried and self._membership_sync is not None:
             await trio.sleep(LINGER_S)
             if action.peer in self._context.engine.neighbours:

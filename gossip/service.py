@@ -41,6 +41,7 @@ from gossip.core.api import (
     Tracked,
     Update,
 )
+from gossip.core.backoff import peer_in
 from gossip.core.config import GossipConfig
 from gossip.core.errors import GossipError, LocalError, Reason, RemoteError, lone_local_error
 from gossip.core.identity import Identity
@@ -60,6 +61,7 @@ from gossip.membership.membership_sync_task import MembershipSync, MemberView, s
 from gossip.membership.private_swarm import PrivateMembership, of_swarm
 from gossip.reachability.dialback_task import DialBacks
 from gossip.reachability.reachability_task import ReachabilityTask
+from gossip.reachability.relay_link_task import RelayLink
 from gossip.reachability.relay_task import relay_of
 from gossip.server import Server
 from gossip.session import ask_once
@@ -108,7 +110,10 @@ class GossipService(Handlers):
         anti_entropy = None if private is None else AntiEntropy(private.admission)
         # No buffer: an update leaves its follower when the runtime takes it, so that memory is bounded by the degree.
         self._updates_in, self.updates = trio.open_memory_channel[Update](0)
-        roles = None if anti_entropy is None else Roles(identity.peer_id, anti_entropy.role_of, anti_entropy.why_out)
+        roles = None
+        if anti_entropy is not None:
+            via = peer_in(config.via) if config.via else None
+            roles = Roles(identity.peer_id, anti_entropy.role_of, anti_entropy.why_out, via)
         self._engine = engine = Engine(
             identity=identity,
             config=config,
@@ -172,7 +177,7 @@ class GossipService(Handlers):
             nursery.start_soon(self._peerstore.run)
             nursery.start_soon(self._dialler.run)
             nursery.start_soon(self._finder.run)
-            nursery.start_soon(ReachabilityTask(self._context).run)
+            nursery.start_soon(self._reachability_task().run)
             if self._membership_sync is not None:
                 nursery.start_soon(self._membership_sync.run)
             if self._context.config.mdns:
@@ -419,6 +424,10 @@ class GossipService(Handlers):
         self._membership_sync.submit(signed)
 
     # -- insides
+
+    def _reachability_task(self) -> ReachabilityTask | RelayLink:
+        via = self._context.config.via
+        return RelayLink(self._context, peer_in(via)) if via else ReachabilityTask(self._context)
 
     def _forget(self, peer: PeerId, why: RemoteError) -> None:
         """Drop what is held of a former member."""

@@ -25,7 +25,10 @@ from gossip.updates.mesh import Mesh
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("p2ptrain", "gossip", "node")
-TRIO = {"bootstrap.py", "context.py", "eager_lock.py", "handlers.py", "server.py", "service.py", "session.py"}
+TRIO = {"bootstrap.py", "context.py", "eager_lock.py", "handlers.py", "relay_service.py", "server.py"} | {
+    "service.py",
+    "session.py",
+}
 """Files of gossip/ itself that perform, beside every `*_task.py` and the transports."""
 CONVENTION = {"__init__.py", "base.py"}
 """File names that may stand in several folders: `base.py` has the contract of an extension point."""

@@ -24,6 +24,9 @@ class GossipConfig:
     """A private swarm's, from its manifest; then the name plays no part. It says nothing of the swarm to who has it."""
     peers: tuple[str, ...] = ()
     """Multiaddrs to dial first, and again for as long as it takes."""
+    via: str = ""
+    """The multiaddr of a relay through which all others are reached, where a node reaches nobody else: that of
+    `p2ptrain node --role relay` on the login node. Nothing but the relay is dialled then."""
     peers_file: Path | None = None
     """A file of multiaddrs, one a line, `#` comments; read again while running, so that it may be written late."""
     address_book: Path | None = None
@@ -109,6 +112,11 @@ class GossipConfig:
     def named(self) -> SwarmId:
         """What stands for the swarm in every statement: its id, or the hash of its name."""
         return swarm_id_of(self.swarm) if self.swarm_id is None else self.swarm_id
+
+    @property
+    def named_peers(self) -> tuple[str, ...]:
+        """What the operator has us dial: the relay that we depend on, and peers."""
+        return (self.via, *self.peers) if self.via else self.peers
 
     def _least_rate(self) -> float:
         return min(rate for rate in (self.up_bytes_per_s, self.down_bytes_per_s, float("inf")) if rate is not None)

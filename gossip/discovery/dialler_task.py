@@ -75,7 +75,8 @@ class Dialler:
         self._mesh = mesh
         self._peerstore = peerstore
         self._rng = rng
-        self._configured = {address: peer_in(address) for address in config.peers}
+        self._configured = {address: peer_in(address) for address in config.named_peers}
+        self._via = peer_in(config.via) if config.via else None
         self._operators = frozenset(self._configured)
         self._dials = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
         self._hellos = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
@@ -113,6 +114,11 @@ class Dialler:
     def idle(self) -> bool:
         """Return whether no dial is under way."""
         return not self._dialling
+
+    @property
+    def cut_off(self) -> bool:
+        """Return whether nobody can be reached, as the relay that we depend on is away."""
+        return self._via is not None and self._via not in self._context.transport.peers
 
     def operators(self) -> list[PeerRecord]:
         """Return the operator's peers as seeds for a lookup: these addresses are unsigned."""
@@ -159,7 +165,8 @@ class Dialler:
                 self._dial_some(nursery)
                 self._ask_some(nursery)
                 self._visit_somebody(nursery)
-                self._address_prober.start_some(nursery)
+                if not self.cut_off:
+                    self._address_prober.start_some(nursery)
                 with trio.move_on_after(self._context.config.redial_min_s * self._rng.uniform(0.75, 1.25)):
                     await self._woken.wait()
 
@@ -224,7 +231,10 @@ class Dialler:
         now, connected = trio.current_time(), self._context.transport.peers
         chosen: dict[PeerId, str] = {}
         hosts = set(self._dialling.values())
-        for address, peer in (*mine, *self._learned(only)):
+        pairs = [*mine, *self._learned(only)]
+        if self.cut_off:
+            pairs = [pair for pair in pairs if pair[1] == self._via]
+        for address, peer in pairs:
             free = peer not in connected and peer not in self._dialling and peer not in chosen
             ripe = self._dials.due(address, now) and self._refusals.due(peer, now)
             if not free or not ripe or not self._mesh.dialable(peer, now):
@@ -234,8 +244,10 @@ class Dialler:
                 chosen[peer] = address
                 hosts.add(host_of(address))
         belonging, turns = self._mesh.belonging, self._turns(list(chosen))
-        pairs = [(address, peer) for peer, address in chosen.items()]
-        return sorted(pairs, key=lambda pair: (pair[1] not in belonging, turns[pair[1]]))
+        return sorted(
+            [(address, peer) for peer, address in chosen.items()],
+            key=lambda pair: (pair[1] not in belonging, turns[pair[1]]),
+        )
 
     def _turns(self, peers: list[PeerId]) -> dict[PeerId, int]:
         """Return each peer's rank in its network, after our neighbours: the first of each network is dialled before any

@@ -61,7 +61,7 @@ class CircuitPort(Protocol[C]):
 
 class CircuitEnds(Generic[C]):
     """The circuits that end here. `open_stream`: to a connected peer. `note`: counts one more of this kind of drop.
-    `unix_time`: the wall clock, by which a reservation's end is told."""
+    `unix_time`: the wall clock, by which a reservation's end is told. `most`: how many may end here."""
 
     def __init__(
         self,
@@ -69,11 +69,13 @@ class CircuitEnds(Generic[C]):
         note: Callable[[str, BaseException | None], None],
         open_stream: Callable[[PeerId, str], Awaitable[Stream]],
         unix_time: Callable[[], float] = time.time,
+        most: int = MAX_CIRCUITS,
     ) -> None:
         self.port = port
         self._note = note
         self._open_stream = open_stream
         self._unix_time = unix_time
+        self._most = most
         self._relays: dict[PeerId, float] = {}
         """With whom we have a reservation, and until when (seconds of trio's clock)."""
         self._held: set[C] = set()
@@ -109,7 +111,7 @@ class CircuitEnds(Generic[C]):
     async def dial(self, relay: PeerId, target: PeerId) -> None:
         """Connect to `target` through `relay`. Raises TransportError."""
         if self._full():
-            raise TransportError(f"{MAX_CIRCUITS} circuits end here already")
+            raise TransportError(f"{self._most} circuits end here already")
         with self._on_its_way():
             await self._add(await self._circuit(relay, target))
 
@@ -158,7 +160,7 @@ class CircuitEnds(Generic[C]):
         """Return whether as many circuits end here, or are about to, as may. Nothing is awaited until one is
         counted."""
         self._held = {connection for connection in self._held if not self.port.closed(connection).is_set()}
-        return len(self._held) + self._coming >= MAX_CIRCUITS
+        return len(self._held) + self._coming >= self._most
 
     @contextmanager
     def _on_its_way(self) -> Iterator[None]:

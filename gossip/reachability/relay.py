@@ -10,6 +10,7 @@ ended after a time or an amount (the messages name no limit).
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
 from gossip.core.ids import PeerId
@@ -54,6 +55,18 @@ CONNECTS_PER_S: Final = 1 / 4
 """Circuits and reservations per second that a peer may ask for: its dialler backs off from a second to a minute, so
 eight peers that are gone cost it seven requests each at first, and then eight a minute."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitBounds:
+    """How much a relay grants, in all and to each peer."""
+
+    reservations: int = MAX_RESERVATIONS
+    circuits: int = MAX_CIRCUITS
+    of_peer: int = MAX_CIRCUITS_OF_PEER
+    asks_burst: float = CONNECTS_BURST
+    asks_per_s: float = CONNECTS_PER_S
+
+
 _HOST: Final = r"(?:/(?:ip4|ip6|dns|dns4|dns6)/[^/\s]{1,128}/tcp/\d{1,5})?"
 _CIRCUIT: Final = re.compile(_HOST + r"/p2p/(\w{1,64})/p2p-circuit/p2p/(\w{1,64})", re.ASCII)
 
@@ -78,19 +91,21 @@ def lasting(expire: int, unix_now: float) -> float:
 class Circuits:
     """What a relay has granted and carries. `bytes_per_s`: of all circuits together, both ways."""
 
-    def __init__(self, bytes_per_s: float) -> None:
+    def __init__(self, bytes_per_s: float, bounds: CircuitBounds = CircuitBounds()) -> None:
         self.carried = 0
         """Bytes of all circuits since the start."""
         self.refused: Counter[CircuitStatus] = Counter()
         """Requests refused since the start, by status."""
         self._bytes_per_s = bytes_per_s
+        self._bounds = bounds
         self._until: dict[PeerId, float] = {}
         self._ends: Counter[PeerId] = Counter()
-        self._asked = KeyedTokenBucket(burst=CONNECTS_BURST, per_s=CONNECTS_PER_S)
+        self._circuits = 0
+        self._asked = KeyedTokenBucket(burst=bounds.asks_burst, per_s=bounds.asks_per_s)
         self._free_at = float("-inf")
 
     def __len__(self) -> int:
-        return self._ends.total() // 2
+        return self._circuits
 
     def may_ask(self, peer: PeerId, now: float) -> bool:
         """Count one more request; return False when it is an offence."""
@@ -100,7 +115,7 @@ class Circuits:
         """Grant a reservation, or renew it."""
         for old in [each for each, until in self._until.items() if until <= now]:
             del self._until[old]
-        if peer not in self._until and len(self._until) >= MAX_RESERVATIONS:
+        if peer not in self._until and len(self._until) >= self._bounds.reservations:
             return CircuitStatus.RESERVATION_REFUSED
         self._until[peer] = now + RESERVATION_S
         return CircuitStatus.OK
@@ -110,17 +125,27 @@ class Circuits:
         self._until.pop(peer, None)
 
     def take(self, asker: PeerId, target: PeerId, now: float) -> CircuitStatus:
-        """Begin one more circuit; with OK it is counted until `leave`."""
+        """Begin one more circuit between two connected peers; with OK it is counted until `leave`."""
         if target == asker or self._until.get(target, now) <= now:
             return CircuitStatus.NO_RESERVATION
-        if len(self) >= MAX_CIRCUITS or max(self._ends[asker], self._ends[target]) >= MAX_CIRCUITS_OF_PEER:
+        return self._begin(asker, target)
+
+    def take_onward(self, asker: PeerId) -> CircuitStatus:
+        """Begin one more circuit to a member that we dial; with OK it is counted, as the asker's, until `leave`."""
+        return self._begin(asker)
+
+    def _begin(self, *ends: PeerId) -> CircuitStatus:
+        bounds = self._bounds
+        if self._circuits >= bounds.circuits or max(self._ends[end] for end in ends) >= bounds.of_peer:
             return CircuitStatus.RESOURCE_LIMIT_EXCEEDED
-        self._ends.update((asker, target))
+        self._circuits += 1
+        self._ends.update(ends)
         return CircuitStatus.OK
 
-    def leave(self, asker: PeerId, target: PeerId) -> None:
-        """Note that a circuit has ended."""
-        self._ends.subtract((asker, target))
+    def leave(self, *ends: PeerId) -> None:
+        """Note that a circuit has ended, which was counted for these ends."""
+        self._circuits -= 1
+        self._ends.subtract(ends)
         self._ends += Counter()  # drops the zeros
 
     def pause(self, size: int, now: float) -> float:

@@ -1,8 +1,9 @@
 """The relay's part of relaying (reachability/relay.py): grants reservations, connects two neighbours, and carries bytes
 between them. It knows nothing of a run: its callers say whom it serves, and under which addresses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import trio
 
@@ -29,11 +30,20 @@ from gossip.reachability.relay import CIRCUIT_IDLE_S, CIRCUIT_PIECE_BYTES, RELAY
 from gossip.reachability.vouchers import seal_voucher
 from gossip.transport.base import Stream, Transport, TransportError
 
+Dial = Callable[[], Awaitable[Stream]]
+"""Connects to a member; returns a stream of bytes that it takes for a caller's. Raises GossipError."""
+
+
+def _onward_to_nobody(asker: PeerId, target: PeerId) -> Dial | None:
+    """Return None: a neighbour's relay dials nobody."""
+    return None
+
 
 class Relay:
-    """`serves`: whether we relay for a peer, at either end of a circuit. `addresses`: where others reach us, for
-    reservations; none: nobody can. `offence` charges a peer. `unix_time`: the wall clock, by which a reservation's end
-    is told."""
+    """`serves`: whether we relay for a peer, at either end of a circuit. `direct`: whether a peer is connected without
+    a relay; None: where it has an address. `onward`: how a member that is not connected to us is dialled for an asker;
+    None where we do not know it. `addresses`: where others reach us, for reservations; none: nobody can. `offence`
+    charges a peer. `unix_time`: the wall clock, by which a reservation's end is told."""
 
     def __init__(
         self,
@@ -45,10 +55,14 @@ class Relay:
         addresses: Callable[[], Sequence[str]],
         offence: Callable[[PeerId, RemoteError], None],
         unix_time: Callable[[], float],
+        direct: Callable[[PeerId], bool] | None = None,
+        onward: Callable[[PeerId, PeerId], Dial | None] = _onward_to_nobody,
     ) -> None:
         self._transport = transport
         self._identity = identity
         self._serves = serves
+        self._direct = direct or (lambda peer: transport.address_at(peer, 1) is not None)
+        self._onward = onward
         self._addresses = addresses
         self._offence = offence
         self._unix_time = unix_time
@@ -98,7 +112,7 @@ class Relay:
     def _welcome(self, peer: PeerId) -> bool:
         """Return whether we relay for a peer: not if it is connected through another relay, or bytes could go round in
         circles."""
-        return self._serves(peer) and self._transport.address_at(peer, 1) is not None
+        return self._serves(peer) and self._direct(peer)
 
     async def _reserve(self, stream: Stream, now: float) -> None:
         peer, addresses = stream.remote, self._addresses()
@@ -120,20 +134,27 @@ class Relay:
         if not self._welcome(asker):
             await self._refuse(near, CircuitStatus.PERMISSION_DENIED)
             return
-        if not self._serves(target):  # also a former one that still has its reservation
-            await self._refuse(near, CircuitStatus.NO_RESERVATION)
-            return
-        status = self.circuits.take(asker, target, now)
-        if status is not CircuitStatus.OK:
+        ends: tuple[PeerId, ...] = ()
+        dial: Dial | None
+        if self._serves(target):
+            status, dial = self.circuits.take(asker, target, now), partial(self._far_end, asker, target)
+            ends = (asker, target)
+        elif target != asker and (dial := self._onward(asker, target)) is not None:
+            status, ends = self.circuits.take_onward(asker), (asker,)
+        else:  # also a former one that still has its reservation
+            status, dial = CircuitStatus.NO_RESERVATION, None
+        if status is not CircuitStatus.OK or dial is None:
             await self._refuse(near, status)
             return
         try:
-            await self._join(near, target)
+            await self._join(near, dial)
         finally:
-            self.circuits.leave(asker, target)
+            self.circuits.leave(*ends)
 
-    async def _join(self, near: Stream, target: PeerId) -> None:
-        far = await self._far_end(near.remote, target)
+    async def _join(self, near: Stream, dial: Dial) -> None:
+        far: Stream | None = None
+        with suppress(GossipError), trio.move_on_after(RELAY_S):
+            far = await dial()
         if far is None:
             await self._refuse(near, CircuitStatus.CONNECTION_FAILED)
             return
@@ -145,21 +166,19 @@ class Relay:
                 await far.reset()
                 await near.reset()
 
-    async def _far_end(self, asker: PeerId, target: PeerId) -> Stream | None:
-        """Open a stream to a far end that accepts the circuit; None: it did not, which is not the asker's fault."""
-        far: Stream | None = None
-        taken = False
+    async def _far_end(self, asker: PeerId, target: PeerId) -> Stream:
+        """Open a stream to a far end that accepts the circuit. Raises GossipError where it does not."""
+        far = await self._transport.open_stream(target, STOP_PROTOCOL)
         try:
-            with suppress(GossipError), trio.move_on_after(RELAY_S):
-                far = await self._transport.open_stream(target, STOP_PROTOCOL)
-                await send_message(far, encode_stop(CircuitMessage(kind=CircuitKind.CONNECT, peer=asker)), RELAY_S)
-                answer = parse_stop(await receive_message(far, RELAY_S) or b"")
-                taken = answer.kind is CircuitKind.STATUS and answer.status == CircuitStatus.OK
-        finally:
-            if far is not None and not taken:
-                with trio.CancelScope(shield=True):
-                    await far.reset()
-        return far if taken else None
+            await send_message(far, encode_stop(CircuitMessage(kind=CircuitKind.CONNECT, peer=asker)), RELAY_S)
+            answer = parse_stop(await receive_message(far, RELAY_S) or b"")
+            if answer.kind is not CircuitKind.STATUS or answer.status != CircuitStatus.OK:
+                raise TransportError(f"{target} does not take the circuit")
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await far.reset()
+            raise
+        return far
 
     async def _carry(self, one: Stream, other: Stream) -> None:
         """Carry bytes both ways, until either end is done."""

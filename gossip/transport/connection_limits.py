@@ -10,6 +10,7 @@ import ipaddress
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, Generic, TypeVar
 
 from gossip.core.errors import LocalError
@@ -53,6 +54,8 @@ class ConnectionBounds:
     """Begun in a second, after a burst of four seconds' worth. Each costs 6 ms of computing: a third of a core."""
     unbounded_networks: tuple[str, ...] = LOCAL_NETWORKS
     """Networks, each as 192.0.2.0/24 or 2001:db8::/48, whose callers are bounded in all only."""
+    allow: tuple[str, ...] = ()
+    """Networks whose callers alone are taken; empty: those of all."""
 
     def __post_init__(self) -> None:
         counts = (self.inbound, self.dialled, self.of_network, self.of_peer)
@@ -61,16 +64,41 @@ class ConnectionBounds:
         if self.handshake_s <= 0 or self.handshakes_per_s <= 0:
             raise LocalError("handshake_s and handshakes_per_s must be positive")
         Networks(self.unbounded_networks)
+        CallerNetworks(self.allow)
+
+
+class CallerNetworks:
+    """Networks whose callers are taken; with none, everybody's. Raises LocalError for what is no network."""
+
+    def __init__(self, allow: tuple[str, ...]) -> None:
+        self._allow = parsed_networks(allow)
+
+    def __contains__(self, host: str | None) -> bool:
+        """Return whether a caller from this IP address is taken; none where nobody knows the address."""
+        return not self._allow or _within(parsed_host(host or ""), self._allow)
+
+    def include(self, host: str) -> bool:
+        """Return whether an IP address is in one of the networks that are named."""
+        return _within(parsed_host(host), self._allow)
+
+
+def parsed_networks(networks: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return the networks. Raises LocalError for what is none."""
+    try:
+        return tuple(map(ipaddress.ip_network, networks))
+    except ValueError as error:
+        raise LocalError(f"{error}: one looks like 192.0.2.0/24 or 2001:db8::/48") from error
+
+
+def _within(address: IPv4Address | IPv6Address | None, networks: tuple[IPv4Network | IPv6Network, ...]) -> bool:
+    return address is not None and any(address.version == each.version and address in each for each in networks)
 
 
 class Networks:
     """Which network a caller belongs to. Raises LocalError for what is no network."""
 
     def __init__(self, unbounded: tuple[str, ...]) -> None:
-        try:
-            self._unbounded = tuple(map(ipaddress.ip_network, unbounded))
-        except ValueError as error:
-            raise LocalError(f"{error}: one looks like 192.0.2.0/24 or 2001:db8::/48") from error
+        self._unbounded = parsed_networks(unbounded)
 
     def of(self, host: str | None) -> str | None:
         """The network of an IP address; None for one that is not bounded, and for what is no IP address."""
@@ -81,7 +109,7 @@ class Networks:
         address = parsed_host(host or "")
         if address is None:
             return None
-        if any(address.version == each.version and address in each for each in self._unbounded):
+        if _within(address, self._unbounded):
             return ""
         return network_at(address)
 

@@ -7,6 +7,7 @@ DROPS: Final[Mapping[str, str]] = {
     "too_many_connections": "callers, while every place was a neighbour's",
     "too_many_of_network": "callers of a network (a /24, a /48) whose every place was a neighbour's",
     "too_many_connections_of_peer": "connections of a peer beyond its bound",
+    "refused_address": "callers from outside the networks that may call (`network.allow`)",
     "made_room": "idle strangers that were let go for a newcomer",
     "handshake": "handshakes that failed: garbage, another protocol, another key than expected, hung up",
     "handshake_timeout": "handshakes that took too long, also a byte at a time",

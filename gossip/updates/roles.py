@@ -2,8 +2,9 @@
 
 A trainer publishes, stands on the rings and passes on others' records. An observer and a relay listen: they say hello,
 hear announcements, and pull updates and models like a neighbour, but have no place among neighbours. Nothing that they
-publish, announce or report of others is believed. A bootstrap node passes on records, and publishes nothing. In an open
-swarm everybody is a trainer. Every member enforces this on all others: their own code is not trusted to do so.
+publish, announce or report of others is believed, but what a relay reports to those that reach the swarm through it. A
+bootstrap node passes on records, and publishes nothing. In an open swarm everybody is a trainer. Every member enforces
+this on all others: their own code is not trusted to do so.
 """
 
 from collections.abc import Callable
@@ -32,15 +33,18 @@ def nobody_is_out(peer: PeerId) -> RemoteError | None:
 
 
 class Roles:
-    """Roles of peers. `role_of`: None for a peer not known as a member. `why_out`: the error for a former member."""
+    """Roles of peers. `role_of`: None for a peer not known as a member. `why_out`: the error for a former member.
+    `via`: the relay through which we reach all others."""
 
     def __init__(
         self,
         me: PeerId,
         role_of: Callable[[PeerId], Role | None] = everybody_trains,
         why_out: Callable[[PeerId], RemoteError | None] = nobody_is_out,
+        via: PeerId | None = None,
     ) -> None:
         self._me = me
+        self._via = via
         self._role_of = role_of
         self._why_out = why_out
         self.listeners: dict[PeerId, float] = {}
@@ -105,7 +109,8 @@ class Roles:
         role = self._role_of(peer)
         if role is Role.TRAINER:
             return
-        if hello.link or hello.record or (hello.records and role is not Role.BOOTSTRAP):
+        tells = role is Role.BOOTSTRAP or (role is Role.RELAY and peer == self._via)
+        if hello.link or hello.record or (hello.records and not tells):
             named = role.value if role is not None else "none"
             raise RemoteError(Reason.WRONG_ROLE, f"a hello of a peer of role {named} with what only trainers say")
 

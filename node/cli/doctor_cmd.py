@@ -14,6 +14,7 @@ from node.cli import options
 from node.cli.membership_options import passphrase_in, run_dir_of, settings_in
 from node.cli.telling import Telling
 from node.system.errors import EXIT_FAILED
+from node.system.light_roles import WITHOUT_MODEL
 
 if TYPE_CHECKING:
     from node.config.toml_source import Raw
@@ -37,6 +38,8 @@ def doctor(
     ] = None,
     name: options.NodeName = None,
     role: options.RoleName = None,
+    via: options.Via = None,
+    allow: options.Allow = None,
     invite: options.Invite = None,
     swarm: options.SwarmDir = None,
     passphrase_file: options.PassphraseFile = None,
@@ -56,6 +59,8 @@ def doctor(
         lora=lora,
         peers=peer or (),
         listen=listen or (),
+        via=via,
+        allow=allow or (),
         name=name,
         role=role,
     )
@@ -100,7 +105,7 @@ def _subject(raw: "Raw", run_dir: Path) -> "Subject":
     from node.roles import bootstrap
     from node.roles.assembly import check_runnable
 
-    if role_in(raw) == "bootstrap":
+    if role_in(raw) in WITHOUT_MODEL:
         settings = bootstrap.from_raw(raw)
         return Subject(network=settings.network, node=settings.node, learning=None, run_dir=run_dir)
     learning = schema.from_raw(raw)

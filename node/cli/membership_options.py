@@ -53,7 +53,7 @@ def settings_in(run_dir: Path, given: "Raw", invite: str | None) -> tuple["Raw",
 def awaiting_peers(config: "Config") -> "Config":
     """Return the settings with one neighbour to wait for before training begins, where peers are named and no number
     is: who names peers does not want to train alone."""
-    if not config.network.peers or config.node.wait_for:
+    if not config.network.named_peers or config.node.wait_for:
         return config
     return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 
@@ -79,8 +79,9 @@ def _membership_in(node_dir: Path, given: "Raw", invite: str | None) -> "Members
 def _fetched(short: "ShortInvite", given: "Raw") -> "InviteBundle":
     from node.swarm.fetch_manifests import fetched
 
-    peers = given.get("network", {}).get("peers", ())
-    return fetched(short, [each for each in peers if isinstance(each, str)])
+    network = given.get("network", {})
+    peers, via = network.get("peers", ()), network.get("via")
+    return fetched(short, [each for each in peers if isinstance(each, str)], via=via if isinstance(via, str) else None)
 
 
 def passphrase_in(folder: Path, file: Path | None) -> bytes | None:

@@ -16,6 +16,7 @@ from node.cli.membership_options import awaiting_peers, passphrase_in, run_dir_o
 from node.cli.telling import on_a_terminal
 from node.system import run_dir as folders
 from node.system.errors import EXIT_INTERRUPTED, is_interrupt, translate
+from node.system.light_roles import WITHOUT_MODEL
 from node.system.next_command import node_command
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def node(
     seed: options.Seed = None,
     name: options.NodeName = None,
     role: options.RoleName = None,
+    via: options.Via = None,
+    allow: options.Allow = None,
     invite: options.Invite = None,
     swarm: options.SwarmDir = None,
     passphrase_file: options.PassphraseFile = None,
@@ -57,6 +60,8 @@ def node(
 
     A private swarm is joined with --invite, once: its folder is a member's from then on, and all training settings are
     the swarm's. --swarm runs its creator's node.
+
+    Where a machine reaches nobody but one other, run --role relay there, and give its address here with --via.
     """
     from node.config.sections import merged, role_in
 
@@ -70,6 +75,8 @@ def node(
         seed=seed,
         peers=peer or (),
         listen=listen or (),
+        via=via,
+        allow=allow or (),
         name=name,
         role=role,
         exports=export or (),
@@ -77,7 +84,7 @@ def node(
     run_dir = run_dir_of(run_dir, swarm, invite)
     raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
     with on_a_terminal("starting", quiet=json):
-        settings, run = _bootstrap(raw) if role_in(raw) == "bootstrap" else _trainer(raw, with_parent)
+        settings, run = _without_model(raw) if role_in(raw) in WITHOUT_MODEL else _trainer(raw, with_parent)
     folder = folders.make_node_dir(run_dir, settings.node.name)
     passphrase = passphrase_in(folder, passphrase_file)
     if with_parent:
@@ -112,7 +119,7 @@ def _trainer(raw: "Raw", tried: bool) -> tuple[_Settings, _Main]:
     return settings, partial(trainer.main, settings, tried=tried)
 
 
-def _bootstrap(raw: "Raw") -> tuple[_Settings, _Main]:
+def _without_model(raw: "Raw") -> tuple[_Settings, _Main]:
     """Without torch: what a trainer's settings say of learning is not even read."""
     from node.roles import bootstrap
 

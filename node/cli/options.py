@@ -58,8 +58,19 @@ RoleName = Annotated[
     typer.Option(
         "--role",
         metavar="ROLE",
-        help="trainer; observer: takes the swarm's model and evaluates it; bootstrap: tells members of each other.",
+        help="trainer; observer: takes the swarm's model and evaluates it; bootstrap: tells members of each other; "
+        "relay: connects nodes that reach nobody else with the members.",
     ),
+]
+Via = Annotated[
+    str | None,
+    typer.Option(
+        "--via", metavar="MULTIADDR", help="The relay through which all others are reached: nobody else is dialled."
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option("--allow", metavar="PREFIX", help="A network, such as 10.20.0.0/16, that may call. Can be repeated."),
 ]
 TokenFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Holds the token of a node's page (its node.status_token_file).")
@@ -100,6 +111,8 @@ def flags(
     attack: str | None = None,
     peers: Sequence[str] = (),
     listen: Sequence[str] = (),
+    via: str | None = None,
+    allow: Sequence[str] = (),
     name: str | None = None,
     role: str | None = None,
     exports: Sequence[str] = (),
@@ -116,6 +129,8 @@ def flags(
         ("attack", "name"): attack,
         ("network", "peers"): list(peers) or None,
         ("network", "listen"): list(listen) or None,
+        ("network", "via"): via,
+        ("network", "allow"): list(allow) or None,
         ("node", "name"): name,
         ("node", "role"): role,
         ("monitoring", "exporters"): list(exports) or None,

@@ -18,6 +18,7 @@ from typing import Any, Final
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, role_in
 from node.config.toml_source import DOTTED, Raw, drop_options_of_other_names, merge, read_file
 from node.system.errors import UsageError
+from node.system.light_roles import WITHOUT_MODEL
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, CONFIG, EVENTS, LOCK, natural
 
 FREE: Final = {
@@ -231,7 +232,7 @@ def _is_known(section: str, key: str, keys: Mapping[str, list[str] | None]) -> b
 
 
 def _keys(raw: Raw) -> Mapping[str, list[str] | None]:
-    if role_in(raw) == "bootstrap":  # on a machine that need not have torch
+    if role_in(raw) in WITHOUT_MODEL:  # on a machine that need not have torch
         sections: dict[str, Any] = {"network": NetworkConfig, "node": NodeConfig, "monitoring": MonitoringConfig}
         own: dict[str, list[str] | None] = {name: [*kind.__dataclass_fields__] for name, kind in sections.items()}
         return own | dict.fromkeys(FREE)

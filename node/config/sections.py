@@ -14,13 +14,16 @@ from pydantic import ConfigDict, Field
 from gossip.core.backoff import peer_in
 from gossip.core.config import GossipConfig
 from gossip.core.errors import LocalError
-from gossip.transport.connection_limits import LOCAL_NETWORKS, ConnectionBounds
+from gossip.transport.connection_limits import LOCAL_NETWORKS, ConnectionBounds, parsed_networks
 from node.config.toml_source import Raw, drop_options_of_other_names, merge, parse_set, read_file
 from node.system.errors import UsageError
 from node.system.page_token import check_exposure
 
-Role = Literal["trainer", "observer", "bootstrap"]
+Role = Literal["trainer", "observer", "bootstrap", "relay"]
 ROLES: tuple[str, ...] = get_args(Role)
+
+ANYWHERE: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+"""Where a node listens that is told nothing else: on every interface, at a free port."""
 
 _FORBID: ConfigDict = {"extra": "forbid"}
 _ADDRESS = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/[^/]+/tcp/\d{1,5}(/p2p/[^/]+)?")
@@ -32,8 +35,14 @@ class NetworkConfig(GossipConfig):
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID
 
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
-    """Multiaddrs to listen on; port 0 is any free one."""
+    listen: tuple[str, ...] = ANYWHERE
+    """Multiaddrs to listen on; port 0 is any free one. With `via` the default is nowhere: who reaches nobody but a
+    relay is dialled by nobody."""
+    allow: tuple[str, ...] = ()
+    """Networks, as 10.20.0.0/16, whose callers alone are taken; empty: all are. A relay wants one: those are its
+    clients."""
+    allow_to: tuple[str, ...] = ()
+    """Networks in which a relay dials members for its clients, besides the public internet and `peers`."""
     announce: tuple[str, ...] = ()
     """Multiaddrs to tell others instead (a router forwards a port to this machine); empty: what `listen` came to."""
     upnp: bool = True
@@ -51,6 +60,7 @@ class NetworkConfig(GossipConfig):
         """LocalError when settings contradict each other."""
         super().__post_init__()
         self.bounds()
+        parsed_networks(self.allow_to)
 
     def bounds(self) -> ConnectionBounds:
         """Return how many connections there may be."""
@@ -58,7 +68,13 @@ class NetworkConfig(GossipConfig):
             inbound=self.max_connections,
             of_network=self.max_connections_of_network,
             unbounded_networks=self.unbounded_networks,
+            allow=self.allow,
         )
+
+    @property
+    def listens_on(self) -> tuple[str, ...]:
+        """Return where to listen."""
+        return () if self.via and self.listen == ANYWHERE else self.listen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +85,8 @@ class NodeConfig:
 
     role: Role = "trainer"
     """An observer trains and publishes nothing: it takes the swarm's model now and then, and evaluates it. A bootstrap
-    node trains nothing: it knows who is there, and tells those who come."""
+    node trains nothing: it knows who is there, and tells those who come. A relay trains nothing: nodes that reach
+    nobody else reach the members through it (`network.allow`, `network.via`)."""
     name: str = "node"
     """The folder under the run folder, and the node's name in tables."""
     lane: Literal["thread", "process", "inline"] = "thread"
@@ -145,11 +162,13 @@ def check_addresses(network: NetworkConfig) -> None:
         for address in getattr(network, key):
             if not _ADDRESS.fullmatch(address):
                 raise UsageError(f"network.{key}: {address!r} is no address", "one looks like /ip4/0.0.0.0/tcp/4001")
-    for address in network.peers:
-        try:
-            peer_in(address)
-        except LocalError as error:
-            raise UsageError(f"network.peers: {error}", "copy it from the line that the other node prints") from None
+    for key, addresses in (("peers", network.peers), ("via", filter(None, (network.via,)))):
+        for address in addresses:
+            try:
+                peer_in(address)
+            except LocalError as error:
+                hint = "copy it from the line that the other node prints"
+                raise UsageError(f"network.{key}: {error}", hint) from None
 
 
 def merged(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | None = None) -> Raw:

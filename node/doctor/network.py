@@ -22,7 +22,7 @@ MULTICAST_S: Final = 0.5
 
 def ports(subject: Subject) -> list[Finding]:
     """Check whether each port to listen on is free, and name the program that has it otherwise."""
-    return [_port(address) for address in subject.network.listen]
+    return [_port(address) for address in subject.network.listens_on]
 
 
 def _port(address: str) -> Finding:

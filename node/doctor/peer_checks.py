@@ -91,7 +91,7 @@ def _transport(subject: Subject) -> Transport:
     from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport  # seconds to import
 
     network = subject.network
-    listen = tuple(_free(address) for address in network.listen)
+    listen = tuple(_free(address) for address in network.listens_on)
     config = Libp2pConfig(listen=listen, announce=network.announce, swarm=network.swarm, dial_timeout_s=STEP_S)
     held = subject.credentials
     if held is None:
@@ -207,7 +207,7 @@ async def _reachability(subject: Subject, transport: Transport) -> Finding:
     async with trio.open_nursery() as nursery:
         for peer in transport.peers:
             nursery.start_soon(ask, peer)
-    return _verdict(sightings, fixed=any(host_and_port(it)[1] for it in subject.network.listen))
+    return _verdict(sightings, fixed=any(host_and_port(it)[1] for it in subject.network.listens_on))
 
 
 def _ports(subject: Subject, transport: Transport) -> tuple[int, ...]:
@@ -217,7 +217,7 @@ def _ports(subject: Subject, transport: Transport) -> tuple[int, ...]:
         found = [host_and_port(address)[1] for address in network.announce]
     else:
         there = {host_and_port(address)[1] for address in transport.addresses}
-        wanted = {host_and_port(address)[1] for address in network.listen}
+        wanted = {host_and_port(address)[1] for address in network.listens_on}
         found = sorted(there if 0 in wanted else there & wanted)
     return tuple(dict.fromkeys(found))[:MAX_PORTS]
 

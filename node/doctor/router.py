@@ -24,7 +24,7 @@ async def router(subject: Subject, made: Router | None = None) -> list[Finding]:
     """Check whether the router forwards a port. `made` makes the client to ask; None takes the network's own."""
     if not subject.network.upnp:
         return [Finding(check="router", level="ok", seen="not asked: network.upnp is off")]
-    port = next(iter(listen_ports(subject.network.listen)), TRY_PORT)
+    port = next(iter(listen_ports(subject.network.listens_on)), TRY_PORT)
     try:
         with trio.fail_after(FIND_S + MAP_S):
             ask = partial(trio.to_thread.run_sync, _tried, port, made, abandon_on_cancel=True)

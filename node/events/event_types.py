@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from node.system.light_roles import WITHOUT_MODEL
+
 Record: TypeAlias = dict[str, Any]
 """An event in JSON: `ts`, `event` (its name), and its fields."""
 
@@ -53,7 +55,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """The node listens. A bootstrap node emits this; the others emit `LearnerStarted`."""
+    """The node listens. A bootstrap node and a relay emit this; the others emit `LearnerStarted`."""
 
     name: ClassVar[str] = "started"
 
@@ -88,7 +90,8 @@ class LearnerStarted(Started):
 
 @dataclass(frozen=True, kw_only=True)
 class MembersKnown(Event):
-    """At a bootstrap node only: the number of members that it knows, or of their runs, has changed."""
+    """At a bootstrap node or a relay only: the number of members that it knows, of their runs or of its clients, has
+    changed."""
 
     name: ClassVar[str] = "members"
 
@@ -97,6 +100,8 @@ class MembersKnown(Event):
     peers_known: int
     rejected: int
     rss_bytes: int
+    clients: int | None = None
+    """Connected nodes that reach the others through this relay; None: it is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,7 +466,7 @@ def parse(record: Mapping[str, Any]) -> Event | None:
     """Return the event in a record; None when its name is unknown, or its time or a needed field is missing."""
     name = record.get("event")
     kind = _KINDS.get(name) if isinstance(name, str) else None
-    if kind is Started and record.get("role") != "bootstrap":
+    if kind is Started and record.get("role") not in WITHOUT_MODEL:
         kind = LearnerStarted
     elif kind is RoundClosed and ("steps" in record or "train_loss" in record):
         kind = RoundTrained

@@ -77,7 +77,7 @@ def describe(event: Event) -> list[Text]:
 
 
 def _started(event: Started) -> list[Text]:
-    about = {"role": "bootstrap: trains nothing"}
+    about = {"role": f"{event.role}: trains nothing"}
     if isinstance(event, LearnerStarted):
         about = _learning(event)
     if event.role == "observer":
@@ -190,7 +190,8 @@ def _words(event: Event) -> tuple[str, str]:
         case MembersKnown():
             known = text.plural(event.members_known, "member")
             answers = "that answers" if event.members_known == 1 else "that answer"
-            return f"{known} {answers}, in {text.plural(event.runs, 'run')}", "dim"
+            clients = "" if event.clients is None else f"; {text.plural(event.clients, 'client')} here"
+            return f"{known} {answers}, in {text.plural(event.runs, 'run')}{clients}", "dim"
         case Interrupted():
             return _interrupted(event), "yellow"
         case _:

@@ -689,7 +689,9 @@ METRICS: Final[tuple[Metric, ...]] = (
         kind="gauge",
         labels=INFO,
         help="1; the labels describe the node.",
-        page=("labels `task`, `aggregator`, `compressor`, `device`, `role` (`trainer`, `observer`, `bootstrap`)"),
+        page=(
+            "labels `task`, `aggregator`, `compressor`, `device`, `role` (`trainer`, `observer`, `bootstrap`, `relay`)"
+        ),
         sources=(Labels(Started, INFO),),
         panel="Node / What it runs",
     ),

@@ -24,6 +24,7 @@ from node.metrics.declared import DECLARED, METRICS, Metric
 from node.metrics.live_metrics import Live, LiveMetrics
 from node.metrics.peer_metrics import PeerMetrics
 from node.metrics.sources import ByPeer, EventSource, Measured, RisingTotals, Since, Value
+from node.system.light_roles import WITHOUT_MODEL
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -66,7 +67,7 @@ class Metrics:
             source.feed(collector, event, self._totals)
         if isinstance(event, RoundClosed):
             self._totals.resumed = False
-        if isinstance(event, Started) and event.role in {"observer", "bootstrap"}:
+        if isinstance(event, Started) and event.role in {"observer", *WITHOUT_MODEL}:
             self._leave_out_training()
 
     def loop_lag(self, seconds: float) -> None:

@@ -38,6 +38,7 @@ from node.events.progress import MAX_OWN, NodeProgress
 from node.page.columns import COLUMNS, Columns, own_of
 from node.page.history import Cursor, Curve, CurveDelta
 from node.page.replay import earlier_rounds
+from node.system.light_roles import WITHOUT_MODEL
 
 MAX_LINES = 200
 """Most lines of the log kept, the newest ones; events.jsonl has all."""
@@ -240,7 +241,7 @@ class Feed:
 
 def export_command(progress: NodeProgress) -> str | None:
     """Return the command that exports this node's model; None where it has none."""
-    if progress.run_dir is None or progress.role == "bootstrap":
+    if progress.run_dir is None or progress.role in WITHOUT_MODEL:
         return None
     folder = Path(progress.run_dir).absolute()
     return shlex.join(["p2ptrain", "export", str(folder), "--out", "model.safetensors"])

@@ -1,4 +1,4 @@
-"""A bootstrap node: it listens and introduces members to each other until it is stopped.
+"""A bootstrap node or a relay: it listens, and introduces members to each other, until it is stopped.
 
 It imports nothing that trains, neither torch nor a task, so it runs on the smallest machine that is always on.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import psutil
 import tomli_w
@@ -17,9 +18,16 @@ import trio
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gossip.bootstrap import BootstrapService
+from gossip.core.api import Relaying
+from gossip.core.config import GossipConfig
 from gossip.core.errors import LocalError
+from gossip.core.identity import Identity
 from gossip.membership import Manifest, MembershipAdmission
+from gossip.membership.private_swarm import PrivateMembership
 from gossip.membership.refusal import ASK
+from gossip.relay_service import RelayService, dialled_outside
+from gossip.transport.base import Transport
+from gossip.transport.connection_limits import CallerNetworks
 from node.config import config_errors
 from node.config.sections import NetworkConfig, NodeConfig, check_addresses
 from node.config.toml_source import Raw
@@ -48,7 +56,7 @@ TELL_EVERY_S = 10.0
 
 
 class BootstrapConfig(BaseModel):
-    """Configuration of a bootstrap node. The sections of a trainer's file that are about training are ignored."""
+    """Configuration of a bootstrap node or a relay. The sections of a trainer's file about training are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -74,6 +82,26 @@ def from_raw(raw: Raw) -> BootstrapConfig:
         raise UsageError(f"[network]: {error}") from None
     check_addresses(config.network)
     return config
+
+
+def check_relay(network: NetworkConfig, *, private: bool) -> None:
+    """Raise UsageError for a relay that anybody could use, or that knows nobody."""
+    if not (network.allow or private):
+        raise UsageError(
+            "a relay takes callers from named networks alone, so that strangers cannot use it",
+            "say where its clients are: --allow 10.20.0.0/16",
+        )
+    if not network.peers:
+        raise UsageError("a relay has to know a member to find the others", "name one: --peer MULTIADDR")
+
+
+class _ServiceParts(TypedDict):
+    identity: Identity
+    transport: Transport
+    config: GossipConfig
+    rng: random.Random
+    warn: Callable[[str], None]
+    private: PrivateMembership | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +137,9 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
     network, held = config.network, credentials.load(node_dir, passphrase)
     emit.redact.learn(*held.secrets())
     transport = Libp2pTransport(
-        Libp2pConfig(listen=network.listen, announce=network.announce, swarm=network.swarm, bounds=network.bounds()),
+        Libp2pConfig(
+            listen=network.listens_on, announce=network.announce, swarm=network.swarm, bounds=network.bounds()
+        ),
         held.identity.seed,
         admission=held.admission,
         psk=held.psk,
@@ -118,7 +148,7 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
     def warn(message: str) -> None:
         emit(WarningEvent(message=message))
 
-    service = BootstrapService(
+    parts_of_service = _ServiceParts(
         identity=held.identity,
         transport=transport,
         config=replace(network, address_book=network.address_book or node_dir / ADDRESSES),
@@ -126,12 +156,21 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
         warn=warn,
         private=held.private,
     )
+    if config.node.role == "relay":
+        check_relay(network, private=held.private is not None)
+        service: BootstrapService = RelayService(
+            **parts_of_service,
+            connect=transport.connect_bare,
+            outside=dialled_outside(network.allow, network.allow_to),
+        )
+    else:
+        service = BootstrapService(**parts_of_service)
     metrics, progress = Metrics(), NodeProgress(config.node.name)
     feed = Feed(progress)
     for sink in (metrics.observe, progress.observe, feed.observe):
         emit.add_sink(sink)
     feed.watch(lambda: LiveSnapshot(loop_lag_s=metrics.newest_lag_s))
-    metrics.live.watch(partial(_readings, service, node_dir))
+    metrics.live.watch(partial(_readings, service, network, node_dir))
     held.news.to = partial(_tell_of_manifest, emit)
     async with trio.open_nursery() as nursery:
         interrupted = await nursery.start(until_signal)
@@ -166,8 +205,15 @@ async def _stop_outside(admission: MembershipAdmission) -> None:
     raise RunError(ended, ASK)
 
 
-def _readings(service: BootstrapService, folder: Path) -> Readings:
-    return Readings(queues={"serving": service.serving}, drops=service.drops(), disk_free=disk_free(folder))
+def _readings(service: BootstrapService, network: NetworkConfig, folder: Path) -> Readings:
+    relays = isinstance(service, RelayService)
+    return Readings(
+        queues={"serving": service.serving},
+        drops=service.drops(),
+        disk_free=disk_free(folder),
+        relaying=service.relaying() if isinstance(service, RelayService) else Relaying(),
+        relay_limit=network.relay_bytes_per_s if relays else 0.0,
+    )
 
 
 def _tell_of_manifest(emit: EventLog, manifest: Manifest) -> None:
@@ -179,7 +225,7 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
     parts.emit(
         Started(
             peer_id=peer_id,
-            role="bootstrap",
+            role=parts.config.node.role,
             addresses=parts.addresses,
             pid=os.getpid(),
             run_dir=str(parts.folder),
@@ -189,18 +235,25 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
     )
     if parts.addresses and not parts.private:  # a private swarm is joined by an invite
         network = parts.config.network
-        address = parts.addresses[0] if network.announce else best_address(parts.addresses)
-        words = ["p2ptrain", "node", "--peer", address]
+        address = parts.addresses[0] if network.announce else best_address(_reached_by(network, parts.addresses))
+        words = ["p2ptrain", "node", "--via" if parts.config.node.role == "relay" else "--peer", address]
         if network.swarm != NetworkConfig().swarm:
             words += ["--set", f"network.swarm={network.swarm}"]
         parts.emit(JoinCommand(command=shlex.join(words)))
 
 
+def _reached_by(network: NetworkConfig, addresses: list[str]) -> list[str]:
+    """Return the addresses in the networks that may call, all where none is in one."""
+    callers = CallerNetworks(network.allow)
+    return [address for address in addresses if callers.include(address.split("/")[2])] or addresses
+
+
 async def _tell(parts: _Parts) -> None:
-    told: tuple[int, int] | None = None
+    told: tuple[int, int, int | None] | None = None
     while True:
         bootstrap_state = parts.service.bootstrap_state
-        now = bootstrap_state.members, bootstrap_state.runs
+        clients = parts.service.clients() if isinstance(parts.service, RelayService) else None
+        now = bootstrap_state.members, bootstrap_state.runs, clients
         if now != told:
             told = now
             rss = psutil.Process().memory_info().rss
@@ -212,6 +265,7 @@ async def _tell(parts: _Parts) -> None:
                     peers_known=bootstrap_state.peers_known,
                     rejected=rejected,
                     rss_bytes=rss,
+                    clients=clients,
                 )
             )
         await trio.sleep(TELL_EVERY_S)

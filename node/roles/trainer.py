@@ -180,10 +180,11 @@ async def run(
     emit.redact.learn(*held.secrets())
     transport = Libp2pTransport(
         Libp2pConfig(
-            listen=config.network.listen,
+            listen=config.network.listens_on,
             announce=config.network.announce,
             swarm=config.network.swarm,
             bounds=config.network.bounds(),
+            via=config.network.via,
         ),
         held.identity.seed,
         admission=held.admission,

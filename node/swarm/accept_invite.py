@@ -31,6 +31,7 @@ from node.swarm.folder import membership_of
 from node.swarm.minimum import check_minimum
 from node.swarm.version import check_version
 from node.system.errors import UsageError
+from node.system.light_roles import WITHOUT_MODEL
 from node.system.run_dir import IDENTITY, write_atomic
 
 LOCAL: Final = "local.toml"
@@ -42,9 +43,9 @@ _RUNS_AS: Final = {
     Role.TRAINER: "trainer",
     Role.OBSERVER: "observer",
     Role.BOOTSTRAP: "bootstrap",
-    Role.RELAY: "bootstrap",
+    Role.RELAY: "relay",
 }
-"""Which node does what a certificate is for. A relay's carries for others as far as libp2p's hosts do by themselves."""
+"""Which node does what a certificate is for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +231,7 @@ def _all_settings(newest: Manifest, given: Raw, own: Raw, role: Role, me: str | 
     network, node = raw.setdefault("network", {}), raw.setdefault("node", {})
     known = [each for each in newest.terms.bootstrap if peer_in(each) != me]
     network["peers"] = list(dict.fromkeys([*network.get("peers", ()), *known]))
-    if _RUNS_AS[role] != "bootstrap":
+    if _RUNS_AS[role] not in WITHOUT_MODEL:
         agreed_settings.check_code(newest.terms.settings, own)
     if node.setdefault("role", _RUNS_AS[role]) != _RUNS_AS[role]:
         raise UsageError(f"--role {node['role']} contradicts the invite: its role is {role.value}", "leave it out")
@@ -239,7 +240,7 @@ def _all_settings(newest: Manifest, given: Raw, own: Raw, role: Role, me: str | 
 
 def _check_data(newest: Manifest, raw: Raw) -> None:
     wanted = agreed_settings.data_digest_in(newest.terms.settings)
-    if wanted is None or raw.get("node", {}).get("role") == "bootstrap":
+    if wanted is None or raw.get("node", {}).get("role") in WITHOUT_MODEL:
         return
     data = raw.get("task", {}).get("data")
     if not isinstance(data, str):

@@ -10,6 +10,7 @@ from gossip.membership.settings import Setting, Settings
 from node.config.toml_source import Raw
 from node.swarm import agreed_settings
 from node.system.errors import UsageError
+from node.system.light_roles import WITHOUT_MODEL
 
 DIGEST: Final = "digest"
 HUB: Final = "hub"
@@ -28,7 +29,7 @@ def check_base(settings: Settings, raw: Raw) -> None:
     """Check this machine's copy of the base model against what the manifest says. UsageError."""
     section = agreed_settings.base_in(settings)
     wanted = section.get(DIGEST)
-    if not section or _own(raw, "node", "role") == "bootstrap":
+    if not section or _own(raw, "node", "role") in WITHOUT_MODEL:
         return
     if not (isinstance(wanted, str) and _HEX.fullmatch(wanted)):  # it is printed below, and an admin wrote it
         raise UsageError("the swarm's manifest names its base model by something that is no digest", "do not join")

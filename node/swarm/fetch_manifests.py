@@ -26,10 +26,12 @@ TELL_AFTER_S: Final = 2.0
 """Before it is told what is waited for: most answers are there by then."""
 
 
-def fetched(short: ShortInvite, peers: Iterable[str] = ()) -> InviteBundle:
-    """Return the whole invitation, for a node. `peers` are asked as well, after those of the line. RunError when nobody
-    answers with it, which says who was asked, and why not."""
-    return _run(short, tuple(dict.fromkeys((*short.addresses, *peers))), WITHIN_S, once=False)
+def fetched(short: ShortInvite, peers: Iterable[str] = (), *, via: str | None = None) -> InviteBundle:
+    """Return the whole invitation, for a node. `peers` are asked as well, after those of the line; with `via`, the
+    relay that alone can be reached, that is asked and nobody else. RunError when nobody answers with it, which says who
+    was asked, and why not."""
+    asked = (*short.addresses, *peers) if via is None else (via,)
+    return _run(short, tuple(dict.fromkeys(asked)), WITHIN_S, once=False)
 
 
 def looked_at(short: ShortInvite) -> InviteBundle:

@@ -15,6 +15,7 @@ from node.config.toml_source import Raw
 from node.swarm import agreed_settings
 from node.system import text
 from node.system.errors import UsageError
+from node.system.light_roles import WITHOUT_MODEL
 
 if TYPE_CHECKING:
     from node.config.schema import Config
@@ -61,7 +62,7 @@ def check_minimum(settings: Settings, raw: Raw, *, joins: bool) -> None:
     that says how to go on all the same."""
     node = raw.get("node")
     own = node if isinstance(node, dict) else {}
-    if own.get("role") == "bootstrap" or own.get("below_minimum") is True:
+    if own.get("role") in WITHOUT_MODEL or own.get("below_minimum") is True:
         return
     least = agreed_settings.minimum_in(settings)
     _check_memory(least.get(MEMORY, agreed_settings.base_in(settings).get(MEMORY)))

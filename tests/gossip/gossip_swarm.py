@@ -13,6 +13,7 @@ from functools import partial
 import trio
 
 from gossip.core.api import GossipEvent, Head, RoundView, RunInfo, Tracked, Update
+from gossip.core.backoff import peer_in
 from gossip.core.config import GossipConfig
 from gossip.core.digests import digest_of
 from gossip.core.errors import Reason
@@ -141,7 +142,8 @@ class Swarm:
     ) -> FakeRuntime:
         """A node that does not run yet. `network`: which others see it in. `changes`: of the config."""
         key = identity(number)
-        attach = partial(self.network.attach, network=network)
+        via = peer_in(changes["via"]) if "via" in changes else None
+        attach = partial(self.network.attach, network=network, via=via)
         transport = attach(key.peer_id) if private is None else attach(key.peer_id, private.admission)
         events: list[GossipEvent] = []
         node: FakeRuntime

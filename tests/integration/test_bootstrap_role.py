@@ -67,5 +67,5 @@ def test_the_first_member_begins_alone_and_the_node_stops_on_ctrl_c_and_goes_on_
 def test_a_role_that_there_is_not_is_said_to_be_none(tmp_path: Path) -> None:
     wrong = ran(tmp_path, "node", "--role", "rendezvous")
     assert wrong.code == 2
-    assert wrong.err == "error: unknown role 'rendezvous'; there are trainer, observer, bootstrap\n"
+    assert wrong.err == "error: unknown role 'rendezvous'; there are trainer, observer, bootstrap, relay\n"
     assert not (tmp_path / "runs").exists()

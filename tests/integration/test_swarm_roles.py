@@ -1,6 +1,7 @@
 """A private swarm's bootstrap node, and the doctor of one of its members."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,33 @@ def test_a_bootstrap_node_by_its_invite_and_a_doctor_that_members_speak_with(tmp
         post.hear("members")
         post.interrupt()
         assert post.end() == 130
+
+
+@pytest.mark.thorough
+def test_a_member_that_reaches_only_a_relay_of_the_swarm_joins_by_a_short_invite_and_trains(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = free.getsockname()[:2]
+    create(tmp_path / "lab", RAW, CreateRequest(name="lab", psk=True, first=Wish(uses=None), at=place), None)
+    folder = SwarmFolder(tmp_path / "lab")
+    lines = {}
+    for name, role in (("login", Role.RELAY), ("job", Role.TRAINER)):
+        lines[name] = tmp_path / f"{name}.txt"
+        lines[name].write_text(give(folder, folder.authority(None), Wish(role=role)))
+    own = ("node", "--json", "--set", "train.threads=1")
+    loopback = ("--listen", "/ip4/127.0.0.1/tcp/0")
+    with Program(tmp_path / "0", *own, "--swarm", folder.path) as first:
+        peer = ("--peer", first.hear("started")["addresses"][0])
+        joined = (*own[:2], "--invite", lines["login"], "--run-dir", tmp_path / "login")
+        with Program(tmp_path / "1", *joined, *loopback, *peer) as login:
+            in_job = ("--run-dir", tmp_path / "job")
+            via = login.hear("started", role="relay")["addresses"][0]
+            with Program(
+                tmp_path / "2", *own, "--task", RAW["task"]["name"], "--invite", lines["job"], *in_job, "--via", via
+            ) as job:
+                job.hear("round", members=2)
+                first.hear("round", members=2)
+                assert job.heard("started")[0]["addresses"] == []
+                login.hear("members", clients=1)
+                for each in (first, login, job):
+                    assert not each.heard("rejected")

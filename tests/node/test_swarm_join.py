@@ -237,7 +237,7 @@ def test_roles_come_from_the_certificate(tmp_path: Path) -> None:
     made = founded(tmp_path / "lab")
     for role in (Role.BOOTSTRAP, Role.RELAY):
         member = appointed_role(made.folder, tmp_path / role / "node", role)
-        assert bootstrap.from_raw(member.raw).node.role == "bootstrap"
+        assert bootstrap.from_raw(member.raw).node.role == role.value
     watcher = appointed_role(made.folder, tmp_path / "o" / "node", Role.OBSERVER)
     config = from_raw(watcher.raw)
     assert config.node.role == "observer"

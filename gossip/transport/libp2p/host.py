@@ -34,7 +34,13 @@ from libp2p.transport.upgrader import TransportUpgrader
 from gossip.core.ids import PeerId
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.reachability.circuit import HOP_PROTOCOL, STOP_PROTOCOL
-from gossip.transport.connection_limits import ConnectionBounds, ConnectionSlots, Handshakes, Networks
+from gossip.transport.connection_limits import (
+    CallerNetworks,
+    ConnectionBounds,
+    ConnectionSlots,
+    Handshakes,
+    Networks,
+)
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
 from gossip.transport.libp2p.data_link import MAGIC, DataLink
 from gossip.transport.libp2p.fault_guard import Faults
@@ -92,6 +98,7 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         self._bounds = bounds
         self._faults = faults
         self._networks = Networks(bounds.unbounded_networks)
+        self._callers = CallerNetworks(bounds.allow)
         self._handshakes: Handshakes[trio.CancelScope] = Handshakes(bounds.handshakes, bounds.handshakes_of_network)
         self._pace = KeyedTokenBucket(burst=BURST_S * bounds.handshakes_per_s, per_s=bounds.handshakes_per_s)
         self._inbound: ConnectionSlots[Any] = ConnectionSlots(bounds.inbound, bounds.of_network, self._kept)
@@ -131,7 +138,11 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
 
         Stock code holds it, and one of 250 tokens, until shutdown (trap 3: swarm.py:2060).
         """
-        network = self._networks.of((read_write_closer.get_remote_address() or (None,))[0])
+        host = (read_write_closer.get_remote_address() or (None,))[0]
+        if host not in self._callers:
+            self._faults.note("refused_address")
+            return  # before a byte is read
+        network = self._networks.of(host)
         refusal = self._inbound.refusal(network)
         if refusal is not None:
             self._faults.note(refusal)

@@ -23,11 +23,12 @@ from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit import STOP_PROTOCOL
 from gossip.reachability.circuit_ends_task import CircuitEnds
-from gossip.reachability.relay import parse_circuit
+from gossip.reachability.relay import MAX_CIRCUITS, parse_circuit
 from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
 from gossip.transport.connection_limits import ConnectionBounds
 from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import HandshakeAdmission
+from gossip.transport.libp2p.bare_stream import BareStream
 from gossip.transport.libp2p.circuit_socket import SwarmCircuits
 from gossip.transport.libp2p.data_channels import PROTOCOL as DATA_PROTOCOL
 from gossip.transport.libp2p.data_channels import Channels, Way
@@ -37,6 +38,7 @@ from gossip.transport.libp2p.libp2p_errors import translated, unwrapped
 from gossip.transport.libp2p.libp2p_stream import Libp2pStream
 from gossip.transport.libp2p.multiaddrs import dialable, parse_dial, parse_listen, parse_peer
 from gossip.transport.libp2p.pubsub import MAX_MESSAGE_BYTES, GuardedPubsub
+from gossip.transport.libp2p.tcp import host_and_port
 from gossip.transport.libp2p.unread_bytes import watch_unread
 from gossip.transport.libp2p.yamux import MAX_STREAMS, MuxSettings
 from gossip.transport.pnet import PresharedKey
@@ -76,6 +78,8 @@ class Libp2pConfig:
     """Whether streams for bulk go over TCP connections of their own, with peers that do so too (libp2p_channels)."""
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
     """How many connections, by peer, by network and in all."""
+    via: str = ""
+    """The multiaddr of a relay, the only peer that is dialled: all others are reached through it. Empty: no relay."""
 
     def __post_init__(self) -> None:
         """Raises LocalError for what cannot work."""
@@ -83,6 +87,8 @@ class Libp2pConfig:
             raise LocalError("a swarm needs a name")
         for address in self.listen:
             parse_listen(address)
+        if self.via:
+            parse_dial(self.via)
 
 
 class Libp2pTransport:
@@ -124,7 +130,13 @@ class Libp2pTransport:
             wire=self._swarm.wire,
             psk=psk,
         )
-        self._circuits = CircuitEnds(SwarmCircuits(self._swarm, psk), self._faults.note, self._open_libp2p)
+        self._via = parse_dial(config.via)[1] if config.via else None
+        self._circuits = CircuitEnds(
+            SwarmCircuits(self._swarm, psk),
+            self._faults.note,
+            self._open_libp2p,
+            most=config.bounds.dialled if config.via else MAX_CIRCUITS,
+        )
         self._pubsub: GuardedPubsub | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -199,7 +211,7 @@ class Libp2pTransport:
 
     async def dial(self, address: str) -> PeerId:
         """Connect to an address; a connected peer is not dialled again. Raises TransportError or LocalError."""
-        circuit = parse_circuit(address)
+        circuit = self._circuit_in(address)
         parsed, peer = parse_dial(address) if circuit is None else (None, circuit[1])
         if peer == self._peer_id:
             raise TransportError(f"{address} is this very node")
@@ -221,12 +233,32 @@ class Libp2pTransport:
         """The network from which the peer of the address proves its key there; None for a circuit's. Raises
         TransportError or LocalError."""
         self._check_running()
-        if (circuit := parse_circuit(address)) is not None:
+        if (circuit := self._circuit_in(address)) is not None:
             await self._probe_circuit(*circuit)
             return None
         parsed, peer = parse_dial(address)
         with translated(f"probing {address}"), trio.fail_after(self._config.dial_timeout_s):
             return await self._swarm.probe(parsed, parse_peer(peer))
+
+    def _circuit_in(self, address: str) -> tuple[PeerId, PeerId] | None:
+        """Return the relay and the peer of what is dialled through a relay: every peer but `via`, where that is set."""
+        circuit = parse_circuit(address)
+        if circuit is not None or self._via is None:
+            return circuit
+        peer = parse_dial(address)[1]
+        return None if peer == self._via else (self._via, peer)
+
+    async def connect_bare(self, address: str, asker: PeerId) -> Stream:
+        """Return the bytes of a new TCP connection to what listens at a multiaddr: for a relay, which carries the
+        handshake of `asker` over it. Nobody's key is proved. Raises TransportError or LocalError."""
+        self._check_running()
+        parsed, peer = parse_dial(address)
+        with translated(f"dialling {address}"), trio.fail_after(self._config.dial_timeout_s):
+            try:
+                socket = await trio.open_tcp_stream(*host_and_port(parsed))
+            except OSError as error:
+                raise TransportError(f"nothing answers at {address}") from error
+        return BareStream(socket, peer, self._swarm.wire)
 
     async def _probe_circuit(self, relay: PeerId, peer: PeerId) -> None:
         if relay != self._peer_id:

@@ -23,7 +23,7 @@ import trio
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit import STOP_PROTOCOL
-from gossip.reachability.relay import parse_circuit
+from gossip.reachability.relay import RELAY_S, parse_circuit
 from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
 from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
@@ -85,13 +85,14 @@ class MemoryNetwork(Links):
         *,
         network: str | None = "",
         unix_time: Callable[[], float] = time.time,
+        via: PeerId | None = None,
     ) -> "MemoryTransport":
         """A node's attachment, not yet listening. A peer may attach again, as after a restart. `admission`: who may
         connect; None: everybody who asks for none either. `network`: which others see it in, as `network_of` says it
-        to them: "" as on one LAN, None as behind a relay. `unix_time`: its wall clock, by which a reservation with a
-        relay ends."""
+        to them: "" as on one LAN, None as behind a relay. `unix_time`: its wall clock,
+        by which a reservation with a relay ends. `via`: the relay through which it reaches all others."""
         address = f"/memory/{next(self._numbers)}/p2p/{peer}"
-        return MemoryTransport(self, peer, address, admission, network, unix_time)
+        return MemoryTransport(self, peer, address, admission, network, unix_time, via)
 
     def broadcast(self, data: bytes) -> _Broadcast:
         """A new message, told apart from one with the same bytes."""
@@ -103,7 +104,8 @@ class MemoryNetwork(Links):
 
     def remove(self, node: "MemoryTransport") -> None:
         """A node listens no more."""
-        self._nodes.pop(node.addresses[0], None)
+        for address in node.addresses:
+            self._nodes.pop(address, None)
 
     def find(self, address: str) -> "MemoryTransport | None":
         """The node that listens there."""
@@ -146,6 +148,7 @@ class MemoryTransport:
         admission: Admission | None,
         seen_in: str | None = "",
         unix_time: Callable[[], float] = time.time,
+        via: PeerId | None = None,
     ) -> None:
         self.handler_errors: list[Exception] = []
         self.seen_in = seen_in
@@ -154,6 +157,7 @@ class MemoryTransport:
         """What its streams and broadcasts carry. There is no framing and no handshake here."""
         self._network = network
         self._peer = peer
+        self._via = via
         self._loop = EventLoop() if network.wan is None else network.wan.loop(peer)
         self._courier = Courier()
         """Of its broadcasts, over access links: those that it sends, and those that it has got."""
@@ -188,8 +192,8 @@ class MemoryTransport:
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Where others can dial us."""
-        return (self._address,)
+        """Where others can dial us; nowhere, where we reach nobody but a relay."""
+        return (self._address,) if self._via is None else ()
 
     @property
     def peers(self) -> frozenset[PeerId]:
@@ -233,7 +237,8 @@ class MemoryTransport:
         async with trio.open_nursery() as nursery:
             self._handlers, self._nursery = handlers, nursery
             self._handshake_admission.tell = lambda caller, why: handlers.caller_refused(caller, why)
-            self._network.add(self)
+            if self._via is None:
+                self._network.add(self)
             if self._network.wan is not None:
                 nursery.start_soon(self._courier.run)
             task_status.started()
@@ -247,7 +252,7 @@ class MemoryTransport:
 
     async def dial(self, address: str) -> PeerId:
         """Connect to an address of this network, or through a relay."""
-        if (circuit := parse_circuit(address)) is not None:
+        if (circuit := self._circuit_in(address)) is not None:
             return await self._dial_circuit(*circuit)
         node = await self._found(address)
         peer = node.peer_id
@@ -260,12 +265,38 @@ class MemoryTransport:
 
     async def probe(self, address: str) -> str | None:
         """Return the network of the peer that answers there; None for a circuit's."""
-        if (circuit := parse_circuit(address)) is not None:
+        if (circuit := self._circuit_in(address)) is not None:
             await self._probe_circuit(*circuit)
             return None
         node = await self._found(address)
         self._introduce(node)
         return node.seen_in
+
+    def _circuit_in(self, address: str) -> tuple[PeerId, PeerId] | None:
+        circuit, peer = parse_circuit(address), PeerId(address.rpartition("/p2p/")[2])
+        return circuit if circuit is not None or self._via in (None, peer) else (self._via, peer)
+
+    async def connect_bare(self, address: str, asker: PeerId) -> Stream:
+        """Return a stream of bytes to the node at an address: for a relay, which carries a handshake of `asker` with it
+        over that. Raises TransportError or LocalError."""
+        node = await self._found(address)
+        there, back = self._network.pipe(self._peer, node.peer_id), self._network.pipe(node.peer_id, self._peer)
+        node.accept_bare(asker, MemoryStream(asker, there, back, node.wire))
+        return MemoryStream(node.peer_id, back, there, self.wire)
+
+    def accept_bare(self, caller: PeerId, stream: MemoryStream) -> None:
+        """Take a connection of `caller`, whose handshake is still to come: it shows whether it is that peer."""
+
+        async def take() -> None:
+            try:
+                with trio.fail_after(RELAY_S):
+                    connection = await self._circuits.upgraded(stream, caller, dials=False)
+                await self._circuits.add(connection)
+            except (TransportError, trio.TooSlowError):
+                self._refused["handshake"] += 1
+                await stream.reset()
+
+        self._spawn(take)
 
     async def _dial_circuit(self, relay: PeerId, peer: PeerId) -> PeerId:
         if peer == self._peer:
