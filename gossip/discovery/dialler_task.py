@@ -57,6 +57,9 @@ MAX_HINTS: Final = 64
 MAX_LOST: Final = 16
 """Peers that belong beside us or are the operator's, answer nowhere, and are remembered to be looked up by id."""
 
+VIA_MAX_S: Final = 10.0
+"""Longest back-off in seconds of the relay that we depend on: nobody else can be dialled meanwhile, and it is near."""
+
 CALL_ADDRESSES: Final = 2
 """Addresses of one peer that are tried for one question of a lookup: it can ask others."""
 
@@ -77,6 +80,8 @@ class Dialler:
         self._rng = rng
         self._configured = {address: peer_in(address) for address in config.named_peers}
         self._via = peer_in(config.via) if config.via else None
+        most = min(VIA_MAX_S, config.redial_max_s)
+        self._via_dials = Backoff(least=min(config.redial_min_s, most), most=most, rng=rng)
         self._operators = frozenset(self._configured)
         self._dials = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
         self._hellos = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
@@ -119,6 +124,10 @@ class Dialler:
     def cut_off(self) -> bool:
         """Return whether nobody can be reached, as the relay that we depend on is away."""
         return self._via is not None and self._via not in self._context.transport.peers
+
+    def _pauses(self, peer: PeerId) -> Backoff:
+        """Return the back-off between dials of a peer's addresses."""
+        return self._via_dials if peer == self._via else self._dials
 
     def operators(self) -> list[PeerRecord]:
         """Return the operator's peers as seeds for a lookup: these addresses are unsigned."""
@@ -236,7 +245,7 @@ class Dialler:
             pairs = [pair for pair in pairs if pair[1] == self._via]
         for address, peer in pairs:
             free = peer not in connected and peer not in self._dialling and peer not in chosen
-            ripe = self._dials.due(address, now) and self._refusals.due(peer, now)
+            ripe = self._pauses(peer).due(address, now) and self._refusals.due(peer, now)
             if not free or not ripe or not self._mesh.dialable(peer, now):
                 continue
             known = self._trusted(peer) and address in self._peerstore.addresses(peer)
@@ -305,7 +314,7 @@ class Dialler:
                 await self._context.transport.dial(address)
             if not scope.cancelled_caught:
                 self._note_reached(address, peer)
-                self._dials.succeeded(address)
+                self._pauses(peer).succeeded(address)
                 self._rumours.succeeded(peer)
                 self._hosts.succeeded(host_of(address))
                 self.lost.pop(peer, None)
@@ -327,8 +336,8 @@ class Dialler:
 
     def _failed(self, address: str, peer: PeerId, why: str) -> None:
         now = trio.current_time()
-        self._dials.failed(address, now)
-        if self._dials.failures(address) == 1 and address in self._operators:  # it may be mistyped
+        self._pauses(peer).failed(address, now)
+        if self._pauses(peer).failures(address) == 1 and address in self._operators:  # it may be mistyped
             self._context.engine.dial_failed(peer, f"{address}: {why}")
             self._context.perform()
         if address in self._hints:

@@ -53,7 +53,7 @@ def settings_in(run_dir: Path, given: "Raw", invite: str | None) -> tuple["Raw",
 def awaiting_peers(config: "Config") -> "Config":
     """Return the settings with one neighbour to wait for before training begins, where peers are named and no number
     is: who names peers does not want to train alone."""
-    if not config.network.named_peers or config.node.wait_for:
+    if not (config.network.named_peers or config.network.spool) or config.node.wait_for:
         return config
     return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 

@@ -45,6 +45,7 @@ def node(
     name: options.NodeName = None,
     role: options.RoleName = None,
     via: options.Via = None,
+    spool: options.Spool = None,
     allow: options.Allow = None,
     invite: options.Invite = None,
     swarm: options.SwarmDir = None,
@@ -61,7 +62,8 @@ def node(
     A private swarm is joined with --invite, once: its folder is a member's from then on, and all training settings are
     the swarm's. --swarm runs its creator's node.
 
-    Where a machine reaches nobody but one other, run --role relay there, and give its address here with --via.
+    Where a machine reaches nobody but one other, run --role relay there, and give its address here with --via, or a
+    folder that both share with --spool.
     """
     from node.config.sections import merged, role_in
 
@@ -76,6 +78,7 @@ def node(
         peers=peer or (),
         listen=listen or (),
         via=via,
+        spool=spool,
         allow=allow or (),
         name=name,
         role=role,

@@ -68,6 +68,12 @@ Via = Annotated[
         "--via", metavar="MULTIADDR", help="The relay through which all others are reached: nobody else is dialled."
     ),
 ]
+Spool = Annotated[
+    Path | None,
+    typer.Option(
+        "--spool", metavar="DIR", help="A shared folder in which a relay and nodes without a network find each other."
+    ),
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option("--allow", metavar="PREFIX", help="A network, such as 10.20.0.0/16, that may call. Can be repeated."),
@@ -112,6 +118,7 @@ def flags(
     peers: Sequence[str] = (),
     listen: Sequence[str] = (),
     via: str | None = None,
+    spool: Path | None = None,
     allow: Sequence[str] = (),
     name: str | None = None,
     role: str | None = None,
@@ -130,6 +137,7 @@ def flags(
         ("network", "peers"): list(peers) or None,
         ("network", "listen"): list(listen) or None,
         ("network", "via"): via,
+        ("network", "spool"): None if spool is None else str(spool.absolute()),
         ("network", "allow"): list(allow) or None,
         ("node", "name"): name,
         ("node", "role"): role,

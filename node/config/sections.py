@@ -36,8 +36,11 @@ class NetworkConfig(GossipConfig):
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID
 
     listen: tuple[str, ...] = ANYWHERE
-    """Multiaddrs to listen on; port 0 is any free one. With `via` the default is nowhere: who reaches nobody but a
-    relay is dialled by nobody."""
+    """Multiaddrs to listen on; port 0 is any free one. With `via` or `spool` the default is nowhere: who reaches nobody
+    but a relay is dialled by nobody."""
+    spool: Path | None = None
+    """A folder, of mode 0700, that this machine shares with others: there a relay serves nodes that have no network,
+    and those find it. Nothing is dialled by them, nor listened on."""
     allow: tuple[str, ...] = ()
     """Networks, as 10.20.0.0/16, whose callers alone are taken; empty: all are. A relay wants one: those are its
     clients."""
@@ -74,7 +77,7 @@ class NetworkConfig(GossipConfig):
     @property
     def listens_on(self) -> tuple[str, ...]:
         """Return where to listen."""
-        return () if self.via and self.listen == ANYWHERE else self.listen
+        return () if (self.via or self.spool) and self.listen == ANYWHERE else self.listen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +165,8 @@ def check_addresses(network: NetworkConfig) -> None:
         for address in getattr(network, key):
             if not _ADDRESS.fullmatch(address):
                 raise UsageError(f"network.{key}: {address!r} is no address", "one looks like /ip4/0.0.0.0/tcp/4001")
+    if network.via and network.spool is not None:
+        raise UsageError("--via and --spool are two ways to the relay", "give one of them")
     for key, addresses in (("peers", network.peers), ("via", filter(None, (network.via,)))):
         for address in addresses:
             try:

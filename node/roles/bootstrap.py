@@ -39,6 +39,7 @@ from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed, LiveSnapshot
 from node.page.status_server import server_of
+from node.roles.spool_relay import check_spool
 from node.swarm import credentials
 from node.system.addresses import best_address
 from node.system.disk import disk_free
@@ -86,10 +87,10 @@ def from_raw(raw: Raw) -> BootstrapConfig:
 
 def check_relay(network: NetworkConfig, *, private: bool) -> None:
     """Raise UsageError for a relay that anybody could use, or that knows nobody."""
-    if not (network.allow or private):
+    if network.listens_on and not (network.allow or private):
         raise UsageError(
             "a relay takes callers from named networks alone, so that strangers cannot use it",
-            "say where its clients are: --allow 10.20.0.0/16",
+            "say where its clients are: --allow 10.20.0.0/16 or --spool DIR",
         )
     if not network.peers:
         raise UsageError("a relay has to know a member to find the others", "name one: --peer MULTIADDR")
@@ -138,7 +139,11 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
     emit.redact.learn(*held.secrets())
     transport = Libp2pTransport(
         Libp2pConfig(
-            listen=network.listens_on, announce=network.announce, swarm=network.swarm, bounds=network.bounds()
+            listen=network.listens_on,
+            announce=network.announce,
+            swarm=network.swarm,
+            bounds=network.bounds(),
+            spool=network.spool,
         ),
         held.identity.seed,
         admission=held.admission,
@@ -158,6 +163,8 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
     )
     if config.node.role == "relay":
         check_relay(network, private=held.private is not None)
+        if network.spool is not None:
+            check_spool(network.spool, make=True)
         service: BootstrapService = RelayService(
             **parts_of_service,
             connect=transport.connect_bare,
@@ -233,13 +240,24 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
             token_file=None if url is None or token_file is None else str(token_file),
         )
     )
-    if parts.addresses and not parts.private:  # a private swarm is joined by an invite
-        network = parts.config.network
-        address = parts.addresses[0] if network.announce else best_address(_reached_by(network, parts.addresses))
-        words = ["p2ptrain", "node", "--via" if parts.config.node.role == "relay" else "--peer", address]
+    network = parts.config.network
+    way = [] if parts.private else _way_to(parts)  # a private swarm is joined by an invite
+    if way:
+        words = ["p2ptrain", "node", *way]
         if network.swarm != NetworkConfig().swarm:
             words += ["--set", f"network.swarm={network.swarm}"]
         parts.emit(JoinCommand(command=shlex.join(words)))
+
+
+def _way_to(parts: _Parts) -> list[str]:
+    """Return the options by which another machine's node finds this one; none where nobody can."""
+    network = parts.config.network
+    if network.spool is not None:
+        return ["--spool", str(network.spool)]
+    if not parts.addresses:
+        return []
+    address = parts.addresses[0] if network.announce else best_address(_reached_by(network, parts.addresses))
+    return ["--via" if parts.config.node.role == "relay" else "--peer", address]
 
 
 def _reached_by(network: NetworkConfig, addresses: list[str]) -> list[str]:

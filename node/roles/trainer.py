@@ -43,6 +43,7 @@ from node.page.status_server import server_of
 from node.roles.assembly import NodeContext, TrainerOf, UserLearner, make_node, own_trainer
 from node.roles.observer import observe, observes
 from node.roles.port_forwarding import mapper_for
+from node.roles.spool_relay import with_relay
 from node.roles.task_check import check_task
 from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
@@ -178,6 +179,7 @@ async def run(
 
     held = credentials.load(node_dir, passphrase)
     emit.redact.learn(*held.secrets())
+    config = config.model_copy(update={"network": await with_relay(config.network, config.node.wait_timeout_s, emit)})
     transport = Libp2pTransport(
         Libp2pConfig(
             listen=config.network.listens_on,
@@ -185,6 +187,7 @@ async def run(
             swarm=config.network.swarm,
             bounds=config.network.bounds(),
             via=config.network.via,
+            spool=config.network.spool,
         ),
         held.identity.seed,
         admission=held.admission,

@@ -73,3 +73,40 @@ def test_jobs_that_reach_only_their_login_node_train_with_the_others_and_outlive
                         job.hear("round", count=count + 3, members=4)
                 for each in everybody:
                     assert not each.heard("rejected")
+
+
+def test_jobs_without_any_network_train_with_the_others_over_a_shared_folder(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    with Cluster(members=2, compute=2, linked=False) as cluster, training(cluster, tmp_path) as (first, second):
+        with cluster.relay(tmp_path / "relay", *knowing(first), "--spool", shared) as relay:
+            assert relay.hear("join")["command"] == f"p2ptrain node --spool {shared}"
+            assert relay.heard("started")[0]["addresses"] == []
+            assert not cluster.reaches(0, cluster.login_inside)
+            with ExitStack() as stack:
+                jobs = [
+                    stack.enter_context(cluster.node(job, tmp_path / f"job-{job}", *WORDS, "--spool", shared))
+                    for job in (0, 1)
+                ]
+                everybody = [*jobs, first, second]
+                for each in everybody:
+                    each.hear("round", members=4)
+
+                again = cluster.relay(tmp_path / "again", *knowing(first), "--spool", shared)
+                with again:  # by mistake
+                    assert again.end() == 1
+                    assert "another relay serves the spool folder" in again.stderr
+
+                os.kill(relay.pid, signal.SIGKILL)
+                relay.process.wait()
+                for job in jobs:
+                    assert "is gone, and with it all others" in job.hear("reachability", count=2)["detail"]
+                seen = [len(job.heard("round", members=4)) for job in jobs]
+                with cluster.relay(tmp_path / "relay", "--config", tmp_path / "relay" / "run" / "node" / "config.toml"):
+                    for job, count in zip(jobs, seen, strict=True):
+                        job.hear("round", count=count + 3, members=4)
+                    for job in jobs:
+                        job.interrupt()
+                        assert job.end() == 130
+                for each in everybody:  # who was silent without a word, as the relay's clients were, timed out
+                    assert {event["reason"] for event in each.heard("rejected")} <= {"timeout"}
+        assert not [path for path in shared.iterdir() if path.name != "relay"], "what is left of connections"

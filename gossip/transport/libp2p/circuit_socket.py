@@ -104,6 +104,11 @@ class SwarmCircuits:
         with translated("a circuit"):
             await self._swarm.add_conn(connection)
 
+    async def add_called(self, connection: Any) -> None:
+        """Add one that came in where we take callers. Raises TransportError."""
+        with translated("a caller"):
+            await self._swarm.add_conn(connection, "inbound")
+
     async def discard(self, connection: Any) -> None:
         """Close one that was not added."""
         await connection.secured_conn.close()
@@ -112,3 +117,15 @@ class SwarmCircuits:
         """Return what is set once it is over."""
         event: trio.Event = connection.event_closed
         return event
+
+
+async def add_over(port: SwarmCircuits, stream: Stream, *, dials: bool) -> None:
+    """Connect over a stream of bytes that is no circuit, as over TCP: with who dialled, or whom we dial. A stream over
+    which that fails is reset. Raises TransportError."""
+    try:
+        connection = await port.upgraded(stream, stream.remote, dials=dials)
+        await (port.add(connection) if dials else port.add_called(connection))
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await stream.reset()
+        raise

@@ -13,13 +13,15 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import libp2p.network.connection.swarm_connection as swarm_connection
 import trio
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 
-from gossip.core.errors import LocalError
+from gossip.core.backoff import peer_in
+from gossip.core.errors import GossipError, LocalError
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit import STOP_PROTOCOL
 from gossip.reachability.circuit_ends_task import CircuitEnds
@@ -29,7 +31,7 @@ from gossip.transport.connection_limits import ConnectionBounds
 from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import HandshakeAdmission
 from gossip.transport.libp2p.bare_stream import BareStream
-from gossip.transport.libp2p.circuit_socket import SwarmCircuits
+from gossip.transport.libp2p.circuit_socket import SwarmCircuits, add_over
 from gossip.transport.libp2p.data_channels import PROTOCOL as DATA_PROTOCOL
 from gossip.transport.libp2p.data_channels import Channels, Way
 from gossip.transport.libp2p.fault_guard import Faults, GuardedManager
@@ -42,6 +44,7 @@ from gossip.transport.libp2p.tcp import host_and_port
 from gossip.transport.libp2p.unread_bytes import watch_unread
 from gossip.transport.libp2p.yamux import MAX_STREAMS, MuxSettings
 from gossip.transport.pnet import PresharedKey
+from gossip.transport.spool.spool_ends import SPOOL, SpoolEnds, ThreadOffload
 from gossip.transport.wire_bytes import WireBytes
 
 SHUTDOWN_S: Final = 1.0
@@ -79,7 +82,10 @@ class Libp2pConfig:
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
     """How many connections, by peer, by network and in all."""
     via: str = ""
-    """The multiaddr of a relay, the only peer that is dialled: all others are reached through it. Empty: no relay."""
+    """The address of a relay, the only peer that is dialled: all others are reached through it. Empty: no relay."""
+    spool: Path | None = None
+    """A folder that this machine shares with others. With a `via` in it, that is where the relay is reached; without
+    `via` it is served: nodes come by it as they do by listening addresses."""
 
     def __post_init__(self) -> None:
         """Raises LocalError for what cannot work."""
@@ -88,7 +94,7 @@ class Libp2pConfig:
         for address in self.listen:
             parse_listen(address)
         if self.via:
-            parse_dial(self.via)
+            _relay_in(self.via)
 
 
 class Libp2pTransport:
@@ -130,9 +136,15 @@ class Libp2pTransport:
             wire=self._swarm.wire,
             psk=psk,
         )
-        self._via = parse_dial(config.via)[1] if config.via else None
+        self._via = _relay_in(config.via) if config.via else None
+        self._spool = None
+        if config.spool is not None:
+            self._spool = SpoolEnds(
+                config.spool, self._peer_id, spawn=self._spawn, wire=self._swarm.wire, offload=ThreadOffload()
+            )
+        self._port = SwarmCircuits(self._swarm, psk)
         self._circuits = CircuitEnds(
-            SwarmCircuits(self._swarm, psk),
+            self._port,
             self._faults.note,
             self._open_libp2p,
             most=config.bounds.dialled if config.via else MAX_CIRCUITS,
@@ -204,6 +216,8 @@ class Libp2pTransport:
                 try:
                     await self._start()
                     task_status.started()
+                    if self._spool is not None and self._via is None:
+                        await self._spool.serve(self._accept_spool)
                     await trio.sleep_forever()
                 finally:
                     with trio.CancelScope(shield=True):
@@ -211,6 +225,8 @@ class Libp2pTransport:
 
     async def dial(self, address: str) -> PeerId:
         """Connect to an address; a connected peer is not dialled again. Raises TransportError or LocalError."""
+        if self._spool is not None and address == self._config.via:
+            return await self._dial_spool(self._spool, _relay_in(address))
         circuit = self._circuit_in(address)
         parsed, peer = parse_dial(address) if circuit is None else (None, circuit[1])
         if peer == self._peer_id:
@@ -228,6 +244,15 @@ class Libp2pTransport:
                 if not self._dialling[peer].statistics().tasks_waiting:
                     del self._dialling[peer]
         return peer
+
+    async def _dial_spool(self, spool: SpoolEnds, relay: PeerId) -> PeerId:
+        """Connect to the relay that serves our spool folder. Raises TransportError."""
+        self._check_running()
+        async with self._dialling.setdefault(relay, trio.Lock()):
+            if relay not in self.peers:
+                with translated("dialling the relay in the spool folder"), trio.fail_after(self._config.dial_timeout_s):
+                    await add_over(self._port, await spool.dial(relay), dials=True)
+        return relay
 
     async def probe(self, address: str) -> str | None:
         """The network from which the peer of the address proves its key there; None for a circuit's. Raises
@@ -324,6 +349,8 @@ class Libp2pTransport:
 
     async def _start(self) -> None:
         assert self._pubsub is not None
+        if self._spool is not None:
+            await (self._spool.prepare() if self._via is not None else self._spool.claim())
         await self._swarm.event_background_nursery_created.wait()
         await self._pubsub.wait_until_ready()
         await self._swarm.listen(*map(parse_listen, self._config.listen))
@@ -396,6 +423,14 @@ class Libp2pTransport:
         else:
             await stream.close()
 
+    async def _accept_spool(self, stream: Stream) -> None:
+        """Take a node that comes by the spool folder, as a caller."""
+        try:
+            with trio.fail_after(self._config.dial_timeout_s):
+                await add_over(self._port, stream, dials=False)
+        except (GossipError, trio.TooSlowError) as error:
+            self._faults.note("handshake", error)
+
     def _peer_changed(self, peer: PeerId, up: bool) -> None:
         assert self._handlers is not None
         if up:
@@ -415,6 +450,11 @@ class Libp2pTransport:
     def _check_running(self) -> None:
         if self._nursery is None:
             raise TransportError("the transport is not running")
+
+
+def _relay_in(address: str) -> PeerId:
+    """Return the relay that an address leads to, by TCP or a spool folder. Raises LocalError."""
+    return peer_in(address) if address.startswith(f"{SPOOL}/") else parse_dial(address)[1]
 
 
 async def _close_all(connections: Sequence[Any]) -> None:

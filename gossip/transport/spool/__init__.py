@@ -1,0 +1,1 @@
+"""A byte stream between two machines that share a folder and nothing else."""
