@@ -53,7 +53,7 @@ def settings_in(run_dir: Path, given: "Raw", invite: str | None) -> tuple["Raw",
 def awaiting_peers(config: "Config") -> "Config":
     """Return the settings with one neighbour to wait for before training begins, where peers are named and no number
     is: who names peers does not want to train alone."""
-    if not (config.network.named_peers or config.network.spool) or config.node.wait_for:
+    if not (config.network.named_peers or config.network.behind_relay) or config.node.wait_for:
         return config
     return config.model_copy(update={"node": replace(config.node, wait_for=1)})
 
@@ -80,8 +80,13 @@ def _fetched(short: "ShortInvite", given: "Raw") -> "InviteBundle":
     from node.swarm.fetch_manifests import fetched
 
     network = given.get("network", {})
-    peers, via = network.get("peers", ()), network.get("via")
-    return fetched(short, [each for each in peers if isinstance(each, str)], via=via if isinstance(via, str) else None)
+    peers, via, spool = network.get("peers", ()), network.get("via"), network.get("spool")
+    return fetched(
+        short,
+        [each for each in peers if isinstance(each, str)],
+        via=via if isinstance(via, str) else None,
+        spool=Path(spool) if isinstance(spool, str) else None,
+    )
 
 
 def passphrase_in(folder: Path, file: Path | None) -> bytes | None:

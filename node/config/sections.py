@@ -75,9 +75,14 @@ class NetworkConfig(GossipConfig):
         )
 
     @property
+    def behind_relay(self) -> bool:
+        """Return whether a node reaches nobody but a relay."""
+        return bool(self.via) or self.spool is not None
+
+    @property
     def listens_on(self) -> tuple[str, ...]:
         """Return where to listen."""
-        return () if (self.via or self.spool) and self.listen == ANYWHERE else self.listen
+        return () if self.behind_relay and self.listen == ANYWHERE else self.listen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +170,8 @@ def check_addresses(network: NetworkConfig) -> None:
         for address in getattr(network, key):
             if not _ADDRESS.fullmatch(address):
                 raise UsageError(f"network.{key}: {address!r} is no address", "one looks like /ip4/0.0.0.0/tcp/4001")
+    if network.via and not _ADDRESS.fullmatch(network.via):
+        raise UsageError(f"network.via: {network.via!r} is no address", "copy it from the line that the relay prints")
     if network.via and network.spool is not None:
         raise UsageError("--via and --spool are two ways to the relay", "give one of them")
     for key, addresses in (("peers", network.peers), ("via", filter(None, (network.via,)))):

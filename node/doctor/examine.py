@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from node.doctor import machine, network, peer_checks, router
+from node.doctor import machine, network, peer_checks, relay_checks, router
 from node.doctor.finding import Finding, Model, Subject
 from node.system.errors import P2PTrainError, translate
 
@@ -35,7 +35,8 @@ def examine(subject: Subject, tell: Tell = lambda line: None) -> list[Finding]:
 async def _examine(subject: Subject, tell: Tell) -> list[Finding]:
     ends_at = trio.current_time() + ALL_S
     found = [machine.python_and_packages(), machine.open_files(subject), machine.clock(subject)]
-    found += [*network.ports(subject), network.addresses(subject)]
+    alone = subject.network.behind_relay and subject.node.role != "relay"
+    found += [*network.ports(subject), *(() if alone else (network.addresses(subject),))]
     if subject.learning is not None:
         tell(f"building the model of {subject.learning.task.name}, for {MODEL_S:g} seconds at most")
     model, why = await _model(subject)
@@ -44,13 +45,13 @@ async def _examine(subject: Subject, tell: Tell) -> list[Finding]:
     if model is not None:
         found += [] if model.trial is None else [machine.task_of(model.trial)]
         found += [machine.device_and_cores(subject, model), machine.memory(subject, model)]
-    checks: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
-        "peers": partial(
-            peer_checks.peers, subject, model.run if model else None, ends_at - trio.current_time() - CLOSING_S
-        ),
-        "router": partial(router.router, subject),
-        "multicast": _multicast,
-    }
+    checks: dict[str, Callable[[], Awaitable[list[Finding]]]] = {}
+    if subject.network.behind_relay:
+        checks["relay"] = partial(relay_checks.relay, subject)
+    if not alone:
+        within_s = ends_at - trio.current_time() - CLOSING_S
+        checks["peers"] = partial(peer_checks.peers, subject, model.run if model else None, within_s)
+        checks |= {"router": partial(router.router, subject), "multicast": _multicast}
     waited = await _side_by_side(checks, ends_at, tell)
     return [*found, *(it for check in checks for it in waited[check])]
 

@@ -120,12 +120,12 @@ async def _peer(subject: Subject, transport: Transport, address: str, run: RunIn
         return [_wrong(address, str(error), "copy it from the line that the other node prints")]
     if parse_circuit(address) is not None:
         return [Finding(check="peer", level="unknown", seen=f"{address}: only to be had through its relay")]
-    failed = await _connect(address) or await _handshake(transport, address)
+    failed = await connect(address) or await _handshake(transport, address)
     return [failed] if failed is not None else await _hello(subject, transport, peer, run)
 
 
-async def _connect(address: str) -> Finding | None:
-    """Its name resolves, and something takes connections there."""
+async def connect(address: str) -> Finding | None:
+    """Return what keeps this machine from connecting to an address: a name, a port; None where something answers."""
     host, port = host_and_port(address)
     try:
         with trio.fail_after(STEP_S):

@@ -39,13 +39,13 @@ from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed, LiveSnapshot
 from node.page.status_server import server_of
-from node.roles.spool_relay import check_spool
 from node.swarm import credentials
 from node.system.addresses import best_address
 from node.system.disk import disk_free
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.run_dir import ADDRESSES
 from node.system.signals import until_signal
+from node.system.spool_check import check_spool
 
 SECTIONS = ("network", "node")
 

@@ -46,7 +46,10 @@ def test_a_bootstrap_node_by_its_invite_and_a_doctor_that_members_speak_with(tmp
 
 
 @pytest.mark.thorough
-def test_a_member_that_reaches_only_a_relay_of_the_swarm_joins_by_a_short_invite_and_trains(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spool", [False, True], ids=["via", "spool"])
+def test_a_member_that_reaches_only_a_relay_of_the_swarm_joins_by_a_short_invite_and_trains(
+    tmp_path: Path, spool: bool
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = free.getsockname()[:2]
@@ -61,11 +64,13 @@ def test_a_member_that_reaches_only_a_relay_of_the_swarm_joins_by_a_short_invite
     with Program(tmp_path / "0", *own, "--swarm", folder.path) as first:
         peer = ("--peer", first.hear("started")["addresses"][0])
         joined = (*own[:2], "--invite", lines["login"], "--run-dir", tmp_path / "login")
-        with Program(tmp_path / "1", *joined, *loopback, *peer) as login:
+        shared = ("--spool", tmp_path / "shared")
+        with Program(tmp_path / "1", *joined, *(shared if spool else loopback), *peer) as login:
             in_job = ("--run-dir", tmp_path / "job")
-            via = login.hear("started", role="relay")["addresses"][0]
+            addresses = login.hear("started", role="relay")["addresses"]
+            way = shared if spool else ("--via", addresses[0])
             with Program(
-                tmp_path / "2", *own, "--task", RAW["task"]["name"], "--invite", lines["job"], *in_job, "--via", via
+                tmp_path / "2", *own, "--task", RAW["task"]["name"], "--invite", lines["job"], *in_job, *way
             ) as job:
                 job.hear("round", members=2)
                 first.hear("round", members=2)

@@ -12,13 +12,16 @@ import psutil
 import pytest
 
 from gossip.core.api import RunInfo
+from gossip.core.identity import Identity
 from gossip.core.ids import Digest, RunId
+from gossip.transport.spool.spool_folder import SpoolFolder, SpoolRelay
 from node.cli.app import main
 from node.config.schema import load
 from node.doctor import examine, machine, network, peer_checks, router
 from node.doctor.finding import Finding, Model, Subject, unless_one_is_fine
 from node.system.run_dir import EPOCH
 
+RELAY = Identity(bytes(32)).peer_id
 MODEL = Model(parameters=10_000_000, device="cpu", run=RunInfo(run_id=RunId(b"r" * 16), genesis=Digest(b"g" * 32)))
 
 
@@ -206,6 +209,53 @@ def test_wrong_flags_end_with_2(wrong, capsys):
 def test_a_bootstrap_node_needs_no_model(offline, capsys, tmp_path):
     assert main(["doctor", "--role", "bootstrap", "--run-dir", str(tmp_path), "--json"]) == 0
     assert "device" not in {it["check"] for it in json.loads(capsys.readouterr().out)["findings"]}
+
+
+def findings_of(capsys) -> dict[str, dict[str, str]]:
+    return {it["check"]: it for it in json.loads(capsys.readouterr().out)["findings"]}
+
+
+def test_who_reaches_nobody_but_a_relay_is_told_whether_it_is_there(offline, capsys, tmp_path):
+    here = ["doctor", "--run-dir", str(tmp_path / "run"), "--json", "--task", "digits"]
+    with socket.socket() as login:
+        login.bind(("127.0.0.1", 0))
+        login.listen()
+        via = f"/ip4/127.0.0.1/tcp/{login.getsockname()[1]}/p2p/{RELAY}"
+        assert main([*here, "--via", via]) == 0
+        found = findings_of(capsys)
+        assert found["relay"]["level"] == "ok"
+        assert not {"peers", "port", "router", "multicast", "addresses"} & found.keys(), "nobody else is asked"
+    assert main([*here, "--via", via]) == 1
+    assert "whether that node runs" in findings_of(capsys)["peer"]["fix"]
+
+
+def test_a_spool_folder_is_looked_at(offline, capsys, tmp_path):
+    folder = tmp_path / "spool"
+    here = ["doctor", "--run-dir", str(tmp_path / "run"), "--json", "--task", "digits", "--spool", str(folder)]
+    for made, words in ((False, "cannot be used"), (True, "no relay serves")):
+        if made:
+            folder.mkdir(mode=0o700)
+        assert main(here) == 1
+        assert words in findings_of(capsys)["spool folder"]["seen"]
+    SpoolFolder(folder).announce(SpoolRelay(peer=RELAY, host="login", pid=1, nonce="n", beat=1))
+    assert main(here) == 0
+    assert "a relay on login serves" in findings_of(capsys)["spool folder"]["seen"]
+    folder.chmod(0o755)
+    assert main(here) == 1
+    assert "chmod 700" in findings_of(capsys)["spool folder"]["seen"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--via", "nonsense"], "network.via: 'nonsense' is no address"),
+        (["--via", f"/ip4/10.0.0.1/tcp/4001/p2p/{RELAY}", "--spool", "s"], "two ways to the relay"),
+        (["--allow", "10.20.0.1/16"], "one looks like 192.0.2.0/24"),
+    ],
+)
+def test_wrong_ways_to_a_relay_end_with_2(words, said, capsys):
+    assert main(["node", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_who_holds_a_port_of_nobody_is_not_known(monkeypatch):

@@ -120,12 +120,13 @@ class SwarmCircuits:
 
 
 async def add_over(port: SwarmCircuits, stream: Stream, *, dials: bool) -> None:
-    """Connect over a stream of bytes that is no circuit, as over TCP: with who dialled, or whom we dial. A stream over
-    which that fails is reset. Raises TransportError."""
+    """Connect over a stream of bytes that is no circuit, as over TCP: with who dialled, or whom we dial. A stream that
+    we dialled is reset where that fails. Raises TransportError."""
     try:
         connection = await port.upgraded(stream, stream.remote, dials=dials)
         await (port.add(connection) if dials else port.add_called(connection))
     except BaseException:
-        with trio.CancelScope(shield=True):
-            await stream.reset()
+        if dials:
+            with trio.CancelScope(shield=True):
+                await stream.reset()
         raise

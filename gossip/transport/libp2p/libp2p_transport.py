@@ -424,12 +424,17 @@ class Libp2pTransport:
             await stream.close()
 
     async def _accept_spool(self, stream: Stream) -> None:
-        """Take a node that comes by the spool folder, as a caller."""
+        """Take a node that comes by the spool folder, as a caller. One that is refused may read why."""
         try:
             with trio.fail_after(self._config.dial_timeout_s):
                 await add_over(self._port, stream, dials=False)
         except (GossipError, trio.TooSlowError) as error:
             self._faults.note("handshake", error)
+            with trio.move_on_after(SHUTDOWN_S), suppress(TransportError):
+                await stream.close()
+                while await stream.receive_some(MAX_MESSAGE_BYTES):
+                    pass
+            await stream.reset()
 
     def _peer_changed(self, peer: PeerId, up: bool) -> None:
         assert self._handlers is not None

@@ -97,7 +97,8 @@ class SegmentPipe:
 
     def plan(self) -> SpoolTurn:
         """Return what is to be done next; nothing is taken as done before `took`."""
-        writes, at, free = [], 0, WINDOW_BYTES - sum(self._unacknowledged.values())
+        writes: list[tuple[str, bytes]] = []
+        at, free = 0, WINDOW_BYTES - sum(self._unacknowledged.values())
         while at < len(self._waiting) and free > 0:
             piece = bytes(self._waiting[at : at + min(SEGMENT_BYTES, free)])
             writes.append((segment_name(self._outgoing, self._next_out + len(writes)), piece))

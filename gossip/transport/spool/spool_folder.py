@@ -5,7 +5,7 @@
 
 Nothing here locks, and nothing is ever written in place: a file is written under another name and renamed. Folders are
 listed, and no name is asked for that was not listed: NFS remembers for a while that a file was not there. The folder
-must be its owner's alone (0700); whoever can write to it is that user, and may at most end connections.
+must be its owner's alone (0700): who can write to it is that user, and can end connections, and no more.
 """
 
 import errno
