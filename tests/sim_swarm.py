@@ -14,6 +14,7 @@ from typing import Any
 
 import trio
 
+from gossip.core.backoff import peer_in
 from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
 from gossip.transport.memory.network import LinkQuality, MemoryNetwork, MemoryTransport
@@ -130,7 +131,10 @@ class Swarm:
         if not (folder / IDENTITY).exists():
             key_of(name).save(folder / IDENTITY)
         held = credentials.load(folder, None)  # a member's, where it has joined a private swarm
-        transport = self.network.attach(held.identity.peer_id, held.admission)
+        via = sections.get("network", {}).get("via")
+        transport = self.network.attach(
+            held.identity.peer_id, held.admission, via=None if via is None else peer_in(str(via))
+        )
         events: list[dict[str, Any]] = []
 
         def emit(event: Event) -> None:
@@ -189,10 +193,11 @@ class Swarm:
         if peers is None:
             running = (member for member in self.members.values() if not member.done.is_set())
             peers = tuple(member.transport.addresses[0] for member in running)
+        via = raw.get("network", {}).pop("via", "")  # as `peers`, an address of this network and of no other
         config = from_raw(raw)
         return config.model_copy(
             update={
-                "network": replace(config.network, peers=peers),
+                "network": replace(config.network, peers=peers, via=via),
                 "node": replace(config.node, wait_for=wait_for),
             }
         )

@@ -15,12 +15,22 @@ import moves_chains
 import moves_floods
 import moves_identities
 import moves_lies
+import moves_login
 import moves_members
 import moves_payloads
 from adversary_move import MOVES, Move, draw_move
-from adversary_scenario import KINDS, Scenario, draw_scenario
+from adversary_scenario import KINDS, LOGIN, LOGIN_FROM, Scenario, draw_scenario
 
-FILES: Final = (moves_answers, moves_chains, moves_floods, moves_identities, moves_lies, moves_members, moves_payloads)
+FILES: Final = (
+    moves_answers,
+    moves_chains,
+    moves_floods,
+    moves_identities,
+    moves_lies,
+    moves_login,
+    moves_members,
+    moves_payloads,
+)
 """Imported for what they register."""
 
 DUE: Final = 3
@@ -84,12 +94,14 @@ def draw(seed: int) -> Plan:
 
 
 def _kind_of(seed: int) -> str:
-    return KINDS[seed % len(KINDS)]
+    return KINDS[seed % len(KINDS)] if seed < LOGIN_FROM else "login"
 
 
 def _due(seed: int) -> tuple[str, ...]:
     """Of the moves that fit its scenario those that no seed before it has had to draw for longest."""
-    queue = sorted(MOVES)
+    if seed >= LOGIN_FROM:
+        return tuple(sorted(kind for kind, spec in MOVES.items() if spec.among == LOGIN))
+    queue = sorted(kind for kind, spec in MOVES.items() if spec.among != LOGIN)
     random.Random(0).shuffle(queue)
     due: list[str] = []
     for number in range(seed + 1):

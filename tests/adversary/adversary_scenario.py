@@ -36,11 +36,18 @@ that nobody can dial, and so does every hostile node, in its own way. meeting: r
 private: all were invited, the hostile ones too. open: anybody may come, so that there are more hostile nodes than f,
 and one of the honest comes late."""
 
+LOGIN: Final = frozenset({"login"})
+"""A kind of its own, for later seeds, so that earlier ones stay what they were: two of the honest reach nobody but a
+dedicated relay, whose clients the hostile nodes are as well."""
+
+LOGIN_FROM: Final = 1000
+"""The first seed of that kind, as are all later ones."""
+
 LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1}
 """How many of the honest nodes come late."""
 
 HIDDEN: Final = 2
-"""Of a relay's scenario, the last so many are behind NAT."""
+"""Of a relay's scenario, the last so many are behind NAT, or a dedicated relay's clients."""
 
 COMES_AT: Final = 65.0
 """When they do: in the fifth round."""
@@ -165,7 +172,7 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
     meetings = list(FIRST_MEETINGS if seed < ALL_FROM else MEETINGS)
     shape: dict[str, Any] = dict(rng.choices(SHAPES, WEIGHTS)[0])
     late = kind in ("join", "crowd", "resume")
-    if kind in ("crowd", "open", "bootstrap"):
+    if kind in ("crowd", "open", "bootstrap", "login"):
         shape["honest"] = max(shape["honest"], 5)
     if kind == "open":
         shape["degree"] = rng.choice([4, 8])

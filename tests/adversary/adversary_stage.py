@@ -28,6 +28,7 @@ from gossip.core.config import GossipConfig
 from gossip.core.envelope import Scope
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
+from gossip.relay_service import RelayService
 from gossip.transport.memory.network import LinkQuality, MemoryTransport
 from node.config.schema import from_raw
 from node.roles.assembly import run_info
@@ -105,6 +106,8 @@ class Stage:
         """What newcomers with an invite came to that they must not."""
         self.bootstrap: BootstrapService | None = None
         self.bootstrap_transport: MemoryTransport | None = None
+        self.relay_transport: MemoryTransport | None = None
+        """Of the same node, where it is a dedicated relay."""
         self.passes: Counter[tuple[str, str]] = Counter()
         """Passes over a whole model that an honest node has made for a peer: by its name and the peer's."""
         self.on_start: list[Callable[[Life], None]] = []
@@ -125,6 +128,8 @@ class Stage:
             await self._start_bootstrap()
         early = scenario.honest - scenario.late
         for number in range(early):
+            if scenario.kind == "login" and number == scenario.honest - HIDDEN:
+                await self._start_relay()
             await self._start(number, wait_for=early - 1)
         if scenario.kind == "observer":
             await self._start(early, wait_for=min(2, early), name="watcher", role="observer")
@@ -166,6 +171,8 @@ class Stage:
         sections["node"]["checkpoint_every"] = 2 if self.scenario.kind == "resume" else 0
         if role == "observer":
             sections["train"]["eval_every"] = 5
+        if self.relay_transport is not None:
+            sections["network"]["via"] = self.relay_transport.addresses[0]
         if self.scenario.kind == "relay":
             sections["network"]["relay"] = number == 0
             if number >= self.scenario.honest - HIDDEN:
@@ -197,6 +204,8 @@ class Stage:
 
     def _known(self, name: str) -> tuple[str, ...]:
         """The addresses that a node's operator gives it."""
+        if self.relay_transport is not None:
+            return ()
         if self.bootstrap_transport is not None:
             return (self.bootstrap_transport.addresses[0],)
         there = [life.member.transport.addresses[0] for life in self.running if life.member.name != name]
@@ -236,6 +245,23 @@ class Stage:
         )
         await self.nursery.start(lambda *, task_status: service.run(task_status=task_status))
         self.bootstrap, self.bootstrap_transport = service, transport
+
+    async def _start_relay(self) -> None:
+        """It knows one member, and finds the others."""
+        identity = key_of("login")
+        transport = self.network.attach(identity.peer_id)
+        service = RelayService(
+            identity=identity,
+            transport=transport,
+            config=GossipConfig(hash_in_thread_above=1 << 40, peers=self._known("login")[:1]),
+            rng=random.Random(self.seed),
+            warn=self.errors.append,
+            connect=transport.connect_bare,
+            outside=lambda address: True,
+            unix_time=trio.current_time,
+        )
+        await self.nursery.start(lambda *, task_status: service.run(task_status=task_status))
+        self.bootstrap, self.bootstrap_transport, self.relay_transport = service, transport, transport
 
     # -- what the hostile know
 
