@@ -9,7 +9,7 @@ goes over it, so the member needs no support for that, and the relay sees cipher
 
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -72,7 +72,7 @@ class RelayService(BootstrapService):
         unix_time: Callable[[], float] = time.time,
     ) -> None:
         """Raises LocalError for an address of the operator's that is malformed, and as BootstrapService does."""
-        self._operators = {peer_in(address): address for address in config.peers}
+        operators = {peer_in(address): address for address in config.peers}
         super().__init__(
             identity=identity,
             transport=transport,
@@ -80,7 +80,7 @@ class RelayService(BootstrapService):
             rng=rng,
             warn=warn,
             private=private,
-            state_of=partial(self._state_of, outside),
+            state_of=partial(self._state_of, outside, operators),
             max_streams=CLIENT_STREAMS,
         )
         self._connect = connect
@@ -133,12 +133,15 @@ class RelayService(BootstrapService):
     def _state_of(
         self,
         outside: Callable[[str], bool],
+        operators: Mapping[PeerId, str],
         identity: Identity,
         swarm: SwarmId,
         rng: random.Random,
         roles: Roles | None,
     ) -> RelayState:
-        self._state = RelayState(identity, swarm, rng, roles, is_client=self.is_client, outside=outside)
+        self._state = RelayState(
+            identity, swarm, rng, roles, is_client=self.is_client, outside=outside, operators=operators
+        )
         return self._state
 
     def _tasks(self) -> list[Callable[[], Awaitable[None]]]:
@@ -152,7 +155,7 @@ class RelayService(BootstrapService):
 
     def _onward(self, asker: PeerId, target: PeerId) -> Dial | None:
         """Return how a member is reached that a client asks for; None where it is not known, and is looked up."""
-        at = self._operators.get(target) or self._state.where(target)
+        at = self._state.where(target)
         if at is None:
             self._state.want(target)
             self._wanted.set()
@@ -163,7 +166,7 @@ class RelayService(BootstrapService):
         async with trio.open_nursery() as nursery:
             while True:
                 if len(self._asking) < MAX_QUESTIONS:
-                    asked = self._state.next_question(self._operators, trio.current_time())
+                    asked = self._state.next_question(trio.current_time())
                     if asked is not None and asked[1] not in self._asking:
                         self._asking[asked[1]] = trio.Event()
                         nursery.start_soon(self._ask, *asked)

@@ -8,7 +8,7 @@ client's record only its address through this relay is believed: else a client c
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from gossip.bootstrap_state import BootstrapState, KnownRun, RunKey
@@ -40,7 +40,7 @@ MAX_ASKED: Final = 512
 
 class RelayState(BootstrapState):
     """All that a relay knows. `is_client`: whether a peer reaches the others through us. `outside`: whether members may
-    be dialled at an address that others named."""
+    be dialled at an address that others named. `operators`: the addresses that the operator named, by peer."""
 
     def __init__(
         self,
@@ -51,19 +51,23 @@ class RelayState(BootstrapState):
         *,
         is_client: Callable[[PeerId], bool],
         outside: Callable[[str], bool],
+        operators: Mapping[PeerId, str],
     ) -> None:
         super().__init__(identity, swarm, rng, roles)
         self._is_client = is_client
         self._outside = outside
+        self._by_operator = operators
+        self._operators = frozenset(operators.values())
         self._wanted: OrderedDict[PeerId, None] = OrderedDict()
         self._asked_at: OrderedDict[tuple[RunKey, PeerId], float] = OrderedDict()
 
     # -- where members are
 
     def where(self, peer: PeerId) -> str | None:
-        """Return the address at which a member has proved its key to us, and which its newest record still names; None:
-        there is none."""
-        return next((at for run in self._having(peer) if (at := self._proved_at(run, peer)) is not None), None)
+        """Return the address that the operator gave, or at which a member has proved its key to us, and which its
+        newest record still names; None: there is none."""
+        proved = (at for run in self._having(peer) if (at := self._proved_at(run, peer)) is not None)
+        return self._by_operator.get(peer) or next(proved, None)
 
     def want(self, peer: PeerId) -> None:
         """Note that a client wants a member that is not known: members are asked for it."""
@@ -83,7 +87,7 @@ class RelayState(BootstrapState):
     def _may_dial(self, address: str) -> bool:
         if (circuit := parse_circuit(address)) is not None:
             return circuit[0] == self.me and self._is_client(circuit[1])
-        return self._outside(address)
+        return address in self._operators or self._outside(address)
 
     def _doubtful(self, run: KnownRun, record: PeerRecord, now: float) -> bool:
         """One that others named and that has answered need not be tried again at once."""
@@ -102,13 +106,13 @@ class RelayState(BootstrapState):
 
     # -- asking members for members
 
-    def next_question(self, operators: dict[PeerId, str], now: float) -> tuple[RunKey, PeerId, str] | None:
+    def next_question(self, now: float) -> tuple[RunKey, PeerId, str] | None:
         """Return in which run whom to ask next, and where it is; None: nobody is due. Those that were never asked come
-        first. `operators`: the operator's peers, with their addresses. Note that it is asked."""
+        first. Note that it is asked."""
         due = [
             (self._asked_at.get((key, peer), float("-inf")), self._rng.random(), key, peer, at)
             for key, run in self._runs.items()
-            for peer, at in self._answering(run, operators).items()
+            for peer, at in self._answering(run).items()
             if now >= self._asked_at.get((key, peer), float("-inf")) + (1.0 if self._wanted else ASK_EVERY_S)
         ]
         if not due:
@@ -144,6 +148,6 @@ class RelayState(BootstrapState):
             if record.peer != self.me and not self._is_client(record.peer):
                 run.peerstore.learn(record, first_hand=False, teller=group_of(peer, network))
 
-    def _answering(self, run: KnownRun, operators: dict[PeerId, str]) -> dict[PeerId, str]:
+    def _answering(self, run: KnownRun) -> dict[PeerId, str]:
         known = {record.peer: self._proved_at(run, record.peer) for record in run.peerstore.known()}
-        return operators | {peer: at for peer, at in known.items() if at is not None}
+        return {**self._by_operator, **{peer: at for peer, at in known.items() if at is not None}}

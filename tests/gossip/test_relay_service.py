@@ -138,9 +138,14 @@ async def test_bytes_to_members_keep_to_the_bound(autojump_clock):
 # -- what it decides
 
 
-def relay_state(*clients: Identity, outside: Callable[[str], bool] = lambda address: True) -> RelayState:
+def relay_state(
+    *clients: Identity, outside: Callable[[str], bool] = lambda address: True, operators: tuple[Identity, ...] = ()
+) -> RelayState:
     inside = {each.peer_id for each in clients}
-    return RelayState(ME, swarm_id_of("p2ptrain"), random.Random(1), is_client=inside.__contains__, outside=outside)
+    named = {each.peer_id: f"/memory/1/p2p/{each.peer_id}" for each in operators}
+    return RelayState(
+        ME, swarm_id_of("p2ptrain"), random.Random(1), is_client=inside.__contains__, outside=outside, operators=named
+    )
 
 
 def hello(by: Identity, raw: bytes) -> bytes:
@@ -187,6 +192,14 @@ def test_what_members_name_inside_is_not_dialled():
     assert state.to_try(0.0) == []
 
 
+def test_whom_the_operator_named_is_dialled_wherever_it_is():
+    state = relay_state(ALICE, outside=lambda address: False, operators=(BOB,))
+    assert state.where(BOB.peer_id) == f"/memory/1/p2p/{BOB.peer_id}"
+    state.on_hello(ALICE.peer_id, hello(ALICE, b""), 0.0)
+    state.on_find_answer(only_run(state), BOB.peer_id, found(record(by=CAROL), own=record(by=BOB)), "")
+    assert state.to_try(0.0) == [(BOB.peer_id, f"/memory/1/p2p/{BOB.peer_id}")], "clients are told of who answers"
+
+
 def test_members_are_told_to_clients_alone():
     state = relay_state(ALICE)
     state.on_hello(BOB.peer_id, hello(BOB, record(by=BOB)), 0.0)
@@ -196,18 +209,17 @@ def test_members_are_told_to_clients_alone():
 
 
 def test_members_are_asked_in_turn_and_for_whom_a_client_wants():
-    state = relay_state(ALICE)
-    operators = {each.peer_id: f"/memory/1/p2p/{each.peer_id}" for each in (BOB, CAROL)}
-    assert state.next_question(operators, 0.0) is None, "in whose run?"
+    state = relay_state(ALICE, operators=(BOB, CAROL))
+    assert state.next_question(0.0) is None, "in whose run?"
     state.on_hello(ALICE.peer_id, hello(ALICE, b""), 0.0)
-    asked_now = [state.next_question(operators, 0.0) for _ in range(3)]
-    assert {each[1] for each in asked_now[:2]} == set(operators)
+    asked_now = [state.next_question(0.0) for _ in range(3)]
+    assert {each[1] for each in asked_now[:2]} == {BOB.peer_id, CAROL.peer_id}
     assert asked_now[2] is None
     state.want(identity(7).peer_id)
-    key, _, _ = state.next_question(operators, 2.0)
+    key, _, _ = state.next_question(2.0)
     assert int.from_bytes(state.question(key).target, "big") == place_of_id(SCOPE, identity(7).peer_id)
-    assert state.next_question(operators, 3.0) is None
-    assert state.next_question(operators, 2.0 + ASK_EVERY_S) is not None
+    assert state.next_question(3.0) is None
+    assert state.next_question(2.0 + ASK_EVERY_S) is not None
 
 
 def test_what_clients_want_is_bounded():

@@ -40,7 +40,7 @@ from gossip.transport.spool.spool_folder import (
     perform,
     session_peer,
 )
-from gossip.transport.spool.spool_stream import FULL_S, IDLE_S, SpoolStream
+from gossip.transport.spool.spool_stream import FULL_S, GAP_S, IDLE_S, SpoolStream
 from gossip.transport.wire_bytes import WireBytes
 
 RELAY, NODE, OTHER = (identity(number).peer_id for number in (1, 2, 3))
@@ -290,6 +290,23 @@ async def test_what_does_not_fit_on_the_disk_waits_and_nothing_is_lost(autojump_
         await one.send_all(b"x")
         with pytest.raises(TransportError, match="the disk of the spool folder is full"):
             await one.receive_some(1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_segment_that_somebody_removes_ends_the_session(autojump_clock):
+    disk, gone = Disk(), []
+    async with trio.open_nursery() as nursery:
+        one = stream(disk, UP, nursery)
+        await one.send_all(bytes(2 * SEGMENT_BYTES))
+        await trio.sleep(1)
+        del disk.files[segment_name(UP, 0)]
+        began = trio.current_time()
+        other = stream(disk, DOWN, nursery, gone)
+        with pytest.raises(TransportError, match="somebody removed it"):
+            await other.receive_some(1)
+        assert GAP_S <= trio.current_time() - began <= GAP_S + 1
+        await trio.sleep(1)
+        assert gone == [DOWN]
         nursery.cancel_scope.cancel()
 
 

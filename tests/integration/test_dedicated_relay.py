@@ -93,7 +93,7 @@ async def test_a_relay_that_joins_another_member_than_asked_for_is_found_out() -
     member, other = Node(), Node()
     async with running(member, other), trio.open_nursery() as nursery:
         login = Login(member)
-        login.service._operators = {member.peer_id: other.address}
+        login.service._state._by_operator = {member.peer_id: other.address}
         await nursery.start(login.service.run)
         client = Node(listen=(), via=login.address)
         await nursery.start(client.transport.run, client)

@@ -251,7 +251,12 @@ class Libp2pTransport:
         async with self._dialling.setdefault(relay, trio.Lock()):
             if relay not in self.peers:
                 with translated("dialling the relay in the spool folder"), trio.fail_after(self._config.dial_timeout_s):
-                    await add_over(self._port, await spool.dial(relay), dials=True)
+                    stream = await spool.dial(relay)
+                    try:
+                        await add_over(self._port, stream, dials=True)
+                    finally:
+                        if stream.trouble and relay not in self.peers:
+                            raise TransportError(stream.trouble)
         return relay
 
     async def probe(self, address: str) -> str | None:

@@ -24,6 +24,11 @@ WINDOW_BYTES: Final = 2 << 20
 BUFFER_BYTES: Final = 512 << 10
 """Bytes that wait in memory at each end of each direction; beyond it writers wait."""
 
+
+class SessionOverError(TransportError):
+    """The far end, or we ourselves, have removed the session."""
+
+
 UP, DOWN = "u", "d"
 """The direction of a segment: from a node to the relay, and back."""
 
@@ -70,6 +75,8 @@ class SegmentPipe:
         """What came and was not taken."""
         self.over = False
         """Whether the far end has said that no more comes."""
+        self.gap = False
+        """Whether the next segment is not there, and a later one is."""
         self._outgoing = outgoing
         self._incoming = DOWN if outgoing == UP else UP
         self._waiting = bytearray()
@@ -126,4 +133,7 @@ class SegmentPipe:
             self.over = not piece
             self.received += piece
             self._next_in += 1
+        later = (each for each in map(parse_segment, answer.names) if each is not None and each[0] == self._incoming)
+        self.gap = not answer.pieces and any(number > self._next_in for _, number in later)
+        self.gap = self.gap and segment_name(self._incoming, self._next_in) not in answer.names
         return bool(answer.written or answer.pieces or len(self._unacknowledged) < before)

@@ -25,7 +25,7 @@ from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import verify_key_of
 from gossip.core.ids import PeerId
 from gossip.transport.base import TransportError
-from gossip.transport.spool.segments import SEGMENT_BYTES, SpoolAnswer, SpoolTurn, segment_name
+from gossip.transport.spool.segments import SEGMENT_BYTES, SessionOverError, SpoolAnswer, SpoolTurn, segment_name
 
 RELAY_FILE: Final = "relay"
 MAX_RELAY_BYTES: Final = 4096
@@ -138,7 +138,7 @@ class SpoolFolder:
         try:
             path.mkdir(mode=_PRIVATE)
         except OSError as error:
-            raise TransportError(_words_for(error, self.path)) from error
+            raise _translated(error, self.path) from error
         return path
 
     def clean(self, peer: PeerId | None = None) -> None:
@@ -162,12 +162,12 @@ def perform(session: Path, turn: SpoolTurn) -> SpoolAnswer:
             written += 1
     except OSError as error:
         if error.errno not in _NO_ROOM:
-            raise TransportError(_words_for(error, session.parent)) from error
+            raise _translated(error, session.parent) from error
     try:
         names = _listed(session)
         pieces = _taken(session, turn, names)
     except OSError as error:
-        raise TransportError(_words_for(error, session.parent)) from error
+        raise _translated(error, session.parent) from error
     return SpoolAnswer(written=written, names=names, pieces=tuple(pieces))
 
 
@@ -205,12 +205,12 @@ def _put(path: Path, data: bytes) -> None:
         raise
 
 
-def _words_for(error: OSError, folder: Path) -> str:
+def _translated(error: OSError, folder: Path) -> TransportError:
     if error.errno in _NO_ROOM:
-        return f"the disk of the spool folder {folder} is full"
+        return TransportError(f"the disk of the spool folder {folder} is full")
     if error.errno in (errno.ENOENT, errno.ESTALE):
-        return f"the session in {folder} is over"
-    return f"{folder}: {error.strerror or error}"
+        return SessionOverError(f"the session in {folder} is over")
+    return TransportError(f"{folder}: {error.strerror or error}")
 
 
 def _is_alive(pid: int) -> bool:

@@ -11,7 +11,7 @@ import trio
 
 from gossip.core.ids import PeerId
 from gossip.transport.base import TransportError
-from gossip.transport.spool.segments import BUFFER_BYTES, SegmentPipe, SpoolAnswer, SpoolTurn
+from gossip.transport.spool.segments import BUFFER_BYTES, SegmentPipe, SessionOverError, SpoolAnswer, SpoolTurn
 from gossip.transport.wire_bytes import WireBytes
 
 QUICK_S: Final = 0.002
@@ -24,8 +24,15 @@ seen."""
 SLOWER: Final = 1.3
 """By how much the pause grows with each look that found nothing: from the one to the other in a second."""
 
-FULL_S: Final = 30.0
-"""Seconds for which a full disk is waited for: then the connection ends, and is made anew when there is room."""
+FULL_S: Final = 10.0
+"""Seconds for which a full disk is waited for: then the connection ends, and is made anew when there is room. Half of
+the silence after which the far end gives it up: so the reason is known."""
+
+GAP_S: Final = 5.0
+"""Seconds for which a segment may be missing while a later one is there: an end that waits for one which somebody
+removed would look alive."""
+
+FULL: Final = "the disk of the spool folder is full"
 
 Perform = Callable[[SpoolTurn], Awaitable[SpoolAnswer]]
 """Performs a turn in the folder. Raises TransportError."""
@@ -45,15 +52,21 @@ class SpoolStream:
         self._remove = over
         self._wire = wire
         self._pipe = SegmentPipe(outgoing)
-        self._why = ""
+        self._why = self._trouble = ""
         self._changed = trio.Event()
         self._woken = trio.Event()
         self._full_since: float | None = None
+        self._gap_since: float | None = None
 
     @property
     def remote(self) -> PeerId:
         """Return who should be at the other end."""
         return self._remote
+
+    @property
+    def trouble(self) -> str:
+        """Return what is wrong with the folder; empty where nothing is."""
+        return FULL if self._full_since is not None else self._trouble
 
     @property
     def pending(self) -> int:
@@ -99,8 +112,11 @@ class SpoolStream:
         """Take turns until the session is over, and remove it."""
         try:
             await self._take_turns()
-        except TransportError as error:
+        except SessionOverError as error:
             self._end(str(error))
+        except TransportError as error:
+            self._trouble = str(error)
+            self._end(self._trouble)
         finally:
             self._end("the session is over")
             with trio.CancelScope(shield=True):
@@ -121,6 +137,7 @@ class SpoolStream:
         answer = await self._perform(turn)
         self._note_full(full=answer.written < len(turn.writes))
         moved = self._pipe.took(turn, answer)
+        self._note_gap()
         self._wire.sent += sum(len(data) for _, data in turn.writes[: answer.written])
         self._wire.received += sum(map(len, answer.pieces))
         if moved:
@@ -132,7 +149,14 @@ class SpoolStream:
         now = trio.current_time()
         self._full_since = (self._full_since or now) if full else None
         if self._full_since is not None and now > self._full_since + FULL_S:
-            raise TransportError("the disk of the spool folder is full")
+            raise TransportError(FULL)
+
+    def _note_gap(self) -> None:
+        """Raise TransportError when a segment has been missing for too long."""
+        now = trio.current_time()
+        self._gap_since = (self._gap_since or now) if self._pipe.gap else None
+        if self._gap_since is not None and now > self._gap_since + GAP_S:
+            raise TransportError("a segment of the spool folder is missing: somebody removed it")
 
     async def _wait_while(self, condition: Callable[[], bool]) -> None:
         while condition() and not self._why:
