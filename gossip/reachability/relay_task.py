@@ -61,7 +61,7 @@ class Relay:
         self._transport = transport
         self._identity = identity
         self._serves = serves
-        self._direct = direct or (lambda peer: transport.address_at(peer, 1) is not None)
+        self._direct = direct
         self._onward = onward
         self._addresses = addresses
         self._offence = offence
@@ -112,7 +112,9 @@ class Relay:
     def _welcome(self, peer: PeerId) -> bool:
         """Return whether we relay for a peer: not if it is connected through another relay, or bytes could go round in
         circles."""
-        return self._serves(peer) and self._direct(peer)
+        if self._direct is not None:
+            return self._serves(peer) and self._direct(peer)
+        return self._serves(peer) and self._transport.address_at(peer, 1) is not None
 
     async def _reserve(self, stream: Stream, now: float) -> None:
         peer, addresses = stream.remote, self._addresses()
