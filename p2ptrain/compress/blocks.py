@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 
 from p2ptrain.compress.base import PayloadError
+from p2ptrain.compress.payload_layout import Buffer, PayloadLayout
 from p2ptrain.compress.pool import for_each
 
 S = TypeVar("S", bound=np.generic)
@@ -122,9 +123,11 @@ class BlockCodec(ABC):
 
     def size(self, numel: int) -> int:
         """Return the exact payload length for `numel` parameters."""
-        whole, rest = divmod(numel, self.block)
-        bodies = whole * self.body_bytes(self.block) + (self.body_bytes(rest) if rest else 0)
-        return SCALE_BYTES * self._blocks(numel) + bodies
+        return self._scales_size(numel) + self._bodies_size(numel)
+
+    def payload_layout(self, payload: Buffer | None = None) -> PayloadLayout:
+        """Return that of all blocks' scales, and then all bodies."""
+        return PayloadLayout(self.block, (self._scales_size, self._bodies_size))
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """Encode an fp32 vector (d,)."""
@@ -194,6 +197,13 @@ class BlockCodec(ABC):
 
     def _blocks(self, numel: int) -> int:
         return -(-numel // self.block)
+
+    def _scales_size(self, numel: int) -> int:
+        return SCALE_BYTES * self._blocks(numel)
+
+    def _bodies_size(self, numel: int) -> int:
+        whole, rest = divmod(numel, self.block)
+        return whole * self.body_bytes(self.block) + (self.body_bytes(rest) if rest else 0)
 
     def _bodies(self, chunk: Chunk, bodies: Bytes) -> Bytes:
         return chunk.of(bodies, self.body_bytes(chunk.width), self.body_bytes(self.block))

@@ -5,6 +5,7 @@ import torch
 
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.compress.blocks import CHUNK_NUMEL, Floats, check_length, check_vector
+from p2ptrain.compress.payload_layout import Buffer, PayloadLayout
 from p2ptrain.compress.pool import for_each
 
 FP32_BYTES = 4
@@ -37,6 +38,10 @@ class Dense:
 
         for_each(decode_part, range(0, numel, CHUNK_NUMEL))
         return torch.from_numpy(x_d)
+
+    def payload_layout(self, payload: Buffer | None = None) -> PayloadLayout:
+        """Return that of values in a row."""
+        return PayloadLayout(1, (lambda numel: FP32_BYTES * numel,))
 
 
 def refuse_nonfinite(x_d: Floats) -> None:

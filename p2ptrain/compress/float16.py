@@ -9,6 +9,7 @@ import torch
 
 from p2ptrain.compress.blocks import check_length, check_vector
 from p2ptrain.compress.dense import refuse_nonfinite
+from p2ptrain.compress.payload_layout import Buffer, PayloadLayout
 from p2ptrain.compress.pool import for_each
 
 HALF_BYTES = 2
@@ -49,6 +50,10 @@ class _Half:
 
         for_each(decode_part, range(0, numel, CHUNK_NUMEL))
         return x_d
+
+    def payload_layout(self, payload: Buffer | None = None) -> PayloadLayout:
+        """Return that of values in a row."""
+        return PayloadLayout(1, (lambda numel: HALF_BYTES * numel,))
 
 
 class Fp16(_Half):

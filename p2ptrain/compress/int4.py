@@ -24,6 +24,7 @@ import torch
 
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.compress.blocks import FLOAT_TINY, BlockCodec, Bytes, Decoding, Floats, ReadPart
+from p2ptrain.compress.payload_layout import Buffer, PayloadLayout
 from p2ptrain.compress.rows import look_up, scratch
 
 PER_BYTE = 2
@@ -98,6 +99,10 @@ class Int4:
         """`decode` by parts. Raises PayloadError, now or when called."""
         rows, body = _opened(payload)
         return rows.decoding(body, numel)
+
+    def payload_layout(self, payload: Buffer | None = None) -> PayloadLayout:
+        """Return that of the blocks, behind the format."""
+        return _Int4Rows(self.format).payload_layout().behind(HEADER_BYTES)
 
 
 def _opened(payload: bytes | memoryview) -> "tuple[_Int4Rows, memoryview]":

@@ -64,12 +64,15 @@ class Lossless(Stage):
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """Encode an fp32 vector (d,)."""
-        payload = self.inner.encode(x_d)
+        return self.squeezed(self.inner.encode(x_d), x_d.numel())
+
+    def squeezed(self, payload: bytes, numel: int) -> bytes:
+        """Return the payload of the vector (numel,) of which the codec within has made this one."""
         form, pieces = DEFLATED, [payload]
         if isinstance(self.inner, TopK):
-            form, pieces = GAPS, topk_deltas.to_plain(payload, x_d.numel())
+            form, pieces = GAPS, topk_deltas.to_plain(payload, numel)
         squeezed = _deflate(pieces)
-        if len(squeezed) >= len(payload) or sum(map(len, pieces)) >= bound(x_d.numel()):
+        if len(squeezed) >= len(payload) or sum(map(len, pieces)) >= bound(numel):
             return bytes([AS_IS]) + payload
         return bytes([form]) + squeezed
 
@@ -81,13 +84,17 @@ class Lossless(Stage):
 
     def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
         """Decode to fp32 (numel,). Raises PayloadError."""
+        return self.inner.decode(self.inflated(payload, numel), numel)
+
+    def inflated(self, payload: bytes | memoryview, numel: int) -> bytes | memoryview:
+        """Return the payload of the codec within. Raises PayloadError."""
         form, rest = cut_header(payload, 1)
         if form[0] == AS_IS:
-            return self.inner.decode(rest, numel)
+            return rest
         if form[0] == DEFLATED:
-            return self.inner.decode(_inflate(rest, bound(numel)), numel)
+            return _inflate(rest, bound(numel))
         if form[0] == GAPS and isinstance(self.inner, TopK):
-            return self.inner.decode(topk_deltas.from_plain(_inflate(rest, bound(numel)), numel), numel)
+            return topk_deltas.from_plain(_inflate(rest, bound(numel)), numel)
         raise PayloadError("malformed", f"a form {form[0]} of {self.inner.name}")
 
 

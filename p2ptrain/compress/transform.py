@@ -21,6 +21,7 @@ import torch
 
 from p2ptrain.compress.base import Compressor, PayloadError
 from p2ptrain.compress.blocks import CHUNK_NUMEL, FLOAT_MAX, Floats, check_vector
+from p2ptrain.compress.payload_layout import Buffer, PayloadLayout, layout_of
 from p2ptrain.compress.pool import for_each
 from p2ptrain.compress.rows import scratch
 from p2ptrain.compress.stage import Stage, cut_header
@@ -99,6 +100,15 @@ class BlockTransform(Stage):
 
         for_each(turn_back, pieces(numel, reader.block))
         return torch.from_numpy(value_d)
+
+    def payload_layout(self, payload: Buffer | None = None) -> PayloadLayout | None:
+        """Return that of the codec within, behind the head. Vectors beyond LARGE have another head than others."""
+        block, rest = self.block, None
+        if payload is not None:
+            header, rest = cut_header(payload, 1 + self.header_bytes)
+            block = self.reader(header[1:]).block
+        within = layout_of(self.inner, rest)
+        return None if within is None else within.behind(1 + self.header_bytes, block)
 
     def header(self) -> bytes:
         """Return what a reader must know: `header_bytes` of it."""

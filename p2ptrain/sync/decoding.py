@@ -28,6 +28,9 @@ from p2ptrain.sync.vectors import (
     view_of,
 )
 
+Move = Callable[[], None]
+"""Does what was checked."""
+
 MAX_CODECS = 64
 """Codecs that are kept once built. A peer chooses the names, and compositions have no end."""
 
@@ -53,8 +56,13 @@ class Decoder:
         all bounds. Nothing is written before all of it is known to be good: so a payload is read twice, or, where the
         model is no larger than what is worked on at a time, the result is held meanwhile.
         """
-        part, name = self._part(codec)
-        hand_out = decoding(self._codec(name), payload, part.numel)
+        self.checked(estimate_d, codec, payload)()
+
+    def checked(self, estimate_d: Vector, codec: str, payload: bytes) -> Move:
+        """Return what adds a message to an estimate, once all of it is known to be good: it raises nothing then, while
+        the estimate stays as it is. PayloadError as `advance_`."""
+        part, within = self.reader(codec)
+        hand_out = decoding(within, payload, part.numel)
 
         def moved(at: slice, step_p: Floats) -> None:
             for in_model, in_step in part.within(at):
@@ -74,17 +82,23 @@ class Decoder:
             for in_model, in_step in part.within(at):
                 set_values(estimate_d, in_model, step_p[in_step])
 
-        hand_out(check)
-        if held_p is None:
-            hand_out(move)
-        else:
+        def take_held() -> None:
+            assert held_p is not None, "it is small"
             for in_model, in_part in part.within(slice(0, part.numel)):
                 set_values(estimate_d, in_model, held_p[in_part])
 
+        hand_out(check)
+        return take_held if held_p is not None else lambda: hand_out(move)
+
     def gamma(self, codec: str, payload: bytes) -> float | None:
-        """Return the consensus step of a message's encoder, once `advance_` has read it. None: that is not told."""
-        _, name = self._part(codec)
-        return gamma_of(self._codec(name), payload)
+        """Return the consensus step of a message's encoder, once it was read. None: that is not told."""
+        _, within = self.reader(codec)
+        return gamma_of(within, payload)
+
+    def reader(self, codec: str) -> tuple[Fragment, Compressor]:
+        """Return the part of the model that a wire name speaks of, and what reads its payloads. Raises PayloadError."""
+        part, name = self._part(codec)
+        return part, self._codec(name)
 
     def _part(self, name: str) -> tuple[Fragment, str]:
         try:
@@ -135,9 +149,19 @@ class Estimates:
         """Keep the initial model in this file, for those that begin later, and not in memory. Raises OSError."""
         if self._genesis_d is not None:
             file.append(view_of(self._genesis_d))
-            for peer in [peer for peer, model_d in self.models.items() if model_d is self._genesis_d]:
-                self.models[peer] = self._copy(self._genesis_d)  # no longer known to be shared
-            self._file, self._genesis_d = file, None
+            self._file = file
+            self.drop_genesis()
+
+    @property
+    def genesis_d(self) -> torch.Tensor | None:
+        """The initial model, to be read; None where it is not in memory."""
+        return self._genesis_d
+
+    def drop_genesis(self) -> None:
+        """Let go of the initial model: who keeps it gives it as a base."""
+        for peer in [peer for peer, model_d in self.models.items() if model_d is self._genesis_d]:
+            self.own(peer)  # no longer known to be shared
+        self._genesis_d = None
 
     def keep_in(self, new_file: NewFile, refused: Refused) -> None:
         """Keep each estimate that begins from now on in a file of its own; in memory, where the disk refuses it, which
@@ -147,12 +171,21 @@ class Estimates:
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
         """Advance a neighbour's estimate by its payload. Raises PayloadError; the estimate is then unchanged. Reasons:
         those of `Decoder.advance_`, and `protocol` for a peer with no base."""
+        self._decoder.advance_(self.own(peer), codec, payload)
+        self.gammas[peer] = self._decoder.gamma(codec, payload)
+
+    def checked(self, peer: str, codec: str, payload: bytes) -> Move:
+        """Return what advances a neighbour's estimate by a payload that is good: raises as `apply`, now."""
+        return self._decoder.checked(self.own(peer), codec, payload)
+
+    def own(self, peer: str) -> Vector:
+        """Return a neighbour's estimate, which is nobody else's vector. Raises PayloadError `protocol` where it has
+        none."""
         if peer not in self.models:
             raise PayloadError("protocol", "an update of a peer that is not tracked")
         if self.models[peer] is self._genesis_d:
             self.models[peer] = self._copy(self._genesis_d)
-        self._decoder.advance_(self.models[peer], codec, payload)
-        self.gammas[peer] = self._decoder.gamma(codec, payload)
+        return self.models[peer]
 
     def track(self, peer: str, base: ByteSource | None) -> None:
         """Begin a neighbour's estimate at the genesis (None) or a snapshot. Raises PayloadError. Reasons:

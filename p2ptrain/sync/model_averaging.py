@@ -26,7 +26,7 @@ from p2ptrain.saved.filed_vector import FiledVector, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync.base import ALL_WHOLE, Message, RoundResult
 from p2ptrain.sync.decoding import Estimates, NewFile
-from p2ptrain.sync.encoder import ScheduledEncoder
+from p2ptrain.sync.encoder import ScheduledEncoder, TrackedEncoder
 from p2ptrain.sync.fault_tolerance import FaultTolerance
 from p2ptrain.sync.fragments import Fragment, zeros_but_for_a_part
 from p2ptrain.sync.loss_scorer import Judge, LossScorer
@@ -85,6 +85,20 @@ class ModelAveraging:
     def public_d(self) -> torch.Tensor:
         """xhat: what the neighbours hold for this node."""
         return self.encoder.public_d
+
+    @property
+    def known(self) -> Estimates:
+        """The neighbours' estimates, as they are held."""
+        return self._known
+
+    @property
+    def is_cuttable(self) -> bool:
+        """Whether a strategy of its own for each slice of the vectors does to them what this one does to the whole, as
+        far as neither codec nor aggregator looks at more than a slice."""
+        parts = self._parts
+        is_of_all = len(self.encoder.schedule.parts) == 1 and parts.peer_selection is EVERYONE and not parts.mixing
+        by_slices = all(implements(optimizer, BySlices) for optimizer in self._outers)
+        return is_of_all and by_slices and parts.blend is tracked and isinstance(self.encoder, TrackedEncoder)
 
     @property
     def estimates(self) -> dict[str, torch.Tensor]:
@@ -242,6 +256,13 @@ class ModelAveraging:
         """Keep the initial model in this file and not in memory. The vector that this strategy was built with is given
         away: it may become the anchor's. Raises OSError."""
         self._known.keep_genesis_in(file)
+        self.encoder.unshare()
+        self._lent = False
+
+    def drop_genesis(self) -> None:
+        """Keep the initial model no more: who does gives it to `track` as a base. What was this strategy's first vector
+        is given away, as by `keep_genesis_in`."""
+        self._known.drop_genesis()
         self.encoder.unshare()
         self._lent = False
 
