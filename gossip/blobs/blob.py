@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from threading import Lock
 
-from gossip.core.api import BlobFile
+from gossip.core.api import BlobFile, BlobSource
 from gossip.core.digests import chunk_digest_of, digest_of
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import Digest
@@ -47,7 +47,7 @@ class BlobManifest:
         return range(len(self.chunks))
 
 
-def blob_manifest_of(data: bytes | memoryview | BlobFile, chunk_bytes: int = CHUNK_BYTES) -> BlobManifest:
+def blob_manifest_of(data: bytes | memoryview | BlobSource, chunk_bytes: int = CHUNK_BYTES) -> BlobManifest:
     """Return the manifest of `data`. It hashes all of it (about 4 GB/s), so call it in a worker thread for a large
     blob."""
     if len(data) > MAX_BLOB_BYTES:
@@ -58,10 +58,11 @@ def blob_manifest_of(data: bytes | memoryview | BlobFile, chunk_bytes: int = CHU
     return BlobManifest(size=len(data), chunks=chunks, chunk_bytes=chunk_bytes)
 
 
-def filed(data: bytes | memoryview, file: BlobFile) -> BlobFile:
+def filed(data: bytes | memoryview | BlobSource, file: BlobFile) -> BlobFile:
     """Write `data` to an empty `file`, and return that. Raises OSError."""
+    view = memoryview(data) if isinstance(data, bytes) else data
     for at in range(0, len(data), CHUNK_BYTES):
-        file.write_at(at, memoryview(data)[at : at + CHUNK_BYTES])
+        file.write_at(at, view[at : min(at + CHUNK_BYTES, len(data))])
     return file
 
 

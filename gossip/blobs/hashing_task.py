@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import trio
 
 from gossip.blobs.blob import BlobManifest, blob_manifest_of, filed
-from gossip.core.api import BlobFile, NewFile
+from gossip.core.api import BlobFile, BlobSource, NewFile
 from gossip.core.limits import CHUNK_BYTES, MAX_BLOB_BYTES
 from gossip.updates.publisher import Payload
 
@@ -43,7 +43,7 @@ class Hasher:
             len(data), lambda: Payload(manifest=blob_manifest_of(data, chunk_bytes), data=self._kept(data))
         )
 
-    async def manifest(self, data: bytes | memoryview | BlobFile) -> BlobManifest:
+    async def manifest(self, data: bytes | memoryview | BlobSource) -> BlobManifest:
         """Return the manifest of `data`, which does not change meanwhile."""
         return await self.run(len(data), lambda: blob_manifest_of(data))
 

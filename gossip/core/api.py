@@ -190,11 +190,8 @@ class GossipStats:
         self.rejected[peer, reason] = self.rejected.get((peer, reason), 0) + 1
 
 
-class BlobFile(Protocol):
-    """Bytes in a file that the runtime makes, and that is gone when nobody holds this object."""
-
-    def write_at(self, start: int, data: bytes | memoryview) -> None:
-        """Write bytes at this place, which may be beyond the end. Raises OSError."""
+class BlobSource(Protocol):
+    """Bytes that are read by slices, wherever they lie."""
 
     def __len__(self) -> int:
         """Return how many bytes there are."""
@@ -203,10 +200,17 @@ class BlobFile(Protocol):
         """Return the bytes of a slice with explicit start and stop."""
 
 
+class BlobFile(BlobSource, Protocol):
+    """Bytes in a file that the runtime makes, and that is gone when nobody holds this object."""
+
+    def write_at(self, start: int, data: bytes | memoryview) -> None:
+        """Write bytes at this place, which may be beyond the end. Raises OSError."""
+
+
 NewFile = Callable[[], BlobFile]
 """The runtime's callback: returns a new file. Raises OSError."""
 
-StateSource = Callable[[], Awaitable[bytes | memoryview]]
+StateSource = Callable[[], Awaitable[bytes | memoryview | BlobFile]]
 """The runtime's callback: returns the exact bytes of our public estimate after the update that is being published. They
 do not change before `publish` has returned."""
 
@@ -217,7 +221,7 @@ class Tracked:
     after its newest accepted update; None when it holds none. It is called, and they are read, while a `reading` is
     entered, so that they cannot change. `liars`: how many may be among the neighbours."""
 
-    estimate: Callable[[PeerId], Awaitable[bytes | memoryview | BlobFile | None]]
+    estimate: Callable[[PeerId], Awaitable[bytes | memoryview | BlobSource | None]]
     reading: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     liars: int = 1
 

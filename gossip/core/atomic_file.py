@@ -8,6 +8,7 @@ it, although other peers have already acted on the new content. Every small file
 import errno
 import os
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -27,9 +28,14 @@ def write_atomic(path: Path, data: bytes, *, mode: int = ORDINARY) -> None:
 
     Raises OSError. Then the old file is still there or, where only the folder could not be synced, the new one.
     """
+    write_pieces_atomic(path, [data], mode=mode)
+
+
+def write_pieces_atomic(path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = ORDINARY) -> None:
+    """Do so with `pieces` of what the file holds, one after another."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        _write_synced(beside, data, mode)
+        _write_synced(beside, pieces, mode)
         rename_durably(beside, path)
     except BaseException:
         with suppress(OSError):
@@ -67,9 +73,10 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_synced(path: Path, data: bytes, mode: int) -> None:
+def _write_synced(path: Path, pieces: Iterable[bytes | memoryview], mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+        for piece in pieces:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import trio
 
-from gossip.core.api import BlobFile, GossipEvent, Head, RunInfo, SnapshotSource, Tracked
+from gossip.core.api import BlobFile, BlobSource, GossipEvent, Head, RunInfo, SnapshotSource, Tracked
 from gossip.core.backoff import peer_in
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId
@@ -57,11 +57,13 @@ from p2ptrain.protocols import implements
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import EstimatesInFiles, InPlace, StepsAnchor
+from p2ptrain.sync.sliced_averaging import SlicedAveraging
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.sharding import shards_of
-from p2ptrain.training import Learner, Trainer, vector_bytes
+from p2ptrain.training import Learner, Trainer
 from p2ptrain.training.anchor_optimizer import ONE_MATRIX, AnchorOptimizer
-from p2ptrain.training.base import TellsInnerState
+from p2ptrain.training.base import HoldsSlices, TellsInnerState
+from p2ptrain.training.flat import vector_pieces
 from p2ptrain.training.late_average import LATE, LateAverage
 
 DIGEST_BYTES = 32
@@ -177,22 +179,13 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     RunError."""
     attack = byzantine.attack_of(config.attack)
     trainer, genesis_d = _learner(config, around)
-    honest = build(
-        config.sync,
-        genesis_d,
-        around.identity.peer_id,
-        judge=trainer.judge,
-        rounds=config.train.rounds,
-        largest_gamma=config.train.largest_gamma,
-        steps=_anchor_steps(config, trainer),
-        moments=_moments(config, trainer),
-    )
+    run = run_info(config, trainer.fingerprint, genesis_d, trainer.identity)
+    honest = _strategy(config, genesis_d, around.identity.peer_id, trainer)
     strategy = byzantine.lying(honest, attack, config.train.seed)
     journal = Journal(around.emit, clock=around.clock)
     lock = EagerLock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
-    run = run_info(config, trainer.fingerprint, genesis_d, trainer.identity)
     _file_genesis(strategy, genesis_d, around.new_file)
     _file_estimates(strategy, config, around.new_file, journal)
     del genesis_d
@@ -272,6 +265,24 @@ def _learner(config: Config, around: NodeContext) -> tuple[Learner, torch.Tensor
     return trainer, trainer.vector()
 
 
+def _strategy(config: Config, genesis_d: torch.Tensor, own: str, learner: Learner) -> SyncStrategy:
+    """Return the configured strategy of the node `own`: in slices, where the learner's vectors are."""
+    rounds, largest_gamma = config.train.rounds, config.train.largest_gamma
+    holders = learner.slices if isinstance(learner, HoldsSlices) else None
+    if holders is not None:
+        return SlicedAveraging(config.sync, genesis_d, own, holders, rounds=rounds, largest_gamma=largest_gamma)
+    return build(
+        config.sync,
+        genesis_d,
+        own,
+        judge=learner.judge,
+        rounds=rounds,
+        largest_gamma=largest_gamma,
+        steps=_anchor_steps(config, learner),
+        moments=_moments(config, learner),
+    )
+
+
 def _anchor_steps(config: Config, learner: Learner) -> AnchorOptimizer | None:
     """Return the inner optimizer for the swarm's model, where the strategy wants it."""
     if not config.sync.spec().steps_anchor:
@@ -335,7 +346,9 @@ def run_info(config: Config, fingerprint: bytes, genesis_d: torch.Tensor, identi
     if config.sync.spec().steps_anchor:
         shared.append(config.train.optimizer.encode())
     run = hashlib.blake2b(b"|".join(shared), digest_size=RUN_ID_BYTES)
-    genesis = hashlib.blake2b(vector_bytes(genesis_d), digest_size=DIGEST_BYTES)
+    genesis = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for piece in vector_pieces(genesis_d):
+        genesis.update(piece)
     return RunInfo(run_id=RunId(run.digest()), genesis=Digest(genesis.digest()))
 
 
@@ -425,7 +438,7 @@ def _snapshot_source(
 
 
 def _tracked(strategy: SyncStrategy, executor: Executor, lock: EagerLock, liars: int) -> Tracked:
-    async def estimate(peer: PeerId) -> bytes | memoryview | BlobFile | None:
+    async def estimate(peer: PeerId) -> bytes | memoryview | BlobSource | None:
         if implements(strategy, InPlace):
             return strategy.estimate_view(str(peer))
         return await executor.offload(lambda: strategy.estimate(str(peer)))

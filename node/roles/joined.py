@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import trio
 
-from gossip.core.atomic_file import write_atomic
+from gossip.core.atomic_file import write_pieces_atomic
 from node.config.schema import Config
 from node.events.event_types import Event, Failed, RoundTrained, WarningEvent
 from node.events.lines import LastingConsole, LineSink
@@ -44,8 +44,8 @@ from node.training.joining import LOOK_AGAIN_S
 from node.training.node import Node
 from node.training.round_report import checkpoint_of
 from p2ptrain.saved.models import VECTOR
-from p2ptrain.training.base import Learner
-from p2ptrain.training.flat import all_finite, vector_bytes
+from p2ptrain.training.base import HoldsSlices, Learner
+from p2ptrain.training.flat import all_finite, vector_pieces
 
 GENESIS: Final = "genesis.f32"
 """The model with which the run began, in the node's folder: fp32 little-endian. Newcomers are tracked from it, and it
@@ -323,7 +323,7 @@ class JoinedNode:
         """The model with which the run began: the folder's, or the user's as it is now, which is then kept."""
         file = self.settings.node_dir / GENESIS
         if file.is_file() and not self._begins_anew():
-            kept_d = _genesis_in(file)
+            kept_d = _genesis_in(file, mapped=model.slices is not None if isinstance(model, HoldsSlices) else False)
             if kept_d.shape != (model.numel,):
                 raise RunError(
                     f"the run in {self.settings.node_dir} is of a model of {kept_d.numel()} parameters, "
@@ -337,7 +337,7 @@ class JoinedNode:
                 "go on with the run_dir that the checkpoint was made with",
             )
         genesis_d = model.vector()
-        write_atomic(file, vector_bytes(genesis_d))
+        write_pieces_atomic(file, vector_pieces(genesis_d))
         return genesis_d
 
     def _begins_anew(self) -> bool:
@@ -404,10 +404,13 @@ def _tell(node: Node, doubts: list[str]) -> None:
         node.journal.emit(WarningEvent(message=doubt))
 
 
-def _genesis_in(file: Path) -> torch.Tensor:
-    """Read a kept model. Raises RunError where it is damaged, OSError where it cannot be read."""
-    data = bytearray(file.read_bytes())
-    kept_d = torch.from_numpy(np.frombuffer(data, dtype="<f4").astype(np.float32)) if not len(data) % 4 else None
+def _genesis_in(file: Path, *, mapped: bool) -> torch.Tensor:
+    """Read a kept model, or have it `mapped`: in memory as far as it is read. Raises RunError where it is damaged,
+    OSError where it cannot be read."""
+    kept_d = None
+    if file.stat().st_size % 4 == 0:
+        kept = np.memmap(file, dtype="<f4", mode="c") if mapped else np.frombuffer(file.read_bytes(), dtype="<f4")
+        kept_d = torch.from_numpy(kept.astype(np.float32, copy=not mapped))
     if kept_d is None or not all_finite(kept_d):
         raise RunError(f"{file} is damaged", "put a copy of it back, or give another run_dir")
     return kept_d
@@ -419,7 +422,7 @@ async def _snapshot(node: Node, counters: torch.Tensor) -> Checkpoint:
 
 
 def _state_of(node: Node, counters: torch.Tensor) -> Checkpoint:
-    sync = {name: value.clone() for name, value in node.strategy.state_dict().items()}
+    sync = {name: value.clone() for name, value in node.strategy.state_dict().items()}  # whole, also of slices
     checkpoint = checkpoint_of(node, torch.empty(0), {"counters": counters}, sync, None, node.state.round)
     tensors = {name: value for name, value in checkpoint.tensors.items() if name != VECTOR}
     return Checkpoint(round=checkpoint.round, meta={**checkpoint.meta, GENESIS_KEY: node.genesis}, tensors=tensors)

@@ -8,7 +8,8 @@ and after the few with a correction the parameters as well.
     others   step -> ------------------------------------------ <- word, parameters -> next step
 
 Where the model is sharded (FSDP2, tensor parallelism) rank 0 has a part of it alone. What its node asks of the whole is
-then a word as well, an `Order` of sharded_model.py, which the others follow before they wait for the next word.
+then a word as well, an `Order` of sharded_model.py, which the others follow before they wait for the next word. The
+vectors of its strategy lie in slices in all ranks, where the settings allow it.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from node.config.schema import Config
 from node.roles.joined import NodeNow
 from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
+from p2ptrain.sync.sliced_averaging import unit_of, whole_because
 from p2ptrain.tasks import TaskError
 from p2ptrain.training.sharded_model import Order, ShardedModel, ranks_of_shards
 from p2ptrain.training.user_model import UserModel, torch_optimizer, unwrapped
@@ -250,6 +252,8 @@ class LeadingNode:
     def close(self) -> None:
         """Let go of the node."""
         self.node.close()
+        if self.ranks.shards is not None:
+            self.ranks.shards.end_slices(waits=False)
 
     def now(self) -> NodeNow:
         """Return what the node is at."""
@@ -278,6 +282,7 @@ class FollowingNode:
     addresses: list[str] = field(default_factory=list)
     page: str | None = None
     has_trained: bool = False
+    _cut_short: bool = False
 
     def start(self) -> None:
         """Wait for rank 0's node, and begin with its model. Raises RunError where rank 0 could not."""
@@ -304,11 +309,14 @@ class FollowingNode:
 
     def stop(self, *, cut_short: bool) -> None:
         """Take up the last correction, unless `cut_short`."""
+        self._cut_short = cut_short
         if not cut_short:
             self._take_up()
 
     def close(self) -> None:
-        """Do nothing."""
+        """Let go of what this rank holds, once rank 0 wants nothing more of it; at once where all was cut short."""
+        if self.ranks.shards is not None:
+            self.ranks.shards.end_slices(waits=not self._cut_short)
 
     def now(self) -> NodeNow:
         """Raise UsageError: rank 0 knows."""
@@ -324,6 +332,19 @@ class FollowingNode:
             raise RunError("the node of rank 0 has failed", "see what rank 0 says")
         if word is _Word.CHANGED:
             self.ranks.share_parameters()
+
+
+def cut_vectors(shards: ShardedModel, config: Config) -> str:
+    """Have the ranks hold the strategy's vectors in slices, and return ""; or why rank 0 has to hold whole ones. For
+    rank 0, while the others follow."""
+    if config.node.estimates_on == "disk":
+        why = "node.estimates_on = disk keeps whole vectors in files"
+    elif config.train.late_average:
+        why = "train.late_average averages whole vectors"
+    else:
+        why = whole_because(config.sync)
+    shards.cut(None if why else unit_of(config.sync))
+    return why
 
 
 def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None, optimizer: object | None = None) -> Ranks | None:
@@ -355,5 +376,7 @@ def _ranks_of(model: nn.Module, group: dist.ProcessGroup | None, optimizer: obje
     ranks = Ranks(words if group is None else group, words)
     if sharded_over is not None:
         stepped = None if optimizer is None else torch_optimizer(optimizer)
-        ranks.shards = ShardedModel(unwrapped(model), stepped, words, ranks.order)
+        beside = dist.new_group(here, timeout=LONGEST_WAIT, backend="gloo", use_local_synchronization=True)
+        assert isinstance(beside, dist.ProcessGroup), "this rank is one of them"
+        ranks.shards = ShardedModel(unwrapped(model), stepped, words, beside, ranks.order)
     return ranks

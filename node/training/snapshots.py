@@ -31,6 +31,7 @@ class SnapshotCutter:
                     return filed(view, self._new_file())
         return strategy.snapshot()
 
-    def view(self) -> bytes | memoryview:
+    def view(self) -> bytes | memoryview | BlobFile:
         """Return the public model, without a copy where that can be: valid until it moves."""
-        return self._strategy.snapshot_view() if implements(self._strategy, InPlace) else self._strategy.snapshot()
+        view = self._strategy.snapshot_view() if implements(self._strategy, InPlace) else None
+        return view if isinstance(view, memoryview) else self.cut()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import torch
 import trio
 
 from gossip.core.api import Update
@@ -32,6 +33,7 @@ from p2ptrain.compress.base import PayloadError
 from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import LostVectorError
 from p2ptrain.sync import StepsAnchor
+from p2ptrain.sync.sliced_vectors import LostSliceError
 
 FINAL_ROUND_PATIENCE = 2.0
 """Phases' time that a node waits at most for slower ones after its last step, when it has nothing to train meanwhile
@@ -107,7 +109,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             node.inner.correct(result.correction_d, taken_at=phase.end_step, optimizer_state=result.optimizer_state)
             node.state.closed_round = node.state.round
             if result.snapshot_d is not None:  # the others are whole models too, which nobody reads any more
-                nothing_d = result.snapshot_d.new_empty(0)
+                nothing_d = torch.empty(0)
                 phase = replace(phase, theta_d=nothing_d, inner_state=None)
                 result = replace(result, correction_d=nothing_d, optimizer_state=())
             if node.inner.is_over:  # no step comes before which the correction would be applied: it is a whole model
@@ -160,7 +162,7 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
         except PayloadError as offence:
             node.counts.note_refused(peer)
             node.service.rejected(update, *_charge(offence))
-        except LostVectorError:  # our disk's fault, and nobody else's
+        except (LostVectorError, LostSliceError):  # our disk's fault, or our ranks', and nobody else's
             raise
         except Exception as error:  # the sender chose codec and bytes: no decoder error may end our node
             node.counts.note_refused(peer)

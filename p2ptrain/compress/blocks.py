@@ -102,6 +102,9 @@ class BlockCodec(ABC):
     block: int = BLOCK
     largest_scale: float = FLOAT_MAX
     """Above this a decoded value could overflow; a finite vector's scales are clamped to it, others are refused."""
+    slice_of: int = 0
+    """How many values the vector has of which slices are encoded; 0: vectors are whole. It decides about the loops, so
+    that those of a slice write the same bits."""
     sparse: bool = False
     """Whether `decode_rows` writes some values only, into rows of zeros."""
 
@@ -147,7 +150,8 @@ class BlockCodec(ABC):
     def _encode(self, numel: int, values: Callable[[Chunk], Floats]) -> bytes:
         scale_b = np.empty(self._blocks(numel), dtype=np.float32)
         payload = np.empty(self.size(numel), dtype=np.uint8)
-        bodies, encode_rows = payload[SCALE_BYTES * scale_b.size :], self.loops(numel).encode
+        bodies = payload[SCALE_BYTES * scale_b.size :]
+        encode_rows = self.loops(max(numel, self.slice_of)).encode
 
         def encode_chunk(chunk: Chunk) -> None:
             x_rw = values(chunk)

@@ -47,8 +47,7 @@ class PayloadLayout:
         bounds = [self._bounds(numel) for numel in numels]
         for section in range(len(self.sections)):
             pieces += [
-                memoryview(payload)[at[section] : at[section + 1]]
-                for payload, at in zip(payloads, bounds, strict=True)
+                memoryview(payload)[at[section] : at[section + 1]] for payload, at in zip(payloads, bounds, strict=True)
             ]
         return b"".join(pieces)
 
@@ -78,6 +77,24 @@ class LaidOut(Protocol):
     def payload_layout(self, payload: Buffer | None = None) -> PayloadLayout | None:
         """Return how `payload` lies in bytes, or the next one that is encoded; None where it cannot be cut. Raises
         PayloadError, as decoding does, for what it reads of it."""
+
+
+@runtime_checkable
+class EncodesSlices(Protocol):
+    """A codec that should know what its vectors are slices of."""
+
+    slice_of: int
+    """How many values the whole vector has; 0: vectors are whole."""
+
+
+def encode_slices_of(codec: Compressor, numel: int) -> None:
+    """Have a codec, or that within stages, write of slices of a vector (numel,) the bits that it writes of the
+    whole."""
+    within: Compressor | None = codec
+    while within is not None:
+        if implements(within, EncodesSlices):
+            within.slice_of = numel
+        within = getattr(within, "inner", None)
 
 
 def layout_of(codec: Compressor, payload: Buffer | None = None) -> PayloadLayout | None:

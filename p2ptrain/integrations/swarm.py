@@ -28,7 +28,7 @@ from node.config.toml_source import Raw, merge
 from node.roles.assembly import check_runnable, own_data
 from node.roles.joined import ENDLESS, JoinedNode, JoinSettings, NodeNow
 from node.roles.joined_process import ProcessNode
-from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks, ranks_of
+from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks, cut_vectors, ranks_of
 from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
 from node.system.errors import P2PTrainError, RunError, UsageError
@@ -279,6 +279,9 @@ class Swarm:
 
     def _learner_of(self, config: Config, peer_id: str) -> UserModel:
         shard, data_seed = own_data(config, peer_id)
+        shards, why = None if self._ranks is None else self._ranks.shards, ""
+        if shards is not None and shards.leads:
+            why = cut_vectors(shards, config)
         self._learner = UserModel(
             self._model,
             self._optimizer,
@@ -288,7 +291,8 @@ class Swarm:
             evaluate=self._evaluate,
             metric=self._metric,
             turn=self._turn,
-            shards=None if self._ranks is None else self._ranks.shards,
+            shards=shards,
+            doubt=f"rank 0 holds whole vectors of this model: {why}" if why else "",
         )
         if isinstance(self._go_on, Checkpoint) and self._settings is not None:
             self._check_given(self._go_on, self._given_model, self._learner, config, peer_id)

@@ -12,11 +12,12 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 from safetensors import safe_open
 
+from p2ptrain.protocols import implements
 from p2ptrain.saved.nameless_file import NamelessFile
 
 DTYPE_NAMES: Final = {
@@ -37,6 +38,14 @@ PIECE_BYTES: Final = 1 << 22
 
 ALIGNMENT: Final = 8
 """Bytes to a multiple of which the header is filled up, so that tensors lie where processors read them whole."""
+
+
+@runtime_checkable
+class InPieces(Protocol):
+    """A tensor whose values lie elsewhere."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes, little-endian, in the order of its indices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +151,10 @@ def header_of(tensors: Mapping[str, Storable]) -> bytes:
 def pieces_of(tensor: Storable) -> Iterator[bytes | memoryview]:
     """Yield a tensor's bytes, little-endian, in the order of its indices. What lies on another device, or apart, is
     copied a piece at a time."""
-    if isinstance(tensor, FiledTensor):
+    if implements(tensor, InPieces):
         yield from tensor.pieces()
         return
+    assert isinstance(tensor, torch.Tensor), "it is in memory"
     flat = tensor.detach().reshape(-1)
     step = max(1, PIECE_BYTES // tensor.element_size())
     for start in range(0, flat.numel(), step):

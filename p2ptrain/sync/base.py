@@ -45,6 +45,7 @@ import torch
 from p2ptrain.inner.base import MomentBuffer
 from p2ptrain.inner.inner_state import BufferPart, InnerState
 from p2ptrain.saved.nameless_file import NamelessFile
+from p2ptrain.sync.sliced_vectors import SlicedBytes
 from p2ptrain.sync.vectors import ByteSource
 
 ALL_WHOLE: Mapping[str, float] = MappingProxyType({})
@@ -172,10 +173,10 @@ class InPlace(SyncStrategy, Protocol):
         anchor's vector may become the new one's. When it raises, each parameter of the anchor is the old or the new
         one."""
 
-    def snapshot_view(self) -> memoryview:
+    def snapshot_view(self) -> memoryview | SlicedBytes:
         """Return `snapshot` without a copy: valid until the next `encode`, `adopt` or `load_state_dict`."""
 
-    def estimate_view(self, peer: str) -> memoryview | NamelessFile | None:
+    def estimate_view(self, peer: str) -> memoryview | NamelessFile | SlicedBytes | None:
         """Return `estimate` without a copy: valid until the next `apply` of that peer."""
 
     def estimate_model(self, peer: str) -> torch.Tensor | None:

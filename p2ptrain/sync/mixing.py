@@ -61,6 +61,8 @@ class MixInputs:
     gamma: float
     loss_scorer: LossScorer
     """Scores models for an aggregator that tries them; begins at theta."""
+    slice_of: int | None = None
+    """How many parameters the model has of which the vectors are a slice; None: they are whole."""
 
     def values(self, x_d: Vector, at: slice) -> Floats:
         """Return a slice of the part's values of one of the vectors, fp32: not to be changed."""
@@ -97,7 +99,7 @@ def tracked(table: MixInputs, rule: Aggregator) -> Columns:
                 row_c *= np.float32(weight)
         return torch.from_numpy(difference_nc)
 
-    move = by_columns(rule, Rows(len(table.others) + 1, table.part.numel, read))
+    move = by_columns(rule, Rows(len(table.others) + 1, table.part.numel, read, table.slice_of))
     return lambda at: move(at).mul_(table.gamma).add_(table.read(table.theta_d, at))
 
 

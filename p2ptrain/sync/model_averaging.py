@@ -19,6 +19,7 @@ import torch
 
 from p2ptrain import aggregate, outer
 from p2ptrain.aggregate.base import Clips, Columns, Rows, by_columns
+from p2ptrain.compress.payload_layout import encode_slices_of
 from p2ptrain.outer import Average, BySlices, OuterOptimizer
 from p2ptrain.outer.base import Move
 from p2ptrain.protocols import implements
@@ -74,6 +75,7 @@ class ModelAveraging:
         self.largest_gamma = 1.0
         """Bounds the codec's consensus step in rounds that are not exact: what a drift correction stands."""
         self._numel = genesis_d.numel()
+        self._slice_of: int | None = None
         self._known = Estimates(genesis_d, self.encoder.decoder, config.estimate_dtype)
         self._loss_scorer = LossScorer(self._numel)
         self._fault_tolerance = FaultTolerance(
@@ -85,6 +87,12 @@ class ModelAveraging:
     def public_d(self) -> torch.Tensor:
         """xhat: what the neighbours hold for this node."""
         return self.encoder.public_d
+
+    def work_on_slice_of(self, numel: int) -> None:
+        """Come to the same bits as a strategy does for the model (numel,) of which this one has a slice."""
+        self._slice_of = numel
+        for codec in self.encoder.schedule.codecs:
+            encode_slices_of(codec, numel)
 
     @property
     def known(self) -> Estimates:
@@ -212,7 +220,7 @@ class ModelAveraging:
         def read(at: slice) -> torch.Tensor:
             return torch.stack([torch.from_numpy(values_of(donor_d, at)) for donor_d in donors])
 
-        adopted = by_columns(rule, Rows(len(donors), self._numel, read))
+        adopted = by_columns(rule, Rows(len(donors), self._numel, read, self._slice_of))
         for at in segments(self._numel):  # a slice of the anchor is read for the same slice alone
             self.anchor_d[at] = adopted(at)
         self._restart_at(self.anchor_d)
@@ -359,6 +367,7 @@ class ModelAveraging:
             loss_scorer=self._loss_scorer,
             gamma=gamma,
             gammas=[self._gamma_of(peer, gamma) for peer in members],
+            slice_of=self._slice_of,
         )
 
     def _gamma(self, round: int) -> float:

@@ -38,6 +38,15 @@ Steps = Sequence[tuple[int, bytes]]
 """Where runs of decoded values lie in a slice, and the values, fp32."""
 
 
+class SliceStart(NamedTuple):
+    """Where the strategy of a slice begins."""
+
+    numel: int
+    """Of the whole model."""
+    genesis: str
+    """The name of the vector that it takes."""
+
+
 class ClosedSlice(NamedTuple):
     """What a slice's strategy says of a round that it has closed."""
 
@@ -69,10 +78,11 @@ class ModelSlice:
             vectors |= {GENESIS: known.genesis_d} if known.genesis_d is not None else {}
         return sum({each.data_ptr(): each.nbytes for each in vectors.values()}.values())
 
-    def begin(self, config: SyncConfig, own: str, rounds: int | None, largest_gamma: float, genesis: str) -> None:
-        """Begin a strategy at the vector of this name, which it takes. Raises ValueError."""
-        strategy = build(config, self._held.pop(genesis), own, rounds=rounds, largest_gamma=largest_gamma)
+    def begin(self, config: SyncConfig, own: str, rounds: int | None, largest_gamma: float, start: SliceStart) -> None:
+        """Begin a strategy. Raises ValueError."""
+        strategy = build(config, self._held.pop(start.genesis), own, rounds=rounds, largest_gamma=largest_gamma)
         assert isinstance(strategy, ModelAveraging), "whole_because has seen to it"
+        strategy.work_on_slice_of(start.numel)
         self._strategy, self._moves = strategy, {}
 
     def hold(self, name: str, x_p: torch.Tensor) -> None:

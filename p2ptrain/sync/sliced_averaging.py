@@ -39,6 +39,7 @@ from p2ptrain.sync.model_slice import (
     STATE,
     ClosedSlice,
     Refusal,
+    SliceStart,
     Steps,
 )
 from p2ptrain.sync.sliced_vectors import SlicedBytes, SlicedVector, SliceHolders, deal
@@ -52,7 +53,8 @@ PROBE: Final = 1 << 10
 
 def whole_because(config: SyncConfig) -> str:
     """Return in a few words why vectors must be whole in one process; "" where slices do."""
-    strategy = config.spec().models(config, torch.zeros(PROBE), "") if config.spec().models else None
+    models = config.spec().models
+    strategy = None if models is None else models(config, torch.zeros(PROBE), "")
     if type(strategy) is not ModelAveraging or not strategy.is_cuttable:  # others add what they do themselves
         return f"sync.strategy = {config.strategy} works on whole vectors"
     if layout_of(_within(compress.get(config.compressor, **config.codec_options()))) is None:
@@ -99,7 +101,7 @@ class SlicedAveraging:
         if not isinstance(genesis_d, SlicedVector):
             deal(holders, name, view_of(genesis_d), FP32_BYTES)
         of_a_slice = replace(config, compressor=_within(self._codec).name)
-        holders.each("begin", of_a_slice, own, rounds, largest_gamma, name)
+        holders.each("begin", of_a_slice, own, rounds, largest_gamma, SliceStart(self._numel, name))
 
     def encode(self, theta_d: torch.Tensor, *, round: int) -> Message:
         """Return the message of this round and advance the public estimate. ValueError on a model that is not
@@ -258,4 +260,3 @@ def _within(codec: Compressor) -> Compressor:
 def _opened(codec: Compressor, payload: Buffer, numel: int) -> tuple[Compressor, Buffer]:
     """That codec, and its payload. Raises PayloadError."""
     return (codec.inner, codec.inflated(payload, numel)) if isinstance(codec, Lossless) else (codec, payload)
-

@@ -6,6 +6,7 @@ the whole (`clone`). Any other operation raises, so that nobody works on a vecto
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, NoReturn, Protocol
 
 import torch
@@ -49,7 +50,7 @@ def cuts_of(numel: int, count: int, unit: int) -> list[slice]:
         unit *= 2
     units = -(-numel // unit)
     ends = [min(numel, index * units // count * unit) for index in range(count)] + [numel]
-    return [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False) if stop > start]
+    return [slice(start, stop) for start, stop in pairwise(ends) if stop > start]
 
 
 class SlicedBytes:
@@ -61,7 +62,7 @@ class SlicedBytes:
 
     def __len__(self) -> int:
         """Return how many bytes there are."""
-        return self._holders.cuts[-1].stop * self._itemsize
+        return int(self._holders.cuts[-1].stop) * self._itemsize
 
     def __getitem__(self, part: slice, /) -> bytes:
         """Return the bytes of a slice with explicit start and stop. Raises LostSliceError."""
@@ -97,9 +98,8 @@ class SlicedVector(torch.Tensor):
     @classmethod
     def of(cls, holders: SliceHolders, name: str) -> "SlicedVector":
         """Return what stands for the vector of this name."""
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]  # torch's way for such
-            cls, (holders.cuts[-1].stop,), dtype=torch.float32, device="cpu"
-        )
+        size, device = torch.Size([holders.cuts[-1].stop]), torch.device("cpu")
+        made = torch.Tensor._make_wrapper_subclass(cls, size, dtype=torch.float32, device=device)
         assert isinstance(made, cls)
         made.holders, made.key, made._bytes = holders, name, SlicedBytes(holders, name, 4)
         return made
@@ -128,7 +128,9 @@ class SlicedVector(torch.Tensor):
         return f"SlicedVector({self.key!r}, {self.shape[0]})"
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+    def __torch_dispatch__(  # type: ignore[override]  # torch's own is a function that is disabled
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
         """Raise TypeError."""
         raise TypeError(f"{function}: this vector is held in slices, and no process has it whole")
 

@@ -12,6 +12,7 @@ import torch
 
 from p2ptrain.inner.base import MomentBuffer, Place
 from p2ptrain.inner.inner_state import BufferPart, InnerState
+from p2ptrain.sync.sliced_vectors import SliceHolders
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
 from p2ptrain.training.device_copies import Gathering
@@ -145,6 +146,15 @@ class TellsInnerState(Learner, Protocol):
 
     def optimizer_place(self) -> OptimizerPlace:
         """Return what an optimizer like its own is built of."""
+
+
+@runtime_checkable
+class HoldsSlices(Protocol):
+    """A learner whose vectors may lie in slices in several processes: they are `SlicedVector`s then."""
+
+    @property
+    def slices(self) -> SliceHolders | None:
+        """Return who holds them; None where they are whole."""
 
 
 @runtime_checkable

@@ -8,11 +8,14 @@ number of tensors. The model computes as before: it does not notice.
 import hashlib
 import math
 import sys
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 
 from p2ptrain.inner.base import Place
+from p2ptrain.protocols import implements
+from p2ptrain.saved.tensor_file import InPieces
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.training.device_copies import Gathering, add, copies_for, on_host, overwrite
 from p2ptrain.training.names import canonical
@@ -153,6 +156,14 @@ def all_finite(x_d: torch.Tensor) -> bool:
         return True
     low, high = x_d.aminmax()  # NaN wins either
     return math.isfinite(low) and math.isfinite(high)
+
+
+def vector_pieces(x_d: torch.Tensor) -> Iterator[bytes | memoryview]:
+    """Yield `vector_bytes` in pieces, also of a vector that lies elsewhere."""
+    if implements(x_d, InPieces):
+        yield from x_d.pieces()
+    else:
+        yield vector_bytes(x_d)
 
 
 def vector_bytes(x_d: torch.Tensor) -> bytes:

@@ -7,6 +7,12 @@ of coordinates that the whole model has in one process:
                add_(x_d) -> word ADD     -> each rank's parts of x_d, added where they lie
                a checkpoint's optimizer state, and one that is gone on from: tensor by tensor, likewise
 
+Where the strategy's vectors lie in slices (p2ptrain/sync/sliced_averaging.py), no rank has the whole vector. Each has a
+slice, which is another cut than that into parts: values travel between these two, and the vector is a `SlicedVector`.
+
+    leader     vector()  -> word SLICE      -> each rank's parts to the ranks whose slices they are in
+               add_(x_d) -> word ADD_SLICES -> and back
+
 No rank but the leader holds more of the model than its own parts, and one tensor while an optimizer's state is taken
 up. Parts travel as fp32 over a group of gloo that is used for nothing else: what the user's loop says between its ranks
 is not in the way.
@@ -14,23 +20,26 @@ is not in the way.
 What a rank holds of a parameter is a block of it: DTensor says which, as torch.distributed.checkpoint asks it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
-from itertools import combinations
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from p2ptrain.sync.model_slice import THETA, ModelSlice
+from p2ptrain.sync.sliced_vectors import SlicedVector, SliceHolders, cuts_of
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.names import canonical
 from p2ptrain.training.optimizer_state import Take, UnheldError, packed, unpack_into
 from p2ptrain.training.parameter_vector import ParameterVector, is_sharded
+from p2ptrain.training.slice_exchange import SliceExchange, gone
+from p2ptrain.training.slice_ranks import SliceRanks, SliceThread
+from p2ptrain.training.tensor_block import TensorBlock, are_whole
 
 MISSING: Final = "its optimizer state is damaged: a tensor is missing"
 
@@ -48,6 +57,12 @@ class Order(IntEnum):
     UNPACK = 20
     LEVEL = 21
     """Take what is not cut, and not trained, as the leader has it: buffers, and frozen parameters."""
+    CUT = 22
+    """Hold a slice of the strategy's vectors from now on, or none any more."""
+    SLICE = 23
+    """Put the parameters into the slices."""
+    ADD_SLICES = 24
+    LOAD_SLICES = 25
 
 
 def ranks_of_shards(model: nn.Module) -> list[int] | None:
@@ -64,41 +79,12 @@ def ranks_of_shards(model: nn.Module) -> list[int] | None:
     return sorted(widest)
 
 
-@dataclass(frozen=True)
-class TensorBlock:
-    """Where what a rank holds of a tensor lies in it."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def numel(self) -> int:
-        """How many values it has."""
-        return torch.Size(self.sizes).numel()
-
-    def overlaps(self, other: "TensorBlock") -> bool:
-        """Whether a value is in both."""
-        places = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
-        return all(max(first, second) < min(first + one, second + two) for first, one, second, two in places)
-
-    def of(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return the view of `whole` that it is."""
-        at = tuple(slice(first, first + size) for first, size in zip(self.offsets, self.sizes, strict=True))
-        return whole[at]
-
-
-def are_whole(blocks: Iterable[TensorBlock], numel: int) -> bool:
-    """Whether unlike blocks of a tensor of `numel` values are all of it, and none has a value of another."""
-    filled = [block for block in blocks if block.numel]
-    crossing = any(one.overlaps(other) for one, other in combinations(filled, 2))
-    return not crossing and sum(block.numel for block in filled) == numel
-
-
 class ShardedModel:
     """The ranks of one sharded model, seen from one of them; in the leader with what `ParameterVector` has.
 
     Collective: all ranks make one together. Then the leader calls the methods, and the others `follow` each `Order`
-    that `tell` has told them. TaskError, in all ranks, for what cannot be averaged.
+    that `tell` has told them. TaskError, in all ranks, for what cannot be averaged. `beside`: a group of the same ranks
+    for what is asked of their slices while they train.
     """
 
     is_finer: Final = False
@@ -108,6 +94,7 @@ class ShardedModel:
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
         group: dist.ProcessGroup,
+        beside: dist.ProcessGroup,
         tell: Callable[[Order], None],
         *,
         patience_s: float = PATIENCE_S,
@@ -125,9 +112,17 @@ class ShardedModel:
         ]
         self._names = {id(parameter): canonical(name) for name, parameter in model.named_parameters()}
         self._group, self._tell, self._patience = group, tell, timedelta(seconds=patience_s)
+        self._beside = beside
         self._rank, self._count = dist.get_group_rank(group, dist.get_rank()), dist.get_world_size(group)
         self.left = False
         """Whether the other ranks are asked for nothing (any more): they may be gone."""
+        self.part: ModelSlice | None = None
+        """What this rank holds of the strategy's vectors, where they lie in slices; None where it holds none."""
+        self._exchange: SliceExchange | None = None
+        self._slices: SliceRanks | None = None
+        """In the leader."""
+        self._thread: SliceThread | None = None
+        """In the others."""
         self._here: list[torch.Tensor] = []
         """What this rank holds of each parameter."""
         self._blocks: list[list[TensorBlock]] = []
@@ -171,8 +166,30 @@ class ShardedModel:
                     "and join again with the new model and run_dir"
                 )
 
+    @property
+    def slices(self) -> SliceHolders | None:
+        """The ranks that hold slices, in the leader; None where vectors are whole."""
+        return self._slices
+
+    def cut(self, unit: int | None) -> None:
+        """Have all ranks hold a slice each of the strategy's vectors, which begins at a multiple of `unit`; None: the
+        leader holds whole ones."""
+        with self._ordered(Order.CUT):
+            self._hold(_broadcast(unit, self._group))
+
+    def end_slices(self, *, waits: bool) -> None:
+        """Ask nothing more of the slices, or `waits` until the leader does not. Not collective."""
+        if self._slices is not None:
+            self._slices.end()
+        if self._thread is not None and waits:
+            self._thread.join()
+
     def vector(self) -> torch.Tensor:
-        """Return a copy of the whole model's parameters: fp32 (d,) on the CPU."""
+        """Return a copy of the whole model's parameters: fp32 (d,) on the CPU, or in slices."""
+        if self._slices is not None:
+            with self._ordered(Order.SLICE):
+                self._fill_slices()
+            return SlicedVector.of(self._slices, THETA)
         x_d = torch.empty(self.numel, device="cpu")
         wholes = self._wholes(x_d)
         with self._ordered(Order.GATHER):
@@ -185,13 +202,21 @@ class ShardedModel:
         return x_d
 
     def add_(self, x_d: torch.Tensor) -> None:
-        """Add `x_d` (d,) to the parameters. ValueError on another shape."""
+        """Add `x_d` (d,) to the parameters; it is used up where it is in slices. ValueError on another shape."""
+        if isinstance(x_d, SlicedVector):
+            with self._ordered(Order.ADD_SLICES):
+                self._local.add_(self._of_slices(x_d.key))
+            return
         wholes = self._wholes(x_d)
         with self._ordered(Order.ADD):
             self._local.add_(self._dealt(wholes))
 
     def load_(self, x_d: torch.Tensor) -> None:
-        """Set the parameters to `x_d` (d,). ValueError on another shape."""
+        """Set the parameters to `x_d` (d,), as `add_`."""
+        if isinstance(x_d, SlicedVector):
+            with self._ordered(Order.LOAD_SLICES):
+                self._local.load_(self._of_slices(x_d.key))
+            return
         wholes = self._wholes(x_d)
         with self._ordered(Order.LOAD):
             self._local.load_(self._dealt(wholes))
@@ -233,6 +258,14 @@ class ShardedModel:
                 unpack_into(self._optimizer, self._names, _Shared(None, self._group), self._part)
             case Order.LEVEL:
                 self._share_untrained()
+            case Order.CUT:
+                self._hold(_broadcast(None, self._group))
+            case Order.SLICE:
+                self._fill_slices()
+            case Order.ADD_SLICES:
+                self._local.add_(self._of_slices(None))
+            case Order.LOAD_SLICES:
+                self._local.load_(self._of_slices(None))
 
     def _agreed(self, look: Callable[[], Any]) -> list[Any]:
         """What `look` returns in each rank. TaskError, in all, where it raises one in any."""
@@ -290,6 +323,43 @@ class ShardedModel:
             is_refused = order is Order.UNPACK and isinstance(error, ValueError)  # by all alike, with nothing changed
             self.left = not is_refused
             raise
+
+    def _hold(self, unit: int | None) -> None:
+        """Hold this rank's slice, where vectors are cut at multiples of `unit`."""
+        self.end_slices(waits=True)
+        self.part = self._exchange = self._slices = self._thread = None
+        if unit is None:
+            return
+        cuts = cuts_of(self.numel, self._count, unit)
+        self._exchange = SliceExchange(
+            group=self._group,
+            rank=self._rank,
+            shapes=[tuple(parameter.shape) for parameter in self.parameters],
+            blocks=self._blocks,
+            brings=self._brings,
+            cuts=cuts,
+            patience=self._patience,
+        )
+        if self._rank >= len(cuts):
+            return
+        self.part = ModelSlice(cuts[self._rank])
+        if self.leads:
+            self._slices = SliceRanks(self._beside, cuts, self.part, self._patience)
+        else:
+            self._thread = SliceThread(self._beside, self.part, self._patience)
+
+    def _fill_slices(self) -> None:
+        assert self._exchange is not None, "it was cut"
+        x_s = self._exchange.up(self._local.vector())
+        if self.part is not None:
+            self.part.hold(THETA, x_s)
+        dist.barrier(self._group)  # what the leader asks of a slice next may come to its thread at once
+
+    def _of_slices(self, key: str | None) -> torch.Tensor:
+        """What this rank holds of the vector that the leader gives the name of, one parameter after another."""
+        assert self._exchange is not None, "it was cut"
+        key = _broadcast(key, self._group)
+        return self._exchange.down(torch.empty(0, device="cpu") if self.part is None else self.part.taken(key))
 
     def _dealt(self, wholes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Send each rank its parts, and return one's own."""
@@ -364,7 +434,7 @@ class ShardedModel:
                 assert leaving is not None, "this rank is of the group"
                 leaving.wait(self._patience)
             except RuntimeError as error:
-                _gone(rank, error)
+                gone(rank, error)
 
     def _received(self, numel: int, rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         x_p = torch.empty(numel, dtype=dtype, device="cpu")
@@ -374,7 +444,7 @@ class ShardedModel:
                 assert arriving is not None, "this rank is of the group"
                 arriving.wait(self._patience)
             except RuntimeError as error:
-                _gone(rank, error)
+                gone(rank, error)
         return x_p
 
 
@@ -446,7 +516,3 @@ def _block(name: str, parameter: torch.Tensor) -> TensorBlock:
 
 def _joined(blocks: Sequence[TensorBlock], wholes: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([block.of(whole).reshape(-1) for block, whole in zip(blocks, wholes, strict=True)])
-
-
-def _gone(rank: int, error: RuntimeError) -> NoReturn:
-    raise TaskError(f"rank {rank} of this model cannot be reached: {str(error).splitlines()[0]}") from None

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from p2ptrain.sync.sliced_vectors import SliceHolders
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.metrics import MAX_METRICS, Measures, is_name
 from p2ptrain.training.flat import fingerprint, frozen_digest, trainable
@@ -38,7 +39,8 @@ Evaluate = Callable[[nn.Module], float | Mapping[str, float]]
 
 class UserModel:
     """Learner over `model`; `optimizer` is only read, for checkpoints. `evaluate` gets a copy of the bare model, in
-    the `turn` of an evaluation. `shards`: the ranks among which `model` is shared out.
+    the `turn` of an evaluation. `shards`: the ranks among which `model` is shared out. `doubt`: what else its user
+    should know.
 
     Raises TaskError where the parameters cannot be averaged, or are not the optimizer's.
     """
@@ -55,6 +57,7 @@ class UserModel:
         metric: str = "loss",
         turn: LoopTurn | None = None,
         shards: ShardedModel | None = None,
+        doubt: str = "",
     ) -> None:
         self.model = unwrapped(model)
         self.optimizer = optimizer
@@ -80,6 +83,7 @@ class UserModel:
         """Of what is frozen at the join: adapters over unlike base models must not be averaged."""
         self._evaluate = evaluate
         self._turn = turn or LoopTurn()
+        self._doubt = doubt
         self._told: set[str] = set()
         """The doubts that were returned already."""
         self._unkept: list[str] = []
@@ -104,6 +108,11 @@ class UserModel:
     def device(self) -> torch.device:
         """Where the first parameter is."""
         return self._values.device
+
+    @property
+    def slices(self) -> SliceHolders | None:
+        """Who holds the slices of vectors of this model, where they are not whole here."""
+        return None if self._shards is None else self._shards.slices
 
     @property
     def evaluates(self) -> bool:
@@ -136,6 +145,8 @@ class UserModel:
                 f"{thawed[0]}{f' and {len(thawed) - 1} more' if len(thawed) > 1 else ''} began to need gradients after "
                 "the join, and is trained here alone: to share it, leave the swarm and join with a new run_dir"
             )
+        if self._doubt:
+            yield self._doubt
         for entry in self._unkept:
             yield f"the optimizer's state {entry} fits into no checkpoint: it begins anew when the run goes on"
 

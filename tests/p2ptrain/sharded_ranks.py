@@ -63,7 +63,7 @@ class Site:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         self.told = torch.zeros(1, dtype=torch.int64)
-        self.shards = ShardedModel(model, optimizer, dist.group.WORLD, lambda order: self._say(order))
+        self.shards = ShardedModel(model, optimizer, dist.group.WORLD, dist.new_group(), lambda order: self._say(order))
 
     def _say(self, word: int) -> int:
         self.told.fill_(word)
@@ -290,7 +290,7 @@ def silent() -> str:
     model = model_of()
     fully_shard(model)
     words = dist.new_group(list(range(RANKS)), backend="gloo")
-    shards = ShardedModel(model, None, words, lambda order: None, patience_s=0.5)
+    shards = ShardedModel(model, None, words, words, lambda order: None, patience_s=0.5)
     found = raised(shards.vector) if shards.leads else ""
     dist.barrier()
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from p2ptrain.training.sharded_model import TensorBlock, are_whole
+from p2ptrain.training.tensor_block import TensorBlock, are_whole
 
 HERE = Path(__file__).parent
 RANKS = 4
