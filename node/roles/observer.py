@@ -16,6 +16,7 @@ last one has arrived when everybody leaves. With group averaging no updates can 
 from dataclasses import dataclass
 from typing import Final
 
+import torch
 import trio
 
 from gossip.core.api import Update
@@ -245,7 +246,9 @@ class _Observer:
         node = self._node
         if node.journal.has_begun:
             self._kept, state = node.state.round, node.inner.trainer.state_view()  # nobody trains
-            await round_report.save(node, state["parameters"], state, next_round=node.state.round, last=last)
+            theta_d = state["parameters"]
+            assert isinstance(theta_d, torch.Tensor), "a model is a vector"
+            await round_report.save(node, theta_d, state, next_round=node.state.round, last=last)
 
 
 def _round(node: Node, state: _State) -> RoundClosed:

@@ -526,6 +526,7 @@ async def save_interrupted(node: Node) -> None:
     except TrainerLostError as lost:
         raise (trainer_lost(node, lost) or lost) from lost
     theta_d = state["parameters"]
+    assert isinstance(theta_d, torch.Tensor), "a model is a vector"
     why = await unusable(node, theta_d)
     if why is not None:
         raise diverged(node, why)

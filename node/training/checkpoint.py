@@ -107,14 +107,15 @@ class CheckpointStore:
                 if error.errno not in _FULL or not self._give_up_oldest():
                     raise
 
-    def keep_apart(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Storable]:
+    def keep_apart(self, tensors: Mapping[str, Storable]) -> dict[str, Storable]:
         """Return these tensors as they are now, for a checkpoint to be saved later: in a file without a name beside the
         checkpoints, or as copies in memory, where the disk does not take them."""
+        held = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
         try:
             self._make_folder()
-            return dict(keep_in_file(tensors, self.folder))
+            return {**tensors, **keep_in_file(held, self.folder)}
         except OSError:
-            return {name: tensor.clone() for name, tensor in tensors.items()}
+            return {**tensors, **{name: tensor.clone() for name, tensor in held.items()}}
 
     def _save(self, checkpoint: Checkpoint) -> Path:
         saves = [

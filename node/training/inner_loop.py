@@ -9,7 +9,7 @@ a model adopted from the neighbours) are queued, and applied between two steps i
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,11 +52,11 @@ class Phase:
         return self.compute_seconds / max(self.steps, 1)
 
 
-Keep = Callable[[dict[str, torch.Tensor]], dict[str, Storable]]
+Keep = Callable[[Mapping[str, Storable]], dict[str, Storable]]
 
 
-def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, Storable]:
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+def _copies(tensors: Mapping[str, Storable]) -> dict[str, Storable]:
+    return {name: it.clone() if isinstance(it, torch.Tensor) else it for name, it in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -198,9 +198,7 @@ class InnerLoop:
         return self.trainer.vector(), GATHERED
 
     def _state(self) -> dict[str, Storable]:
-        state = self.trainer.state_view()
-        del state["parameters"]
-        return self._keep(state)
+        return self._keep({name: value for name, value in self.trainer.state_view().items() if name != "parameters"})
 
     def settle(self) -> None:
         """Apply the queued changes."""
@@ -212,7 +210,7 @@ class InnerLoop:
         self.settle()
         yield from ()
 
-    def state(self) -> Generator[None, None, dict[str, torch.Tensor]]:
+    def state(self) -> Generator[None, None, Mapping[str, Storable]]:
         """Apply the queued changes, as `settling`, and return the trainer's state, to be read while nobody trains."""
         self.settle()
         yield from ()

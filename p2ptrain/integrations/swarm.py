@@ -293,6 +293,7 @@ class Swarm:
             turn=self._turn,
             shards=shards,
             doubt=f"rank 0 holds whole vectors of this model: {why}" if why else "",
+            scratch=self._node_dir if shards is not None and shards.leads else None,
         )
         if isinstance(self._go_on, Checkpoint) and self._settings is not None:
             self._check_given(self._go_on, self._given_model, self._learner, config, peer_id)

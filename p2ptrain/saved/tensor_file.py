@@ -164,11 +164,14 @@ def pieces_of(tensor: Storable) -> Iterator[bytes | memoryview]:
 def keep_in_file(tensors: Mapping[str, torch.Tensor], folder: Path) -> dict[str, FiledTensor]:
     """Write tensors, as they are now, to a nameless file in `folder`. Raises OSError."""
     file = NamelessFile(folder)
-    kept: dict[str, FiledTensor] = {}
-    for name, tensor in tensors.items():
-        kept[name] = FiledTensor(dtype=tensor.dtype, shape=tuple(tensor.shape), file=file, start=len(file))
-        for piece in pieces_of(tensor):
-            file.append(piece)
+    return {name: append(tensor, file) for name, tensor in tensors.items()}
+
+
+def append(tensor: torch.Tensor, file: NamelessFile) -> FiledTensor:
+    """Write a tensor, as it is now, behind what is in a file. Raises OSError."""
+    kept = FiledTensor(dtype=tensor.dtype, shape=tuple(tensor.shape), file=file, start=len(file))
+    for piece in pieces_of(tensor):
+        file.append(piece)
     return kept
 
 

@@ -12,6 +12,7 @@ import torch
 
 from p2ptrain.inner.base import MomentBuffer, Place
 from p2ptrain.inner.inner_state import BufferPart, InnerState
+from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.sync.sliced_vectors import SliceHolders
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
@@ -115,8 +116,9 @@ class Learner(Protocol):
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return everything that a checkpoint needs, as copies on the CPU."""
 
-    def state_view(self) -> dict[str, torch.Tensor]:
-        """Return `state_dict` without copies where that can be: to be read while nobody trains."""
+    def state_view(self) -> Mapping[str, Storable]:
+        """Return `state_dict` without copies where that can be: to be read while nobody trains. What takes more memory
+        than there is for it lies in a file."""
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, where it is of another model."""

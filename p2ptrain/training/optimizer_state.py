@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.training.layout import DTYPES
 from p2ptrain.training.parameter_vector import is_sharded
 
@@ -26,14 +27,14 @@ MAX_TREE_BYTES: Final = 64 << 20
 MAX_DEPTH: Final = 32
 """Containers within each other. Known optimizers have two; chosen."""
 
-Take = Callable[[torch.Tensor], torch.Tensor]
+Take = Callable[[torch.Tensor], Storable]
 Part = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Makes, of a tensor of a whole state and the sharded parameter that it is like, what this rank holds of it."""
 Names = Mapping[int, str]
 """Names of parameters by their `id`."""
 
 
-def packed(optimizer: torch.optim.Optimizer, names: Names, take: Take) -> tuple[dict[str, torch.Tensor], list[str]]:
+def packed(optimizer: torch.optim.Optimizer, names: Names, take: Take) -> tuple[dict[str, Storable], list[str]]:
     """Return the state as tensors, each passed through `take`, and a line for each entry that no file can hold, which
     is left out."""
     pack = _Packer(take)
@@ -87,13 +88,13 @@ def _names_of(optimizer: torch.optim.Optimizer, names: Names) -> list[str]:
 
 class _Packer:
     def __init__(self, take: Take) -> None:
-        self.tensors: dict[str, torch.Tensor] = {}
+        self.tensors: dict[str, Storable] = {}
         self.left_out: list[str] = []
         self._take = take
 
     def of(self, path: str, value: object) -> dict[str, Any] | None:
         """The tree of one entry; None where it is left out, as part of it can be held by no file."""
-        held: dict[str, torch.Tensor] = {}
+        held: dict[str, Storable] = {}
         try:
             tree = self._tree(path, value, held, 0)
         except UnheldError as error:
@@ -102,7 +103,7 @@ class _Packer:
         self.tensors |= held
         return tree
 
-    def _tree(self, path: str, value: object, held: dict[str, torch.Tensor], depth: int) -> dict[str, Any]:
+    def _tree(self, path: str, value: object, held: dict[str, Storable], depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:
             raise UnheldError("nested too deep")
         if isinstance(value, torch.Tensor):

@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.sync.model_slice import THETA, ModelSlice
 from p2ptrain.sync.sliced_vectors import SlicedVector, SliceHolders, cuts_of
 from p2ptrain.tasks.base import TaskError
@@ -227,7 +228,7 @@ class ShardedModel:
         with self._ordered(Order.LEVEL):
             self._share_untrained()
 
-    def packed_optimizer(self, take: Take) -> tuple[dict[str, torch.Tensor], list[str]]:
+    def packed_optimizer(self, take: Take) -> tuple[dict[str, Storable], list[str]]:
         """Return the optimizer's state as `packed` does, of the whole model, and what no file can hold."""
         assert self._optimizer is not None
         with self._ordered(Order.PACK):

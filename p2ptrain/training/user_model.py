@@ -7,13 +7,17 @@ thread that trains, the swarm's corrections are added to the parameters.
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from p2ptrain.saved.nameless_file import NamelessFile
+from p2ptrain.saved.tensor_file import Storable, append
 from p2ptrain.sync.sliced_vectors import SliceHolders
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.metrics import MAX_METRICS, Measures, is_name
@@ -21,7 +25,7 @@ from p2ptrain.training.flat import fingerprint, frozen_digest, trainable
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.loop_turn import LoopTurn, random_state_kept
 from p2ptrain.training.names import canonical
-from p2ptrain.training.optimizer_state import packed, unpack_into
+from p2ptrain.training.optimizer_state import Take, packed, unpack_into
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.sharded_model import ShardedModel
 from p2ptrain.training.train_config import TrainConfig
@@ -40,7 +44,7 @@ Evaluate = Callable[[nn.Module], float | Mapping[str, float]]
 class UserModel:
     """Learner over `model`; `optimizer` is only read, for checkpoints. `evaluate` gets a copy of the bare model, in
     the `turn` of an evaluation. `shards`: the ranks among which `model` is shared out. `doubt`: what else its user
-    should know.
+    should know. `scratch`: a folder for the optimizer's state of such a model, which is whole in a file alone.
 
     Raises TaskError where the parameters cannot be averaged, or are not the optimizer's.
     """
@@ -58,6 +62,7 @@ class UserModel:
         turn: LoopTurn | None = None,
         shards: ShardedModel | None = None,
         doubt: str = "",
+        scratch: Path | None = None,
     ) -> None:
         self.model = unwrapped(model)
         self.optimizer = optimizer
@@ -83,7 +88,7 @@ class UserModel:
         """Of what is frozen at the join: adapters over unlike base models must not be averaged."""
         self._evaluate = evaluate
         self._turn = turn or LoopTurn()
-        self._doubt = doubt
+        self._doubt, self._scratch = doubt, scratch
         self._told: set[str] = set()
         """The doubts that were returned already."""
         self._unkept: list[str] = []
@@ -248,14 +253,15 @@ class UserModel:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return parameters, optimizer state, buffers and counters, as copies on the CPU."""
-        return self._state(lambda tensor: tensor.to("cpu", copy=True).contiguous())
+        state = self._state(lambda tensor: tensor.to("cpu", copy=True).contiguous())
+        return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
-    def state_view(self) -> dict[str, torch.Tensor]:
+    def state_view(self) -> Mapping[str, Storable]:
         """Return `state_dict` without copies of the optimizer's tensors where they are on the CPU: to be read while
-        nobody trains."""
-        return self._state(lambda tensor: tensor.to("cpu").contiguous())
+        nobody trains. Those of a model in parts are put together in a file, one after another."""
+        return self._state(_in_memory if self._scratch is None else _Filing(self._scratch))
 
-    def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _state(self, take: Take) -> dict[str, Storable]:
         untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model, self._trained).items()}
         finer = {FINER_PREFIX + name: value for name, value in self._values.finer().items()}
         optimizer = self._optimizer_state(take)
@@ -281,7 +287,7 @@ class UserModel:
         take_up_untrained(self.model, _Under(UNTRAINED_PREFIX, state), self._trained)
         self.global_step, self.tokens, self.skipped_steps = (int(count) for count in counters)
 
-    def _optimizer_state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _optimizer_state(self, take: Take) -> dict[str, Storable]:
         if self.optimizer is None:
             return {}
         if self._shards is None:
@@ -300,6 +306,25 @@ class UserModel:
 
     def _names(self) -> dict[int, str]:
         return {id(parameter): canonical(name) for name, parameter in self.model.named_parameters()}
+
+
+class _Filing:
+    """Puts tensors into a file without a name in a folder; what the disk does not take stays in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file: NamelessFile | None = None
+        with suppress(OSError):
+            self._file = NamelessFile(folder)
+
+    def __call__(self, tensor: torch.Tensor) -> Storable:
+        with suppress(OSError):
+            if self._file is not None:
+                return append(tensor, self._file)
+        return _in_memory(tensor)
+
+
+def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("cpu").contiguous()
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -1,4 +1,5 @@
-"""Ranks of one sharded model in a swarm, for torchrun: `sharded_loop.py OUT PEER|- STEPS fsdp|tp|both [evaluate]`.
+"""Ranks of one sharded model in a swarm, for torchrun: `sharded_loop.py OUT PEER|- STEPS fsdp|tp|both [evaluate]
+[SETTING=VALUE ...]`.
 
 Every rank trains on the same batches, so that the model comes to be what one process makes of them.
 """
@@ -54,6 +55,7 @@ def main() -> None:
     model = sharded(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
     peers = [] if peer == "-" else [peer]
+    given = dict(word.split("=") for word in sys.argv[5:] if "=" in word)
     with p2ptrain.join(
         model,
         optimizer,
@@ -61,9 +63,9 @@ def main() -> None:
         run_dir=out / "run",
         inner_steps=5,
         wait_for=len(peers),
-        settings=ALONE,
+        settings={**ALONE, **given},
         quiet=True,
-        evaluate=loss if sys.argv[5:] else None,
+        evaluate=loss if "evaluate" in sys.argv[5:] else None,
     ) as swarm:
         first = swarm.global_step
         for step in range(first, first + steps):

@@ -80,9 +80,13 @@ def test_a_node_that_cannot_begin_ends_the_others_too(tmp_path: Path) -> None:
     assert "RunError: rank 0: " in done.stderr
 
 
-def sharded(out: Path, peer: str, steps: int, kind: str, count: int = 2) -> list[dict[str, Any]]:
+IN_SLICES = "sync.compressor=fp16"
+"""A codec of which so few parameters as these make a slice for each rank. Of others they are one block."""
+
+
+def sharded(out: Path, peer: str, steps: int, kind: str, *settings: str, count: int = 2) -> list[dict[str, Any]]:
     """What each of `count` ranks of a sharded model has written."""
-    done = torchrun(out, peer, steps, kind, loop="sharded_loop.py", count=count)
+    done = torchrun(out, peer, steps, kind, *settings, loop="sharded_loop.py", count=count)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(count)]
 
@@ -105,7 +109,7 @@ def flat(found: dict[str, Any]) -> torch.Tensor:
 def test_sharded_ranks_go_on_in_other_numbers_and_cuts_and_in_one_process(tmp_path: Path) -> None:
     done = 0
     for kind, count, steps in (("fsdp", 2, 23), ("tp", 2, 7), ("both", 4, 6), ("fsdp", 3, 5)):
-        found = sharded(tmp_path, "-", steps, kind, count)
+        found = sharded(tmp_path, "-", steps, kind, IN_SLICES, count=count)
         assert {each["first"] for each in found} == {done}
         done += steps
         expected_d = alone(done)
@@ -125,14 +129,29 @@ def test_sharded_ranks_go_on_in_other_numbers_and_cuts_and_in_one_process(tmp_pa
     )
 
 
-@pytest.mark.parametrize(("kind", "count"), [("fsdp", 2), ("tp", 2), ("both", 4)])
-def test_a_sharded_model_and_a_process_of_its_own_train_one_model(tmp_path: Path, kind: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "count", "setting"),
+    [
+        ("fsdp", 2, IN_SLICES),
+        ("fsdp", 2, "sync.compressor=topk"),
+        ("tp", 2, "sync.compressor=q2"),
+        ("both", 4, IN_SLICES),
+    ],
+)
+def test_a_sharded_model_and_a_process_of_its_own_train_one_model(
+    tmp_path: Path, kind: str, count: int, setting: str
+) -> None:
     with Program(tmp_path / "first", tmp_path / "first", run=[HERE / "quiet_loop.py"]) as neighbour:
         address = neighbour.hear("listens")["address"]
-        found = sharded(tmp_path / "ranks", address, 300, kind, count)
-        events = (Path(found[0]["run_dir"]) / "events.jsonl").read_text().splitlines()
-    rounds = [fields for fields in map(json.loads, events) if fields["event"] == "round"]
+        found = sharded(tmp_path / "ranks", address, 300, kind, setting, count=count)
+    events = Path(found[0]["run_dir"]) / "events.jsonl"
+    rounds = told(events, "round")
     assert max(fields["members"] for fields in rounds) == 2
+    assert rounds[-1]["accepted"] > 0
+    assert rounds[-1]["rejected_by_reason"].keys() <= {"replayed"}, "links of before it came"
+    whole = [fields["message"] for fields in told(events, "warning") if "whole vectors" in fields["message"]]
+    in_rank_0 = "rank 0 holds whole vectors of this model: sync.compressor = topk looks at a whole vector"
+    assert whole == ([in_rank_0] if "topk" in setting else [])
     assert all(torch.equal(flat(each), flat(found[0])) for each in found)
     trained = model_of()
     torch.nn.utils.vector_to_parameters(flat(found[0]), trained.parameters())

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from p2ptrain.saved.tensor_file import FiledTensor, pieces_of
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.training.optimizer_state import packed
 from p2ptrain.training.parameter_vector import ParameterVector
@@ -285,6 +286,30 @@ class Interrupting:
         raise KeyboardInterrupt
 
 
+def filed(out: Path) -> dict[str, Any]:
+    """Whether the optimizer's state is put together in a file, and is what it is in memory."""
+    model = model_of()
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    step(model, optimizer, 0)
+    site = Site(model, optimizer)
+    learner = UserModel(model, optimizer, TrainConfig(), Shard(), data_seed=0, shards=site.shards, scratch=out)
+    no_folder = UserModel(model, optimizer, TrainConfig(), Shard(), data_seed=0, shards=site.shards, scratch=out / "no")
+    view = site.led(lambda shards: learner.state_view())
+    held = site.led(lambda shards: no_folder.state_view())
+    state = site.led(lambda shards: learner.state_dict())
+    if view is None:
+        return {}
+    moments = [name for name in view if name.endswith(("exp_avg", "exp_avg_sq"))]
+    return {
+        "filed": all(isinstance(view[name], FiledTensor) for name in moments),
+        "in memory": all(isinstance(held[name], torch.Tensor) for name in moments),
+        "same": all(b"".join(pieces_of(view[name])) == b"".join(pieces_of(value)) for name, value in state.items()),
+        "names": view.keys() == state.keys() == held.keys(),
+        "moments": len(moments),
+    }
+
+
 def silent() -> str:
     """What the leader finds of a rank that has been told an order and does not follow it."""
     model = model_of()
@@ -309,6 +334,7 @@ def main() -> None:
         "unheld": unheld(),
         "levelled": levelled(),
         "interrupted": interrupted(),
+        "filed": filed(out),
         "silent": silent(),
     }
     (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))

@@ -99,6 +99,12 @@ def test_what_several_ranks_have_whole_becomes_the_leaders(ranks: list[dict[str,
     assert all(each["levelled"] == [0.0] * len(each["levelled"]) for each in ranks)
 
 
+def test_the_optimizers_state_is_put_together_in_a_file(ranks: list[dict[str, Any]]) -> None:
+    found = ranks[0]["filed"]
+    assert found.pop("moments") == 10
+    assert found == {"filed": True, "in memory": True, "same": True, "names": True}
+
+
 def test_an_interrupted_correction_is_not_saved(ranks: list[dict[str, Any]]) -> None:
     assert "ended between two rounds" in ranks[0]["interrupted"]["interrupted"]
 
