@@ -407,8 +407,8 @@ def _tell(node: Node, doubts: list[str]) -> None:
 def _genesis_in(file: Path, *, mapped: bool) -> torch.Tensor:
     """Read a kept model, or have it `mapped`: in memory as far as it is read. Raises RunError where it is damaged,
     OSError where it cannot be read."""
-    kept_d = None
-    if file.stat().st_size % 4 == 0:
+    kept_d, size = None, file.stat().st_size
+    if size and size % 4 == 0:
         kept = np.memmap(file, dtype="<f4", mode="c") if mapped else np.frombuffer(file.read_bytes(), dtype="<f4")
         kept_d = torch.from_numpy(kept.astype(np.float32, copy=not mapped))
     if kept_d is None or not all_finite(kept_d):
@@ -418,11 +418,19 @@ def _genesis_in(file: Path, *, mapped: bool) -> torch.Tensor:
 
 async def _snapshot(node: Node, counters: torch.Tensor) -> Checkpoint:
     async with node.strategy_lock:
-        return _state_of(node, counters)
+        return _with(node, counters, await node.executor.offload(lambda: _copied(node)))
 
 
 def _state_of(node: Node, counters: torch.Tensor) -> Checkpoint:
-    sync = {name: value.clone() for name, value in node.strategy.state_dict().items()}  # whole, also of slices
+    return _with(node, counters, _copied(node))
+
+
+def _copied(node: Node) -> dict[str, torch.Tensor]:
+    """The strategy's own state, whole also where it lies in slices."""
+    return {name: value.clone() for name, value in node.strategy.state_dict().items()}
+
+
+def _with(node: Node, counters: torch.Tensor, sync: dict[str, torch.Tensor]) -> Checkpoint:
     checkpoint = checkpoint_of(node, torch.empty(0), {"counters": counters}, sync, None, node.state.round)
     tensors = {name: value for name, value in checkpoint.tensors.items() if name != VECTOR}
     return Checkpoint(round=checkpoint.round, meta={**checkpoint.meta, GENESIS_KEY: node.genesis}, tensors=tensors)

@@ -203,6 +203,7 @@ class LeadingNode:
         except P2PTrainError as error:
             with suppress(RuntimeError):  # gone before us: what we say is the reason
                 self.ranks.refuse(error)
+            self._let_go_of_slices()
             raise
         learner = self.ranks.learner = self.learner()
         resumed = learner.global_step > 0 and self.ranks.shards is None  # parts of a state are in their ranks already
@@ -252,8 +253,7 @@ class LeadingNode:
     def close(self) -> None:
         """Let go of the node."""
         self.node.close()
-        if self.ranks.shards is not None:
-            self.ranks.shards.end_slices(waits=False)
+        self._let_go_of_slices()
 
     def now(self) -> NodeNow:
         """Return what the node is at."""
@@ -262,6 +262,10 @@ class LeadingNode:
     def snapshot(self) -> Checkpoint:
         """Return the state with which another process can go on."""
         return self.node.snapshot()
+
+    def _let_go_of_slices(self) -> None:
+        if self.ranks.shards is not None:
+            self.ranks.shards.end_slices(waits=False)
 
     def _hand_on(self) -> None:
         assert self.ranks.learner is not None

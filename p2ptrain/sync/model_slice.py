@@ -34,9 +34,6 @@ STATE: Final = "state:"
 Refusal = tuple[str, str]
 """Reason and detail of a PayloadError."""
 
-Steps = Sequence[tuple[int, bytes]]
-"""Where runs of decoded values lie in a slice, and the values, fp32."""
-
 
 class SliceStart(NamedTuple):
     """Where the strategy of a slice begins."""
@@ -65,6 +62,8 @@ class ModelSlice:
         self._strategy: ModelAveraging | None = None
         self._moves: dict[str, Move] = {}
         """By neighbour, what a payload does that was found good."""
+        self._steps: dict[str, list[tuple[int, Floats]]] = {}
+        """By neighbour, what of a payload was decoded elsewhere."""
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +82,7 @@ class ModelSlice:
         strategy = build(config, self._held.pop(start.genesis), own, rounds=rounds, largest_gamma=largest_gamma)
         assert isinstance(strategy, ModelAveraging), "whole_because has seen to it"
         strategy.work_on_slice_of(start.numel)
-        self._strategy, self._moves = strategy, {}
+        self._strategy, self._moves, self._steps = strategy, {}, {}
 
     def hold(self, name: str, x_p: torch.Tensor) -> None:
         """Hold `x_p` (p,) under a name."""
@@ -144,15 +143,19 @@ class ModelSlice:
             return _told(refused)
         return None
 
-    def check_steps(self, steps: Steps, peer: str) -> Refusal | None:
-        """Do so for decoded values."""
+    def note_step(self, peer: str, start: int, data: bytes) -> None:
+        """Keep decoded values of a payload, fp32, which belong from `start` on."""
+        self._steps.setdefault(peer, []).append((start, np.frombuffer(data, dtype="<f4").astype(np.float32)))
+
+    def check_steps(self, peer: str) -> Refusal | None:
+        """Return why an estimate cannot be advanced by the values that were noted, as `check`."""
+        steps = self._steps.pop(peer, [])
         try:
             estimate_p = self._there.known.own(peer)
         except PayloadError as refused:
             return _told(refused)
         runs: list[tuple[slice, Floats]] = []
-        for start, data in steps:
-            step_r = np.frombuffer(data, dtype="<f4").astype(np.float32)
+        for start, step_r in steps:
             at = slice(start, start + step_r.size)
             np.add(values_of(estimate_p, at), step_r, out=step_r)
             if not is_sane_part(step_r):
@@ -174,6 +177,7 @@ class ModelSlice:
     def drop(self, peer: str) -> None:
         """Forget what was found good: it was not, in another slice."""
         self._moves.pop(peer, None)
+        self._steps.pop(peer, None)
 
     def track(self, peer: str, is_given: bool) -> None:
         """Begin a neighbour's estimate at the genesis, or at what was written as BASE."""

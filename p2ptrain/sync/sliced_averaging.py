@@ -7,10 +7,10 @@
 
 Payloads are whole in the process that leads, and nothing else is. Which of a node's settings can be worked on so
 `whole_because` says. A neighbour's are not this node's to say: a payload that is no row of slices' payloads is decoded
-where it came in, once for each slice, so that no more than a slice of it is held where the codec works on blocks.
+where it came in, and its values are dealt out as they come. Where its codec is not `ByParts`, that takes a vector.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from p2ptrain import aggregate, compress
 from p2ptrain.aggregate.coordinate import CoordinateRule
 from p2ptrain.aggregate.mean import Mean
 from p2ptrain.compress.base import Compressor, PayloadError, gamma_of
-from p2ptrain.compress.blocks import Floats
+from p2ptrain.compress.blocks import Decoding, Floats
 from p2ptrain.compress.by_parts import decoding
 from p2ptrain.compress.lossless import Lossless
 from p2ptrain.compress.payload_layout import Buffer, layout_of
@@ -40,9 +40,8 @@ from p2ptrain.sync.model_slice import (
     ClosedSlice,
     Refusal,
     SliceStart,
-    Steps,
 )
-from p2ptrain.sync.sliced_vectors import SlicedBytes, SlicedVector, SliceHolders, deal
+from p2ptrain.sync.sliced_vectors import SlicedBytes, SlicedVector, SliceHolders, deal, within
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import ByteSource, check_bytes, view_of
 
@@ -129,13 +128,13 @@ class SlicedAveraging:
 
     def _checked(self, peer: str, part: Fragment, reader: Compressor, payload: bytes) -> list[Refusal | None]:
         """What each slice says of a payload. Raises PayloadError where that is seen here."""
-        within, body = _opened(reader, payload, part.numel)
-        layout = layout_of(within, body) if part.count == 1 else None
+        codec, body = _opened(reader, payload, part.numel)
+        layout = layout_of(codec, body) if part.count == 1 else None
         if layout is not None and layout.cuts(self._numels):
             parts = [(each,) for each in layout.split(body, self._numels)]
-            return self._holders.each("check", peer, within.name, own=parts)
-        steps = enumerate(self._steps(part, within, body))
-        return [self._holders.one(index, "check_steps", each, peer) for index, each in steps]
+            return self._holders.each("check", peer, codec.name, own=parts)
+        self._deal_steps(peer, part, decoding(codec, body, part.numel))
+        return self._holders.each("check_steps", peer)
 
     def track(self, peer: str, base: ByteSource | None) -> None:
         """Begin a neighbour's estimate at the genesis (None) or a snapshot. Raises PayloadError."""
@@ -234,22 +233,20 @@ class SlicedAveraging:
         common = {name: value for name, value in state.items() if name not in vectors}
         self._holders.each("load", common, vectors)
 
-    def _steps(self, part: Fragment, codec: Compressor, payload: Buffer) -> Iterator[Steps]:
-        """What a payload adds to each slice, decoded here: once for each, as most need no more memory so."""
-        hand_out = decoding(codec, payload, part.numel)
-        for cut in self._holders.cuts:
-            runs: list[tuple[int, bytes]] = []
+    def _deal_steps(self, peer: str, part: Fragment, hand_out: Decoding) -> None:
+        """Decode a payload here, and give each slice what it adds there. Raises PayloadError."""
 
-            def take(at: slice, step_p: Floats, cut: slice = cut, runs: list[tuple[int, bytes]] = runs) -> None:
-                for in_model, in_step in part.within(at):
-                    start, stop = max(in_model.start, cut.start), min(in_model.stop, cut.stop)
-                    if start < stop:
-                        first = in_step.start + start - in_model.start
-                        step_r = step_p[first : first + stop - start].astype("<f4", copy=False)
-                        runs.append((start - cut.start, step_r.tobytes()))
+        def take(at: slice, step_p: Floats) -> None:
+            for in_model, in_step in part.within(at):
+                step_r = step_p[in_step].astype("<f4", copy=False)
+                values = slice(in_model.start * FP32_BYTES, in_model.stop * FP32_BYTES)
+                raw = step_r.tobytes()
+                for index, start, stop in within(self._holders.cuts, values, FP32_BYTES):
+                    first = self._holders.cuts[index].start * FP32_BYTES + start - values.start
+                    data = raw[first : first + stop - start]
+                    self._holders.one(index, "note_step", peer, start // FP32_BYTES, data)
 
-            hand_out(take)
-            yield runs
+        hand_out(take)
 
 
 def _within(codec: Compressor) -> Compressor:

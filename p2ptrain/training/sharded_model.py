@@ -354,7 +354,11 @@ class ShardedModel:
         x_s = self._exchange.up(self._local.vector())
         if self.part is not None:
             self.part.hold(THETA, x_s)
-        dist.barrier(self._group)  # what the leader asks of a slice next may come to its thread at once
+        if not self.leads:
+            self._sent(torch.zeros(1, device="cpu"), 0)
+            return
+        for rank in range(1, self._count):  # what is asked of a slice next comes to its thread at once
+            self._received(1, rank)
 
     def _of_slices(self, key: str | None) -> torch.Tensor:
         """What this rank holds of the vector that the leader gives the name of, one parameter after another."""

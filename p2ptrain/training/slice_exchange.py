@@ -5,7 +5,7 @@ sends to each what is in both, in messages of a bounded size: no rank has more t
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from itertools import accumulate, zip_longest
@@ -45,6 +45,8 @@ class SliceExchange:
     cuts: Sequence[slice]
     """By rank, the slices; ranks beyond these have none."""
     patience: timedelta
+    _known: dict[tuple[int, int, bool], list[list[Span]]] = field(default_factory=dict)
+    """Messages from blocks of a rank to the slice of another, or back: the same in each round."""
 
     def up(self, local_p: torch.Tensor) -> torch.Tensor:
         """Return this rank's slice fp32 (s,), perhaps empty, from what each rank holds of the parameters, one after
@@ -58,8 +60,8 @@ class SliceExchange:
                 at += view.numel()
 
         self._exchange(
-            lambda to: self._messages(self.rank, to, self.brings[self.rank]),
-            lambda source: self._messages(source, self.rank, self.brings[source]),
+            lambda to: self._messages(self.rank, to, is_up=True),
+            lambda source: self._messages(source, self.rank, is_up=True),
             lambda span, to: [self._local(local_p, span)],
             place,
         )
@@ -67,11 +69,10 @@ class SliceExchange:
 
     def down(self, x_s: torch.Tensor) -> torch.Tensor:
         """Return what this rank holds of the parameters, one after another, fp32, from the ranks' slices."""
-        every = range(len(self.shapes))
         local_p = torch.empty(sum(block.numel for block in self.blocks[self.rank]), device="cpu")
         self._exchange(
-            lambda to: self._messages(to, self.rank, every),
-            lambda source: self._messages(self.rank, source, every),
+            lambda to: self._messages(to, self.rank, is_up=False),
+            lambda source: self._messages(self.rank, source, is_up=False),
             lambda span, to: [view.reshape(-1) for view in self._views(x_s, self.rank, to, span)],
             lambda span, source, value_v: self._local(local_p, span).copy_(value_v),
         )
@@ -79,8 +80,8 @@ class SliceExchange:
 
     def _exchange(
         self,
-        leaving: Callable[[int], Iterator[list[Span]]],
-        arriving: Callable[[int], Iterator[list[Span]]],
+        leaving: Callable[[int], list[list[Span]]],
+        arriving: Callable[[int], list[list[Span]]],
         read: Callable[[Span, int], list[torch.Tensor]],
         place: Callable[[Span, int, torch.Tensor], object],
     ) -> None:
@@ -98,8 +99,15 @@ class SliceExchange:
     def _size(self, rank: int) -> int:
         return self.cuts[rank].stop - self.cuts[rank].start if rank < len(self.cuts) else 0
 
-    def _messages(self, holder: int, slicer: int, parameters: Sequence[int]) -> Iterator[list[Span]]:
-        """What the blocks of one rank and the slice of another have in common, in messages' worths."""
+    def _messages(self, holder: int, slicer: int, *, is_up: bool) -> list[list[Span]]:
+        """What the blocks of one rank and the slice of another have in common, in messages' worths: on the way up what
+        the rank brings."""
+        if (holder, slicer, is_up) not in self._known:
+            parameters = self.brings[holder] if is_up else range(len(self.shapes))
+            self._known[holder, slicer, is_up] = list(self._cut_up(holder, slicer, parameters))
+        return self._known[holder, slicer, is_up]
+
+    def _cut_up(self, holder: int, slicer: int, parameters: Sequence[int]) -> Iterator[list[Span]]:
         message: list[Span] = []
         room = MESSAGE_NUMEL
         for span in self._common(holder, slicer, parameters):

@@ -1,5 +1,5 @@
-"""Ranks of one sharded model in a swarm, for torchrun: `sharded_loop.py OUT PEER|- STEPS fsdp|tp|both [evaluate]
-[SETTING=VALUE ...]`.
+"""Ranks of one sharded model in a swarm, for torchrun: `sharded_loop.py OUT PEER|- STEPS fsdp|tp|both
+[evaluate] [again] [SETTING=VALUE ...]`.
 
 Every rank trains on the same batches, so that the model comes to be what one process makes of them.
 """
@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -48,6 +49,34 @@ def loss(model: nn.Module) -> float:
     return loss_of(model, 10_000).item()
 
 
+def left_and_joined_again(model: nn.Module, optimizer: torch.optim.Optimizer, out: Path, **given: Any) -> list[int]:
+    """Steps at the joins of a loop that keeps the swarm's state itself, and takes it up before a block and in one."""
+    counted = []
+    first = p2ptrain.join(model, optimizer, run_dir=out / "run", inner_steps=5, quiet=True, **given)
+    with first:
+        take_steps(model, optimizer, range(12))
+        kept = first.leave()
+    assert bool(kept) == first.has_node
+    for is_inside in (False, True):
+        again = p2ptrain.join(model, optimizer, run_dir=out / "run", inner_steps=5, quiet=True, **given)
+        if not is_inside:
+            again.load_state_dict(kept)
+        with again:
+            if is_inside:
+                again.load_state_dict(kept)
+            counted.append(again.global_step)
+            take_steps(model, optimizer, range(again.global_step, again.global_step + 6))
+            kept = again.state_dict()
+    return counted
+
+
+def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        loss_of(model, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def main() -> None:
     out, peer, steps, kind = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
     dist.init_process_group("gloo")
@@ -56,6 +85,11 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
     peers = [] if peer == "-" else [peer]
     given = dict(word.split("=") for word in sys.argv[5:] if "=" in word)
+    if "again" in sys.argv[5:]:
+        counted = left_and_joined_again(model, optimizer, out, settings={**ALONE, **given})
+        (out / f"rank{rank}.json").write_text(json.dumps({"counted": counted, "parameters": whole(model)}))
+        dist.destroy_process_group()
+        return
     with p2ptrain.join(
         model,
         optimizer,

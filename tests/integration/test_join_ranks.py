@@ -158,6 +158,12 @@ def test_a_sharded_model_and_a_process_of_its_own_train_one_model(
     assert loss_of(trained, 10_000) < 1.0, "5.0 at the beginning"
 
 
+def test_a_loop_that_keeps_the_swarms_state_goes_on_in_slices(tmp_path: Path) -> None:
+    found = sharded(tmp_path, "-", 0, "fsdp", "again", IN_SLICES)
+    assert [each["counted"] for each in found] == [[12, 18]] * 2
+    assert all(torch.allclose(flat(each), alone(24), atol=1e-5) for each in found)
+
+
 def test_what_wants_a_whole_model_is_refused_in_all_ranks(tmp_path: Path) -> None:
     done = torchrun(tmp_path, "-", 5, "fsdp", "evaluate", loop="sharded_loop.py")
     assert done.returncode != 0
@@ -169,7 +175,7 @@ def test_a_killed_rank_ends_the_site_and_torchrun_starts_it_again(tmp_path: Path
     events = tmp_path / "run" / "node" / "events.jsonl"
     with (tmp_path / "log").open("w") as log:
         site = subprocess.Popen(
-            [sys.executable, *words, "sharded_loop.py", str(tmp_path), "-", "300", "fsdp"],
+            [sys.executable, *words, "sharded_loop.py", str(tmp_path), "-", "300", "fsdp", IN_SLICES],
             cwd=HERE,
             env=environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
             stdout=log,
