@@ -338,17 +338,17 @@ class FollowingNode:
             self.ranks.share_parameters()
 
 
-def cut_vectors(shards: ShardedModel, config: Config) -> str:
-    """Have the ranks hold the strategy's vectors in slices, and return ""; or why rank 0 has to hold whole ones. For
-    rank 0, while the others follow."""
+def cut_vectors(shards: ShardedModel, config: Config) -> None:
+    """Have the ranks hold the strategy's vectors in slices; or rank 0 whole ones, and its user told why. For rank 0,
+    while the others follow."""
     if config.node.estimates_on == "disk":
         why = "node.estimates_on = disk keeps whole vectors in files"
     elif config.train.late_average:
         why = "train.late_average averages whole vectors"
     else:
         why = whole_because(config.sync)
+    shards.doubt = f"rank 0 holds whole vectors of this model: {why}" if why else ""
     shards.cut(None if why else unit_of(config.sync))
-    return why
 
 
 def ranks_of(model: nn.Module, group: dist.ProcessGroup | None = None, optimizer: object | None = None) -> Ranks | None:

@@ -279,9 +279,10 @@ class Swarm:
 
     def _learner_of(self, config: Config, peer_id: str) -> UserModel:
         shard, data_seed = own_data(config, peer_id)
-        shards, why = None if self._ranks is None else self._ranks.shards, ""
+        shards = None if self._ranks is None else self._ranks.shards
         if shards is not None and shards.leads:
-            why = cut_vectors(shards, config)
+            shards.scratch = self._node_dir
+            cut_vectors(shards, config)
         self._learner = UserModel(
             self._model,
             self._optimizer,
@@ -292,8 +293,6 @@ class Swarm:
             metric=self._metric,
             turn=self._turn,
             shards=shards,
-            doubt=f"rank 0 holds whole vectors of this model: {why}" if why else "",
-            scratch=self._node_dir if shards is not None and shards.leads else None,
         )
         if isinstance(self._go_on, Checkpoint) and self._settings is not None:
             self._check_given(self._go_on, self._given_model, self._learner, config, peer_id)

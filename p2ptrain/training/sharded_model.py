@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -59,7 +60,7 @@ class Order(IntEnum):
     LEVEL = 21
     """Take what is not cut, and not trained, as the leader has it: buffers, and frozen parameters."""
     CUT = 22
-    """Hold a slice of the strategy's vectors from now on, or none any more."""
+    """Hold a slice of the strategy's vectors from now on, or no longer."""
     SLICE = 23
     """Put the parameters into the slices."""
     ADD_SLICES = 24
@@ -115,6 +116,10 @@ class ShardedModel:
         self._group, self._tell, self._patience = group, tell, timedelta(seconds=patience_s)
         self._beside = beside
         self._rank, self._count = dist.get_group_rank(group, dist.get_rank()), dist.get_world_size(group)
+        self.doubt = ""
+        """What its user should know of how it takes part."""
+        self.scratch: Path | None = None
+        """A folder for the optimizer's state, which is whole in a file alone; None: in memory."""
         self.left = False
         """Whether the other ranks are asked for nothing (any more): they may be gone."""
         self.part: ModelSlice | None = None

@@ -43,8 +43,7 @@ Evaluate = Callable[[nn.Module], float | Mapping[str, float]]
 
 class UserModel:
     """Learner over `model`; `optimizer` is only read, for checkpoints. `evaluate` gets a copy of the bare model, in
-    the `turn` of an evaluation. `shards`: the ranks among which `model` is shared out. `doubt`: what else its user
-    should know. `scratch`: a folder for the optimizer's state of such a model, which is whole in a file alone.
+    the `turn` of an evaluation. `shards`: the ranks among which `model` is shared out.
 
     Raises TaskError where the parameters cannot be averaged, or are not the optimizer's.
     """
@@ -61,8 +60,6 @@ class UserModel:
         metric: str = "loss",
         turn: LoopTurn | None = None,
         shards: ShardedModel | None = None,
-        doubt: str = "",
-        scratch: Path | None = None,
     ) -> None:
         self.model = unwrapped(model)
         self.optimizer = optimizer
@@ -88,7 +85,6 @@ class UserModel:
         """Of what is frozen at the join: adapters over unlike base models must not be averaged."""
         self._evaluate = evaluate
         self._turn = turn or LoopTurn()
-        self._doubt, self._scratch = doubt, scratch
         self._told: set[str] = set()
         """The doubts that were returned already."""
         self._unkept: list[str] = []
@@ -150,8 +146,8 @@ class UserModel:
                 f"{thawed[0]}{f' and {len(thawed) - 1} more' if len(thawed) > 1 else ''} began to need gradients after "
                 "the join, and is trained here alone: to share it, leave the swarm and join with a new run_dir"
             )
-        if self._doubt:
-            yield self._doubt
+        if self._shards is not None and self._shards.doubt:
+            yield self._shards.doubt
         for entry in self._unkept:
             yield f"the optimizer's state {entry} fits into no checkpoint: it begins anew when the run goes on"
 
@@ -259,7 +255,8 @@ class UserModel:
     def state_view(self) -> Mapping[str, Storable]:
         """Return `state_dict` without copies of the optimizer's tensors where they are on the CPU: to be read while
         nobody trains. Those of a model in parts are put together in a file, one after another."""
-        return self._state(_in_memory if self._scratch is None else _Filing(self._scratch))
+        scratch = None if self._shards is None else self._shards.scratch
+        return self._state(_in_memory if scratch is None else _Filing(scratch))
 
     def _state(self, take: Take) -> dict[str, Storable]:
         untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model, self._trained).items()}

@@ -293,10 +293,11 @@ def filed(out: Path) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     step(model, optimizer, 0)
     site = Site(model, optimizer)
-    learner = UserModel(model, optimizer, TrainConfig(), Shard(), data_seed=0, shards=site.shards, scratch=out)
-    no_folder = UserModel(model, optimizer, TrainConfig(), Shard(), data_seed=0, shards=site.shards, scratch=out / "no")
+    learner = UserModel(model, optimizer, TrainConfig(), Shard(), data_seed=0, shards=site.shards)
+    site.shards.scratch = out
     view = site.led(lambda shards: learner.state_view())
-    held = site.led(lambda shards: no_folder.state_view())
+    site.shards.scratch = out / "no such folder"
+    held = site.led(lambda shards: learner.state_view())
     state = site.led(lambda shards: learner.state_dict())
     if view is None:
         return {}
