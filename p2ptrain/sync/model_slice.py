@@ -90,7 +90,8 @@ class ModelSlice:
 
     def reserve(self, name: str, itemsize: int) -> None:
         """Hold a vector that is not set yet, of fp32 or bf16."""
-        self._held[name] = torch.empty(self.numel, dtype=torch.float32 if itemsize == 4 else torch.bfloat16)
+        dtype = torch.float32 if itemsize == torch.float32.itemsize else torch.bfloat16
+        self._held[name] = torch.empty(self.numel, dtype=dtype, device="cpu")
 
     def write(self, name: str, start: int, data: bytes) -> None:
         """Set bytes, little-endian, of a held vector."""
@@ -141,6 +142,8 @@ class ModelSlice:
             self._moves[peer] = self._there.known.checked(peer, codec, payload)
         except PayloadError as refused:
             return _told(refused)
+        except Exception as error:  # the sender chose codec and bytes: no decoder error may cost us this slice
+            return "malformed", f"{type(error).__name__} while decoding {codec}"
         return None
 
     def note_step(self, peer: str, start: int, data: bytes) -> None:

@@ -110,7 +110,7 @@ class SlicedVector(torch.Tensor):
 
     def clone(self, **options: object) -> torch.Tensor:
         """Return the whole: fp32 (d,), in this process."""
-        whole = torch.empty(self.shape[0])
+        whole = torch.empty(self.shape[0], dtype=torch.float32, device="cpu")
         raw = whole.numpy().view("u1")
         at = 0
         for piece in self.pieces():
@@ -120,7 +120,7 @@ class SlicedVector(torch.Tensor):
 
     def aminmax(self, **options: object) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """Return the least and the largest value; NaN where one is."""
-        low_n2 = torch.tensor(self.holders.each("extremes", self.key))
+        low_n2 = torch.tensor(self.holders.each("extremes", self.key), device="cpu")
         return low_n2[:, 0].amin(), low_n2[:, 1].amax()
 
     def __repr__(self, **options: object) -> str:  # type: ignore[override]

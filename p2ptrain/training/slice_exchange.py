@@ -51,7 +51,7 @@ class SliceExchange:
     def up(self, local_p: torch.Tensor) -> torch.Tensor:
         """Return this rank's slice fp32 (s,), perhaps empty, from what each rank holds of the parameters, one after
         another. Blocks that several hold come from the first of them."""
-        x_s = torch.empty(self._size(self.rank), device="cpu")
+        x_s = _new(self._size(self.rank))
 
         def place(span: Span, source: int, value_v: torch.Tensor) -> None:
             at = 0
@@ -69,7 +69,7 @@ class SliceExchange:
 
     def down(self, x_s: torch.Tensor) -> torch.Tensor:
         """Return what this rank holds of the parameters, one after another, fp32, from the ranks' slices."""
-        local_p = torch.empty(sum(block.numel for block in self.blocks[self.rank]), device="cpu")
+        local_p = _new(sum(block.numel for block in self.blocks[self.rank]))
         self._exchange(
             lambda to: self._messages(to, self.rank, is_up=False),
             lambda source: self._messages(self.rank, source, is_up=False),
@@ -90,7 +90,7 @@ class SliceExchange:
         for apart in range(count):
             to, source = (self.rank + apart) % count, (self.rank - apart) % count
             for out, come in zip_longest(leaving(to), arriving(source), fillvalue=()):
-                told_m = torch.cat([each for span in out for each in read(span, to)]) if out else torch.empty(0)
+                told_m = torch.cat([each for span in out for each in read(span, to)]) if out else _new(0)
                 sizes = [span.stop - span.start for span in come]
                 come_m = self._swapped(told_m, to, sum(sizes), source) if apart else told_m
                 for span, value_v in zip(come, torch.split(come_m, sizes), strict=True):
@@ -155,7 +155,7 @@ class SliceExchange:
 
     def _swapped(self, told_m: torch.Tensor, to: int, size: int, source: int) -> torch.Tensor:
         """Send a message to one rank, and return that of another, of so many values. Nothing is sent for none."""
-        come_m = torch.empty(size, device="cpu")
+        come_m = _new(size)
         works = []
         try:
             if told_m.numel():
@@ -171,6 +171,11 @@ class SliceExchange:
             except RuntimeError as error:
                 gone(rank, error)
         return come_m
+
+
+def _new(numel: int) -> torch.Tensor:
+    """A vector that is not set, whatever the defaults are in the thread that trains."""
+    return torch.empty(numel, dtype=torch.float32, device="cpu")
 
 
 def gone(rank: int, error: RuntimeError) -> NoReturn:

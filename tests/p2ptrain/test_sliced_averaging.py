@@ -15,6 +15,7 @@ from vectors import vector
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
 from p2ptrain.compress.payload_layout import layout_of
+from p2ptrain.compress.q2 import LloydMax2Bit
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import Message, RoundResult, SyncConfig, SyncStrategy, build
 from p2ptrain.sync.base import InPlace
@@ -248,6 +249,22 @@ def test_a_payload_that_is_bad_in_one_slice_moves_none() -> None:
     for node in (pair.whole, pair.sliced):
         node.apply("a", *build(config, torch.zeros(D), "a").encode(vector(D), round=0))
     pair.check()
+
+
+def test_a_decoder_that_fails_costs_the_sender_and_not_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SyncConfig()
+    pair = Pair(config, torch.zeros(D), cuts_of(D, 2, 1024))
+    pair.sliced.track("a", None)
+    message = build(config, torch.zeros(D), "a").encode(vector(D), round=0)
+
+    def fails(*given: object) -> None:
+        raise IndexError("beyond")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LloydMax2Bit, "decode_rows", fails)
+        with pytest.raises(PayloadError, match="malformed: IndexError while decoding q2"):
+            pair.sliced.apply("a", *message)
+    pair.sliced.apply("a", *message)
 
 
 def test_a_peer_that_is_not_tracked_is_refused_and_forgetting_is_final() -> None:
