@@ -3,7 +3,8 @@
     python scripts/sharded_speed.py --ranks 2 --turns 6 --steps 100
 
 byte-lm nano under FSDP2 over gloo, rounds of 20 steps, with one neighbour of one process that takes a step now and
-then: what is timed has the cores to itself but for that. Prints each turn's ratio and the median.
+then: what is timed has the cores to itself but for that. Prints each turn's ratio and the median; and, for a machine
+that others use meanwhile, the same of the ranks' CPU seconds, all threads counted.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,6 +36,14 @@ SETTINGS: dict[str, object] = {
     "node.linger_s": 1.0,
 }
 NEIGHBOUR_STEP_S = 0.5
+
+
+class Cost(NamedTuple):
+    """What steps take, or two such in proportion."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of all ranks."""
 
 
 def main() -> None:
@@ -105,20 +115,22 @@ def rank_of_site(asked: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     shard = Shard(index=dist.get_rank(), count=dist.get_world_size())
 
-    def steps(first: int, count: int) -> float:
-        """Seconds that so many steps take."""
+    def steps(first: int, count: int) -> Cost:
+        """What so many steps take."""
         dist.barrier()
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         for step in range(first, first + count):
             task.loss(model, task.train_batch(step, seed=0, shard=shard, size=asked.batch)).backward()
             optimizer.step()
             optimizer.zero_grad()
         dist.barrier()
-        return time.perf_counter() - began
+        taken = torch.tensor(time.process_time() - cpu, dtype=torch.float64)
+        dist.all_reduce(taken)
+        return Cost(time.perf_counter() - began, taken.item())
 
     begun = [parameter.detach().clone() for parameter in model.parameters()]
     steps(0, 2 * ROUND)
-    ratios = []
+    ratios: list[Cost] = []
     for turn in range(asked.turns):
         before = steps(0, asked.steps)
         with torch.no_grad():  # members begin with one model
@@ -138,14 +150,22 @@ def rank_of_site(asked: argparse.Namespace) -> None:
             within = steps(ROUND, asked.steps)
             rounds = swarm.round if swarm.has_node else 0
         after = steps(0, asked.steps)
-        ratios.append((before + after) / 2 / within)
+        ratios.append(
+            Cost(
+                (before.seconds + after.seconds) / 2 / within.seconds,
+                (before.cpu_seconds + after.cpu_seconds) / 2 / within.cpu_seconds,
+            )
+        )
         if dist.get_rank() == 0:
+            speed, ratio = asked.steps / within.seconds, ratios[-1]
             print(
-                f"turn {turn}: {asked.steps / within:.2f} steps/s, {ratios[-1]:.3f} of alone; {rounds} rounds",
+                f"turn {turn}: {speed:.2f} steps/s, {ratio.seconds:.3f} of alone; {rounds} rounds; "
+                f"by CPU {ratio.cpu_seconds:.3f}",
                 flush=True,
             )
     if dist.get_rank() == 0:
-        print(f"median of {asked.turns}: {median(ratios):.3f}", flush=True)
+        middle = Cost(*(median(each) for each in zip(*ratios, strict=True)))
+        print(f"median of {asked.turns}: {middle.seconds:.3f}; by CPU {middle.cpu_seconds:.3f}", flush=True)
     dist.barrier()
     os._exit(0)  # gloo's threads outlive the group, and may abort a process that ends
 
