@@ -31,7 +31,7 @@ from node.cli import (
     up_cmd,
 )
 from node.events.redaction import Redactor
-from node.system import build, gc_tuning, interrupts
+from node.system import build, gc_tuning, interrupts, ranks
 from node.system.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
 
 app = typer.Typer(
@@ -84,6 +84,7 @@ def program() -> int:
     gc_tuning.starting()
     code = main()
     gc_tuning.ending()
+    ranks.leave(code)
     return code
 
 

@@ -18,6 +18,7 @@ from node.system import run_dir as folders
 from node.system.errors import EXIT_INTERRUPTED, is_interrupt, translate
 from node.system.light_roles import WITHOUT_MODEL
 from node.system.next_command import node_command
+from node.system.ranks import site_process
 
 if TYPE_CHECKING:
     from node.config.sections import NodeConfig
@@ -67,6 +68,12 @@ def node(
     """
     from node.config.sections import merged, role_in
 
+    process = site_process()
+    if process is not None and process.rank:
+        from node.roles.site import follow
+
+        return follow()
+    folder_given = run_dir is not None or swarm is not None
     given = options.flags(
         rounds=rounds,
         inner_steps=inner_steps,
@@ -87,7 +94,8 @@ def node(
     run_dir = run_dir_of(run_dir, swarm, invite)
     raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
     with on_a_terminal("starting", quiet=json):
-        settings, run = _without_model(raw) if role_in(raw) in WITHOUT_MODEL else _trainer(raw, with_parent)
+        light = role_in(raw) in WITHOUT_MODEL
+        settings, run = _without_model(raw) if light else _trainer(raw, with_parent, folder_given)
     folder = folders.make_node_dir(run_dir, settings.node.name)
     passphrase = passphrase_in(folder, passphrase_file)
     if with_parent:
@@ -112,13 +120,18 @@ class _Main(Protocol):
     ) -> int: ...
 
 
-def _trainer(raw: "Raw", tried: bool) -> tuple[_Settings, _Main]:
+def _trainer(raw: "Raw", tried: bool, folder_given: bool) -> tuple[_Settings, _Main]:
     from node.config.schema import from_raw
     from node.roles import trainer
     from node.roles.assembly import check_runnable
+    from node.roles.site_check import check_site
 
     settings = awaiting_peers(from_raw(raw))
     check_runnable(settings)
+    if check_site(settings, site_process(), run_dir_given=folder_given):
+        from node.roles.site import lead  # seconds of imports, which a node of one process has no use for
+
+        return settings, partial(lead, settings)
     return settings, partial(trainer.main, settings, tried=tried)
 
 

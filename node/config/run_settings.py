@@ -235,7 +235,7 @@ def _keys(raw: Raw) -> Mapping[str, list[str] | None]:
     if role_in(raw) in WITHOUT_MODEL:  # on a machine that need not have torch
         sections: dict[str, Any] = {"network": NetworkConfig, "node": NodeConfig, "monitoring": MonitoringConfig}
         own: dict[str, list[str] | None] = {name: [*kind.__dataclass_fields__] for name, kind in sections.items()}
-        return own | dict.fromkeys(FREE)
+        return own | dict.fromkeys([*FREE, "site"])
     from node.config.schema import known_keys
 
     return known_keys()

@@ -5,6 +5,7 @@
     [sync]     p2ptrain.sync.SyncConfig, and options of the members that it names (free keys: ratio, tau, ...)
     [network]  gossip.core.config.GossipConfig, and where to listen
     [node]     this process: executor (`lane`), checkpoints, metrics, its shard of the data
+    [site]     p2ptrain.training.site.SiteConfig: how torchrun's ranks share out the model
     [attack]   what a Byzantine node does (for experiments; none by default)
     [monitoring]  whom else it tells: exporters
 
@@ -35,6 +36,7 @@ from p2ptrain.outer import Average
 from p2ptrain.sync import SyncConfig
 from p2ptrain.sync.sync_config import OWN_KEYS, all_options, takers_of
 from p2ptrain.training import TrainConfig
+from p2ptrain.training.site.site_config import SiteConfig
 
 MOST_TAKEN: Final = 2.0
 """Times its drift that a control variate may take of a round: at twice it swings for ever."""
@@ -82,6 +84,7 @@ class Config(BaseModel):
     sync: SyncConfig = Field(default_factory=SyncConfig)
     network: NetworkConfig = NetworkConfig()
     node: NodeConfig = NodeConfig()
+    site: SiteConfig = SiteConfig()
     attack: AttackSection = AttackSection()
     monitoring: MonitoringConfig = MonitoringConfig()
 

@@ -68,6 +68,7 @@ from node.training.outcome import (
     check_taken,
     device_lost,
     note_lost_device,
+    rank_lost,
     trainer_lost,
     vector_lost,
 )
@@ -77,6 +78,7 @@ from node.training.sync_loop import follow, synchronize, train
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner, Trainer
+from p2ptrain.training.site.orders import RankLostError
 
 LOOK_AROUND_S = 0.1
 """Seconds between two checks of a finished node that its neighbours are finished, too."""
@@ -99,11 +101,12 @@ def main(
     passphrase: bytes | None = None,
     tried: bool = False,
     user_loop: "UserLoop | None" = None,
+    trainer_of: TrainerOf = own_trainer,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
     the newest checkpoint is read and fits this model. `passphrase` is that of its key. `tried`: whether the caller has
     tried the task. `user_loop`: takes the steps, and stops the node; None: the node trains its task itself, until it is
-    done or a signal comes.
+    done or a signal comes. `trainer_of` builds what trains the task in this process.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
@@ -123,7 +126,7 @@ def main(
                 fits=fits,
                 passphrase=passphrase,
                 tried=tried,
-                trainer_of=partial(_apart, node_dir, trainers) if apart else own_trainer,
+                trainer_of=partial(_apart, node_dir, trainers) if apart else trainer_of,
                 user_loop=user_loop,
             )
         )
@@ -387,7 +390,7 @@ async def live(
         except Exception as error:  # a former member may fail in many ways before it checks its membership
             node.state.put_out = node.state.put_out or _why_outside(node, resumed=resumed)
             if node.state.put_out is None:
-                if (lost := trainer_lost(node, error) or vector_lost(node, error)) is not None:
+                if (lost := _lost(node, error)) is not None:
                     await node.service.say_goodbye(GOODBYE_S)  # nobody waits for this node's next round
                     raise lost from error
                 if not note_lost_device(node, error):
@@ -405,6 +408,11 @@ async def live(
         raise node.state.put_out
     if node.state.device_lost:
         raise device_lost(node) from cause
+
+
+def _lost(node: Node, error: BaseException) -> RunError | None:
+    """Return what to tell where what trains, or what is trained with, is lost; None for any other error."""
+    return trainer_lost(node, error) or rank_lost(node, error) or vector_lost(node, error)
 
 
 async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool) -> None:
@@ -523,8 +531,8 @@ async def save_interrupted(node: Node) -> None:
     over = node.state.round >= node.config.train.rounds and node.state.unsaved is None
     try:
         state = await node.executor.drive(node.inner.state())
-    except TrainerLostError as lost:
-        raise (trainer_lost(node, lost) or lost) from lost
+    except (TrainerLostError, RankLostError) as lost:
+        raise (_lost(node, lost) or lost) from lost
     theta_d = state["parameters"]
     assert isinstance(theta_d, torch.Tensor), "a model is a vector"
     why = await unusable(node, theta_d)

@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 from node.system import text
+from node.system.ranks import site_process
 from node.system.run_dir import LOCK, PEERS
 
 
@@ -16,9 +17,12 @@ def command(folder: Path) -> str:
 
 
 def node_command(folder: Path) -> str:
-    """Return the command that goes on with this node alone."""
+    """Return the command that goes on with this node alone, by as many ranks where it is a site's."""
     words = ["node", "--run-dir", str(folder.parent)]
-    return _line(*words) if folder.name == "node" else _line(*words, "--name", folder.name)
+    if folder.name != "node":
+        words += ["--name", folder.name]
+    ranks = site_process()
+    return _line(*words) if ranks is None else shlex.join([*ranks.launcher(), *words])
 
 
 def export_command(run: Path) -> str:

@@ -7,6 +7,7 @@ from node.training import checkpoint_room
 from node.training.node import Node
 from node.training.remote_trainer import TrainerLostError
 from p2ptrain.saved.filed_vector import LostVectorError
+from p2ptrain.training.site.orders import RankLostError
 
 
 def check_room(node: Node) -> None:
@@ -57,6 +58,14 @@ def trainer_lost(node: Node, error: BaseException) -> RunError | None:
         return None
     again = command(node.checkpoints.folder.parent)
     return RunError(f"{lost.message}; {_newest(node)}", f"{lost.hint}, and go on with {again}")
+
+
+def rank_lost(node: Node, error: BaseException) -> RunError | None:
+    """Return what to tell of an `error` that means that a rank of this site has ended or hangs; None for any other."""
+    lost = first_leaf(error, RankLostError)
+    if lost is None:
+        return None
+    return RunError(f"{lost}; {_newest(node)}", "torchrun --max-restarts starts a site again, which goes on from there")
 
 
 def vector_lost(node: Node, error: BaseException) -> RunError | None:

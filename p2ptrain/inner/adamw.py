@@ -27,6 +27,7 @@ class AdamW:
 
     name = "adamw"
     schedule = "cosine"
+    elementwise = True
 
     def __init__(
         self, *, weight_decay: float = 0.1, betas: tuple[float, float] = (0.9, 0.95), epsilon: float = 1e-8

@@ -56,6 +56,7 @@ class InnerOptimizer(Protocol):
     name: str
     schedule: str
     """The learning rate after the warm-up for which it was made: `cosine` or `constant`."""
+    # One that moves each coordinate by itself says `elementwise = True`: then parts of a vector can be moved apart.
     buffers: Mapping[str, torch.Tensor]
     """Its whole state once attached, by name; the tensors are changed in place and never replaced. What stands in
     them does not depend on where the parameters are, so that code that moves the model can ignore them."""

@@ -33,6 +33,7 @@ class ScheduleFree:
 
     name = "schedule_free"
     schedule = "constant"
+    elementwise = True
 
     def __init__(self, *, weight_decay: float = 0.1, betas: tuple[float, float] = (0.9, 0.95)) -> None:
         self.weight_decay, self.betas = weight_decay, betas

@@ -23,6 +23,7 @@ class SGD:
 
     name = "sgd"
     schedule = "cosine"
+    elementwise = True
 
     def __init__(self, *, weight_decay: float = 0.005, momentum: float = 0.9, nesterov: bool = False) -> None:
         if not 0 <= momentum < 1:

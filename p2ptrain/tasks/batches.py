@@ -57,6 +57,15 @@ def pieces(batch: Batch, size: int) -> list[Batch]:
     return [_part(batch, slice(start, start + size)) for start in range(0, count, size)]
 
 
+def share_of(batch: Batch, index: int, count: int) -> Batch | None:
+    """Return part `index` of `count` parts of the batch, as even as can be, none of them empty. None where the batch
+    cannot be cut so."""
+    examples = examples_in(batch)
+    if examples is None or examples < count:
+        return None
+    return _part(batch, slice(index * examples // count, (index + 1) * examples // count))
+
+
 def pair_of(batch: Batch) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the batch as inputs and targets; None when it is of another form."""
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(it, torch.Tensor) for it in batch):

@@ -78,15 +78,21 @@ class Means:
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, float] = {}
 
-    def add(self, values: Mapping[str, float], count: int) -> None:
+    def add(self, values: Mapping[str, float], count: float) -> None:
         """Take up a batch of `count` predictions."""
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value * count
             self._counts[name] = self._counts.get(name, 0) + count
 
+    def merge(self, other: "Means") -> None:
+        """Take up what another one has been given."""
+        for name, total in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + total
+            self._counts[name] = self._counts.get(name, 0.0) + other._counts[name]
+
     def finite(self) -> dict[str, float]:
         """Return the means, of the first MAX_METRICS names; those that are not finite are left out."""
-        means = {name: total / max(1, self._counts[name]) for name, total in self._sums.items()}
+        means = {name: total / (self._counts[name] or 1) for name, total in self._sums.items()}
         return {name: mean for name, mean in list(means.items())[:MAX_METRICS] if isfinite(mean)}

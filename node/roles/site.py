@@ -1,0 +1,242 @@
+"""A site: the processes of one `torchrun ... -m p2ptrain node` are one node.
+
+Rank 0 is the node: its settings, folder, network, page and log are those of any other, and what trains is a
+`SiteTrainer`, by which all ranks take each step. The others have none of that. They are given the settings by rank 0,
+build their part of the model, and do what it says.
+
+    rank 0    settings, folder -> meet() -> SiteTrainer -> node (trainer.py) -> ... -> END
+    others    ------------------- meet() -> SiteRank.follow() ----------------------->
+
+Where a rank ends or hangs, all end, rank 0 after a goodbye to its neighbours. torchrun starts them again, as many as
+there then are, and the node goes on from its newest checkpoint.
+"""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from node.config.schema import Config
+from node.events.log import EventLog
+from node.roles import byzantine
+from node.roles.assembly import own_data
+from node.roles.trainer import main
+from node.system import gc_tuning
+from node.system.errors import translate
+from node.system.ranks import SiteProcess, site_process
+from p2ptrain import tasks
+from p2ptrain.training import Learner
+from p2ptrain.training.machine import pick_device
+from p2ptrain.training.site.orders import OrderChannel
+from p2ptrain.training.site.site_rank import SiteRank
+from p2ptrain.training.site.site_trainer import SiteTrainer
+
+BEAT_S: Final = 1.0
+"""Seconds between two times that the ranks ask each other whether they are there. Chosen."""
+
+LOOK_S: Final = 0.02
+"""Seconds between two looks for those who have come."""
+
+FOR_EVER: Final = timedelta(days=365)
+"""For rank 0's next order: its node may wait for neighbours, and whether it lives is watched apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteStart:
+    """What rank 0 has all others begin with."""
+
+    config: Config
+    peer_id: str
+    meeting: str
+    """A name of this meeting: torchrun's store still has what earlier ones left."""
+
+
+def lead(
+    config: Config,
+    *,
+    node_dir: Path,
+    emit: EventLog,
+    fits: Callable[[], None] = lambda: None,
+    passphrase: bytes | None = None,
+) -> int:
+    """Run the node of a site in its first rank, and return the exit code. Raises as `main`."""
+    site = _Leader()
+    try:
+        return main(
+            config,
+            node_dir=node_dir,
+            emit=emit,
+            fits=fits,
+            passphrase=passphrase,
+            tried=True,
+            trainer_of=site.trainer,
+        )
+    finally:
+        _heed_no_signals()  # torchrun sends one where another rank has ended first, and this end takes a second at most
+        site.end()
+
+
+class _Leader:
+    """Rank 0's side of the site."""
+
+    def __init__(self) -> None:
+        self._trainer: SiteTrainer | None = None
+        self._watch: RankWatch | None = None
+
+    def trainer(self, config: Config, peer_id: str) -> Learner:
+        """Meet the other ranks, and build what trains (TrainerOf)."""
+        process = site_process()
+        assert process is not None, "check_site says so"
+        store = _store()
+        meeting = uuid.uuid4().hex
+        start = SiteStart(config=config, peer_id=peer_id, meeting=meeting)
+        _welcome(store, start, process.count)
+        orders, self._watch = _grouped(store, start, process)
+        self._trainer = SiteTrainer(partial(_rank, start, process, orders))
+        self._watch.start(self._trainer.thread.lose)
+        return self._trainer
+
+    def end(self) -> None:
+        """Let the other ranks go. Where one was lost they end by themselves."""
+        if self._trainer is None or self._watch is None:
+            return
+        self._watch.ended = True
+        with suppress(RuntimeError):
+            self._trainer.end()
+
+
+def follow() -> int:
+    """Be one of a site's other ranks to the end, and return the exit code."""
+    process = site_process()
+    assert process is not None, "who calls has asked"
+    store = _store()
+    start = _welcomed(store, process.rank)
+    _heed_no_signals()
+    try:
+        orders, watch = _grouped(store, start, process)
+        watch.start(partial(_give_up, process.rank))
+        rank = _rank(start, process, orders)
+        gc_tuning.running()
+        rank.follow()
+        watch.ended = True
+        rank.part()
+    except Exception as error:
+        _give_up(process.rank, translate(error).line() if not isinstance(error, RuntimeError) else str(error))
+    return 0
+
+
+def _give_up(rank: int, why: str) -> NoReturn:
+    print(f"error: rank {rank} of this site ends: {' '.join(why.split())}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def _rank(start: SiteStart, process: SiteProcess, orders: OrderChannel) -> SiteRank:
+    """Build this rank's part of the model. Collective."""
+    config = start.config
+    device = pick_device(config.train.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", process.local_rank)
+        torch.cuda.set_device(device)
+    task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), byzantine.attack_of(config.attack))
+    shard, data_seed = own_data(config, start.peer_id)
+    return SiteRank(task, config.train, config.site, shard, orders, data_seed=data_seed, device=device)
+
+
+def _grouped(store: Store, start: SiteStart, process: SiteProcess) -> "tuple[OrderChannel, RankWatch]":
+    """Make the groups in which the ranks compute, in which rank 0 gives its orders, and in which they watch."""
+    site = start.config.site
+    kind = pick_device(start.config.train.device).type
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
+        store=PrefixStore(start.meeting, store),
+        rank=process.rank,
+        world_size=process.count,
+        timeout=timedelta(seconds=site.timeout_s),
+    )
+    orders, watched = (dist.new_group(timeout=FOR_EVER, backend="gloo") for _ in range(2))
+    assert orders is not None
+    assert watched is not None
+    return OrderChannel(orders), RankWatch(watched, site.timeout_s)
+
+
+class RankWatch:
+    """Asks all ranks once a second whether they are there, in a thread beside what they compute."""
+
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
+        self.ended = False
+        """Whether ranks may go now."""
+        self._group, self._timeout = group, timedelta(seconds=timeout_s)
+
+    def start(self, lost: Callable[[str], None]) -> None:
+        """Watch from now on. `lost` is told, once and in another thread, why the site cannot go on."""
+        threading.Thread(target=self._watch, args=(lost,), name="ranks", daemon=True).start()
+
+    def _watch(self, lost: Callable[[str], None]) -> None:
+        try:
+            while not self.ended:
+                dist.monitored_barrier(self._group, self._timeout, wait_all_ranks=True)
+                time.sleep(BEAT_S)
+        except RuntimeError as error:
+            if not self.ended:
+                said = str(error).splitlines()[0]
+                lost(f"a rank has ended, or has not answered for {self._timeout.total_seconds():g} s ({said})")
+
+
+def _store() -> Store:
+    """The store that torchrun has made, or that rank 0 makes where torchrun says so."""
+    store, _, _ = next(rendezvous("env://", timeout=FOR_EVER))
+    return PrefixStore("p2ptrain", store)
+
+
+def _welcome(store: Store, start: SiteStart, count: int) -> None:
+    """Meet all other ranks. What ranks of an earlier start have left in the store is not taken for theirs: each of them
+    says hello with a token of its own, for which it waits."""
+    packed, answered = pickle.dumps(start).hex(), set[str]()
+    while not all(store.check([f"{start.meeting}/here/{rank}"]) for rank in range(1, count)):
+        for rank in range(1, count):
+            if not store.check([f"hello/{rank}"]):
+                continue
+            token = store.get(f"hello/{rank}").decode()
+            if token not in answered:
+                answered.add(token)
+                store.set(f"welcome/{token}", packed)
+        time.sleep(LOOK_S)
+
+
+def _welcomed(store: Store, rank: int) -> SiteStart:
+    """Meet rank 0, and return what it begins with. It may take its time: settings and folder come first."""
+    token = uuid.uuid4().hex
+    store.set(f"hello/{rank}", token)
+    while not store.check([f"welcome/{token}"]):
+        time.sleep(LOOK_S)
+    start = pickle.loads(bytes.fromhex(store.get(f"welcome/{token}").decode()))  # of our own rank 0
+    assert isinstance(start, SiteStart)
+    store.set(f"{start.meeting}/here/{rank}", "")
+    return start
+
+
+def _heed_no_signals() -> None:
+    """Do nothing on signals, which reach all ranks: rank 0 still needs the others, to save the model. If it ends, they
+    do."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, _nothing)
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    pass

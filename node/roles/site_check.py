@@ -1,0 +1,51 @@
+"""Whether a process is a rank of a site, and whether a site can do what is set. What a site needs is not imported."""
+
+from node.config.schema import Config
+from node.system.errors import UsageError
+from node.system.ranks import SiteProcess
+from p2ptrain import inner
+from p2ptrain.tasks import TaskError
+from p2ptrain.training.site.site_config import SiteConfig
+
+
+def check_site(config: Config, process: SiteProcess | None, *, run_dir_given: bool) -> bool:
+    """Return whether this process is a rank of a site. UsageError for what a site cannot do, and for a `[site]` without
+    ranks."""
+    if process is None or (process.count == 1 and config.site == SiteConfig()):
+        if process is None and config.site.needs_ranks:
+            raise UsageError(
+                f"site.{config.site.needs_ranks} wants several ranks",
+                "start them by `torchrun --nproc-per-node N -m p2ptrain node ...`, or leave it out",
+            )
+        return False
+    if process.restarts and not run_dir_given:
+        raise UsageError("torchrun is to start this site again, and it would begin anew", "give it a --run-dir")
+    try:
+        config.site.mesh(process.count)
+    except TaskError as error:
+        raise UsageError(str(error)) from None
+    _check_settings(config)
+    return True
+
+
+def _check_settings(config: Config) -> None:
+    train, node, strategy = config.train, config.node, config.sync.strategy
+    optimizer = inner.get(train.optimizer, **train.optimizer_options())
+    for wrong, what, hint in (
+        (node.role != "trainer", f"node.role={node.role}", "an observer is one process"),
+        (node.lane != "thread", f"node.lane={node.lane}", "leave it at thread"),
+        (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),
+        (train.compile, "train.compile=true", "leave it at false"),
+        (
+            not getattr(optimizer, "elementwise", False),
+            f"train.optimizer={train.optimizer}, which wants whole matrices",
+            "take adamw, sgd or schedule_free",
+        ),
+        (
+            bool(config.sync.spec().wants) or config.sync.spec().steps_anchor,
+            f"sync.strategy={strategy}, which wants the state of the inner optimizer",
+            "take another strategy",
+        ),
+    ):
+        if wrong:
+            raise UsageError(f"a site has no {what}", hint)

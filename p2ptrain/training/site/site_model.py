@@ -1,0 +1,67 @@
+"""What a site keeps beside its parameters, put together and taken apart as these are: an optimizer's buffers."""
+
+from collections.abc import Sequence
+
+import torch
+
+from p2ptrain.training.parameter_vector import is_sharded
+from p2ptrain.training.sharded_model import ShardedModel, _local
+
+
+class SiteModel(ShardedModel):
+    """A sharded model that also gathers and deals other vectors like its parameters. Both are collective."""
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """What this rank holds of each parameter, where it lies."""
+        return list(self._here)
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return the gradient of each part, zeros where there is none."""
+        found = []
+        for parameter, here in zip(self.parameters, self._here, strict=True):
+            grad = parameter.grad
+            found.append(torch.zeros_like(here) if grad is None else _local(_placed(grad, parameter)))
+        return found
+
+    def brought(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return those of `parts` that this rank is the first to hold: each value of the whole is in one rank's."""
+        return [parts[index] for index in self._brings[self._rank]]
+
+    def gather(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the whole vector fp32 (d,) of which each rank has `parts`; nothing in ranks that do not lead."""
+        own = [each.detach().reshape(-1).to("cpu") for each in self.brought(parts)]
+        own_p = torch.cat(own) if own else torch.empty(0, device="cpu")
+        if not self.leads:
+            self._sent(own_p, 0)
+            return torch.empty(0, device="cpu")
+        x_d = torch.empty(self.numel, device="cpu")
+        wholes = self._wholes(x_d)
+        for rank in range(self._count):
+            brings, blocks = self._brings[rank], self._blocks[rank]
+            told_p = own_p if rank == 0 else self._received(self._numel_brought(rank), rank)
+            pieces = torch.split(told_p, [blocks[index].numel for index in brings])
+            for index, piece_p in zip(brings, pieces, strict=True):
+                blocks[index].of(wholes[index]).copy_(piece_p.view(blocks[index].sizes))
+        return x_d
+
+    def deal(self, x_d: torch.Tensor | None, parts: Sequence[torch.Tensor]) -> None:
+        """Set each rank's `parts` to those of the vector `x_d` (d,), which the leader has."""
+        if self.leads:
+            assert x_d is not None
+            wholes = self._wholes(x_d)
+            own_p = self._dealt(wholes)
+        else:
+            own_p = self._received(sum(each.numel() for each in parts), 0)
+        pieces = torch.split(own_p, [each.numel() for each in parts])
+        with torch.no_grad():
+            for part, piece_p in zip(parts, pieces, strict=True):
+                part.copy_(piece_p.view(part.shape))
+
+
+def _placed(grad: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient, shared out as its parameter is. Of one that several ranks hold whole, each may have a part of the
+    sum."""
+    if not is_sharded(grad) or grad.placements == parameter.placements:  # type: ignore[attr-defined]  # DTensors
+        return grad
+    return grad.redistribute(placements=parameter.placements)  # type: ignore[attr-defined, no-any-return]

@@ -1,0 +1,126 @@
+"""`torchrun ... -m p2ptrain node`: real ranks that are one node of a swarm, killed, stopped and started again."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from processes_harness import Event, Program, node, ran
+from site_harness import LOOPBACK, PICO, end, pid_of, site
+
+from node.training.checkpoint import CheckpointStore
+
+pytestmark = [pytest.mark.thorough, pytest.mark.paired, pytest.mark.slow]
+
+ALONE = (*PICO, "--inner-steps", "5", "--set", "node.shard_index=0", "--set", "train.warmup_steps=5")
+NANO = ("--set", "task.size=nano")
+QUICK = ("--set", "site.timeout_s=5", "--set", "node.checkpoint_every=2")
+RECOMPUTED = ("--set", "site.activation_checkpointing=true")
+LONG = (*PICO, "--inner-steps", "10", "--rounds", "5000")
+AGAIN = ("--max-restarts", "3")
+
+
+def kept(run: Path) -> dict[str, torch.Tensor]:
+    found = CheckpointStore(run / "node" / "checkpoint").newest()
+    assert found is not None
+    return dict(found.tensors)
+
+
+def far(one: Path, other: Path) -> float:
+    """The largest difference of two runs' newest checkpoints."""
+    states = kept(one), kept(other)
+    assert states[0].keys() == states[1].keys()
+    return max(float((states[0][name].double() - states[1][name].double()).abs().max()) for name in states[0])
+
+
+def done(program: Program) -> Event:
+    """What a node that has trained to its end tells last."""
+    with program:
+        assert program.end() == 0, program.stderr[-3000:]
+        (finished,) = program.heard("finished")
+    return finished
+
+
+@pytest.mark.parametrize("size", [(), NANO])
+def test_a_site_trains_what_one_process_trains_and_goes_on_by_other_numbers(
+    tmp_path: Path, size: tuple[str, ...]
+) -> None:
+    words = (*ALONE, *size)
+    many, one = tmp_path / "many", tmp_path / "one"
+    for rounds, ranks, more in ((2, 2, words), (3, 4, ()), (4, 1, ()), (5, 3, RECOMPUTED)):
+        ours = site(many, ranks, *more, "--rounds", rounds) if ranks > 1 else node(many, *more, "--rounds", rounds)
+        theirs = node(one, *(words if rounds == 2 else ()), "--rounds", rounds)
+        told = done(ours)["summary"], done(theirs)["summary"]
+        assert told[0]["eval_loss_last"] == pytest.approx(told[1]["eval_loss_last"], abs=1e-5)
+        assert far(many / "run", one / "run") < 1e-5
+    exported = ran(tmp_path, "export", many / "run", "--out", tmp_path / "model.safetensors")
+    assert exported.code == 0, exported.err
+
+
+def test_a_site_and_a_process_of_its_own_are_one_swarm(tmp_path: Path) -> None:
+    words = (*PICO, "--inner-steps", "10", "--rounds", "30")
+    with node(tmp_path / "one", *words, "--set", "node.wait_for=1") as one:
+        address = one.hear("started")["addresses"][0]
+        with site(tmp_path / "many", 2, *words, "--peer", address) as many:
+            started = many.hear("started")
+            assert many.end() == 0, many.stderr[-3000:]
+            assert len(many.heard("started")) == 1, "rank 0 alone is a node"
+            rounds = many.heard("round")
+            assert sum(each["members"] == 2 for each in rounds) > 10
+            assert many.heard("finished")[0]["summary"]["rounds"] == 30
+        assert one.end() == 0
+        assert not one.heard("banned")
+        assert started["genesis"] == one.heard("started")[0]["genesis"]
+        assert one.heard("round")[-1]["train_loss"] < one.heard("round")[0]["train_loss"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_the_model_and_it_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+    with site(tmp_path, 2, *LONG) as program:
+        program.hear_round(2)
+        assert end(program, number) != 0
+        (written,) = program.heard("checkpoint")
+        assert program.heard("interrupted")
+    with site(tmp_path, 2, "--rounds", written["round"] + 1) as program:
+        assert program.hear("resumed")["round"] == written["round"]
+        assert program.end() == 0
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_site_comes_back_by_itself_and_the_others_go_on(ranks: int, tmp_path: Path) -> None:
+    with node(tmp_path / "one", *LONG, "--set", "node.wait_for=1") as one:
+        address = one.hear("started")["addresses"][0]
+        with site(tmp_path / "many", ranks, *LONG, *QUICK, "--peer", address, torchrun=AGAIN) as many:
+            many.until(lambda: [each for each in many.heard("round") if each["members"] == 2], 1, "a pair", 60)
+            for nth, (rank, number) in enumerate(
+                [(ranks - 1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)], start=1
+            ):
+                seen = many.heard("checkpoint")[-1]["round"] if many.heard("checkpoint") else 0
+                many.hear("checkpoint", count=len(many.heard("checkpoint")) + 1)
+                before = one.heard("round")[-1]["round"]
+                os.kill(pid_of(rank, tmp_path / "many"), number)
+                resumed = many.hear("resumed", count=nth)
+                assert resumed["round"] > seen
+                one.hear_round(before + 3)
+                again = len(many.heard("round"))
+                many.until(lambda again=again: many.heard("round")[again:], 1, "a round", 60)
+            assert "has not answered" in many.heard("failed")[-1]["error"]
+            again = len(many.heard("round"))
+            many.until(lambda: [each for each in many.heard("round")[again:] if each["members"] == 2], 1, "a pair", 60)
+            assert not one.heard("banned")
+
+
+def test_what_a_site_cannot_is_one_line(tmp_path: Path) -> None:
+    for words, line in (
+        (("--set", "train.optimizer=muon"), "a site has no train.optimizer=muon, which wants whole matrices"),
+        (("--set", "site.shard=3"), "site.shard=3 does not divide 2 ranks"),
+        (("--set", "train.drift=scaffold", "--set", "sync.outer=average"), "a site has no train.drift=scaffold"),
+    ):
+        with site(tmp_path, 2, *ALONE, *words) as program:
+            assert program.end() != 0
+            assert f"error: {line}" in program.stderr
+            assert not (tmp_path / "run").exists()
+    alone = ran(tmp_path, "node", *LOOPBACK, "--set", "site.shard=2")
+    assert alone.code == 2
+    assert "site.shard=2 wants several ranks; start them by `torchrun" in alone.err

@@ -1,0 +1,208 @@
+"""What the ranks of a site come to, beside one process: `torchrun --nproc-per-node N site_ranks.py OUT`, read by
+test_site.py. Rank 0 compares; the others follow it."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from p2ptrain.tasks.base import Batch, Shard
+from p2ptrain.tasks.byte_lm import ByteLM
+from p2ptrain.training.site.orders import OrderChannel
+from p2ptrain.training.site.site_config import SiteConfig
+from p2ptrain.training.site.site_rank import SiteRank
+from p2ptrain.training.site.site_trainer import SiteTrainer
+from p2ptrain.training.train_config import TrainConfig
+from p2ptrain.training.trainer import Trainer
+
+STEPS = 4
+SHARD, DATA_SEED = Shard(index=1, count=3), 11
+CONFIG = TrainConfig(rounds=10, inner_steps=5, warmup_steps=3, batch_size=8, eval_examples=70, device="cpu", threads=1)
+FAULTY_STEP = 1
+
+
+class Counting(TorchDispatchMode):
+    """Counts the calls of operations with this word in their name."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word, self.calls = word, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += self.word in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Faulty(ByteLM):
+    """Whose loss is no number in one step, in the last rank alone."""
+
+    def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
+        self.step = step
+        return super().train_batch(step, seed=seed, shard=shard, size=size)
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        loss = super().loss(model, batch)
+        fails = model.training and self.step == FAULTY_STEP and dist.get_rank() == dist.get_world_size() - 1
+        return loss * torch.nan if fails else loss
+
+
+class Told(ByteLM):
+    """With metrics of its own."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        return {"accuracy": float((model(batch[0]).argmax(-1) == batch[1]).float().mean())}
+
+
+def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
+    """By name, how the model is cut, and how it is trained."""
+    found = {
+        "sharded": (SiteConfig(), CONFIG),
+        "checkpointed": (SiteConfig(activation_checkpointing=True), CONFIG),
+        "accumulated": (SiteConfig(), replace(CONFIG, grad_accumulation=3)),
+        "batches dealt": (SiteConfig(), replace(CONFIG, batch_size=3, grad_accumulation=ranks)),
+        "fewer examples than ranks": (SiteConfig(), replace(CONFIG, batch_size=1)),
+        "sgd": (SiteConfig(), replace(CONFIG, optimizer="sgd", learning_rate=0.1)),
+        "schedule_free": (SiteConfig(), replace(CONFIG, optimizer="schedule_free")),
+    }
+    if ranks == 4:
+        found["replicas"] = (SiteConfig(shard=2), CONFIG)
+    return found
+
+
+def rank_of(task: ByteLM, site: SiteConfig, config: TrainConfig, orders: OrderChannel) -> SiteRank:
+    return SiteRank(task, config, site, SHARD, orders, data_seed=DATA_SEED, device=torch.device("cpu"))
+
+
+def as_site(
+    orders: OrderChannel, task: ByteLM, site: SiteConfig, config: TrainConfig, lead: Callable[[SiteTrainer], Any]
+) -> Any:
+    """What `lead` makes of the site's trainer; None in the ranks that follow."""
+    if not orders.leads:
+        rank = rank_of(task, site, config, orders)
+        rank.follow()
+        rank.part()
+        return None
+    trainer = SiteTrainer(lambda: rank_of(task, site, config, orders))
+    found = lead(trainer)
+    trainer.end()
+    return found
+
+
+def far(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other.double()).abs().max())
+
+
+def compared(site: SiteTrainer, config: TrainConfig) -> dict[str, Any]:
+    """How far the site is from a trainer of one process, after as many steps, and after each has gone on from the
+    other."""
+    one = Trainer(ByteLM("pico"), config, SHARD, data_seed=DATA_SEED)
+    found: dict[str, Any] = {"alike": site.fingerprint == one.fingerprint and site.numel == one.numel}
+    found["begun"] = far(site.vector(), one.vector())
+    losses = [[trainer.take_step() for _ in range(STEPS)] for trainer in (site, one)]
+    found["losses"] = far(*map(torch.tensor, losses))
+    found["tokens"] = site.tokens - one.tokens
+    measured = one.evaluate(site.vector())
+    found["measured"] = abs(site.evaluate() - measured) + abs(site.measure(one.vector()).loss - measured)
+    found["judged"] = abs(site.judge(one.vector(), 3) - one.judge(one.vector(), 3))
+    found["parameters"] = far(site.vector(), one.vector())
+    states = site.state_dict(), one.state_dict()
+    found["same entries"] = sorted(states[0].keys() ^ states[1].keys())
+    found["state"] = max(far(states[0][name], states[1][name]) for name in states[1])
+    for trainer in (site, one):
+        trainer.take_step()
+    site.load_state_dict(states[1])
+    one.load_state_dict(states[0])
+    losses = [[trainer.take_step() for _ in range(STEPS)] for trainer in (site, one)]
+    found["gone on"] = far(site.vector(), one.vector()) + far(*map(torch.tensor, losses))
+    correction_d = torch.linspace(-1, 1, site.numel)
+    for trainer in (site, one):
+        trainer.correct(correction_d)
+        trainer.take_step()
+    found["corrected"] = far(site.vector(), one.vector())
+    return found
+
+
+def refused(site: SiteTrainer) -> str:
+    """What a site says to a state of another optimizer, before it has changed anything."""
+    before_d = site.vector()
+    other = Trainer(ByteLM("pico"), replace(CONFIG, optimizer="sgd"), SHARD, data_seed=DATA_SEED)
+    try:
+        site.load_state_dict(other.state_dict())
+    except ValueError as error:
+        assert torch.equal(site.vector(), before_d)
+        return str(error)
+    return ""
+
+
+def skipped(site: SiteTrainer) -> dict[str, Any]:
+    """What the site makes of a step whose loss is no number in one rank."""
+    site.take_step()
+    before_d = site.vector()
+    loss = site.take_step()
+    stayed = torch.equal(site.vector(), before_d)
+    site.take_step()
+    return {"loss": str(loss), "stayed": stayed, "counted": site.skipped_steps, "next": far(site.vector(), before_d)}
+
+
+def told(site: SiteTrainer) -> dict[str, float]:
+    """The site's own metrics, and those of one process."""
+    one = Trainer(Told("pico"), CONFIG, SHARD, data_seed=DATA_SEED)
+    return {"site": site.measure().own["accuracy"], "one": one.measure().own["accuracy"]}
+
+
+def syncs(orders: OrderChannel, parts: int) -> int:
+    """How often this rank's gradients are added up to those of the others, in a step of `parts` batches."""
+    ranks = dist.get_world_size()
+    rank = rank_of(ByteLM("pico"), SiteConfig(), replace(CONFIG, batch_size=1, grad_accumulation=parts * ranks), orders)
+    with Counting("reduce_scatter") as counted:
+        rank.step(0, 1e-3)
+    return counted.calls
+
+
+def attentions(orders: OrderChannel, checkpointing: bool) -> int:
+    """How often attention is computed in a step: again in the backward pass where activations are not kept."""
+    rank = rank_of(ByteLM("pico"), SiteConfig(activation_checkpointing=checkpointing), CONFIG, orders)
+    with Counting("attention_for_cpu.default") as counted:
+        rank.step(0, 1e-3)
+    return counted.calls
+
+
+def held(rank: SiteRank) -> int:
+    """Values that this rank has of parameters, and of one of the optimizer's buffers."""
+    parts = sum(each.numel() for each in rank.sharded.parts)
+    assert parts == sum(each.numel() for each in rank.optimizers.buffers("exp_avg"))
+    return parts
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    orders = OrderChannel(dist.new_group(backend="gloo"))
+    found: dict[str, Any] = {}
+    for name, (site, config) in cases(dist.get_world_size()).items():
+        found[name] = as_site(orders, ByteLM("pico"), site, config, lambda it, config=config: compared(it, config))
+    found["refused"] = as_site(orders, ByteLM("pico"), SiteConfig(), CONFIG, refused)
+    found["skipped"] = as_site(orders, Faulty("pico"), SiteConfig(), CONFIG, skipped)
+    found["told"] = as_site(orders, Told("pico"), SiteConfig(), CONFIG, told)
+    found["syncs"] = [syncs(orders, parts) for parts in (1, 3)]
+    found["attentions"] = [attentions(orders, checkpointing) for checkpointing in (False, True)]
+    found["held"] = orders.gathered(held(rank_of(ByteLM("pico"), SiteConfig(), CONFIG, orders)))
+    if orders.leads:
+        (out / "found.json").write_text(json.dumps(found))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads outlive the group

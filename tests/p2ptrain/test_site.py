@@ -1,0 +1,141 @@
+"""A site of two and of four ranks trains the model that one process trains, and each goes on from the other."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_ranks import cases
+
+from p2ptrain.tasks.base import TaskError
+from p2ptrain.tasks.batches import share_of
+from p2ptrain.training.site.site_config import SiteConfig
+from p2ptrain.training.site.site_rank import batch_share
+
+HERE = Path(__file__).parent
+PARAMETERS = 32_928
+"""Of byte-lm pico."""
+
+CASES = [(ranks, name) for ranks in (2, 4) for name in cases(ranks)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """What rank 0 of each number of ranks has found."""
+    return {ranks: _found(tmp_path_factory.mktemp("ranks"), ranks) for ranks in (2, 4)}
+
+
+def _found(out: Path, ranks: int) -> dict[str, Any]:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "site_ranks.py"]
+    done = subprocess.run(
+        [sys.executable, *words, str(out)],
+        cwd=HERE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    loaded: dict[str, Any] = json.loads((out / "found.json").read_text())
+    return loaded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "case"), CASES)
+def test_a_site_takes_the_steps_of_one_process(found: dict[int, dict[str, Any]], ranks: int, case: str) -> None:
+    far = found[ranks][case]
+    assert far["alike"]
+    assert far["begun"] == 0.0, "the same seed"
+    assert far["losses"] < 1e-5
+    assert far["tokens"] == 0
+    assert far["parameters"] < 1e-5
+    assert far["measured"] < 1e-5
+    assert far["judged"] < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "case"), CASES)
+def test_a_site_and_one_process_go_on_from_each_other(found: dict[int, dict[str, Any]], ranks: int, case: str) -> None:
+    far = found[ranks][case]
+    assert far["same entries"] == []
+    assert far["state"] < 1e-5
+    assert far["gone on"] < 2e-5
+    assert far["corrected"] < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_value_is_in_one_rank(found: dict[int, dict[str, Any]], ranks: int) -> None:
+    assert sum(found[ranks]["held"]) == PARAMETERS
+    assert max(found[ranks]["held"]) < 1.1 * PARAMETERS / ranks
+
+
+@pytest.mark.slow
+def test_gradients_are_added_up_once_a_step(found: dict[int, dict[str, Any]]) -> None:
+    for ranks in (2, 4):
+        once, accumulated = found[ranks]["syncs"]
+        assert once == accumulated > 0
+
+
+@pytest.mark.slow
+def test_activations_are_computed_again(found: dict[int, dict[str, Any]]) -> None:
+    assert found[2]["attentions"] == [2, 4], "of two blocks"
+
+
+@pytest.mark.slow
+def test_a_step_that_is_no_number_in_one_rank_is_taken_in_none(found: dict[int, dict[str, Any]]) -> None:
+    for ranks in (2, 4):
+        step = found[ranks]["skipped"]
+        assert (step["loss"], step["stayed"], step["counted"]) == ("nan", True, 1)
+        assert step["next"] > 0
+
+
+@pytest.mark.slow
+def test_another_optimizers_state_is_refused(found: dict[int, dict[str, Any]]) -> None:
+    assert "is not that of optimizer adamw" in found[2]["refused"]
+
+
+@pytest.mark.slow
+def test_a_tasks_own_metrics_are_means_over_all_ranks(found: dict[int, dict[str, Any]]) -> None:
+    for ranks in (2, 4):
+        assert found[ranks]["told"]["site"] == pytest.approx(found[ranks]["told"]["one"], abs=1e-6)
+
+
+def test_ranks_that_the_shards_do_not_divide_are_refused() -> None:
+    assert SiteConfig().mesh(6) == (1, 6)
+    assert SiteConfig(shard=2).mesh(6) == (3, 2)
+    with pytest.raises(TaskError, match=r"site\.shard=4 does not divide 6 ranks"):
+        SiteConfig(shard=4).mesh(6)
+
+
+def test_shares_of_a_batch_are_the_batch() -> None:
+    import torch
+
+    batch = torch.arange(10).view(5, 2), torch.arange(5)
+    shares = [share_of(batch, index, 3) for index in range(3)]
+    assert [len(share[1]) for share in shares] == [1, 2, 2]
+    assert torch.equal(torch.cat([share[0] for share in shares]), batch[0])
+    assert share_of(batch, 0, 6) is None
+
+
+class Masked:
+    """Predicts where the target is not negative."""
+
+    name = "masked"
+
+    def tokens(self, batch: Any) -> int:
+        return int((batch[1] >= 0).sum())
+
+
+def test_a_share_without_predictions_counts_nothing() -> None:
+    import torch
+
+    batch = torch.zeros(4, 3), torch.tensor([[1], [1], [-1], [-1]])
+    with_some, without = (batch_share(Masked(), batch, index, 2) for index in range(2))  # type: ignore[arg-type]
+    assert (with_some.share, with_some.predictions) == (1.0, 2)
+    assert (without.share, without.predictions) == (0.0, 0.0)
+    assert without.batch is batch, "a mean over nothing would be no number"
