@@ -38,11 +38,13 @@ from node.roles import byzantine
 from node.roles.assembly import own_data
 from node.roles.trainer import main
 from node.system import gc_tuning
-from node.system.errors import translate
+from node.system.errors import EXIT_USAGE, translate
 from node.system.ranks import SiteProcess, site_process
 from p2ptrain import tasks
+from p2ptrain.tasks import Task, TaskError
 from p2ptrain.training import Learner
 from p2ptrain.training.machine import pick_device
+from p2ptrain.training.site.cut_model import check_parallel
 from p2ptrain.training.site.orders import OrderChannel
 from p2ptrain.training.site.site_rank import SiteRank
 from p2ptrain.training.site.site_trainer import SiteTrainer
@@ -52,6 +54,9 @@ BEAT_S: Final = 1.0
 
 LOOK_S: Final = 0.02
 """Seconds between two looks for those who have come."""
+
+LAST_WORDS_S: Final = 2.0
+"""Seconds for rank 0 to say what all ranks have found wrong, before torchrun ends it. Chosen."""
 
 FOR_EVER: Final = timedelta(days=365)
 """For rank 0's next order: its node may wait for neighbours, and whether it lives is watched apart."""
@@ -103,12 +108,15 @@ class _Leader:
         """Meet the other ranks, and build what trains (TrainerOf)."""
         process = site_process()
         assert process is not None, "check_site says so"
+        task = _task(config)  # first: what is wrong with it is told by this rank alone
+        having = [name for name in tasks.TASKS.names() if hasattr(tasks.TASKS.factory(name), "share_tensors")]
+        check_parallel(task, config.site, having)
         store = _store()
         meeting = uuid.uuid4().hex
         start = SiteStart(config=config, peer_id=peer_id, meeting=meeting)
         _welcome(store, start, process.count)
         orders, self._watch = _grouped(store, start, process)
-        self._trainer = SiteTrainer(partial(_rank, start, process, orders))
+        self._trainer = SiteTrainer(partial(_rank, start, process, orders, task))
         self._watch.start(self._trainer.thread.lose)
         return self._trainer
 
@@ -131,11 +139,15 @@ def follow() -> int:
     try:
         orders, watch = _grouped(store, start, process)
         watch.start(partial(_give_up, process.rank))
-        rank = _rank(start, process, orders)
+        rank = _rank(start, process, orders, _task(start.config))
         gc_tuning.running()
         rank.follow()
         watch.ended = True
         rank.part()
+    except TaskError as error:
+        print(f"error: rank {process.rank} of this site ends: {error}", file=sys.stderr, flush=True)
+        time.sleep(LAST_WORDS_S)
+        return EXIT_USAGE
     except Exception as error:
         _give_up(process.rank, translate(error).line() if not isinstance(error, RuntimeError) else str(error))
     return 0
@@ -146,14 +158,19 @@ def _give_up(rank: int, why: str) -> NoReturn:
     os._exit(1)
 
 
-def _rank(start: SiteStart, process: SiteProcess, orders: OrderChannel) -> SiteRank:
+def _task(config: Config) -> Task:
+    """Build the task that this site trains."""
+    attack = byzantine.attack_of(config.attack)
+    return byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
+
+
+def _rank(start: SiteStart, process: SiteProcess, orders: OrderChannel, task: Task) -> SiteRank:
     """Build this rank's part of the model. Collective."""
     config = start.config
     device = pick_device(config.train.device)
     if device.type == "cuda":
         device = torch.device("cuda", process.local_rank)
         torch.cuda.set_device(device)
-    task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), byzantine.attack_of(config.attack))
     shard, data_seed = own_data(config, start.peer_id)
     return SiteRank(task, config.train, config.site, shard, orders, data_seed=data_seed, device=device)
 

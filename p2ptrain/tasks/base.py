@@ -7,10 +7,13 @@ resumes at step s sees what it would have seen, with no iterator state in the ch
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Batch: TypeAlias = Any
 """Tensors on the CPU, which the trainer moves to the device: (inputs, targets), or dicts, lists, tuples and dataclasses
@@ -118,7 +121,17 @@ class Identified(Protocol):
         """Return a digest of it. `model` is what `build_model` returned."""
 
 
-OPTIONAL = ("keeps_dtypes", "whole_batches", "derived_metrics", "shard_eval_batches", "identity")
+@runtime_checkable
+class TensorParallel(Protocol):
+    """A task whose model several ranks of a site can compute together, matrix by matrix (`site.tensor`)."""
+
+    def share_tensors(self, model: nn.Module, mesh: "DeviceMesh") -> None:
+        """Share what `build_model` returned out over the ranks of `mesh` (one dimension), in place: parameters become
+        DTensors, in the order of before, and with the values of before in each's row-major order. Inputs are the whole
+        batch in every rank, and so are the outputs. TaskError where that cannot be."""
+
+
+OPTIONAL = ("keeps_dtypes", "whole_batches", "derived_metrics", "shard_eval_batches", "identity", "share_tensors")
 """What a task need not have, beside what is asked for by name: one that is made of another passes it on."""
 
 

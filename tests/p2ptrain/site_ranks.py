@@ -1,5 +1,5 @@
-"""What the ranks of a site come to, beside one process: `torchrun --nproc-per-node N site_ranks.py OUT`, read by
-test_site.py. Rank 0 compares; the others follow it."""
+"""What the ranks of a site come to, beside one process: `torchrun --nproc-per-node N site_ranks.py OUT [CASE]`,
+read by test_site.py. Rank 0 compares; the others follow it."""
 
 import json
 import os
@@ -27,6 +27,17 @@ STEPS = 4
 SHARD, DATA_SEED = Shard(index=1, count=3), 11
 CONFIG = TrainConfig(rounds=10, inner_steps=5, warmup_steps=3, batch_size=8, eval_examples=70, device="cpu", threads=1)
 FAULTY_STEP = 1
+ALONE = ("tensor and replicas",)
+"""Cases that want processes of their own: two meshes in which tensors are shared out by the same ranks cannot be in
+one."""
+
+
+class Heads(ByteLM):
+    """Of pico's size, with heads that four ranks can share."""
+
+    def __init__(self) -> None:
+        super().__init__("pico")
+        self.size = replace(self.size, heads=4)
 
 
 class Counting(TorchDispatchMode):
@@ -41,7 +52,7 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Faulty(ByteLM):
+class Faulty(Heads):
     """Whose loss is no number in one step, in the last rank alone."""
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
@@ -54,7 +65,7 @@ class Faulty(ByteLM):
         return loss * torch.nan if fails else loss
 
 
-class Told(ByteLM):
+class Told(Heads):
     """With metrics of its own."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, float]:
@@ -72,8 +83,15 @@ def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
         "sgd": (SiteConfig(), replace(CONFIG, optimizer="sgd", learning_rate=0.1)),
         "schedule_free": (SiteConfig(), replace(CONFIG, optimizer="schedule_free")),
     }
+    if ranks == 2:
+        found["tensor"] = (SiteConfig(tensor=2), CONFIG)
+        found["tensor, checkpointed"] = (SiteConfig(tensor=2, activation_checkpointing=True), CONFIG)
     if ranks == 4:
         found["replicas"] = (SiteConfig(shard=2), CONFIG)
+        found["tensor by 4"] = (SiteConfig(tensor=4), CONFIG)
+        found["tensor and shards"] = (SiteConfig(tensor=2), CONFIG)
+        found["tensor and shards, accumulated"] = (SiteConfig(tensor=2), replace(CONFIG, grad_accumulation=3))
+        found["tensor and replicas"] = (SiteConfig(tensor=2, shard=1), CONFIG)
     return found
 
 
@@ -103,7 +121,7 @@ def far(one: torch.Tensor, other: torch.Tensor) -> float:
 def compared(site: SiteTrainer, config: TrainConfig) -> dict[str, Any]:
     """How far the site is from a trainer of one process, after as many steps, and after each has gone on from the
     other."""
-    one = Trainer(ByteLM("pico"), config, SHARD, data_seed=DATA_SEED)
+    one = Trainer(Heads(), config, SHARD, data_seed=DATA_SEED)
     found: dict[str, Any] = {"alike": site.fingerprint == one.fingerprint and site.numel == one.numel}
     found["begun"] = far(site.vector(), one.vector())
     losses = [[trainer.take_step() for _ in range(STEPS)] for trainer in (site, one)]
@@ -133,7 +151,7 @@ def compared(site: SiteTrainer, config: TrainConfig) -> dict[str, Any]:
 def refused(site: SiteTrainer) -> str:
     """What a site says to a state of another optimizer, before it has changed anything."""
     before_d = site.vector()
-    other = Trainer(ByteLM("pico"), replace(CONFIG, optimizer="sgd"), SHARD, data_seed=DATA_SEED)
+    other = Trainer(Heads(), replace(CONFIG, optimizer="sgd"), SHARD, data_seed=DATA_SEED)
     try:
         site.load_state_dict(other.state_dict())
     except ValueError as error:
@@ -154,14 +172,14 @@ def skipped(site: SiteTrainer) -> dict[str, Any]:
 
 def told(site: SiteTrainer) -> dict[str, float]:
     """The site's own metrics, and those of one process."""
-    one = Trainer(Told("pico"), CONFIG, SHARD, data_seed=DATA_SEED)
+    one = Trainer(Told(), CONFIG, SHARD, data_seed=DATA_SEED)
     return {"site": site.measure().own["accuracy"], "one": one.measure().own["accuracy"]}
 
 
 def syncs(orders: OrderChannel, parts: int) -> int:
     """How often this rank's gradients are added up to those of the others, in a step of `parts` batches."""
     ranks = dist.get_world_size()
-    rank = rank_of(ByteLM("pico"), SiteConfig(), replace(CONFIG, batch_size=1, grad_accumulation=parts * ranks), orders)
+    rank = rank_of(Heads(), SiteConfig(), replace(CONFIG, batch_size=1, grad_accumulation=parts * ranks), orders)
     with Counting("reduce_scatter") as counted:
         rank.step(0, 1e-3)
     return counted.calls
@@ -169,7 +187,7 @@ def syncs(orders: OrderChannel, parts: int) -> int:
 
 def attentions(orders: OrderChannel, checkpointing: bool) -> int:
     """How often attention is computed in a step: again in the backward pass where activations are not kept."""
-    rank = rank_of(ByteLM("pico"), SiteConfig(activation_checkpointing=checkpointing), CONFIG, orders)
+    rank = rank_of(Heads(), SiteConfig(activation_checkpointing=checkpointing), CONFIG, orders)
     with Counting("attention_for_cpu.default") as counted:
         rank.step(0, 1e-3)
     return counted.calls
@@ -188,17 +206,28 @@ def main() -> None:
     dist.init_process_group("gloo")
     orders = OrderChannel(dist.new_group(backend="gloo"))
     found: dict[str, Any] = {}
+    alone = sys.argv[2:]
     for name, (site, config) in cases(dist.get_world_size()).items():
-        found[name] = as_site(orders, ByteLM("pico"), site, config, lambda it, config=config: compared(it, config))
-    found["refused"] = as_site(orders, ByteLM("pico"), SiteConfig(), CONFIG, refused)
-    found["skipped"] = as_site(orders, Faulty("pico"), SiteConfig(), CONFIG, skipped)
-    found["told"] = as_site(orders, Told("pico"), SiteConfig(), CONFIG, told)
-    found["syncs"] = [syncs(orders, parts) for parts in (1, 3)]
-    found["attentions"] = [attentions(orders, checkpointing) for checkpointing in (False, True)]
-    found["held"] = orders.gathered(held(rank_of(ByteLM("pico"), SiteConfig(), CONFIG, orders)))
+        if alone != [name] * (name in ALONE):
+            continue
+        found[name] = as_site(orders, Heads(), site, config, lambda it, config=config: compared(it, config))
+    if not alone:
+        found |= more(orders)
     if orders.leads:
         (out / "found.json").write_text(json.dumps(found))
     dist.barrier()
+
+
+def more(orders: OrderChannel) -> dict[str, Any]:
+    """What is found beside the cases."""
+    found: dict[str, Any] = {}
+    found["refused"] = as_site(orders, Heads(), SiteConfig(), CONFIG, refused)
+    found["skipped"] = as_site(orders, Faulty(), SiteConfig(), CONFIG, skipped)
+    found["told"] = as_site(orders, Told(), SiteConfig(), CONFIG, told)
+    found["syncs"] = [syncs(orders, parts) for parts in (1, 3)]
+    found["attentions"] = [attentions(orders, checkpointing) for checkpointing in (False, True)]
+    found["held"] = orders.gathered(held(rank_of(Heads(), SiteConfig(), CONFIG, orders)))
+    return found
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from site_ranks import cases
+from site_ranks import ALONE, cases
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.batches import share_of
@@ -25,13 +25,16 @@ CASES = [(ranks, name) for ranks in (2, 4) for name in cases(ranks)]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     """What rank 0 of each number of ranks has found."""
-    return {ranks: _found(tmp_path_factory.mktemp("ranks"), ranks) for ranks in (2, 4)}
+    every = {ranks: _found(tmp_path_factory.mktemp("ranks"), ranks) for ranks in (2, 4)}
+    for case in ALONE:
+        every[4] |= _found(tmp_path_factory.mktemp("alone"), 4, case)
+    return every
 
 
-def _found(out: Path, ranks: int) -> dict[str, Any]:
+def _found(out: Path, ranks: int, *case: str) -> dict[str, Any]:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "site_ranks.py"]
     done = subprocess.run(
-        [sys.executable, *words, str(out)],
+        [sys.executable, *words, str(out), *case],
         cwd=HERE,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])},
         capture_output=True,
@@ -106,10 +109,13 @@ def test_a_tasks_own_metrics_are_means_over_all_ranks(found: dict[int, dict[str,
 
 
 def test_ranks_that_the_shards_do_not_divide_are_refused() -> None:
-    assert SiteConfig().mesh(6) == (1, 6)
-    assert SiteConfig(shard=2).mesh(6) == (3, 2)
-    with pytest.raises(TaskError, match=r"site\.shard=4 does not divide 6 ranks"):
+    assert SiteConfig().mesh(6) == (1, 6, 1)
+    assert SiteConfig(shard=2).mesh(6) == (3, 2, 1)
+    assert SiteConfig(tensor=3).mesh(6) == (1, 2, 3)
+    with pytest.raises(TaskError, match=r"6 ranks cannot be shared out by site\.shard=4: start a multiple of 4"):
         SiteConfig(shard=4).mesh(6)
+    with pytest.raises(TaskError, match=r"by site\.shard=3 and site\.tensor=4: start a multiple of 12"):
+        SiteConfig(shard=3, tensor=4).mesh(6)
 
 
 def test_shares_of_a_batch_are_the_batch() -> None:

@@ -48,10 +48,11 @@ class ByteGPT(nn.Module):
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.size = size
-        self.embedding = nn.Embedding(VOCABULARY, size.width)
+        self.embedding: nn.Module = nn.Embedding(VOCABULARY, size.width)
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
         self.norm = nn.LayerNorm(size.width, bias=False)
         self.turns = Turns(size.width // size.heads)
+        self.head: nn.Module = TiedHead()
         self._initialise(size.layers)
 
     def forward(self, tokens_bt: torch.Tensor) -> torch.Tensor:
@@ -60,9 +61,10 @@ class ByteGPT(nn.Module):
         x_btd = self.embedding(tokens_bt)
         for block in self.blocks:
             x_btd = block(x_btd, cos_tk, sin_tk)
-        return functional.linear(self.norm(x_btd), self.embedding.weight)
+        return self.head(self.norm(x_btd), self.embedding.weight)  # type: ignore[no-any-return]
 
     def _initialise(self, layers: int) -> None:
+        assert isinstance(self.embedding, nn.Embedding)
         nn.init.normal_(self.embedding.weight, std=INIT_STD)
         for name, parameter in self.blocks.named_parameters():
             if parameter.ndim == 2:
@@ -70,14 +72,22 @@ class ByteGPT(nn.Module):
                 nn.init.normal_(parameter, std=INIT_STD / (2 * layers) ** 0.5 if into_residual else INIT_STD)
 
 
+class TiedHead(nn.Module):
+    """Logits by the embedding's own matrix."""
+
+    def forward(self, x_btd: torch.Tensor, weight_vd: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) to (B, T, V)."""
+        return functional.linear(x_btd, weight_vd)
+
+
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). A rank that has some of the heads alone computes those."""
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
-        self.heads = size.heads
+        self.head_width = size.width // size.heads
         self.attention_norm = nn.LayerNorm(size.width, bias=False)
-        self.qkv = nn.Linear(size.width, 3 * size.width, bias=False)
+        self.qkv: nn.Module = nn.Linear(size.width, 3 * size.width, bias=False)
         self.project = nn.Linear(size.width, size.width, bias=False)
         self.mlp_norm = nn.LayerNorm(size.width, bias=False)
         self.up = nn.Linear(size.width, 4 * size.width, bias=False)
@@ -91,12 +101,12 @@ class Block(nn.Module):
         return x_btd + self.down(functional.relu(up) * up)  # type: ignore[no-any-return]
 
     def _attend(self, x_btd: torch.Tensor, cos_tk: torch.Tensor, sin_tk: torch.Tensor) -> torch.Tensor:
-        b, t, d = x_btd.shape
-        qkv = self.qkv(x_btd).view(b, t, 3, self.heads, d // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
+        qkv = self.qkv(x_btd)
+        b, t, _ = qkv.shape
+        q, k, v = qkv.view(b, t, 3, -1, self.head_width).permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
         q, k = rotate(q, cos_tk, sin_tk), rotate(k, cos_tk, sin_tk)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.project(mixed.transpose(1, 2).reshape(b, t, d))  # type: ignore[no-any-return]
+        return self.project(mixed.transpose(1, 2).reshape(b, t, -1))  # type: ignore[no-any-return]
 
 
 class Turns(nn.Module):

@@ -1,6 +1,7 @@
 """The byte-lm task: predict the next byte of a text. Loss in nats per byte, no tokenizer, any data."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from p2ptrain.tasks.base import Batch, Shard, TaskError
 from p2ptrain.tasks.byte_lm.corpus import open_corpus, open_domains
 from p2ptrain.tasks.byte_lm.gpt import SIZES, VOCABULARY, ByteGPT
 from p2ptrain.tasks.byte_lm.split import DomainSplit, Split, Starts
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 EVAL_BATCH = 64
 """Windows in one evaluation batch: enough to fill a core, small enough for a laptop's memory at any model size."""
@@ -61,6 +65,17 @@ class ByteLM:
     def build_model(self) -> nn.Module:
         """Return the GPT of this size, from torch's global RNG."""
         return ByteGPT(self.size)
+
+    def share_tensors(self, model: nn.Module, mesh: "DeviceMesh") -> None:
+        """Share the model's matrices out over the ranks of `mesh` (TensorParallel). TaskError where they do not fit."""
+        from p2ptrain.tasks.byte_lm.tensor_parallel import (  # seconds that one process does not wait for
+            check_divides,
+            share_tensors,
+        )
+
+        assert isinstance(model, ByteGPT)
+        check_divides(mesh.size(), self.size.heads, self.context)
+        share_tensors(model, mesh)
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         """`size` windows of the shard: inputs and targets, each int64 (size, context)."""

@@ -6,21 +6,24 @@ parts (FSDP2). What the swarm must know of it, its names and shapes, is noted be
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint
 
 from p2ptrain.inner.base import Place
-from p2ptrain.tasks.base import Task, identity_of
+from p2ptrain.tasks.base import Task, TaskError, TensorParallel, identity_of
 from p2ptrain.training.flat import fingerprint, places
 from p2ptrain.training.layout import StateLayout, layout_of
 from p2ptrain.training.model import build_model
 from p2ptrain.training.site.site_config import SiteConfig
+
+FUSED_DIMENSIONS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +39,13 @@ class CutModel:
     data_rank: int
     data_ranks: int
     """How many ranks have data of their own, and which of them this one is."""
+    same: int
+    """How many ranks have the same data."""
 
 
 def cut_model(task: Task, seed: int, site: SiteConfig, device: torch.device, ranks: int) -> CutModel:
     """Build the model and keep this rank's parts of it on `device`. Collective. Raises TaskError."""
-    replicas, shards = site.mesh(ranks)
+    replicas, shards, tensor = site.mesh(ranks)
     model = build_model(task, seed)
     whole = partial(
         CutModel,
@@ -50,12 +55,36 @@ def cut_model(task: Task, seed: int, site: SiteConfig, device: torch.device, ran
         layout=layout_of(model),
         places=places(model),
     )
-    mesh = init_device_mesh(device.type, (replicas, shards), mesh_dim_names=("replica", "shard"))
+    mesh = _mesh(device.type, (replicas, shards, tensor))
+    if tensor > 1:
+        model.to(device)
+        _parallel(task).share_tensors(model, mesh["tensor"])
     blocks = blocks_of(model)
     if site.activation_checkpointing:
         _checkpoint(blocks)
-    _shard(model, blocks, mesh if replicas > 1 else mesh["shard"], device)
-    return whole(data_rank=mesh.get_rank(), data_ranks=ranks)
+    _shard(model, blocks, mesh["replica", "shard"] if replicas > 1 else mesh["shard"], device)
+    return whole(data_rank=mesh.get_rank() // tensor, data_ranks=ranks // tensor, same=tensor)
+
+
+@cache
+def _mesh(kind: str, shape: tuple[int, ...]) -> DeviceMesh:
+    """One mesh of a shape in a process: DTensor keeps what it has worked out by the ranks of a mesh, not by its groups,
+    and a thread that has none of that kept would use others than one that has."""
+    return init_device_mesh(kind, shape, mesh_dim_names=("replica", "shard", "tensor"))
+
+
+def check_parallel(task: Task, site: SiteConfig, having: Sequence[str]) -> None:
+    """Raise TaskError where `site` wants of the task what it has not. `having`: the names of tasks that have it."""
+    if site.tensor > 1 and not isinstance(task, TensorParallel):
+        raise TaskError(
+            f"site.tensor={site.tensor}: the task {task.name} does not say how its matrices are shared out; "
+            f"{', '.join(having)} does; leave site.tensor at 1"
+        )
+
+
+def _parallel(task: Task) -> TensorParallel:
+    assert isinstance(task, TensorParallel), "check_parallel says so"
+    return task
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
@@ -81,8 +110,21 @@ def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, devi
     frozen = {each for each in model.parameters() if not each.requires_grad}
     for each in frozen:
         each.data = each.data.to(device)
-    options: dict[str, Any] = {"mesh": mesh, "ignored_params": frozen}
+    shards = mesh.size(mesh.ndim - 1)
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "ignored_params": frozen,
+        "shard_placement_fn": partial(_placement, shards=shards),
+    }
     for block in blocks:
         if any(each.requires_grad for each in block.parameters()):
             fully_shard(block, **options)
     fully_shard(model, **options)
+
+
+def _placement(parameter: nn.Parameter, *, shards: int) -> Shard | None:
+    """By which dimension a parameter is shared out; None: the first. A fused one has few rows of whole matrices, which
+    would leave ranks without any."""
+    if parameter.ndim < FUSED_DIMENSIONS or parameter.shape[-1] % shards:
+        return None
+    return Shard(parameter.ndim - 1)

@@ -141,7 +141,7 @@ class SiteRank:
         self._set(kept)
         gradients = self.sharded.gradients()
         squares = sum(float(each.double().square().sum()) for each in self.sharded.brought(gradients))
-        loss, predicted, squares = self.orders.summed([loss, tokens, squares])
+        loss, predicted, squares = self.orders.summed([loss / self.cut.same, tokens / self.cut.same, squares])
         norm = math.sqrt(squares) if math.isfinite(squares) else math.nan
         usable = math.isfinite(loss) and math.isfinite(norm)
         if usable:
