@@ -45,7 +45,7 @@ from p2ptrain.tasks import Task, TaskError
 from p2ptrain.training import Learner
 from p2ptrain.training.machine import pick_device
 from p2ptrain.training.site.cut_model import check_parallel
-from p2ptrain.training.site.orders import OrderChannel
+from p2ptrain.training.site.orders import ENDED, OrderChannel, why_lost
 from p2ptrain.training.site.site_rank import SiteRank
 from p2ptrain.training.site.site_trainer import SiteTrainer
 
@@ -149,7 +149,7 @@ def follow() -> int:
         time.sleep(LAST_WORDS_S)
         return EXIT_USAGE
     except Exception as error:
-        _give_up(process.rank, translate(error).line() if not isinstance(error, RuntimeError) else str(error))
+        _give_up(process.rank, why_lost(error) or translate(error).line())
     return 0
 
 
@@ -211,8 +211,7 @@ class RankWatch:
                 time.sleep(BEAT_S)
         except RuntimeError as error:
             if not self.ended:
-                said = str(error).splitlines()[0]
-                lost(f"a rank has ended, or has not answered for {self._timeout.total_seconds():g} s ({said})")
+                lost(f"{why_lost(error) or ENDED} ({str(error).splitlines()[0]})")
 
 
 def _store() -> Store:

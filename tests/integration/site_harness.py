@@ -7,13 +7,15 @@ from pathlib import Path
 
 from processes_harness import Program
 
-PICO = ("--set", "task.size=pico", "--set", "train.device=cpu", "--set", "train.threads=1")
+MACHINE = ("--set", "train.device=cpu", "--set", "train.threads=1")
+PICO = ("--set", "task.size=pico", *MACHINE)
 LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
 
 
 def site(folder: Path, ranks: int, *words: object, torchrun: tuple[str, ...] = ()) -> Program:
     """`torchrun --nproc-per-node RANKS -m p2ptrain node --json` with its run in `folder`/run."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *torchrun]
+    meeting = () if "--rdzv-backend" in torchrun else ("--standalone",)
+    launcher = ["-m", "torch.distributed.run", *meeting, "--nproc-per-node", str(ranks), *torchrun]
     return Program(
         folder,
         *("--json", "--run-dir", folder / "run", *LOOPBACK, *words),

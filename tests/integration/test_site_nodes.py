@@ -1,19 +1,25 @@
 """`torchrun ... -m p2ptrain node`: real ranks that are one node of a swarm, killed, stopped and started again."""
 
+import json
 import os
 import signal
+import socket
+import time
 from pathlib import Path
 
 import pytest
 import torch
-from processes_harness import Event, Program, node, ran
-from site_harness import LOOPBACK, PICO, end, pid_of, site
+from processes_harness import PATIENCE_S, Event, Program, node, ran
+from site_harness import LOOPBACK, MACHINE, PICO, end, pid_of, site
 
 from node.training.checkpoint import CheckpointStore
+from p2ptrain.tasks.hf import open_base
 
 pytestmark = [pytest.mark.thorough, pytest.mark.paired, pytest.mark.slow]
 
-ALONE = (*PICO, "--inner-steps", "5", "--set", "node.shard_index=0", "--set", "train.warmup_steps=5")
+TINY = Path(__file__).parents[1] / "data" / "tiny-llama.json"
+SAME = (*MACHINE, "--set", "node.shard_index=0", "--set", "train.warmup_steps=5")
+ALONE = (*PICO, *SAME, "--inner-steps", "5")
 NANO = ("--set", "task.size=nano", "--set", "task.context=60")
 QUICK = ("--set", "site.timeout_s=5", "--set", "node.checkpoint_every=2")
 RECOMPUTED = ("--set", "site.activation_checkpointing=true")
@@ -103,8 +109,9 @@ def test_a_site_comes_back_by_itself_and_the_others_go_on(ranks: int, tmp_path: 
         address = one.hear("started")["addresses"][0]
         with site(tmp_path / "many", ranks, *LONG, *QUICK, "--peer", address, torchrun=AGAIN) as many:
             many.until(lambda: [each for each in many.heard("round") if each["members"] == 2], 1, "a pair", 60)
+            hung = 0 if ranks == 2 else 1
             for nth, (rank, number) in enumerate(
-                [(ranks - 1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)], start=1
+                [(ranks - 1, signal.SIGKILL), (0, signal.SIGKILL), (hung, signal.SIGSTOP)], start=1
             ):
                 seen = many.heard("checkpoint")[-1]["round"] if many.heard("checkpoint") else 0
                 many.hear("checkpoint", count=len(many.heard("checkpoint")) + 1)
@@ -115,27 +122,113 @@ def test_a_site_comes_back_by_itself_and_the_others_go_on(ranks: int, tmp_path: 
                 one.hear_round(before + 3)
                 again = len(many.heard("round"))
                 many.until(lambda again=again: many.heard("round")[again:], 1, "a round", 60)
-            assert "has not answered" in many.heard("failed")[-1]["error"]
+            assert "a rank of this site has not answered for site.timeout_s" in many.stderr
+            assert not hung or "has not answered" in many.heard("failed")[-1]["error"]
             again = len(many.heard("round"))
             many.until(lambda: [each for each in many.heard("round")[again:] if each["members"] == 2], 1, "a pair", 60)
             assert not one.heard("banned")
 
 
-def test_what_a_site_cannot_is_one_line(tmp_path: Path) -> None:
-    for words, line in (
+@pytest.mark.parametrize("lora", [(), ("--set", "task.lora=2")])
+def test_a_model_of_hugging_face_is_shared_out_and_exported(tmp_path: Path, lora: tuple[str, ...]) -> None:
+    pytest.importorskip("peft" if lora else "transformers")
+    data, base = tmp_path / "data.jsonl", tmp_path / "base"
+    data.write_text("\n".join(json.dumps({"text": f"{n} and {n * n} are {n + n * n}"}) for n in range(400)))
+    torch.manual_seed(3)
+    open_base(str(TINY), "AutoModelForCausalLM").build().save_pretrained(base)  # type: ignore[operator]
+    task = ("--task", "hf-lm", "--set", f"task.model={base if lora else TINY}", "--set", "task.length=16")
+    trained = ("--inner-steps", 4, "--rounds", 2, "--set", "train.batch_size=4", "--set", "train.eval_examples=8")
+    words = (*task, *lora, *trained, "--data", data, *SAME)
+    ours, theirs = done(site(tmp_path / "many", 2, *words, *RECOMPUTED)), done(node(tmp_path / "one", *words))
+    assert ours["summary"]["eval_loss_last"] == pytest.approx(theirs["summary"]["eval_loss_last"], abs=1e-5)
+    assert far(tmp_path / "many" / "run", tmp_path / "one" / "run") < 1e-5
+    exported = ran(tmp_path, "export", tmp_path / "many" / "run", "--to", "hf", "--out", tmp_path / "out")
+    assert exported.code == 0, exported.err
+    assert (tmp_path / "out" / ("adapter_config.json" if lora else "config.json")).is_file()
+
+
+@pytest.mark.soak  # three minutes, nearly all of them torchrun's own waiting
+def test_a_site_goes_on_with_the_machines_that_are_left_and_takes_others_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two torchruns as on two machines, with one rank each. The first one holds torchrun's store."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # else torchrun takes nobody in
+    port = free_port()
+    keeps = "last_call_timeout=15,keep_alive_interval=1,keep_alive_max_attempt=3"
+    meeting = ("--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", keeps, "--local-addr", "127.0.0.1")
+    launcher = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-id", "site", *meeting, *AGAIN)
+
+    def machine() -> Program:
+        return site(tmp_path, 1, *LONG, *QUICK, torchrun=launcher)
+
+    with machine() as first:
+        until_open(port)
+        with machine() as second:
+            first.until(lambda: [*first.heard("checkpoint"), *second.heard("checkpoint")], 1, "a checkpoint", 90)
+            (led, other) = (first, second) if first.heard("started") else (second, first)
+            assert not other.heard("started")
+            gone = pid_of(1 if led is first else 0, tmp_path)
+            os.kill(second.pid, signal.SIGKILL)
+            os.kill(gone, signal.SIGKILL)
+        resumed = first.hear("resumed")
+        assert resumed["round"] > 0
+        first.hear_round(resumed["round"] + 1)
+        with machine() as third:
+            first.until(lambda: [*first.heard("resumed")[1:], *third.heard("resumed")], 1, "a pair", PATIENCE_S)
+            assert first.heard("interrupted"), "with its model saved"
+            assert pid_of(0, tmp_path) != pid_of(1, tmp_path)
+
+
+def until_open(port: int) -> None:
+    """Wait until somebody listens there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        with socket.socket() as caller:
+            if caller.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError("torchrun does not listen")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
         (("--set", "train.optimizer=muon"), "a site has no train.optimizer=muon, which wants whole matrices"),
         (("--set", "site.shard=3"), "2 ranks cannot be shared out by site.shard=3: start a multiple of 3"),
-        (("--set", "site.tensor=2"), "site.tensor=2 does not divide the model's heads (1) and its positions (64)"),
+        (("--set", "train.drift=scaffold", "--set", "sync.outer=average"), "a site has no train.drift=scaffold"),
+    ],
+)
+def test_settings_that_a_site_has_not_are_one_line(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    with site(tmp_path, 2, *SAME, *words) as program:
+        assert program.end() != 0
+        assert f"error: {line}" in program.stderr
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (PICO, "site.tensor=2 does not divide the model's heads (1) and its positions (64)"),
         (
-            ("--task", "digits", "--set", "site.tensor=2"),
+            ("--task", "digits"),
             "site.tensor=2: the task digits does not say how its matrices are shared out; byte-lm does",
         ),
-        (("--set", "train.drift=scaffold", "--set", "sync.outer=average"), "a site has no train.drift=scaffold"),
-    ):
-        with site(tmp_path, 2, *ALONE, *words) as program:
-            assert program.end() != 0
-            assert f"error: {line}" in program.stderr
-            assert not (tmp_path / "run").exists()
+    ],
+)
+def test_a_task_that_cannot_be_shared_out_is_one_line(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    with site(tmp_path, 2, *SAME, *words, "--set", "site.tensor=2") as program:
+        assert program.end() != 0
+        assert f"error: {line}" in program.stderr
+
+
+def test_a_site_needs_ranks(tmp_path: Path) -> None:
     alone = ran(tmp_path, "node", *LOOPBACK, "--set", "site.shard=2")
     assert alone.code == 2
     assert "site.shard=2 wants several ranks; start them by `torchrun" in alone.err

@@ -32,6 +32,20 @@ class RankLostError(RuntimeError):
     """A rank of this site has ended, or does not answer: the others cannot go on."""
 
 
+ENDED: Final = "a rank of this site has ended: what it printed says why"
+SILENT: Final = "a rank of this site has not answered for site.timeout_s"
+
+
+def why_lost(error: BaseException) -> str:
+    """Return why another rank cannot be reached, by what torch raised; empty for any other error."""
+    if isinstance(error, RankLostError) or not isinstance(error, RuntimeError):
+        return ""
+    said = str(error)
+    if not isinstance(error, dist.DistError) and "gloo" not in said and "onnection" not in said:
+        return ""
+    return SILENT if "imed out" in said or "failed to pass" in said else ENDED
+
+
 @dataclass(frozen=True)
 class GivenOrder:
     """One order with its two numbers."""

@@ -13,12 +13,11 @@ from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from p2ptrain.tasks.base import OWN_SHARD
 from p2ptrain.tasks.metrics import Measures, metric_units, own_metrics
 from p2ptrain.training.layout import StateLayout, take_up_untrained, untrained_of
-from p2ptrain.training.site.orders import RankLostError, SiteOrder
+from p2ptrain.training.site.orders import RankLostError, SiteOrder, why_lost
 from p2ptrain.training.site.site_rank import LossKind, SiteRank
 from p2ptrain.training.train_config import lr_at
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
@@ -26,9 +25,6 @@ from p2ptrain.training.trainer import UNTRAINED_PREFIX
 T = TypeVar("T")
 
 _COUNTERS: Final = 3
-
-ENDED: Final = "a rank of this site has ended: what it printed says why"
-SILENT: Final = "a rank of this site has not answered for site.timeout_s"
 
 
 class RankThread:
@@ -268,17 +264,9 @@ class SiteTrainer:
             try:
                 return self.thread.do(function)
             except BaseException as error:
-                self._failed = True
-                if not is_of_ranks(error):
+                self._failed = self._failed or type(error) is not ValueError  # those are raised before any order
+                why = why_lost(error)
+                if not why:
                     raise
-                why = SILENT if "imed out" in str(error) else ENDED
                 self.thread.lose(why)
                 raise RankLostError(why) from error
-
-
-def is_of_ranks(error: BaseException) -> bool:
-    """Return whether torch says by this error that another rank cannot be reached."""
-    if not isinstance(error, RuntimeError) or isinstance(error, RankLostError):
-        return False
-    said = str(error)
-    return isinstance(error, dist.DistError) or "gloo" in said or "onnection" in said
