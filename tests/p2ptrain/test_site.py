@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from site_ranks import ALONE, cases
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.batches import share_of
+from p2ptrain.training.site.orders import ENDED, SILENT, RankLostError, why_lost
 from p2ptrain.training.site.site_config import SiteConfig
 from p2ptrain.training.site.site_rank import batch_share
+from p2ptrain.training.site.site_trainer import RankThread
 
 HERE = Path(__file__).parent
 PARAMETERS = 32_928
@@ -145,3 +148,31 @@ def test_a_share_without_predictions_counts_nothing() -> None:
     assert (with_some.share, with_some.predictions) == (1.0, 2)
     assert (without.share, without.predictions) == (0.0, 0.0)
     assert without.batch is batch, "a mean over nothing would be no number"
+
+
+def test_one_that_waits_for_a_lost_rank_is_released() -> None:
+    thread, begun, goes_on = RankThread(), threading.Event(), threading.Event()
+    raised: list[str] = []
+
+    def ask() -> None:
+        try:
+            thread.do(lambda: (begun.set(), goes_on.wait(60)))
+        except RankLostError as error:
+            raised.append(str(error))
+
+    waiting = threading.Thread(target=ask)
+    waiting.start()
+    assert begun.wait(60)
+    thread.lose("rank 1 is gone")
+    waiting.join(60)
+    assert raised == ["rank 1 is gone"], "although its collective still waits"
+    goes_on.set()
+    with pytest.raises(RankLostError, match="rank 1 is gone"):
+        thread.do(lambda: None)
+
+
+def test_torchs_errors_of_other_ranks_are_told_from_a_tasks() -> None:
+    assert why_lost(RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection closed by peer")) == ENDED
+    assert why_lost(RuntimeError("[gloo/unbound_buffer.cc] Timed out waiting 5000ms for recv")) == SILENT
+    assert why_lost(RuntimeError("shapes (3,) and (4,) do not fit")) == ""
+    assert why_lost(ValueError("gloo")) == ""
