@@ -95,7 +95,8 @@ class SiteRank:
         ranks = torch.distributed.get_world_size(orders.group)
         self.cut: CutModel = cut_model(task, config.seed, site, self.machine.device, ranks)
         self.model = self.cut.model
-        self.sharded = SiteModel(self.model, None, orders.group, orders.tell)
+        # No slices: nothing travels beside the orders.
+        self.sharded = SiteModel(self.model, None, orders.group, orders.group, orders.tell)
         options = {**optimizer_options(task).get(config.optimizer, {}), **config.optimizer_options()}
         self.optimizers = PartOptimizers(config.optimizer, options, self.sharded.parts, self.cut.places)
         self._kept: list[torch.Tensor] = []
