@@ -48,13 +48,18 @@ class WakeSync:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WakeRegional:
+    """Wake the task that fetches regions' models."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Broadcast:
     """Broadcast a link that others have signed, so that all can compare it with theirs (updates/audits.py)."""
 
     raw: bytes
 
 
-Action = EmitEvent | Follow | Unfollow | Disconnect | WakeSync | Broadcast
+Action = EmitEvent | Follow | Unfollow | Disconnect | WakeSync | WakeRegional | Broadcast
 
 
 class ActionQueue:

@@ -14,8 +14,8 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
-from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeSync
-from gossip.core.api import Fetch, Head, LinkSpeed, NeighbourStatus, RunInfo
+from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeRegional, WakeSync
+from gossip.core.api import Fetch, Head, LinkSpeed, NeighbourStatus, RegionLayout, RunInfo
 from gossip.core.config import MIN_HEARTBEAT_S, GossipConfig
 from gossip.core.digests import digest_of
 from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, seal
@@ -26,9 +26,11 @@ from gossip.core.messages import FindRequest, Hello, check_run, parse_hello
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import (
     PeerRecord,
+    RegionalModel,
     SnapshotOffer,
     UpdateHeader,
     goodbye_statement,
+    parse_regional,
     parse_snapshot_offer,
     parse_update_header,
     record_statement,
@@ -39,6 +41,8 @@ from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.discovery.record_exchange import RecordExchange
 from gossip.discovery.topology import agreed_edges, tag_of
 from gossip.membership.invite import Role
+from gossip.regions.bridges import Bridges
+from gossip.regions.regional_models import RegionalModels, RegionalVerdict
 from gossip.updates.audits import Heard, LinkAudit
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.exchange_times import ExchangeTimes
@@ -99,8 +103,9 @@ class NoConnections:
 
 
 class Engine:
-    """All that one node knows of its swarm. Parts that tasks are given: `mesh`, `peerstore`, `dht`, `publisher`,
-    `traffic`, `exchange_times`, `peer_scores`. All other public fields are only read from outside."""
+    """All that one node knows of its swarm. Parts that tasks are given: `mesh`, `bridges`, `regional_models`,
+    `peerstore`, `dht`, `publisher`, `traffic`, `exchange_times`, `peer_scores`. All other public fields are only read
+    from outside."""
 
     def __init__(
         self,
@@ -112,8 +117,10 @@ class Engine:
         roles: Roles | None = None,
         liars: int = 1,
         connections: Connections = NoConnections(),
+        layout: RegionLayout = RegionLayout(),
     ) -> None:
-        """`liars`: how many liars may be among the neighbours."""
+        """`liars`: how many liars may be among the neighbours, and among the members of a region that publish its
+        model."""
         self.me = identity.peer_id
         self._connections = connections
         self.scope = Scope(swarm=config.named, run=run.run_id)
@@ -123,6 +130,8 @@ class Engine:
         self.stats = self.peer_scores.stats
         self.peerstore = PeerStore()
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
+        self.bridges = Bridges(self.me, self.scope, layout, self.peerstore.region_of)
+        self.regional_models = RegionalModels(self.me, self.scope, self.bridges, liars, self._standing_of)
         self.mesh = Mesh(
             me=self.me,
             scope=self.scope,
@@ -132,7 +141,10 @@ class Engine:
             actions=self._actions,
             roles=self._roles,
             evidence=MeshEvidence(
-                standing=self._standing_of, network=self._network_of, dialled_us=connections.dialled_us
+                standing=self._standing_of,
+                network=self._network_of,
+                dialled_us=connections.dialled_us,
+                ours=self.bridges.is_ours,
             ),
         )
         self.neighbours: Mapping[PeerId, Neighbour] = self.mesh.table
@@ -178,15 +190,24 @@ class Engine:
         if self.is_banned(forwarder, now):
             return False
         name = digest_of(data)
+        if self.regional_models.has_it(name, forwarder):
+            self._actions.add(WakeRegional())
+            return False
         signer = self._seen.signer(name)
         if signer is not None:
             listens = self._validator.listens(forwarder, signer, now)
             return listens and signer in self.neighbours and self._seen.passes_again(name, now)
         try:
-            link = self._check_link(parse_update_header(open_envelope(data, self.scope)))
+            envelope = open_envelope(data, self.scope)
+            if envelope.statement.kind is EnvelopeKind.REGIONAL:
+                self._on_regional(name, forwarder, parse_regional(envelope), now)
+                return False  # members pass it on once they have its blob
+            link = self._check_link(parse_update_header(envelope))
         except RemoteError as error:
             self.offence(forwarder, error, now)
             return False
+        if not self.bridges.is_ours(link.peer):
+            return False  # nobody here follows it
         self._seen.add(name, link.peer, now)
         return self._validator.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
 
@@ -210,6 +231,31 @@ class Engine:
         if replayed and not heard.late:  # counted, but not charged: who does not follow the signer acts in good faith
             self.peer_scores.refuse(forwarder, RemoteError(Reason.REPLAYED, f"an old link of {link.peer}"))
         return heard.late or not replayed
+
+    def _on_regional(self, name: Digest, forwarder: PeerId, model: RegionalModel, now: float) -> None:
+        """Take in the announcement of a region's model. Its author is charged for what only it can have signed."""
+        if not self._validator.listens(forwarder, model.peer, now):
+            return
+        if self.peerstore.region_of(model.peer) not in (None, model.region):
+            self.peer_scores.refuse(model.peer, RemoteError(Reason.PROTOCOL, "a model of another region than its own"))
+            return
+        verdict, other = self.regional_models.hear(name, model, forwarder, now)
+        if verdict is RegionalVerdict.CONTRADICTION:
+            self._charge_author(model.peer, EquivocationError(other, model.raw), now)
+        elif verdict is RegionalVerdict.NEWS:
+            self._actions.add(WakeRegional())
+
+    def regional_refused(self, peer: PeerId, region: str, round: int, error: RemoteError, now: float) -> None:
+        """Charge the author of a region's model that the runtime could not read."""
+        self.regional_models.refuse(peer, region, round)
+        self._charge_author(peer, error, now)
+
+    def _charge_author(self, peer: PeerId, error: RemoteError, now: float) -> None:
+        """Charge the author of a region's model. A stranger takes no place among the banned: keys cost nothing."""
+        if peer in self.neighbours or peer in self._connections.peers:
+            self.offence(peer, error, now)
+        else:
+            self.peer_scores.refuse(peer, error)
 
     def _hear(self, link: UpdateHeader, now: float) -> Heard:
         """Compare a link with what is known of its signer, neighbour or not."""
@@ -263,7 +309,9 @@ class Engine:
         """Sign the record of our addresses and of our neighbours' tags. Only trainers have a record."""
         if not self._roles.publishes:
             return
-        statement = record_statement(epoch=epoch, version=version, addresses=addresses, beside=beside)
+        statement = record_statement(
+            epoch=epoch, version=version, addresses=addresses, beside=beside, region=self.bridges.own
+        )
         self.dht.record = seal(self._identity, self.scope, statement).raw
 
     def hello_for(self, peer: PeerId, now: float) -> bytes:
@@ -291,7 +339,18 @@ class Engine:
     def _takes(self, peer: PeerId, now: float) -> bool:
         if self._roles.listens(peer):
             return self._roles.takes(peer, now, self._config.silence_s)
+        if not self.bridges.is_ours(peer):
+            return self.mesh.dialable(peer, now) and self._roles.trains(peer) and self.bridges.takes(peer)
         return self.mesh.has_room_for(peer, now)
+
+    def _admit(self, peer: PeerId, hello: Hello, now: float) -> None:
+        """Admit a trainer: of our region as a neighbour, of another as a bridge to it."""
+        if self.bridges.is_ours(peer):
+            self.bridges.lose(peer)
+            self.mesh.admit(peer, hello.neighbours, now)
+        elif self._takes(peer, now):
+            self.mesh.lose(peer, "it is of another region")
+            self.bridges.admit(peer, now)
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
         """Handle a peer's hello; return ours as the answer. Raises RemoteError."""
@@ -302,11 +361,12 @@ class Engine:
         if not hello.admitted:
             self._roles.lose(peer)
             self.mesh.lose(peer, "it has no room for us")
+            self.bridges.lose(peer)
         self._learn_records(peer, hello, now)  # before it is admitted: what is known of it decides about its place
         if hello.admitted and self._roles.listens(peer) and self._takes(peer, now):
             self._roles.listeners[peer] = now
         elif hello.admitted:
-            self.mesh.admit(peer, hello.neighbours, now)
+            self._admit(peer, hello, now)
         self._learn_link(peer, hello, now)
         return self.hello_for(peer, now)
 
@@ -315,12 +375,13 @@ class Engine:
         hello = self._parse_hello(peer, raw, now)
         if not hello.admitted:
             self.mesh.lose(peer, "no room")
+            self.bridges.lose(peer)
         try:
             self._learn_records(peer, hello, now)
             if hello.admitted:
-                self.mesh.admit(peer, hello.neighbours, now)
+                self._admit(peer, hello, now)
         finally:
-            if peer not in self.neighbours:
+            if peer not in self.partners:
                 self._actions.add(Disconnect(peer=peer, hurried=False))
         if not hello.admitted and not hello.record and peer in self.mesh.anchors:
             self.met_bootstrap = True
@@ -368,26 +429,47 @@ class Engine:
     def peer_lost(self, peer: PeerId, now: float) -> None:
         """Handle the loss of the last connection to a peer."""
         self._roles.lose(peer)
+        self.bridges.lose(peer)
         self.mesh.vanish(peer, "the connection is lost", now)
 
     def heard(self, peer: PeerId, now: float) -> None:
         """Note a sign of life of a peer that nobody else could have given."""
         self._roles.heard(peer, now)
+        self.bridges.heard(peer, now)
         neighbour = self.neighbours.get(peer)
         if neighbour is not None:
             neighbour.heard_at = now
 
     def fell_silent(self, peer: PeerId, now: float) -> None:
-        """Drop a neighbour that was not heard of for too long."""
+        """Drop a neighbour, or a bridge, that was not heard of for too long."""
         self.mesh.vanish(peer, "it fell silent", now)
+        self.bridges.lose(peer)
         self._actions.add(Disconnect(peer=peer))
 
     def look_round(self, now: float) -> None:
         """Draw the rings anew from all peers whose record has an address: those that we have verified and, to know whom
         to dial, those that others named. Call it as time passes."""
         known = dict.fromkeys(record.peer for record in (*self.peerstore.established(), *self.peerstore.known()))
-        there = (peer for peer in known if self._roles.trains(peer) and self.peerstore.addresses(peer))
-        self.mesh.look_round(there, now)
+        there = [peer for peer in known if self._roles.trains(peer) and self.peerstore.addresses(peer)]
+        self._look_at_regions(there, now)
+        self.mesh.look_round((peer for peer in there if self.bridges.is_ours(peer)), now)
+
+    def _look_at_regions(self, there: Iterable[PeerId], now: float) -> None:
+        """Sort the members that may be there by their regions, and drop who has changed to another."""
+        for peer in [peer for peer in self.neighbours if not self.bridges.is_ours(peer)]:
+            self.mesh.drop(peer, "it is of another region")
+        partners = self.partners
+        dialable: dict[str, set[PeerId]] = {}
+        for peer in {*there, *partners}:
+            region = self.peerstore.region_of(peer)
+            if region is not None and (peer in partners or self.mesh.dialable(peer, now)):
+                dialable.setdefault(region, set()).add(peer)
+        members = {}
+        for region, found in dialable.items():
+            present = {peer for peer in found if peer in partners or self.mesh.is_there(peer, now)}
+            members[region] = frozenset(present or found)  # a whole region that does not answer is tried again
+        for peer in self.bridges.look_round(members):
+            self.bridges.lose(peer)
 
     def _standing_of(self, peer: PeerId) -> RecordTrust:
         """Return how far a peer's record is trusted when places are given; a circuit proves no address."""
@@ -412,9 +494,10 @@ class Engine:
 
     def left(self) -> list[PeerId]:
         """Drop all neighbours, since we leave. Return who they were, so that goodbye can be said to them."""
-        peers = list(self.neighbours)
+        peers = [*self.neighbours, *self.bridges.table]
         for peer in peers:
             self.mesh.lose(peer, "we leave")
+            self.bridges.lose(peer)
         return peers
 
     def on_goodbye(self, peer: PeerId, raw: bytes, now: float) -> None:
@@ -422,6 +505,7 @@ class Engine:
         open_from(raw, self.scope, peer, EnvelopeKind.GOODBYE)
         self.peerstore.forget(peer)
         self._roles.lose(peer)
+        self.bridges.lose(peer)
         self.mesh.depart(peer, now)
 
     # -- addresses
@@ -493,8 +577,13 @@ class Engine:
         return self._roles.listeners
 
     def serves(self, peer: PeerId) -> bool:
-        """Whether a peer may fetch from us: neighbours and listeners."""
-        return peer in self.neighbours or peer in self._roles.listeners
+        """Whether a peer may fetch from us: neighbours, listeners, and members of other regions that are connected."""
+        return peer in self.neighbours or peer in self._roles.listeners or peer in self.bridges.table
+
+    @property
+    def partners(self) -> frozenset[PeerId]:
+        """Neighbours, and members of other regions that are connected: with these we stay in touch."""
+        return frozenset(self.neighbours).union(self.bridges.table)
 
     @property
     def companions(self) -> frozenset[PeerId]:
@@ -741,6 +830,8 @@ class Engine:
         self.peerstore.forget(peer)
         self.dht.table.forget(peer)
         self._roles.lose(peer)
+        self.bridges.lose(peer)
+        self.regional_models.forget(peer)
         self.mesh.drop(peer, f"it is no member any more: {why}")
 
     def is_banned(self, peer: PeerId, now: float) -> bool:
@@ -755,4 +846,6 @@ class Engine:
         """Count, tell and charge a peer's breach of the protocol; at 100 points the peer is banned."""
         if self.peer_scores.charge(peer, error, now):
             self.peerstore.forget(peer)
+            self.bridges.lose(peer)
+            self.regional_models.forget(peer)
             self.mesh.drop(peer, "banned")

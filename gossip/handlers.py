@@ -71,12 +71,12 @@ class Handlers:
             return
         if not action.hurried and self._membership_sync is not None:
             await trio.sleep(LINGER_S)
-            if action.peer in self._context.engine.neighbours:
+            if action.peer in self._context.engine.partners:
                 return
         await self._context.transport.disconnect(action.peer)
 
     def keeps(self, peer: PeerId) -> bool:
-        """Return whether a connection is kept when somebody else needs its place: to neighbours and listeners."""
+        """Return whether a connection is kept when somebody else needs its place: to those whom we serve."""
         return self._context.engine.serves(peer)
 
     def offended(self, peer: PeerId, error: RemoteError) -> None:

@@ -14,6 +14,7 @@ from typing import assert_never
 import trio
 
 from gossip.allreduce.allreduce_task import AllReducer
+from gossip.blobs.blob import chunk_of
 from gossip.blobs.blob_cache_task import BlobCache
 from gossip.blobs.snapshots_task import Snapshots
 from gossip.context import ServiceContext
@@ -39,9 +40,10 @@ from gossip.core.messages import (
 )
 from gossip.core.request_limit import SMALL_CHUNK_BYTES, RequestLimit
 from gossip.membership.membership_sync_task import MembershipSync
+from gossip.regions.regional_models_task import RegionalExchange
 from gossip.session import serve
 from gossip.transport.base import Stream, TransportError
-from gossip.updates.publisher import Publisher
+from gossip.updates.publisher import Payload, Publisher
 from gossip.updates.throughput import Transfer
 from gossip.updates.traffic import Traffic
 
@@ -68,6 +70,7 @@ class Server:
         traffic: Traffic,
         snapshots: Snapshots,
         allreducer: AllReducer,
+        regional: RegionalExchange,
         membership_sync: MembershipSync | None,
     ) -> None:
         self._context = context
@@ -76,6 +79,7 @@ class Server:
         self._traffic = traffic
         self._snapshots = snapshots
         self._allreducer = allreducer
+        self._regional = regional
         self._membership_sync = membership_sync
         self.blob_cache = BlobCache(
             most=context.config.max_payload_bytes, count=context.config.degree, file_for=context.hasher.new_file
@@ -157,6 +161,8 @@ class Server:
                 return self._membership_sync.answer(peer, request)
         if peer in self._engine.listeners:
             self._check_listens(peer, request)
+        elif self._regional.bridges_to(peer):
+            self._check_of_region(request)
         elif peer not in self._engine.neighbours:
             raise RemoteError(Reason.UNAVAILABLE, "neighbours only: say hello first")
         if isinstance(request, ManifestRequest | SnapshotRequest) and self._context.quiet():
@@ -182,6 +188,14 @@ class Server:
         if isinstance(request, PartRequest):
             raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange from who trains nothing")
 
+    def _check_of_region(self, request: Request) -> None:
+        """Raise RemoteError for what a member of another region does not get: all but a region's model."""
+        if (
+            not isinstance(request, ManifestRequest | ChunkRequest)
+            or self._regional.payload_at(request.address) is None
+        ):
+            raise RemoteError(Reason.UNAVAILABLE, "another region gets regions' models, and nothing else")
+
     async def _offer(self, epoch: int, seq: int) -> bytes:
         offer = await self._snapshots.offer(epoch, seq)
         self._traffic.snapshot_served()
@@ -198,6 +212,8 @@ class Server:
         self._uploaded(talk, whole=False)
         if address in self._allreducer.blobs:  # a part of it may be taken: its size says nothing of the link's speed
             manifest = self._allreducer.blobs.manifest(address)
+        elif (regional := self._regional.payload_at(address)) is not None:
+            manifest = regional.manifest
         elif address in self._publisher.blobs:
             manifest = self._publisher.blobs.manifest(address)
             talk.upload = self._traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
@@ -224,11 +240,18 @@ class Server:
             self._traffic.passed_on(len(part), snapshot=False)
             self._allreducer.sent(talk.peer, address, index)
             return part
+        if (regional := self._regional.payload_at(address)) is not None:
+            return self._regional_chunk(regional, index)
         if address in self._publisher.blobs:
             return self._own_chunk(talk, address, index)
         others = await self.blob_cache.chunk(address, index)
         self._traffic.passed_on(len(others), snapshot=self.blob_cache.is_model(address))
         return others
+
+    def _regional_chunk(self, payload: Payload, index: int) -> bytes | memoryview:
+        chunk = chunk_of(payload.manifest, payload.data, index)
+        self._traffic.passed_on(len(chunk), snapshot=False)
+        return chunk
 
     def _own_chunk(self, talk: _Conversation, address: Digest, index: int) -> bytes | memoryview:
         blobs = self._publisher.blobs

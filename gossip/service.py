@@ -14,7 +14,7 @@ from typing import Final, assert_never
 
 import trio
 
-from gossip.actions import Action, Broadcast, Disconnect, EmitEvent, Follow, Unfollow, WakeSync
+from gossip.actions import Action, Broadcast, Disconnect, EmitEvent, Follow, Unfollow, WakeRegional, WakeSync
 from gossip.allreduce.allreduce import Group, ReducedPart
 from gossip.allreduce.allreduce_task import AllReducer, ReduceFunction
 from gossip.blobs.hashing_task import Hasher
@@ -34,6 +34,8 @@ from gossip.core.api import (
     Observer,
     QueueName,
     Reachability,
+    RegionalView,
+    RegionLayout,
     RoundView,
     RunInfo,
     SnapshotSource,
@@ -63,6 +65,7 @@ from gossip.reachability.dialback_task import DialBacks
 from gossip.reachability.reachability_task import ReachabilityTask
 from gossip.reachability.relay_link_task import RelayLink
 from gossip.reachability.relay_task import relay_of
+from gossip.regions.regional_models_task import RegionalExchange
 from gossip.server import Server
 from gossip.session import ask_once
 from gossip.transport.base import Transport
@@ -100,9 +103,11 @@ class GossipService(Handlers):
         unix_time: Callable[[], float] = time.time,
         private: PrivateMembership | None = None,
         new_file: NewFile | None = None,
+        layout: RegionLayout = RegionLayout(),
     ) -> None:
         """Raises LocalError when an address in the config is malformed. `private`: the membership that `transport`
-        asks. `new_file`: makes files for large blobs, which are in memory without it."""
+        asks. `new_file`: makes files for large blobs, which are in memory without it. `layout`: our region, and
+        all others."""
         self._unix_time = unix_time
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
@@ -122,6 +127,7 @@ class GossipService(Handlers):
             roles=roles,
             liars=1 if tracked is None else tracked.liars,
             connections=transport,
+            layout=layout,
         )
         self.stats: GossipStats = engine.stats
         self._run_info = run
@@ -137,16 +143,25 @@ class GossipService(Handlers):
             tracked=tracked,
         )
         self._allreducer = AllReducer(self._context, identity, engine.traffic)
+        self._regional = RegionalExchange(
+            self._context, identity, engine.regional_models, engine.bridges, engine.traffic
+        )
         self._membership_sync = None
         if private is not None and anti_entropy is not None:
             ports = service_ports_of(self._context, engine.peer_scores, self._forget)
             self._membership_sync = MembershipSync(private, anti_entropy, ports)
         snapshots = Snapshots(engine.publisher, snapshot_source, self._context.hasher, self._context.warn)
         self._server = Server(
-            self._context, engine.publisher, engine.traffic, snapshots, self._allreducer, self._membership_sync
+            self._context,
+            engine.publisher,
+            engine.traffic,
+            snapshots,
+            self._allreducer,
+            self._regional,
+            self._membership_sync,
         )
         self._marker = StateDigestPublisher(engine.publisher, self._context.hasher)
-        self._dialler = Dialler(self._context, engine.mesh, engine.peerstore, rng)
+        self._dialler = Dialler(self._context, engine.mesh, engine.bridges, engine.peerstore, rng)
         self._finder = LookupTask(self._context, engine.dht, engine.peerstore, engine.mesh, self._dialler, rng)
         self._relay = relay_of(self._context, identity, unix_time)
         self.relaying = self._relay.reading
@@ -176,6 +191,7 @@ class GossipService(Handlers):
             self._peerstore.load()
             nursery.start_soon(self._peerstore.run)
             nursery.start_soon(self._dialler.run)
+            nursery.start_soon(self._regional.run)
             nursery.start_soon(self._finder.run)
             nursery.start_soon(self._reachability_task().run)
             if self._membership_sync is not None:
@@ -255,6 +271,42 @@ class GossipService(Handlers):
         owners have announced them, and within `timeout_s`. Each is returned once, and none after the next exchange has
         begun."""
         return await self._allreducer.missed(timeout_s=timeout_s)
+
+    def publishes_regional(self, round: int) -> bool:
+        """Return whether we are drawn to publish our region's model after a round; never where no other region is
+        known."""
+        return self._regional.publishes(round)
+
+    async def publish_regional(self, *, round: int, codec: str, payload: bytes) -> None:
+        """Publish our region's model after `round` for the members of the regions beside ours. Raises LocalError where
+        it is too large to be sent."""
+        self._engine.check_publishes()
+        await self._regional.publish(round=round, codec=codec, data=payload)
+
+    def regional_views(self) -> dict[str, RegionalView]:
+        """Return the newest model of our region and of each beside it, of which enough members' are here, by region."""
+        return self._regional.views()
+
+    def reject_regional(self, peer: PeerId, region: str, round: int, detail: str) -> None:
+        """Report that a region's model could not be read. Its author is charged."""
+        error = RemoteError(Reason.MALFORMED, detail)
+        self._engine.regional_refused(peer, region, round, error, trio.current_time())
+        self._perform()
+
+    @property
+    def regions(self) -> dict[str, int]:
+        """How many members of our region and of the others are known, ourselves included."""
+        return self._regional.regions
+
+    @property
+    def regions_beside(self) -> frozenset[str]:
+        """The regions whose models we hear."""
+        return self._regional.beside
+
+    @property
+    def bridge_ids(self) -> KeysView[PeerId]:
+        """The members of other regions that are connected."""
+        return self._regional.bridge_ids
 
     def fetch(self, fetch: Fetch) -> None:
         """Set what is fetched from the neighbours from now on; at first it is their updates. A change from or to
@@ -497,6 +549,8 @@ class GossipService(Handlers):
                 self._followers.end(peer)
             case WakeSync(peer=peer):
                 self._followers.wake(peer)
+            case WakeRegional():
+                self._regional.wake()
             case Broadcast(raw=raw):
                 if self._nursery is not None:
                     self._nursery.start_soon(self._show, raw)

@@ -46,6 +46,7 @@ from gossip.core.statements import (
     parse_update_header,
     part_statement,
     record_statement,
+    regional_statement,
     snapshot_offer_statement,
     update_header_statement,
 )
@@ -141,12 +142,17 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
     for addresses, tags in ((ADDRESSES, beside), ((), ())):
         record = record_statement(epoch=EPOCH, version=3, addresses=addresses, beside=tags)
         yield record, {"addresses": addresses, "beside": tags}
+    record = record_statement(epoch=EPOCH, version=4, addresses=ADDRESSES, beside=beside, region="eu-west")
+    yield record, {"addresses": ADDRESSES, "beside": beside, "region": "eu-west"}
     yield goodbye_statement(epoch=EPOCH, seq=5), {}
     for stage in Stage:
         part = part_statement(
             exchange=digest_of(b"an exchange"), round=7, stage=stage, address=PAYLOAD.address, size=12
         )
         yield part, {"size": 12}
+    for region in ("eu-west", "x"):
+        regional = regional_statement(region=region, round=7, codec="int8", members=5, address=PAYLOAD.address, size=12)
+        yield regional, {"region": region, "codec": "int8", "members": 5, "size": 12}
 
 
 def _body(kind: UpdateKind, codec: str = "", size: int = 0, state: Digest | None = None) -> UpdateHeaderBody:

@@ -136,7 +136,7 @@ def start(
     raw["network"] |= {"listen": [f"/ip4/{hosts.address(rank)}/tcp/{PORT}"], "peers": list(peers), "upnp": False}
     raw["node"] |= {
         "name": f"host-{rank}",
-        "wait_for": given.nodes - 1,
+        "wait_for": given.nodes // 2 - 1 if config.node.region else given.nodes - 1,
         "shard_index": rank,
         "shard_count": given.nodes,
         "metrics_port": 0,  # as nodes of `p2ptrain up` have it

@@ -175,6 +175,15 @@ class Assembler:
             return True
 
 
+def chunk_of(manifest: BlobManifest, data: bytes | BlobFile, index: int) -> bytes | memoryview:
+    """Return a chunk of a whole blob, without a copy where it is in memory. Raises RemoteError(PROTOCOL)."""
+    if index >= len(manifest.chunks):
+        raise RemoteError(Reason.PROTOCOL, "there is no such chunk")
+    width = manifest.chunk_bytes
+    part = slice(index * width, (index + 1) * width)
+    return memoryview(data)[part] if isinstance(data, bytes) else data[part]
+
+
 @dataclass
 class _Held:
     manifest: BlobManifest
@@ -228,11 +237,7 @@ class BlobStore:
     def chunk(self, address: Digest, index: int) -> bytes | memoryview:
         """Return chunk `index`, without a copy where it is in memory. Raises RemoteError(UNAVAILABLE | PROTOCOL)."""
         held = self._find(address)
-        if index >= len(held.manifest.chunks):
-            raise RemoteError(Reason.PROTOCOL, "there is no such chunk")
-        width = held.manifest.chunk_bytes
-        part = slice(index * width, (index + 1) * width)
-        return memoryview(held.data)[part] if isinstance(held.data, bytes) else held.data[part]
+        return chunk_of(held.manifest, held.data, index)
 
     def _find(self, address: Digest) -> _Held:
         held = self._held.get(address)

@@ -97,6 +97,35 @@ class RoundView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RegionLayout:
+    """Our region's label, and those of all regions of the run, on which its members agree; none in a flat swarm."""
+
+    own: str = ""
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionalPayload:
+    """A region's model as one of its members published it: read by `codec` alone."""
+
+    peer: PeerId
+    codec: str
+    payload: "bytes | BlobFile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionalView:
+    """What is here of a region's model after a round: of as many of its members as are needed, or more. `needed`: how
+    many make it count. `members`: how many the region has, the median of what they say."""
+
+    region: str
+    round: int
+    needed: int
+    members: int
+    models: tuple[RegionalPayload, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arrivals:
     """Progress of one round: how many neighbours there are, how many of them have announced it (or a later one), and
     how many of their updates have arrived."""

@@ -28,6 +28,7 @@ class EnvelopeKind(StrEnum):
     RECORD = "record"
     GOODBYE = "goodbye"
     PART = "part"
+    REGIONAL = "regional"
 
 
 _KINDS: Final = frozenset(kind.value for kind in EnvelopeKind)

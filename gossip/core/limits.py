@@ -85,5 +85,11 @@ MAX_STREAMS_PER_PEER: Final = 8
 """A neighbour needs one stream to pull, one for hellos, one for find requests and two to pull others' blobs from us;
 streams that end may overlap the next ones for a while."""
 
+MAX_REGION_CHARS: Final = 32
+"""A region's label, such as `eu-west` or a data centre's name."""
+
+MAX_REGION_MEMBERS: Final = 1 << 20
+"""Members that a region may be said to have."""
+
 TAG_BYTES: Final = 8
 """Bytes of the tag that names a peer in a graph: the first bytes of its key."""

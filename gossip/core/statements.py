@@ -1,8 +1,10 @@
-"""What peers sign: links of a chain, snapshot offers, peer records, goodbyes. Encoders, and strict parsers.
+"""What peers sign: links of a chain, snapshot offers, peer records, goodbyes, regions' models. Encoders, and strict
+parsers.
 
 A parser takes an `Envelope` whose signature and scope are checked, and raises RemoteError and nothing else.
 """
 
+import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Literal, get_args
@@ -19,9 +21,13 @@ from gossip.core.limits import (
     MAX_BLOB_BYTES,
     MAX_CODEC_CHARS,
     MAX_RECORD_NEIGHBOURS,
+    MAX_REGION_CHARS,
+    MAX_REGION_MEMBERS,
     TAG_BYTES,
 )
-from gossip.core.wire import malformed, pack
+from gossip.core.wire import Fields, malformed, pack
+
+_REGION: Final = re.compile(rf"[a-z0-9]([a-z0-9_-]{{0,{MAX_REGION_CHARS - 2}}}[a-z0-9])?")
 
 _UPDATE_KINDS: Final = frozenset(get_args(UpdateKind))
 
@@ -185,8 +191,8 @@ def parse_snapshot_offer(envelope: Envelope) -> SnapshotOffer:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRecord:
-    """Where a peer says it can be dialled, and who its neighbours are (tags: discovery/topology.py). Of two records the
-    one with the larger (epoch, version) holds."""
+    """Where a peer says it can be dialled, who its neighbours are (tags: discovery/topology.py), and which region it is
+    of. Of two records the one with the larger (epoch, version) holds."""
 
     peer: PeerId
     epoch: int
@@ -194,14 +200,17 @@ class PeerRecord:
     addresses: tuple[str, ...]
     raw: bytes = field(repr=False)
     beside: tuple[bytes, ...] = field(default=(), repr=False)
+    region: str = ""
 
 
 def record_statement(
-    *, epoch: int, version: int, addresses: tuple[str, ...], beside: tuple[bytes, ...] = ()
+    *, epoch: int, version: int, addresses: tuple[str, ...], beside: tuple[bytes, ...] = (), region: str = ""
 ) -> Statement:
-    """Return the statement of a record; addresses and neighbours beyond the wire's bounds are left out."""
+    """Return the statement of a record; addresses and neighbours beyond the wire's bounds are left out, and so is the
+    region of a swarm that has none."""
     kept = [address for address in addresses if len(address) <= MAX_ADDRESS_CHARS][:MAX_ADDRESSES]
-    body = pack((kept, beside[:MAX_RECORD_NEIGHBOURS]))
+    fields = (kept, beside[:MAX_RECORD_NEIGHBOURS])
+    body = pack((*fields, region) if region else fields)
     return Statement(kind=EnvelopeKind.RECORD, epoch=epoch, seq=version, prev=NO_DIGEST, payload=NO_DIGEST, body=body)
 
 
@@ -213,6 +222,7 @@ def parse_record(envelope: Envelope) -> PeerRecord:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a record is expected")
     fields = body_of(envelope)
     items, tags = fields.array(MAX_ADDRESSES), fields.array(MAX_RECORD_NEIGHBOURS)
+    region = _label_in(fields) if fields.left else ""
     fields.end()
     addresses = tuple(items.text(MAX_ADDRESS_CHARS) for _ in range(items.left))
     beside = tuple(tags.exactly(TAG_BYTES) for _ in range(tags.left))
@@ -225,7 +235,23 @@ def parse_record(envelope: Envelope) -> PeerRecord:
         addresses=addresses,
         raw=envelope.raw,
         beside=beside,
+        region=region,
     )
+
+
+def check_region(label: str) -> str:
+    """Return a region's label. ValueError for what is none."""
+    if not _REGION.fullmatch(label):
+        letters = "small letters and digits, with - and _ between them"
+        raise ValueError(f"{label!r} is no region: one has 1 to {MAX_REGION_CHARS} {letters}")
+    return label
+
+
+def _label_in(fields: Fields) -> str:
+    try:
+        return check_region(fields.text(MAX_REGION_CHARS))
+    except ValueError as error:
+        raise malformed("a region's label that is none") from error
 
 
 def goodbye_statement(*, epoch: int, seq: int) -> Statement:
@@ -275,5 +301,58 @@ def parse_part(envelope: Envelope) -> Part:
         stage=Stage(stated.seq),
         address=stated.payload,
         size=size,
+        raw=envelope.raw,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionalModel:
+    """A region's model after a round, as one of its members publishes it for the other regions
+    (regions/regional_models.py). `members`: how many the region has. Its blob, of `size` bytes, is read by
+    `codec` alone: it is no difference to another one."""
+
+    peer: PeerId
+    region: str
+    round: int
+    codec: str
+    members: int
+    address: Digest
+    size: int
+    digest: Digest
+    raw: bytes = field(repr=False)
+
+
+def regional_statement(*, region: str, round: int, codec: str, members: int, address: Digest, size: int) -> Statement:
+    """Return the statement of a region's model."""
+    return Statement(
+        kind=EnvelopeKind.REGIONAL,
+        epoch=0,
+        seq=round,
+        prev=NO_DIGEST,
+        payload=address,
+        body=pack((region, codec, members, size)),
+    )
+
+
+def parse_regional(envelope: Envelope) -> RegionalModel:
+    """Parse the model inside a REGIONAL envelope."""
+    stated = envelope.statement
+    if stated.kind is not EnvelopeKind.REGIONAL:
+        raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a region's model is expected")
+    fields = body_of(envelope)
+    region, codec = _label_in(fields), fields.text(MAX_CODEC_CHARS)
+    members, size = fields.integer(MAX_REGION_MEMBERS), fields.integer(MAX_BLOB_BYTES)
+    fields.end()
+    if members == 0 or size == 0 or stated.epoch or stated.prev != NO_DIGEST:
+        raise malformed("a region's model of nobody, or an empty one")
+    return RegionalModel(
+        peer=envelope.sender,
+        region=region,
+        round=stated.seq,
+        codec=codec,
+        members=members,
+        address=stated.payload,
+        size=size,
+        digest=envelope.digest,
         raw=envelope.raw,
     )

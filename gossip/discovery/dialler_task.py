@@ -26,6 +26,7 @@ from gossip.core.ids import PeerId
 from gossip.core.statements import PeerRecord
 from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.reachability.probe_task import AddressProber
+from gossip.regions.bridges import Bridges
 from gossip.updates.hello_task import say_hello
 from gossip.updates.mesh import Mesh
 
@@ -70,12 +71,15 @@ MAX_FILE_PEERS: Final = 256
 class Dialler:
     """One periodic task, and a short-lived one for each dial or hello."""
 
-    def __init__(self, context: ServiceContext, mesh: Mesh, peerstore: PeerStore, rng: random.Random) -> None:
-        """`mesh` says who is wanted, `peerstore` where each can be dialled. The dialler changes neither: it reports the
-        result of a dial to the engine."""
+    def __init__(
+        self, context: ServiceContext, mesh: Mesh, bridges: Bridges, peerstore: PeerStore, rng: random.Random
+    ) -> None:
+        """`mesh` and `bridges` say who is wanted, `peerstore` where each can be dialled. The dialler changes none of
+        them: it reports the result of a dial to the engine."""
         config = context.config
         self._context = context
         self._mesh = mesh
+        self._bridges = bridges
         self._peerstore = peerstore
         self._rng = rng
         self._configured = {address: peer_in(address) for address in config.named_peers}
@@ -188,17 +192,27 @@ class Dialler:
 
     def _greet_some(self, nursery: trio.Nursery) -> None:
         now = trio.current_time()
+        partners = self._context.engine.partners
         for peer in sorted(self._context.transport.peers):
-            free = peer not in self._mesh.table and peer not in self._greeting and self._hellos.due(peer, now)
-            if free and self._mesh.dialable(peer, now) and self._mesh.has_room_for(peer, now):
+            free = peer not in partners and peer not in self._greeting
+            if free and self._hellos.due(peer, now) and self._has_room_for(peer, now):
                 self._greeting.add(peer)
                 nursery.start_soon(self._greet, peer)
+
+    def _would_take(self, peer: PeerId, now: float) -> bool:
+        """Return whether an answer of this peer would be of use. The operator's peers of another region may be all that
+        is left of it after an outage."""
+        return self._mesh.would_take(peer, now) or (peer in self._mesh.anchors and self._bridges.takes(peer))
+
+    def _has_room_for(self, peer: PeerId, now: float) -> bool:
+        return self._mesh.dialable(peer, now) and (self._mesh.has_room_for(peer, now) or self._bridges.takes(peer))
 
     def _dial_some(self, nursery: trio.Nursery) -> None:
         now = trio.current_time()
         mine = self._bootstrap()
-        due = self._due(mine, None if self._mesh.has_places else self._mesh.called_for(now))
-        taken = ((address, peer) for address, peer in due if self._mesh.would_take(peer, now))
+        bridging = self._bridges.wanted.difference(self._bridges.table)
+        due = self._due(mine, None if self._mesh.has_places else self._mesh.called_for(now) | bridging)
+        taken = ((address, peer) for address, peer in due if peer in bridging or self._would_take(peer, now))
         most = MAX_DIALS if self._context.transport.peers else MAX_DIALS_ALONE
         for address, peer in list(islice(taken, max(0, most - len(self._dialling)))):
             self._dialling[peer] = host_of(address)

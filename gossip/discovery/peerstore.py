@@ -145,6 +145,11 @@ class PeerStore:
         record = self._records.get(peer)
         return record.addresses if record else ()
 
+    def region_of(self, peer: PeerId) -> str | None:
+        """Return which region a peer says it is of, "" where it names none; None where nothing is known of it."""
+        record = self._records.get(peer)
+        return None if record is None else record.region
+
     def reached_at(self, peer: PeerId) -> str:
         """Return the address at which the peer last proved its key to us; "" when it has not."""
         return self._reached.get(peer, ("", None))[0]
@@ -197,7 +202,9 @@ class PeerStore:
         if len(others) > MAX_HELLO_RECORDS and rings is not None:
             half = MAX_HELLO_RECORDS // 2
             most = share_of(half, len({self.group_of(peer) for peer in others}))
-            near = bounded(rings.beside(without, others, NEAR_DEPTH), self.group_of, most)[:half]
+            region = self.region_of(without)
+            ring = [peer for peer in others if region is None or self.region_of(peer) == region]
+            near = bounded(rings.beside(without, ring, NEAR_DEPTH), self.group_of, most)[:half]
             drawn = list(dict.fromkeys([*near, *drawn]))
         fresh = [peer for peer in drawn if peer not in known][: MAX_HELLO_RECORDS - len(reminded)]
         return tuple(others[peer] for peer in (*fresh, *reminded))

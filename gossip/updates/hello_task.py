@@ -12,7 +12,8 @@ from gossip.transport.base import TransportError
 
 
 async def say_hello(context: ServiceContext, peer: PeerId) -> bool:
-    """Say hello to a connected peer and process its answer; return True when it is a neighbour afterwards."""
+    """Say hello to a connected peer and process its answer; return True when it is a neighbour afterwards, or a bridge
+    to its region."""
     engine, config = context.engine, context.config
     try:
         hello = HelloRequest(hello=engine.hello_for(peer, trio.current_time()))
@@ -26,4 +27,4 @@ async def say_hello(context: ServiceContext, peer: PeerId) -> bool:
     except TransportError:
         pass
     context.perform()
-    return peer in engine.neighbours
+    return peer in engine.partners

@@ -57,14 +57,21 @@ MAX_MET: Final = 256
 """The latest peers that said hello; they show how many of a network there are. As many as records."""
 
 
+def everybody_is(peer: PeerId) -> bool:
+    """Return True: in a swarm of one region every member is of it."""
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeshEvidence:
     """What is known of a peer beyond what it says of itself. `standing`: trust in its record, VERIFIED only where it
-    was reached at an address of its own. `network`: see core/networks.py. `dialled_us`: whether the peer dialled us."""
+    was reached at an address of its own. `network`: see core/networks.py. `dialled_us`: whether the peer dialled us.
+    `ours`: whether it may be of our region."""
 
     standing: Callable[[PeerId], RecordTrust]
     network: Callable[[PeerId], str | None]
     dialled_us: Callable[[PeerId], bool]
+    ours: Callable[[PeerId], bool] = everybody_is
 
 
 class Mesh:
@@ -261,7 +268,9 @@ class Mesh:
         return self._departed.get(peer, now) <= now and self._roles.wanted(peer)
 
     def _may_come(self, peer: PeerId, now: float) -> bool:
-        return not (self.leaving or self._scores.banned(peer, now) or self._roles.listens(peer))
+        if self.leaving or self._scores.banned(peer, now) or self._roles.listens(peer):
+            return False
+        return self._evidence.ours(peer)
 
     def _admits(self, peer: PeerId, now: float, *, verified: bool) -> bool:
         """Return whether a peer would be admitted without saying that it has few neighbours."""

@@ -26,6 +26,23 @@ PROMISE = Row(
     ),
 )
 
+REGIONS = Row(
+    title="Regions",
+    panels=(
+        Panel(
+            title="Regions averaged",
+            help="Regions in the newest averaging, own included. Fewer than there are: docs/how-to/regions.md.",
+            queries=(Query("p2ptrain_regions"),),
+        ),
+        Panel(
+            title="Region robust margin",
+            help="Regions that may leave before one of liars cannot be left out. Below 0 it cannot be, as always with "
+            "fewer than four.",
+            queries=(Query("p2ptrain_region_robust_margin"),),
+        ),
+    ),
+)
+
 REFUSED = Row(
     title="Refused",
     panels=(
@@ -118,5 +135,5 @@ DASHBOARD = Dashboard(
     name="robustness",
     title="p2ptrain: Robustness and trust",
     help="Can liars affect the model, who is refused and why, how fresh are the averaged models?",
-    rows=(PROMISE, REFUSED, FRESH),
+    rows=(PROMISE, REGIONS, REFUSED, FRESH),
 )

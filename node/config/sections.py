@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from gossip.core.backoff import peer_in
 from gossip.core.config import GossipConfig
 from gossip.core.errors import LocalError
+from gossip.core.statements import check_region
 from gossip.transport.connection_limits import LOCAL_NETWORKS, ConnectionBounds, parsed_networks
 from node.config.toml_source import Raw, drop_options_of_other_names, merge, parse_set, read_file
 from node.system.errors import UsageError
@@ -95,6 +96,9 @@ class NodeConfig:
     """An observer trains and publishes nothing: it takes the swarm's model now and then, and evaluates it. A bootstrap
     node trains nothing: it knows who is there, and tells those who come. A relay trains nothing: nodes that reach
     nobody else reach the members through it (`network.allow`, `network.via`)."""
+    region: str = ""
+    """Which of the run's regions (sync.regions) this node is of: its neighbours are of the same one, and of the others
+    it hears their models now and then."""
     name: str = "node"
     """The folder under the run folder, and the node's name in tables."""
     lane: Literal["thread", "process", "inline"] = "thread"
@@ -144,7 +148,10 @@ class NodeConfig:
     """Which part is this node's. None: the part that its peer id falls on, in an order that its peer id gives."""
 
     def __post_init__(self) -> None:
-        """ValueError when the shard is not one of the count; UsageError for a page that all may read."""
+        """ValueError when the shard is not one of the count, or the region no label; UsageError for a page that all
+        may read."""
+        if self.region:
+            check_region(self.region)
         if self.shard_index is not None and self.shard_index >= self.shard_count:
             raise ValueError(f"shard_index {self.shard_index} must be below shard_count {self.shard_count}")
         if self.metrics_port >= 0:

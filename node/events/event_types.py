@@ -144,6 +144,26 @@ class Joined(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RegionsAveraged(Event):
+    """Models of other regions had come when it was time to move by them."""
+
+    name: ClassVar[str] = "regions"
+
+    round: int
+    """Rounds closed so far."""
+    regions: int
+    """Regions in the mean, our own among them; 0: too few of our own region's models had come."""
+    beside: int
+    """Regions beside ours whose members are known."""
+    region_margin: int
+    """Regions that may leave before a lying one cannot be left out any more; negative: it cannot be now."""
+    models: dict[str, int]
+    """By region, the round after which the model is that has come."""
+    moved: bool
+    """Whether our region's model moved."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ManifestHolds(Event):
     """A newer version of a private swarm's manifest applies from now on. A bootstrap node gives only version and
     time."""

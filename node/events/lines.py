@@ -25,6 +25,7 @@ from node.events.event_types import (
     NeighbourLost,
     NeighbourUp,
     ReachabilityTold,
+    RegionsAveraged,
     Rejected,
     Resumed,
     RoundClosed,
@@ -169,6 +170,10 @@ def _words(event: Event) -> tuple[str, str]:
             return _of_peer(event)
         case Resumed():
             return f"resumed at round {event.round} from {event.checkpoint}", ""
+        case RegionsAveraged():
+            heard = f"{max(0, event.regions - 1)} of {text.plural(event.beside, 'other region')}"
+            told = "moved by the models of" if event.moved else "too few models to move by:"
+            return f"{told} {heard}", "dim"
         case Joined():
             donors = text.plural(event.donors, "neighbour")
             return f"joined at round {event.round} with the model of {donors}", ""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import trio
 
-from gossip.core.api import BlobFile, BlobSource, GossipEvent, Head, RunInfo, SnapshotSource, Tracked
+from gossip.core.api import BlobFile, BlobSource, GossipEvent, Head, RegionLayout, RunInfo, SnapshotSource, Tracked
 from gossip.core.backoff import peer_in
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId
@@ -45,19 +45,24 @@ from node.training.former_member import Outside
 from node.training.inner_loop import InnerLoop
 from node.training.node import Node
 from node.training.pace import Pace
+from node.training.region_turns import RegionTurns
 from node.training.remote_trainer import RemoteTrainer
 from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from p2ptrain import aggregate, inner, tasks
+from p2ptrain.compress.by_parts import cut
 from p2ptrain.inner.base import MomentBuffer
 from p2ptrain.inner.inner_state import whole_buffers
 from p2ptrain.protocols import implements
+from p2ptrain.saved.filed_vector import FiledVector
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import EstimatesInFiles, InPlace, StepsAnchor
 from p2ptrain.sync.sliced_averaging import SlicedAveraging
+from p2ptrain.sync.regional import RegionalAveraging, RegionalStrategy
+from p2ptrain.sync.vectors import Vector, set_values, values_of
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer
@@ -159,9 +164,23 @@ def check_runnable(config: Config) -> None:
         except ValueError as error:
             raise UsageError(f"sync.strategy={config.sync.strategy}: {error}") from error
     byzantine.attack_of(config.attack)
+    _check_region(config)
     if "moments" in config.sync.spec().wants:
         _check_moments(config)
     exporters.check(config.monitoring.exporters)
+
+
+def _check_region(config: Config) -> None:
+    """Raise UsageError where the node's region is none of the run's, or a run with regions has none for it."""
+    region, regions = config.node.region, config.sync.regions
+    if region and region not in regions:
+        there = ", ".join(regions) or "none"
+        raise UsageError(
+            f"node.region {region!r} is none of the run's regions, which are {there}",
+            'name all of them, in the same way on every node: sync.regions = ["east", "west"]',
+        )
+    if regions and not region and config.node.role == "trainer":
+        raise UsageError("the run has regions, and this node names none", f"give node.region: {', '.join(regions)}")
 
 
 def _check_moments(config: Config) -> None:
@@ -186,6 +205,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     lock = EagerLock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
+    regions = _region_turns(strategy, config, genesis_d, around.new_file)
     _file_genesis(strategy, genesis_d, around.new_file)
     _file_estimates(strategy, config, around.new_file, journal)
     del genesis_d
@@ -202,6 +222,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         unix_time=around.unix_time,
         private=around.private,
         new_file=around.new_file,
+        layout=RegionLayout(own=config.node.region, regions=config.sync.regions),
     )
     state = RunState(
         config=config,
@@ -235,6 +256,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
         ),
         strategy=strategy,
         averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
+        regions=regions,
         late=LateAverage(config.train.late_average),
         strategy_lock=lock,
         estimates=HeldEstimates(
@@ -398,6 +420,29 @@ def _take_up_totals(node: Node, totals: Totals) -> None:
     node.inner.steps = totals.steps
     node.epochs.note(totals.epoch)
     node.journal.lap()
+
+
+def _region_turns(
+    strategy: SyncStrategy, config: Config, genesis_d: torch.Tensor, new_file: Callable[[], NamelessFile] | None
+) -> RegionTurns | None:
+    """Return what averages with other regions; None in a run that has none. Raises UsageError for a strategy that
+    cannot."""
+    if not config.sync.regions:
+        return None
+    if not isinstance(strategy, RegionalStrategy):
+        message = f"sync.regions: the strategy {strategy.name} does not average between regions"
+        raise UsageError(message, "use sync.strategy=tracked_gossip, or leave sync.regions out")
+    genesis: Vector = genesis_d
+    if new_file is not None and genesis_d.nbytes >= LARGE:
+        with suppress(OSError):  # a full disk: then it stays in memory
+            genesis = FiledVector(genesis_d.numel(), genesis_d.dtype, new_file(), _taken_back)
+            for part in cut(genesis_d.numel()):
+                set_values(genesis, part, values_of(genesis_d, part))
+    return RegionTurns(RegionalAveraging(config.sync, genesis), strategy)
+
+
+def _taken_back(error: OSError) -> None:
+    """A disk that is full as the node starts: the initial model is in memory then."""
 
 
 def _file_genesis(strategy: SyncStrategy, genesis_d: torch.Tensor, new_file: Callable[[], NamelessFile] | None) -> None:

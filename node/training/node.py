@@ -24,6 +24,7 @@ from node.training.former_member import Outside
 from node.training.inner_loop import InnerLoop
 from node.training.pace import Pace
 from node.training.part_times import PartTimes
+from node.training.region_turns import RegionTurns
 from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.snapshots import SnapshotCutter
@@ -57,6 +58,8 @@ class Node:
     """Closes the strategy's rounds."""
     estimates: HeldEstimates
     """Which peers' estimates the strategy holds. Use it under the strategy's lock."""
+    regions: RegionTurns | None = None
+    """Averages with other regions; None for a strategy that cannot."""
     late: LateAverage
     """The mean of late weights, which is evaluated and exported."""
     strategy_lock: EagerLock = field(default_factory=EagerLock)

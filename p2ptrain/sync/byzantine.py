@@ -23,6 +23,7 @@ import torch
 from p2ptrain.attacks.base import ModelAttack, VectorAttack
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.inner.inner_state import InnerState
+from p2ptrain.protocols import implements
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync.base import (
     ALL_WHOLE,
@@ -36,6 +37,7 @@ from p2ptrain.sync.base import (
     UpdateEncoder,
 )
 from p2ptrain.sync.group_allreduce import GroupAllReduce
+from p2ptrain.sync.regional import RegionalStrategy
 from p2ptrain.sync.vectors import ByteSource, to_bytes, view_of
 
 NOTHING_YET = -1
@@ -180,6 +182,14 @@ class Byzantine:
     def estimate_model(self, peer: str) -> torch.Tensor | None:
         """As the honest strategy."""
         return self._inner.estimates[peer].float() if peer in self._inner.estimates else None
+
+    def regional_model(self, round: int) -> torch.Tensor:
+        """Return the lie that the neighbours were sent last."""
+        return self._encoder.public_d.float()
+
+    def move_(self, result: RoundResult, shift_d: torch.Tensor) -> RoundResult:
+        """Do as the honest strategy does, where it can be moved."""
+        return self._inner.move_(result, shift_d) if implements(self._inner, RegionalStrategy) else result
 
     def keep_genesis_in(self, file: NamelessFile) -> None:
         """Leave it in memory: a liar is for tests."""

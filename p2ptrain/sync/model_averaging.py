@@ -12,7 +12,7 @@ In a round that sends a part of the model, only that part is averaged. Each part
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -196,6 +196,23 @@ class ModelAveraging:
             robust=robust,
             clipped=clipped,
         )
+
+    def regional_model(self, round: int) -> torch.Tensor:
+        """Return the anchor (d,): the model after the newest closed round."""
+        return self.anchor_d
+
+    def move_(self, result: RoundResult, shift_d: torch.Tensor) -> RoundResult:
+        """Move the anchor, and what the newest round does to the model, by `shift_d` (d,), in place. Outer momentum is
+        of moves within the region, and stays."""
+        self._own_anchor()
+        self.anchor_d.add_(shift_d)
+        result.correction_d.add_(shift_d)
+        snapshot_d = result.snapshot_d
+        if snapshot_d is None or snapshot_d is self.anchor_d or snapshot_d is result.anchor_d:
+            snapshot_d = None if snapshot_d is None else self.anchor_d
+        else:
+            snapshot_d.add_(shift_d)
+        return replace(result, anchor_d=self.anchor_d, snapshot_d=snapshot_d)
 
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
         """Return a late joiner's model: the trimmed mean of the neighbours' estimates. It becomes own anchor and base.

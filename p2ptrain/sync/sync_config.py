@@ -86,6 +86,15 @@ class SyncConfig:
     estimates: Precision = "fp32"
     """What a node holds its neighbours' models and its own public one in. bf16: half the memory and half the bytes of a
     snapshot; what rounding loses goes into the next update. The same on all nodes."""
+    regions: tuple[str, ...] = ()
+    """The labels of all regions of the run, also of those that will come later, where it has regions: each node names
+    its own (node.region). The same on all nodes, in any order."""
+    region_every: int = 8
+    """Rounds between two averagings of regions' models (node.region). The same on all nodes. 8: between regions of
+    equal size an eighth of the messages, with models that are half a dozen rounds apart."""
+    region_compressor: str = "int8"
+    """What regions' models travel in: each is sent whole, so that a coarse codec's error stays in it. int8 costs as
+    much as four updates in q2."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The members' options, as `option` or `member.option`: those that were set, and all of the strategy's own."""
 
@@ -104,6 +113,7 @@ class SyncConfig:
         self._convert_options()
         _check_own(self)
         compress.get(self.compressor, **self.codec_options())
+        compress.get(self.region_compressor)
         aggregate.get(self.aggregator, f=self.f, **self.rule_options())
         OUTER.get(self.outer, **self.outer_options())  # it checks its options itself
         method.check(self)
@@ -121,7 +131,8 @@ class SyncConfig:
         """Return, as text, what of this all members must have alike to take part in one run; empty where they may
         differ in all of it."""
         held = "" if self.estimates == "fp32" else f"estimates {self.estimates}"
-        return " ".join(filter(None, (self.spec().run_key(self), held)))
+        regions = f"regions {','.join(sorted(self.regions))} every {self.region_every}" if self.regions else ""
+        return " ".join(filter(None, (self.spec().run_key(self), held, regions)))
 
     def outer_options(self) -> dict[str, Any]:
         """Return the options that were set for the outer optimizer."""
@@ -331,6 +342,10 @@ def _check_own(config: SyncConfig) -> None:
         raise ValueError(f"gamma must be in (0, 1], not {config.gamma}")
     if config.estimates not in DTYPES:
         raise ValueError(f"estimates must be {' or '.join(DTYPES)}, not {config.estimates!r}")
+    if len(set(config.regions)) != len(config.regions) or len(config.regions) == 1:
+        raise ValueError(f"regions must be two or more labels, each once, not {', '.join(config.regions)}")
+    if config.region_every < 2:
+        raise ValueError(f"region_every must be 2 or more, not {config.region_every}")
     if config.f < 0:
         raise ValueError(f"f must not be negative, not {config.f}")
     if not (math.isfinite(config.staleness_exponent) and config.staleness_exponent >= 0):

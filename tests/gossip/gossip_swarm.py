@@ -12,7 +12,7 @@ from functools import partial
 
 import trio
 
-from gossip.core.api import GossipEvent, Head, RoundView, RunInfo, Tracked, Update
+from gossip.core.api import GossipEvent, Head, RegionLayout, RoundView, RunInfo, Tracked, Update
 from gossip.core.backoff import peer_in
 from gossip.core.config import GossipConfig
 from gossip.core.digests import digest_of
@@ -138,6 +138,7 @@ class Swarm:
         run: RunInfo = RUN,
         private: PrivateMembership | None = None,
         network: str | None = "",
+        layout: RegionLayout = RegionLayout(),
         **changes: object,
     ) -> FakeRuntime:
         """A node that does not run yet. `network`: which others see it in. `changes`: of the config."""
@@ -162,6 +163,7 @@ class Swarm:
             observer=events.append,
             minute_of_day=lambda: self.minute,
             private=private,
+            layout=layout,
         )
         node = FakeRuntime(service, transport, events)
         return node

@@ -4,6 +4,7 @@ Only msgpack, PyNaCl, hashlib, base58 and blake3. What it refuses it refuses wit
 compared with the page, not to be fast, and decodes nothing that the page does not have.
 """
 
+import re
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
@@ -146,7 +147,10 @@ BODIES: dict[str, dict[str, Check]] = {
     "record": {"addresses": list_of(up_to(str, 256), 8), "beside": list_of(exactly(8), 64)},
     "goodbye": {},
     "part": {"size": uint(BLOB)},
+    "regional": {"region": up_to(str, 32), "codec": up_to(str, 32), "members": uint(1 << 20), "size": uint(BLOB)},
 }
+OF_REGION = {**BODIES["record"], "region": up_to(str, 32)}
+LABEL = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?")
 
 
 def open_envelope(raw: bytes, scope: dict[str, Any]) -> dict[str, Any]:
@@ -175,13 +179,19 @@ def read_statement(raw: bytes, scope: dict[str, Any], kind: str) -> dict[str, An
         LINK["kind"](items[1])
         need(items[1] in ("genesis", "snapshot", "delta"), "unknown_kind")
         shape = {"genesis": {**LINK, "genesis": exactly(32)}, "delta": OF_DELTA}.get(items[1], LINK)
+    if kind == "record" and len(items) > len(shape):
+        shape = OF_REGION
     body = fields(items, shape)
     if kind == "link":
         check_link(stated, body, scope)
     if kind == "record":
         need(all(each.startswith("/") and each.endswith(f"/p2p/{stated['sender']}") for each in body["addresses"]))
-    if kind in ("offer", "part"):
+    if kind in ("offer", "part", "regional"):
         need(body["size"] > 0)
+    if kind == "regional":
+        need(stated["epoch"] == 0 and stated["prev"] == NONE and body["members"] > 0)
+    if "region" in body:
+        need(LABEL.fullmatch(body["region"]))
     return {**stated, "body": body}
 
 

@@ -43,6 +43,7 @@ OWN_FOLDERS = (
     "gossip.discovery",
     "gossip.reachability",
     "gossip.allreduce",
+    "gossip.regions",
 )
 """Those whose every bound stands in the page. Of private swarms docs/private-swarms.md tells."""
 FOLDERS = (

@@ -29,6 +29,7 @@ PARSERS = {
     EnvelopeKind.OFFER: statements.parse_snapshot_offer,
     EnvelopeKind.RECORD: statements.parse_record,
     EnvelopeKind.PART: statements.parse_part,
+    EnvelopeKind.REGIONAL: statements.parse_regional,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "vectors"
 TEXT = {
-    *("kind", "codec", "sender", "peer_id", "addresses", "members", "name", "request"),
+    *("kind", "codec", "sender", "peer_id", "addresses", "members", "name", "request", "region"),
     *("what", "reason", "detail", "verdict", "place"),
 }
 """Keys whose strings are text; those of all others are bytes in hex."""

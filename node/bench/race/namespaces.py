@@ -1,4 +1,4 @@
-"""Hosts on one machine: a network namespace each, on a link of its own to one switch.
+"""Hosts on one machine: a network namespace each, on a link of its own to one switch, or to one of two.
 
 Links are shaped with `tc tbf` in both directions. It needs root and iproute2. The namespaces carry the number of the
 process that made them: they are removed when its block ends, however it ends, and those of a process that was killed
@@ -23,7 +23,9 @@ LEAST_BURST_BYTES: Final = 64 << 10
 QUEUE: Final = "200ms"
 """How much may wait at a link: the buffer of a home router."""
 PORT: Final = 4001
-_OURS = re.compile(rf"{PREFIX}-(\d+)-(hub|\d+)")
+TRUNK: Final = "trunk"
+"""The link between two switches."""
+_OURS = re.compile(rf"{PREFIX}-(\d+)-(hub|hub2|\d+)")
 
 
 def check_possible() -> None:
@@ -40,11 +42,13 @@ def check_possible() -> None:
 
 
 class Hosts:
-    """`count` hosts, 10.77.0.1 and so on, with `mbit` Mbit/s each way to the switch. A context manager."""
+    """`count` hosts, 10.77.0.1 and so on, with `mbit` Mbit/s each way to the switch. A context manager. `between_mbit`:
+    every second host is at a second switch, and the two have a link of so many Mbit/s each way."""
 
-    def __init__(self, count: int, mbit: float) -> None:
+    def __init__(self, count: int, mbit: float, *, between_mbit: float | None = None) -> None:
         self.count = count
         self._mbit = mbit
+        self._between_mbit = between_mbit
         self._pid = os.getpid()
 
     def __enter__(self) -> "Hosts":
@@ -70,26 +74,42 @@ class Hosts:
 
     def bytes_sent(self) -> list[int]:
         """Return what each host has sent since its link was made, frames and all."""
-        told = json.loads(_run("ip", "-n", self._hub, "-s", "-j", "link", "show"))
-        by_port = {port["ifname"]: int(port["stats64"]["rx"]["bytes"]) for port in told}
-        return [by_port[_port(host)] for host in range(self.count)]
+        by_hub = {hub: _received(hub) for hub in self._hubs}
+        return [by_hub[self._hub_of(host)][_port(host)] for host in range(self.count)]
+
+    def bytes_between(self) -> int:
+        """Return what has passed between two switches, both ways, frames and all."""
+        return sum(_received(hub)[TRUNK] for hub in self._hubs)
 
     @property
-    def _hub(self) -> str:
-        return _name(self._pid, "hub")
+    def _hubs(self) -> list[str]:
+        return [_name(self._pid, hub) for hub in (("hub",) if self._between_mbit is None else ("hub", "hub2"))]
+
+    def _hub_of(self, host: int) -> str:
+        return self._hubs[host % len(self._hubs)]
 
     def _space(self, host: int) -> str:
         return _name(self._pid, str(host))
 
     def _make(self) -> None:
-        _run("ip", "netns", "add", self._hub)
-        _run("ip", "-n", self._hub, "link", "add", "switch", "type", "bridge")
-        _run("ip", "-n", self._hub, "link", "set", "switch", "up")
+        for hub in self._hubs:
+            _run("ip", "netns", "add", hub)
+            _run("ip", "-n", hub, "link", "add", "switch", "type", "bridge")
+            _run("ip", "-n", hub, "link", "set", "switch", "up")
         for host in range(self.count):
             self._plug(host)
+        if self._between_mbit is not None:
+            self._join(self._between_mbit)
+
+    def _join(self, mbit: float) -> None:
+        one, other = self._hubs
+        _run("ip", "link", "add", TRUNK, "netns", one, "type", "veth", "peer", "name", TRUNK, "netns", other)
+        for hub in self._hubs:
+            _run("ip", "-n", hub, "link", "set", TRUNK, "master", "switch", "up")
+            _run("tc", "-n", hub, "qdisc", "add", "dev", TRUNK, "root", *shape(mbit))
 
     def _plug(self, host: int) -> None:
-        space, port, hub = self._space(host), _port(host), self._hub
+        space, port, hub = self._space(host), _port(host), self._hub_of(host)
         _run("ip", "netns", "add", space)
         _run("ip", "link", "add", port, "netns", hub, "type", "veth", "peer", "name", "eth0", "netns", space)
         _run("ip", "-n", hub, "link", "set", port, "master", "switch", "up")
@@ -100,7 +120,13 @@ class Hosts:
             _run("tc", "-n", place, "qdisc", "add", "dev", device, "root", *shape(self._mbit))
 
     def _remove(self) -> None:
-        _delete([self._hub, *map(self._space, range(self.count))])
+        _delete([*self._hubs, *map(self._space, range(self.count))])
+
+
+def _received(hub: str) -> dict[str, int]:
+    """Bytes that came in at each port of a switch."""
+    told = json.loads(_run("ip", "-n", hub, "-s", "-j", "link", "show"))
+    return {port["ifname"]: int(port["stats64"]["rx"]["bytes"]) for port in told}
 
 
 def shape(mbit: float) -> list[str]:

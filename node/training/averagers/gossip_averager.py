@@ -35,7 +35,10 @@ class GossipAverager:
         with node.closing_times.measure("collect"):
             view = await node.service.close_round(node.state.round, at_most_s=at_most_s)
         with node.closing_times.measure("aggregate"):
-            return view, await self._aggregate(node, phase, view)
+            result = await self._aggregate(node, phase, view)
+            if node.regions is not None:
+                result = await node.regions.close(node, result)
+        return view, result
 
     async def _publish(self, node: Node, phase: Phase) -> None:
         """Compress this round's parameters against the tracked estimate, and publish the result."""

@@ -1,0 +1,80 @@
+"""Connections between regions: a member of another region is served a region's models, and nothing else.
+
+Each member belongs beside the one member of every adjacent region that comes next on a ring of all members. So a region
+of n members has about n connections to each region beside it, more than liars can cut, and all members of it hear of
+the others' models even where only one of them is connected.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gossip.core.api import RegionLayout
+from gossip.core.envelope import Scope
+from gossip.core.ids import PeerId
+from gossip.regions.region_draw import MAX_ADJACENT, adjacent, nearest_after
+
+MAX_BRIDGES: Final = 3 * MAX_ADJACENT
+"""Members of other regions that are connected, at most: those beside us, and as many again, twice, that we are beside
+or that have just come. Each costs a hello now and then."""
+
+
+class Bridges:
+    """The members of adjacent regions that are connected, and when each was last heard (seconds, monotonic)."""
+
+    def __init__(
+        self, me: PeerId, scope: Scope, layout: RegionLayout, region_of: Callable[[PeerId], str | None]
+    ) -> None:
+        """`region_of`: the label that another member's record has, None where none is known."""
+        self.own = layout.own
+        self.adjacent = adjacent(layout.own, layout.regions, scope)
+        """The regions beside ours."""
+        self.table: dict[PeerId, float] = {}
+        self.wanted: frozenset[PeerId] = frozenset()
+        """Members of adjacent regions that we belong beside."""
+        self._me = me
+        self._scope = scope
+        self._region_of = region_of
+        self._members: Mapping[str, frozenset[PeerId]] = {}
+
+    def look_round(self, members: Mapping[str, frozenset[PeerId]]) -> list[PeerId]:
+        """Choose anew, from the members of each region that may be there, our own region's among them. Return those of
+        the table that are of no region beside ours any more."""
+        self._members = members
+        near = (nearest_after(self._me, members.get(region, ()), self._scope) for region in sorted(self.adjacent))
+        self.wanted = frozenset(peer for peer in near if peer is not None)
+        return [peer for peer in self.table if self._region_of(peer) not in self.adjacent]
+
+    @property
+    def regions(self) -> dict[str, int]:
+        """How many members each known region has, our own included."""
+        return {region: len(there) for region, there in self._members.items()}
+
+    def members_of(self, region: str) -> frozenset[PeerId]:
+        """Return the members of a region that may be there, ourselves among those of our own."""
+        here = self._members.get(region, frozenset())
+        return here | {self._me} if region == self.own else here
+
+    def is_ours(self, peer: PeerId) -> bool:
+        """Return whether a peer may be a neighbour: it is of our region, or has not said of which, or the run has no
+        regions."""
+        return not self.own or self._region_of(peer) in (None, self.own)
+
+    def takes(self, peer: PeerId) -> bool:
+        """Return whether a member of another region is connected here, or may be."""
+        if self.is_ours(peer) or self._region_of(peer) not in self.adjacent:
+            return False
+        return peer in self.table or peer in self.wanted or len(self.table) < MAX_BRIDGES
+
+    def admit(self, peer: PeerId, now: float) -> None:
+        """Note a hello of a member of another region, if there is room for it."""
+        if self.takes(peer):
+            self.table[peer] = now
+
+    def heard(self, peer: PeerId, now: float) -> None:
+        """Note a sign of life."""
+        if peer in self.table:
+            self.table[peer] = now
+
+    def lose(self, peer: PeerId) -> None:
+        """Forget a connection; no-op for any other peer."""
+        self.table.pop(peer, None)

@@ -1,0 +1,256 @@
+"""Publishes our region's model where we are drawn, fetches the others', and stays in touch with other regions' members.
+
+A statement is broadcast by each member that has its blob, when it has come and a few times after: broadcasts get lost.
+A blob is fetched from one source at a time; what has come of it stays when a source fails.
+"""
+
+from collections.abc import KeysView
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import Final
+
+import trio
+
+from gossip.blobs.blob_fetch_task import BULK_BYTES, BlobFetch, fetch_blob_from
+from gossip.blobs.download import Download
+from gossip.context import Notifier, ServiceContext
+from gossip.core.api import RegionalPayload, RegionalView
+from gossip.core.digests import digest_of
+from gossip.core.envelope import seal
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, PeerId
+from gossip.core.messages import Refused
+from gossip.core.statements import RegionalModel, parse_regional, regional_statement
+from gossip.regions.bridges import Bridges
+from gossip.regions.regional_models import Announced, RegionalModels
+from gossip.session import open_session
+from gossip.transport.base import TransportError
+from gossip.updates.hello_task import say_hello
+from gossip.updates.publisher import Payload
+from gossip.updates.traffic import Traffic
+
+MAX_FETCHES: Final = 4
+"""Blobs that are fetched at once: as many as a region publishes with f = 1."""
+
+REPEATS: Final = 4
+"""Times that a statement is broadcast again by each that has its blob, after `reannounce_s` and then twice as long each
+time: 30 s in all, in which a member that was away for a moment is back."""
+
+LOOK_S: Final = 1.0
+"""Seconds between two looks at what there is to fetch or to say again, at most."""
+
+
+@dataclass(eq=False)
+class _Saying:
+    """When a statement is broadcast again, and how often it was."""
+
+    at: float
+    said: int = 0
+
+
+@dataclass(eq=False)
+class _Coming:
+    download: Download
+    changed: Notifier = field(default_factory=Notifier)
+
+
+class RegionalExchange:
+    """The task of one service."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        identity: Identity,
+        models: RegionalModels,
+        bridges: Bridges,
+        traffic: Traffic,
+    ) -> None:
+        self._context = context
+        self._identity = identity
+        self._models = models
+        self._bridges = bridges
+        self._meter = traffic.received(snapshot=False)
+        self._coming: dict[Digest, _Coming] = {}
+        self._saying: dict[Digest, _Saying] = {}
+        self._woken = Notifier()
+        self._hello_at: dict[PeerId, float] = {}
+
+    def wake(self) -> None:
+        """Look at once whether there is something to fetch."""
+        self._woken.beat()
+
+    def publishes(self, round: int) -> bool:
+        """Return whether we are drawn to publish our region's model after a round."""
+        return self._models.publishes(round)
+
+    async def publish(self, *, round: int, codec: str, data: bytes) -> None:
+        """Publish our region's model. Raises LocalError where it is larger than may be sent."""
+        payload = await self._context.hasher.payload(data)
+        envelope = seal(
+            self._identity,
+            self._context.engine.scope,
+            regional_statement(
+                region=self._bridges.own,
+                round=round,
+                codec=codec,
+                members=len(self._bridges.members_of(self._bridges.own)),
+                address=payload.manifest.address,
+                size=payload.manifest.size,
+            ),
+        )
+        model = parse_regional(envelope)
+        self._models.add_own(digest_of(envelope.raw), model, payload, trio.current_time())
+        await self._say(model)
+
+    def payload_at(self, address: Digest) -> Payload | None:
+        """Return a model's blob that is here, by its address."""
+        held = (it for it in self._models.whole() if it.model.address == address)
+        return next((it.payload for it in held), None)
+
+    def views(self) -> dict[str, RegionalView]:
+        """Return the newest model of each region of which enough members' are here."""
+        found = (self._view(region) for region in (self._bridges.own, *sorted(self._bridges.adjacent)))
+        return {view.region: view for view in found if view is not None}
+
+    def _view(self, region: str) -> RegionalView | None:
+        newest = self._models.newest_round(region)
+        if not newest:
+            return None
+        here = [(it.model, it.payload) for it in newest]
+        return RegionalView(
+            region=region,
+            round=newest[0].model.round,
+            needed=self._models.needed(region),
+            members=median_low(it.model.members for it in newest),
+            models=tuple(
+                RegionalPayload(peer=model.peer, codec=model.codec, payload=payload.data)
+                for model, payload in here
+                if payload is not None
+            ),
+        )
+
+    def bridges_to(self, peer: PeerId) -> bool:
+        """Return whether a peer is a connected member of another region."""
+        return peer in self._bridges.table
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """The regions beside ours."""
+        return self._bridges.adjacent
+
+    @property
+    def bridge_ids(self) -> KeysView[PeerId]:
+        """The connected members of other regions."""
+        return KeysView(self._bridges.table)
+
+    @property
+    def regions(self) -> dict[str, int]:
+        """How many members of each region are known, ourselves included."""
+        own = len(self._bridges.members_of(self._bridges.own))
+        return {**self._bridges.regions, self._bridges.own: own}
+
+    async def run(self) -> None:
+        """Fetch, say again and greet until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                now = trio.current_time()
+                await self._say_again(now)
+                self._greet(nursery, now)
+                if not self._context.quiet():
+                    self._fetch_some(nursery, now)
+                with trio.move_on_at(min(now + LOOK_S, max(now, self._models.next_at(now)))):
+                    await self._woken.wait()
+
+    # -- fetching
+
+    def _fetch_some(self, nursery: trio.Nursery, now: float) -> None:
+        there = self._context.engine.partners
+        under_way = sum(bool(it.fetches) for it in self._models.announced())
+        for announced, source in self._models.next_fetches(now, there):
+            if not announced.fetches:
+                under_way += 1
+            if under_way > MAX_FETCHES:
+                break
+            announced.fetches[source] = now
+            nursery.start_soon(self._fetch, announced, source)
+
+    async def _fetch(self, announced: Announced, source: PeerId) -> None:
+        model, now = announced.model, trio.current_time
+        try:
+            data = await self._pull(model, source)
+        except (RemoteError, TransportError) as error:
+            lied = isinstance(error, RemoteError) and not isinstance(error, Refused)
+            self._models.failed(announced, source, now(), lied=lied)
+            if isinstance(error, RemoteError) and lied:
+                self._context.offence(source, error)
+        else:
+            if data is None and announced.payload is None:
+                self._models.failed(announced, source, now(), lied=False)
+            elif data is not None:
+                self._models.fetched(announced, data, now())
+                self._context.changed.beat()
+                await self._say(model)
+        finally:
+            announced.fetches.pop(source, None)
+            self._woken.beat()
+
+    async def _pull(self, model: RegionalModel, source: PeerId) -> Payload | None:
+        """Return the blob; None where this source has no more of it."""
+        context = self._context
+        if model.size > context.config.max_payload_bytes:
+            raise RemoteError(Reason.OVERSIZE, f"a region's model of {model.size} bytes")
+        coming = self._coming.get(model.address)
+        if coming is None:
+            file = context.hasher.new_file(model.size)
+            download = Download(model.address, model.size, author=model.peer, began=trio.current_time(), file=file)
+            coming = self._coming[model.address] = _Coming(download)
+        download = coming.download
+        fetch = BlobFetch(
+            download=download,
+            hasher=context.hasher,
+            meter=self._meter,
+            me=context.engine.me,
+            pullers=[context.engine.me],
+            changed=coming.changed,
+        )
+        try:
+            bulk = model.size >= BULK_BYTES
+            async with open_session(context.transport, source, context.config.request_timeout_s, bulk=bulk) as session:
+                await fetch_blob_from(session, source, fetch)
+        finally:
+            download.leave(source)
+        context.engine.heard(source, trio.current_time())
+        manifest = download.manifest
+        if not download.done or manifest is None or self._coming.pop(model.address, None) is None:
+            return None
+        return Payload(manifest=manifest, data=download.finish())
+
+    # -- saying
+
+    async def _say(self, model: RegionalModel) -> None:
+        self._saying[model.digest] = _Saying(trio.current_time() + self._context.config.reannounce_s)
+        await self._context.transport.publish(model.raw)
+
+    async def _say_again(self, now: float) -> None:
+        held = {it.model.digest: it.model for it in self._models.whole()}
+        self._coming = {at: it for at, it in self._coming.items() if self._models.awaits(at)}
+        self._saying = {digest: it for digest, it in self._saying.items() if digest in held and it.said < REPEATS}
+        for digest, saying in list(self._saying.items()):
+            if now >= saying.at:
+                saying.said += 1
+                saying.at = now + self._context.config.reannounce_s * 2.0**saying.said
+                await self._context.transport.publish(held[digest].raw)
+
+    # -- other regions' members
+
+    def _greet(self, nursery: trio.Nursery, now: float) -> None:
+        config, engine = self._context.config, self._context.engine
+        self._hello_at = {peer: at for peer, at in self._hello_at.items() if peer in self._bridges.table}
+        for peer, heard_at in list(self._bridges.table.items()):
+            if now > heard_at + config.silence_s:
+                engine.fell_silent(peer, now)
+                self._context.perform()
+            elif now >= self._hello_at.setdefault(peer, now + config.heartbeat_s * engine.jitter()):
+                self._hello_at[peer] = now + config.heartbeat_s * engine.jitter()
+                nursery.start_soon(say_hello, self._context, peer)

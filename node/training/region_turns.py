@@ -1,0 +1,120 @@
+"""Averaging with other regions, beside the rounds of our own: publish our region's model, and move by what has come.
+
+Nothing is waited for. A region moves every `sync.region_every` rounds, and after the last one. A few rounds before each
+move the members that are drawn for it publish the region's model. What is here by then counts, and what comes later
+counts the next time. So all members of a region move in the same round of theirs.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from gossip.core.api import RegionalPayload, RegionalView
+from gossip.core.errors import LocalError
+from node.events.event_types import RegionsAveraged, WarningEvent
+from node.training.executors import SideWork
+from p2ptrain.sync import Message, RoundResult
+from p2ptrain.sync.regional import RegionalAveraging, RegionalShift, RegionalStrategy, RegionModels
+
+if TYPE_CHECKING:  # a node holds this
+    from node.training.node import Node
+
+SILENT_MOVES: Final = 3
+"""Moves of ours without a new model of a region after which it is said to be lost. Chosen: a broadcast that is lost
+costs one, rounds that are longer there another."""
+
+
+class RegionTurns:
+    """One node's part in the averaging of regions. State: the newest model of each region that was used, by its
+    round."""
+
+    def __init__(self, averaging: RegionalAveraging, strategy: RegionalStrategy) -> None:
+        self._averaging = averaging
+        self._strategy = strategy
+        self._used: dict[str, int] = {}
+        self._silent: dict[str, int] = {}
+        """Moves of ours since a new model of a region came."""
+
+    async def close(self, node: "Node", result: RoundResult) -> RoundResult:
+        """Publish our region's model after this round, or move by the others', where it is time. Return what the round
+        does to the model then."""
+        round_, rounds = node.state.round, node.config.train.rounds
+        if self._averaging.moves_after(round_, rounds):
+            result = await self._move(node, result)
+        if self._averaging.publishes_after(round_, rounds) and node.service.publishes_regional(round_):
+            await self._publish(node)
+        return result
+
+    async def _publish(self, node: "Node") -> None:
+        async with node.strategy_lock:
+            model_d = self._strategy.regional_model(node.state.round)
+            try:
+                message = await node.compute(lambda: self._averaging.encode(model_d), work=SideWork.ENCODE)
+                await node.service.publish_regional(
+                    round=node.state.round, codec=message.codec, payload=message.payload
+                )
+            except (ValueError, LocalError) as error:
+                node.journal.emit(
+                    WarningEvent(message=f"our region's model was not published for other regions: {error}")
+                )
+
+    async def _move(self, node: "Node", result: RoundResult) -> RoundResult:
+        views, beside = node.service.regional_views(), node.service.regions_beside
+        own = views.pop(node.config.node.region, None)
+        fresh = [view for region, view in views.items() if view.round != self._used.get(region)]
+        self._note_silent(node, {view.region for view in fresh}, beside)
+        if own is None or not fresh:
+            return result
+        ours, theirs = _models(own), [_models(view) for view in fresh]
+        async with node.strategy_lock:
+            shift = await node.compute(
+                lambda: self._averaging.shift(ours, theirs, beside=len(beside)), work=SideWork.AGGREGATE
+            )
+            if shift.shift_d is not None:
+                move = partial(self._strategy.move_, result, shift.shift_d)
+                result = await node.compute(move, work=SideWork.AGGREGATE)
+                self._used |= {view.region: view.round for view in fresh}
+        _refuse(node, [own, *fresh], shift)
+        node.journal.emit(
+            RegionsAveraged(
+                round=node.state.round + 1,
+                regions=shift.regions,
+                beside=len(beside),
+                region_margin=shift.regions - (2 * shift.lying + 1) if shift.lying else -1,
+                models={view.region: view.round for view in fresh},
+                moved=shift.shift_d is not None,
+            )
+        )
+        return result
+
+    def _note_silent(self, node: "Node", heard: set[str], beside: frozenset[str]) -> None:
+        """Tell the operator of a region that has fallen silent, and of one that is back."""
+        for region in sorted({*self._silent, *beside}):
+            before = self._silent.get(region, 0)
+            self._silent[region] = 0 if region in heard else before + 1
+            name = f"region {region}"
+            if self._silent[region] == SILENT_MOVES:
+                message = f"no model of {name} has come for {SILENT_MOVES} turns: training goes on without it"
+                node.journal.emit(WarningEvent(message=message, about=name))
+            elif before >= SILENT_MOVES and region in heard:
+                message = f"{name} is heard again"
+                node.journal.emit(WarningEvent(message=message, about=name, recovered=True))
+
+
+def _refuse(node: "Node", views: list[RegionalView], shift: RegionalShift) -> None:
+    for view, whys in zip(views, shift.refused, strict=False):
+        for place, why in whys.items():
+            node.service.reject_regional(view.models[place].peer, view.region, view.round, why)
+
+
+def _models(view: RegionalView) -> RegionModels:
+    return RegionModels(
+        models=[Message(model.codec, _bytes_of(model)) for model in view.models],
+        needed=view.needed,
+        members=view.members,
+        round=view.round,
+    )
+
+
+def _bytes_of(model: RegionalPayload) -> bytes:
+    data = model.payload
+    return data if isinstance(data, bytes) else data[0 : len(data)]

@@ -1,0 +1,192 @@
+"""Between regions: what a region publishes of its model, and how it moves by what the others publish.
+
+    V_R    the trimmed mean of what 2 f + 1 members of region R, or more, say of its model after a round
+    shift  Agg({0} and {R s_B (V_B - V_A)}),  s_B ~ n_B (1 + lag of B)^-exponent, the s of all regions having sum 1
+
+over the regions B beside our own, A, of which a newer model has come. The lag is behind the newest of them all, A among
+them, in `region_every` rounds: a region that has just begun goes nearly all of the way to the others, and they hardly
+move. R regions are in it, with n_B members in B, so that the plain mean is that of all members: hierarchical averaging,
+as Local SGD has it with two levels (2007.13819). All members of a region hear the same models and move by the same
+shift, so that a region stays together, and its own robust mean, which would take few for liars, has nothing to cut.
+What is published is a region's model and no difference to one before: who hears it needs nothing else, and who comes or
+was away misses nothing.
+
+At both levels the rule is trimmed: f of a region's publishers, and of the regions one, once there are four: then one
+may be lost and the others still leave one out. A region of liars is one vote. With fewer regions it is held by nobody.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median_high
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from p2ptrain import aggregate, compress
+from p2ptrain.aggregate.base import Columns, Rows, by_columns
+from p2ptrain.compress.base import PayloadError
+from p2ptrain.compress.blocks import Floats
+from p2ptrain.compress.by_parts import encode_from
+from p2ptrain.sync.base import Message, RoundResult, SyncStrategy
+from p2ptrain.sync.decoding import Decoder
+from p2ptrain.sync.mixing import segments
+from p2ptrain.sync.sync_config import SyncConfig
+from p2ptrain.sync.vectors import Vector, check_model, values_of
+
+REGIONS_FOR_A_LIAR = 4
+"""Regions, our own among them, from which on one of them may lie. Three would do until one is lost. Chosen."""
+
+MOST_LARGER = 4
+"""Times as large as the median that a region may be and count in full: what a region says of its size is a claim, and a
+large one would leave the honest regions no weight. Chosen."""
+
+
+@runtime_checkable
+class RegionalStrategy(SyncStrategy, Protocol):
+    """A strategy whose model can be published for other regions, and moved by theirs."""
+
+    def regional_model(self, round: int) -> torch.Tensor:
+        """Return the model after a closed round (d,), as the region has it: to be read at once."""
+
+    def move_(self, result: RoundResult, shift_d: torch.Tensor) -> RoundResult:
+        """Move the anchor, and what the newest round does to the model, by `shift_d` (d,), in place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionModels:
+    """What came of a region. `needed`: how many models make it count, 2 f + 1 with the f that its members allow;
+    `members`: how many it has; `round`: after which round its model is."""
+
+    models: Sequence[Message]
+    needed: int
+    members: int
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionalShift:
+    """How a region moves. `shift_d` (d,); None where too few regions have come for what is promised. `regions`: how
+    many are in the mean, our own among them; `lying`: how many of them may lie. `refused`: for each region, ours first,
+    why some of its models could not be read, by their places."""
+
+    shift_d: torch.Tensor | None
+    regions: int
+    lying: int
+    refused: Sequence[dict[int, str]] = field(default_factory=list)
+
+
+class RegionalAveraging:
+    """Encodes and averages regions' models. Memory: the initial model, unless it lies in a file; at work a vector for
+    each of a region's models, and one for each region."""
+
+    def __init__(self, config: SyncConfig, genesis: Vector) -> None:
+        """`genesis`: the initial model fp32 (d,), which does not change."""
+        self.every = config.region_every
+        """Rounds from one averaging of regions to the next."""
+        self.lag = max(1, config.region_every // 4)
+        """Rounds from when models are published to when regions move by them: all members of a region in the same
+        round, however long the models were on the way."""
+        self._genesis = genesis
+        self._f = config.f
+        self._exponent = config.staleness_exponent
+        self._codec = compress.get(config.region_compressor)
+        self._decoder = Decoder(genesis.numel())
+
+    def publishes_after(self, round: int, rounds: int) -> bool:
+        """Return whether a region publishes its model after this round, of so many."""
+        return (rounds - 1 - round) % self.every == self.lag
+
+    def moves_after(self, round: int, rounds: int) -> bool:
+        """Return whether regions move after this round, of so many, by what has come: also after the last one."""
+        return (rounds - 1 - round) % self.every == 0
+
+    def encode(self, model_d: torch.Tensor) -> Message:
+        """Return what is published of a model (d,). ValueError where it is not finite."""
+        check_model(model_d)
+        values_d = model_d.numpy()
+
+        def read(at: slice, out: Floats) -> None:
+            np.subtract(values_d[at], values_of(self._genesis, at), out=out)
+
+        return Message(self._codec.name, encode_from(self._codec, read, self._genesis.numel()))
+
+    def shift(self, own: RegionModels, others: Sequence[RegionModels], *, beside: int) -> RegionalShift:
+        """Return how our region moves. `others`: the regions of which a newer model has come, of `beside` that are
+        beside ours."""
+        refused: list[dict[int, str]] = []
+        own_d = self._mean(own, refused)
+        means = [(region, self._mean(region, refused)) for region in others]
+        here = [(region, mean_d) for region, mean_d in means if mean_d is not None]
+        lying = self._lying(beside + 1)
+        members = len(here) + 1
+        if own_d is None or not here or members < 2 * lying + 1:
+            return RegionalShift(
+                shift_d=None, regions=members if own_d is not None else 0, lying=lying, refused=refused
+            )
+        shares = self._shares([own, *(region for region, _ in here)])
+        weights = [members * share for share in shares[1:]]
+        vectors = [mean_d for _, mean_d in here]
+
+        def read(at: slice) -> torch.Tensor:
+            difference_nc = torch.zeros(members, at.stop - at.start)
+            for row_c, mean_d, weight in zip(difference_nc[1:], vectors, weights, strict=True):
+                torch.sub(mean_d[at], own_d[at], out=row_c).mul_(weight)
+            return difference_nc
+
+        shift_d = self._reduced(members, read, lying)
+        return RegionalShift(shift_d=shift_d, regions=members, lying=lying, refused=refused)
+
+    def _shares(self, regions: Sequence[RegionModels]) -> list[float]:
+        """What each region weighs in the mean, which is the same at all of them."""
+        sizes, newest = _believed([region.members for region in regions]), max(region.round for region in regions)
+        weights = [
+            size * (1 + (newest - region.round) / self.every) ** -self._exponent
+            for size, region in zip(sizes, regions, strict=True)
+        ]
+        return [weight / sum(weights) for weight in weights]
+
+    def _lying(self, regions: int) -> int:
+        """How many of so many regions may lie: none where the user promises that nobody does."""
+        return max(0, (regions - REGIONS_FOR_A_LIAR) // 2 + 1) if self._f > 0 else 0
+
+    def _mean(self, region: RegionModels, refused: list[dict[int, str]]) -> torch.Tensor | None:
+        """The robust mean of a region's models, as differences to the initial one; None where too few can be read."""
+        whys: dict[int, str] = {}
+        read_d = []
+        for place, message in enumerate(region.models):
+            try:
+                read_d.append(self._decoded(message))
+            except PayloadError as offence:
+                whys[place] = str(offence)
+        refused.append(whys)
+        if len(read_d) < region.needed:
+            return None
+        if len(read_d) == 1:
+            return read_d[0]
+
+        def read(at: slice) -> torch.Tensor:
+            return torch.stack([each_d[at] for each_d in read_d])
+
+        return self._reduced(len(read_d), read, (region.needed - 1) // 2)
+
+    def _decoded(self, message: Message) -> torch.Tensor:
+        if message.codec != self._codec.name:  # what another one costs to read its sender would choose
+            raise PayloadError("unknown_codec", f"{message.codec[:32]!r}, where regions use {self._codec.name}")
+        model_d = torch.zeros(self._genesis.numel())
+        self._decoder.advance_(model_d, message.codec, message.payload)
+        return model_d
+
+    def _reduced(self, members: int, read: Columns, f: int) -> torch.Tensor:
+        numel = self._genesis.numel()
+        mean = by_columns(aggregate.get("trimmed_mean", f=f), Rows(members, numel, read))
+        reduced_d = torch.empty(numel)
+        for at in segments(numel):
+            reduced_d[at] = mean(at)
+        return reduced_d
+
+
+def _believed(sizes: Sequence[int]) -> list[int]:
+    """Regions' sizes as far as they are believed: each at most MOST_LARGER times the median."""
+    most = MOST_LARGER * median_high(sizes)
+    return [min(size, most) for size in sizes]

@@ -1,0 +1,280 @@
+"""Regions over the in-memory network: who is whose neighbour, what crosses between regions, and what a liar gains."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+import trio
+from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
+
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.api import RegionalView, RegionLayout
+from gossip.core.envelope import open_envelope, seal
+from gossip.core.errors import Reason
+from gossip.core.identity import Identity
+from gossip.core.ids import PeerId
+from gossip.core.limits import KIB
+from gossip.core.messages import (
+    HeadersRequest,
+    ManifestRequest,
+    Refused,
+    SnapshotRequest,
+    parse_empty_answer,
+    parse_manifest_answer,
+)
+from gossip.core.statements import parse_record, record_statement, regional_statement
+from gossip.session import ask_once
+from gossip.transport.memory.traffic_tap import StreamTap, TrafficTap
+
+
+async def two_regions(
+    it: Swarm, each: int, labels: tuple[str, ...] = ("east", "west"), *, all_known: bool = True, **how: object
+) -> list[list[FakeRuntime]]:
+    """Full meshes of `each` nodes, all of which know one address at first. `all_known`: wait until all know all."""
+    first: FakeRuntime | None = None
+    regions: list[list[FakeRuntime]] = [[] for _ in labels]
+    for number in range(1, each * len(labels) + 1):
+        at = (number - 1) % len(labels)
+        peers = () if first is None else (first.address,)
+        node = await it.start(number, peers=peers, layout=RegionLayout(own=labels[at], regions=labels), **how)
+        first = first or node
+        regions[at].append(node)
+        await node.begin()
+    whole = dict.fromkeys(labels, each)
+    await until(lambda: all(len(node.service.neighbours()) == each - 1 for nodes in regions for node in nodes))
+    if all_known:
+        await until(lambda: all(node.service.regions == whole for nodes in regions for node in nodes))
+    return regions
+
+
+def view_of(node: FakeRuntime, region: str) -> RegionalView | None:
+    return node.service.regional_views().get(region)
+
+
+async def publish_models(nodes: list[FakeRuntime], round: int, payload: bytes = b"") -> None:
+    for node in nodes:
+        if node.service.publishes_regional(round):
+            mine = payload + b"of " + node.peer[-6:].encode()
+            await node.service.publish_regional(round=round, codec="int8", payload=mine)
+
+
+async def test_neighbours_are_of_one_region_and_bridges_of_another(autojump_clock):
+    async with swarm() as it:
+        regions = await two_regions(it, 4)
+        for nodes in regions:
+            own = {node.peer for node in nodes}
+            for node in nodes:
+                assert set(node.service.neighbour_ids) == own - {node.peer}
+                assert node.service.bridge_ids
+                assert not own & set(node.service.bridge_ids)
+        await regions[0][0].publish(1)
+        await until(lambda: all(node.follows(regions[0][0]) for node in regions[0][1:]))
+        await trio.sleep(30.0)
+        assert not any(regions[0][0].peer in node.estimates for node in regions[1]), "updates stay in their region"
+
+
+async def test_a_swarm_of_one_region_publishes_nothing_for_others(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(4)
+        assert not any(node.service.publishes_regional(round_) for node in nodes for round_ in range(20))
+        assert not any(node.service.bridge_ids for node in nodes)
+        await until(lambda: all(node.service.regions == {"": 4} for node in nodes))
+        assert not any(node.service.publishes_regional(round_) for node in nodes for round_ in range(20))
+
+
+async def test_a_model_of_each_region_comes_to_all_members_and_crosses_about_once(autojump_clock):
+    async with swarm() as it:
+        regions = await two_regions(it, 6)
+        everybody = [node for nodes in regions for node in nodes]
+        region_of = {node.peer: at for at, nodes in enumerate(regions) for node in nodes}
+        crossed = CrossingBytes(region_of)
+        it.network.tap = crossed
+        payload = random.Random(1).randbytes(300 * KIB)
+        for nodes in regions:
+            await publish_models(nodes, 8, payload)
+        for label in ("east", "west"):
+            await until(lambda label=label: all(view_of(node, label) is not None for node in everybody))
+        await until(lambda: all(len(view_of(node, "east").models) == 4 for node in everybody))
+        await until(lambda: all(len(view_of(node, "west").models) == 4 for node in everybody))
+        assert crossed.bytes < 8 * 1.3 * len(payload), "four models each way; a flat mesh would carry 72"
+        assert not any(node.service.stats.rejected for node in everybody)
+        rounds = {view_of(node, label).round for node in everybody for label in ("east", "west")}
+        assert rounds == {8}
+
+
+class CrossingBytes(TrafficTap):
+    """Counts what streams carry from one region to another."""
+
+    def __init__(self, region_of: dict[PeerId, int]) -> None:
+        self.bytes = 0
+        self._region_of = region_of
+
+    def broadcast(self, sender: PeerId, data: bytes, copies: int, *, own: bool, kept: Callable[[PeerId], bool]) -> None:
+        return
+
+    def stream(self, opener: PeerId, other: PeerId, protocol: str, overhead: int) -> StreamTap:
+        across = self._region_of[opener] != self._region_of[other]
+        return self._count if across else _nothing
+
+    def _count(self, sender: PeerId, data: bytes | memoryview) -> None:
+        self.bytes += len(data)
+
+
+def _nothing(sender: PeerId, data: bytes | memoryview) -> None:
+    return
+
+
+# -- what a liar gains
+
+
+def as_raw(node: FakeRuntime, round: int, payload: bytes, region: str, members: int = 4) -> bytes:
+    """A statement of a model by the node's own key, of a blob that nobody may have."""
+    statement = regional_statement(
+        region=region,
+        round=round,
+        codec="int8",
+        members=members,
+        address=blob_manifest_of(payload).address,
+        size=len(payload),
+    )
+    return seal(identity_of(node), node.service._context.engine.scope, statement).raw
+
+
+def identity_of(node: FakeRuntime) -> Identity:
+    return next(identity(number) for number in range(1, 64) if identity(number).peer_id == node.peer)
+
+
+async def models_of(nodes: list[FakeRuntime], label: str, count: int) -> None:
+    await until(lambda: all(view_of(node, label) and len(view_of(node, label).models) == count for node in nodes))
+
+
+async def test_who_announces_a_blob_and_does_not_have_it_costs_some_seconds(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        liar, *honest = east
+        await liar.transport.publish(as_raw(liar, 8, b"nobody has this", "east"))
+        await trio.sleep(1.0)
+        await publish_models(honest, 8)
+        await models_of([*honest, *west], "east", 3)
+        assert not any(node.service.stats.rejected for node in (*honest, *west))
+
+
+async def test_two_models_of_one_round_are_two_histories_and_neither_counts(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        liar, *honest = east
+        for payload in (b"one story", b"another story"):
+            await liar.transport.publish(as_raw(liar, 8, payload, "east"))
+        await publish_models(honest, 8)
+        await models_of(west, "east", 3)
+        assert all(liar.peer not in {model.peer for model in view_of(node, "east").models} for node in west)
+        assert any(node.told("equivocation") for node in honest)
+
+
+async def test_a_member_publishes_for_no_region_but_its_own(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        for liar in east:
+            await liar.transport.publish(as_raw(liar, 8, b"a model of the other region", "west"))
+        await trio.sleep(20.0)
+        assert not any(view_of(node, "west") for node in (*east, *west))
+        assert any(node.service.stats.rejected_by_reason.get(Reason.PROTOCOL) for node in west)
+
+
+async def test_one_members_far_round_does_not_hide_the_others(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        liar = east[0]
+        for ahead in range(40):
+            await liar.service.publish_regional(round=10**6 + ahead, codec="int8", payload=b"%d" % ahead)
+        await publish_models(east[1:], 8)
+        await models_of([*east, *west], "east", 3)
+        assert all(view_of(node, "east").round == 8 for node in (*east, *west))
+        assert max(len(node.service._context.engine.regional_models) for node in (*east, *west)) <= 2 * 16
+
+
+async def test_regions_that_nobody_has_met_are_beside_nobody(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 3)
+        liar = east[0]
+        engine = liar.service._context.engine
+        for number in range(200, 260):
+            key = identity(number)
+            record = record_statement(
+                epoch=1,
+                version=1,
+                addresses=(f"/memory/{number}/p2p/{key.peer_id}",),
+                region=f"made-up-{number}",
+            )
+            raw = seal(key, engine.scope, record).raw
+            for other in (*east[1:], *west):
+                other.service._context.engine.peerstore.learn(
+                    parse_record(open_envelope(raw, engine.scope)), first_hand=False, teller="liar"
+                )
+        await trio.sleep(60.0)
+        for node in (*east[1:], *west):
+            assert node.service.regions_beside == {"west" if node in east else "east"}
+        await publish_models(west, 8)
+        await models_of(east, "west", 3)
+
+
+async def test_another_region_gets_models_of_regions_and_nothing_else(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        author = east[0]
+        await author.publish(1, b"an update")
+        await publish_models(east, 8)
+        await models_of(west, "east", 4)
+        asker = next(node for node in west if node.peer in author.service.bridge_ids)
+        newest = author.service._context.engine.publisher.newest
+        model = next(it.model for it in author.service._context.engine.regional_models.whole())
+        for request in (
+            ManifestRequest(address=newest.address),
+            HeadersRequest(epoch=newest.epoch, first=0, count=1),
+            SnapshotRequest(epoch=newest.epoch, seq=0),
+        ):
+            with pytest.raises(Refused, match="another region"):
+                parse_empty_answer(await ask_once(asker.transport, author.peer, request, 5.0, 1 << 16))
+        answer = await ask_once(asker.transport, author.peer, ManifestRequest(address=model.address), 5.0, 1 << 16)
+        assert parse_manifest_answer(answer)[1]
+
+
+async def test_a_lost_region_is_heard_again(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 3)
+        it.network.part([node.peer for node in east], [node.peer for node in west])
+        await until(lambda: not any(node.service.bridge_ids for node in (*east, *west)))
+        await publish_models(east, 8)
+        await models_of(east, "east", 3)
+        assert not any(view_of(node, "east") for node in west)
+        await trio.sleep(3600.0)
+        it.network.heal()
+        await until(lambda: all(node.service.regions_beside for node in (*east, *west)))
+        await publish_models(east, 16)
+        await models_of(west, "east", 3)
+        assert not any(node.told("banned") for node in (*east, *west))
+
+
+async def test_five_regions_and_more_hear_those_beside_them(autojump_clock):
+    labels = tuple(f"r{number}" for number in range(8))
+    async with swarm() as it:
+        regions = await two_regions(it, 2, labels, all_known=False)
+        await until(lambda: all(2 <= len(node.service.regions_beside) <= 4 for nodes in regions for node in nodes))
+        for nodes in regions:
+            await publish_models(nodes, 8)
+        for nodes in regions:
+            for node in nodes:
+                await until(lambda node=node: set(node.service.regional_views()) >= node.service.regions_beside)
+
+
+async def test_in_a_flat_swarm_a_member_that_names_a_region_is_a_member_like_any_other(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(4)
+        liar = await it.start(9, peers=(nodes[0].address,), layout=RegionLayout(own="evil", regions=("evil", "good")))
+        await liar.begin()
+        await until(lambda: all(len(node.service.neighbours()) == 4 for node in nodes))
+        await liar.service.publish_regional(round=8, codec="int8", payload=b"follow me")
+        await trio.sleep(20.0)
+        assert not any(node.service.regional_views() for node in nodes)
+        assert not any(len(node.service._context.engine.regional_models) for node in nodes)
+        assert not any(node.service.publishes_regional(round_) for node in nodes for round_ in range(20))

@@ -1,0 +1,146 @@
+"""Averaging of regions: the mean of all members where nobody lies, and within the honest range where few do."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from p2ptrain.sync import Message
+from p2ptrain.sync.regional import RegionalAveraging, RegionalShift, RegionModels
+from p2ptrain.sync.sync_config import SyncConfig
+
+NUMEL = 64
+GENESIS = torch.linspace(-1, 1, NUMEL)
+
+
+def averaging(**settings: object) -> RegionalAveraging:
+    return RegionalAveraging(SyncConfig(**{"region_compressor": "none", **settings}), GENESIS)
+
+
+def region(it: RegionalAveraging, *models_d: torch.Tensor, needed: int = 3, members: int = 4, round: int = 8):
+    return RegionModels(
+        models=[it.encode(model_d) for model_d in models_d], needed=needed, members=members, round=round
+    )
+
+
+def alike(it: RegionalAveraging, value: float, **how: int) -> RegionModels:
+    """A region whose publishers say the same."""
+    return region(it, *[GENESIS + value] * 4, **how)
+
+
+def moved(own: float, *others: float, beside: int | None = None, **settings: object) -> RegionalShift:
+    it = averaging(**settings)
+    return it.shift(
+        alike(it, own), [alike(it, each) for each in others], beside=len(others) if beside is None else beside
+    )
+
+
+def value(shift: RegionalShift) -> float:
+    assert shift.shift_d is not None
+    assert torch.allclose(shift.shift_d, shift.shift_d[0].expand(NUMEL), atol=1e-6)
+    return float(shift.shift_d[0])
+
+
+@pytest.mark.parametrize("places", [(0.0, 1.0), (0.0, 1.0, 5.0)])
+def test_regions_meet_at_their_mean(places):
+    for own in places:
+        others = [each for each in places if each != own]
+        assert own + value(moved(own, *others)) == pytest.approx(sum(places) / len(places), abs=1e-5)
+
+
+def test_sizes_weigh():
+    it = averaging()
+    large, small = alike(it, 0.0, members=6), alike(it, 8.0, members=2)
+    assert value(it.shift(large, [small], beside=1)) == pytest.approx(2.0, abs=1e-5)
+    assert value(it.shift(small, [large], beside=1)) == pytest.approx(-6.0, abs=1e-5)
+
+
+def test_a_claimed_size_counts_four_times_the_median_at_most():
+    it = averaging(f=0)
+    honest = [alike(it, 0.0, members=4) for _ in range(3)]
+    liar = alike(it, 19.0, members=1 << 20)
+    assert value(it.shift(honest[0], [*honest[1:], liar], beside=3)) == pytest.approx(19 * 16 / 28, abs=1e-4)
+
+
+def test_a_region_that_has_just_begun_goes_to_the_others_and_hardly_moves_them():
+    it = averaging()
+    old, new = alike(it, 10.0, members=7, round=800), alike(it, 0.0, members=1, round=8)
+    assert value(it.shift(new, [old], beside=1)) > 9.8
+    assert value(it.shift(old, [new], beside=1)) > -0.2
+
+
+def test_of_four_regions_one_that_lies_is_left_out():
+    for lie in (1e6, -1e6):
+        assert abs(value(moved(0.0, 1.0, 2.0, lie))) <= 2.0
+    assert moved(0.0, 1.0, 2.0, 3.0).lying == 1
+    assert moved(0.0, 1.0, 2.0).lying == 0
+
+
+def test_with_one_of_four_regions_lost_a_liar_is_still_left_out_and_with_two_nothing_moves():
+    assert abs(value(moved(0.0, 1.0, 1e6, beside=3))) <= 1.0
+    assert moved(0.0, 1e6, beside=3).shift_d is None
+
+
+def test_who_promises_no_liars_averages_with_any_number():
+    assert value(moved(0.0, 3.0, beside=3, f=0)) == pytest.approx(1.5, abs=1e-5)
+
+
+@given(st.lists(st.floats(-10, 10, width=32), min_size=3, max_size=3), st.floats(-(2.0**30), 2.0**30, width=32))
+def test_a_lying_publisher_does_not_take_a_region_beyond_the_honest_ones(honest, lie):
+    it = averaging()
+    own = alike(it, 0.0)
+    other = region(it, *(GENESIS + each for each in honest), GENESIS + lie)
+    least, most = min(0.0, min(honest) / 2), max(0.0, max(honest) / 2)
+    assert least - 1e-3 <= value(it.shift(own, [other], beside=1)) <= most + 1e-3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [Message("none", b"short"), Message("q2", bytes(64)), Message("none", np.full(NUMEL, np.nan, "<f4").tobytes())],
+)
+def test_what_cannot_be_read_is_named_and_the_others_count(bad):
+    it = averaging()
+    own, other = alike(it, 0.0), alike(it, 2.0)
+    spoilt = RegionModels(models=[*other.models[:3], bad], needed=3, members=4, round=8)
+    shift = it.shift(own, [spoilt], beside=1)
+    assert value(shift) == pytest.approx(1.0, abs=1e-5)
+    assert [list(whys) for whys in shift.refused] == [[], [3]]
+    spoilt = RegionModels(models=[*other.models[:2], bad, bad], needed=3, members=4, round=8)
+    assert it.shift(own, [spoilt], beside=1).shift_d is None
+
+
+def test_eight_bits_are_enough_for_a_thousandth():
+    it = RegionalAveraging(SyncConfig(), GENESIS)
+    model_d = GENESIS + torch.sin(torch.arange(NUMEL) * 1.7)
+    own = RegionModels(models=[it.encode(GENESIS)], needed=1, members=1)
+    other = RegionModels(models=[it.encode(model_d)], needed=1, members=1)
+    shift_d = it.shift(own, [other], beside=1).shift_d
+    assert shift_d is not None
+    assert (2 * shift_d - (model_d - GENESIS)).norm() < 0.01 * (model_d - GENESIS).norm()
+
+
+def test_regions_move_after_the_last_round_and_publish_a_few_before():
+    it = averaging(region_every=8)
+    moves = [round_ for round_ in range(20) if it.moves_after(round_, 20)]
+    publishes = [round_ for round_ in range(20) if it.publishes_after(round_, 20)]
+    assert moves == [3, 11, 19]
+    assert publishes == [1, 9, 17]
+
+
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_a_model_is_always_published_before_it_is_moved_by(every):
+    it = averaging(region_every=every)
+    assert it.publishes_after(30 - 1 - it.lag, 30)
+    assert not it.publishes_after(29, 30)
+
+
+def test_a_model_that_is_not_finite_is_not_published():
+    with pytest.raises(ValueError, match="not finite"):
+        averaging().encode(torch.full((NUMEL,), torch.inf))
+
+
+def test_settings_that_cannot_be_meant():
+    for settings in ({"region_every": 1}, {"region_compressor": "nothing"}):
+        with pytest.raises(ValueError, match=r"region_every|nothing"):
+            SyncConfig(**settings)
