@@ -60,8 +60,8 @@ from p2ptrain.saved.filed_vector import FiledVector
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import EstimatesInFiles, InPlace, StepsAnchor
-from p2ptrain.sync.sliced_averaging import SlicedAveraging
 from p2ptrain.sync.regional import RegionalAveraging, RegionalStrategy
+from p2ptrain.sync.sliced_averaging import SlicedAveraging
 from p2ptrain.sync.vectors import Vector, set_values, values_of
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.sharding import shards_of

@@ -61,6 +61,8 @@ def whole_because(config: SyncConfig) -> str:
     rule = aggregate.get(config.aggregator, f=config.f, **config.rule_options())
     if not isinstance(rule, CoordinateRule | Mean):
         return f"sync.aggregator = {config.aggregator} looks at distances of whole vectors"
+    if config.regions:
+        return "sync.regions averages whole models of regions"
     return ""
 
 

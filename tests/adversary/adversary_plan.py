@@ -18,8 +18,9 @@ import moves_lies
 import moves_login
 import moves_members
 import moves_payloads
+import moves_regions
 from adversary_move import MOVES, Move, draw_move
-from adversary_scenario import KINDS, LOGIN, LOGIN_FROM, Scenario, draw_scenario
+from adversary_scenario import KINDS, LATER, Scenario, draw_scenario
 
 FILES: Final = (
     moves_answers,
@@ -30,6 +31,7 @@ FILES: Final = (
     moves_login,
     moves_members,
     moves_payloads,
+    moves_regions,
 )
 """Imported for what they register."""
 
@@ -94,14 +96,15 @@ def draw(seed: int) -> Plan:
 
 
 def _kind_of(seed: int) -> str:
-    return KINDS[seed % len(KINDS)] if seed < LOGIN_FROM else "login"
+    later = [kind for kind, first in LATER.items() if seed >= first]
+    return later[-1] if later else KINDS[seed % len(KINDS)]
 
 
 def _due(seed: int) -> tuple[str, ...]:
     """Of the moves that fit its scenario those that no seed before it has had to draw for longest."""
-    if seed >= LOGIN_FROM:
-        return tuple(sorted(kind for kind, spec in MOVES.items() if spec.among == LOGIN))
-    queue = sorted(kind for kind, spec in MOVES.items() if spec.among != LOGIN)
+    if _kind_of(seed) in LATER:
+        return tuple(sorted(kind for kind, spec in MOVES.items() if spec.among == {_kind_of(seed)}))
+    queue = sorted(kind for kind, spec in MOVES.items() if not spec.among <= LATER.keys())
     random.Random(0).shuffle(queue)
     due: list[str] = []
     for number in range(seed + 1):

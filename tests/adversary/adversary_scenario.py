@@ -40,8 +40,14 @@ LOGIN: Final = frozenset({"login"})
 """A kind of its own, for later seeds, so that earlier ones stay what they were: two of the honest reach nobody but a
 dedicated relay, whose clients the hostile nodes are as well."""
 
-LOGIN_FROM: Final = 1000
-"""The first seed of that kind, as are all later ones."""
+REGIONS: Final = frozenset({"regions"})
+"""Another: the honest are of two regions, and so are the hostile nodes, as far as they say."""
+
+LATER: Final = {"login": 1000, "regions": 2000}
+"""Kinds by their first seeds; those after it are of the same kind, up to the next."""
+
+LABELS: Final = ("east", "west")
+"""Of regions. Every second honest node is of the same one."""
 
 LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1}
 """How many of the honest nodes come late."""
@@ -140,6 +146,8 @@ class Scenario:
         sync: dict[str, Any] = {"f": self.f, "compressor": self.compressor}
         if self.kind == "meeting":
             sync = MEETINGS[self.strategy]
+        if self.kind == "regions":
+            sync |= {"regions": list(LABELS)}
         momentum = MOMENTUM if sync.get("strategy") == "des_loc" else 0.0
         return {
             "task": {"name": "adversary_task:LeastSquares"},
@@ -174,6 +182,8 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
     late = kind in ("join", "crowd", "resume")
     if kind in ("crowd", "open", "bootstrap", "login"):
         shape["honest"] = max(shape["honest"], 5)
+    if kind == "regions":  # as many in each as f = 1 wants
+        shape |= {"honest": 8, "f": 1, "degree": 8}
     if kind == "open":
         shape["degree"] = rng.choice([4, 8])
     return Scenario(

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import trio
 from adversary_members import SWARM, enroll, gate_of
-from adversary_scenario import COMES_AT, HIDDEN, STEP_SECONDS, Scenario
+from adversary_scenario import COMES_AT, HIDDEN, LABELS, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm, key_of
@@ -169,6 +169,9 @@ class Stage:
         sections = {section: dict(keys) for section, keys in self.scenario.sections.items()}
         sections["node"] |= {"shard_index": number, "shard_count": self.scenario.honest + 1, "role": role}
         sections["node"]["checkpoint_every"] = 2 if self.scenario.kind == "resume" else 0
+        if self.scenario.kind == "regions":
+            sections["node"]["region"] = LABELS[number % 2]
+            wait_for = min(wait_for, self.scenario.honest // 2 - 1)
         if role == "observer":
             sections["train"]["eval_every"] = 5
         if self.relay_transport is not None:

@@ -28,7 +28,7 @@ from gossip.core.messages import (
     encode_request,
 )
 from gossip.core.statements import Stage as PartStage
-from gossip.core.statements import part_statement, regional_statement
+from gossip.core.statements import part_statement
 from gossip.reachability.circuit import HOP_PROTOCOL, CircuitKind, CircuitMessage, encode_hop
 from gossip.reachability.dialback import DIALBACK_PROTOCOL, encode_ask
 from gossip.session import FrameStream, open_session
@@ -283,34 +283,3 @@ async def _relay(act: Act) -> None:
                 with trio.move_on_after(PATIENCE_S):
                     await stream.receive_some(200)
                 await stream.close()
-
-
-@move(
-    "flood.regional",
-    amounts=(4, 60),
-    seconds=(2, 20),
-    variants=("none", "other", "many", "far", "two"),
-    speaks=("regional", "record"),
-)
-async def _regional(act: Act) -> None:
-    """Models of regions: of the one that nobody names, of others that it makes up and says to be of, of rounds to come,
-    and two for one round."""
-    named = act.move.variant in ("other", "many")
-    await act.meet()
-    for number in range(act.move.amount):
-        region = f"made-up-{number if act.move.variant == 'many' else 0}" if named else ""
-        ahead = {"far": 10**9 + number, "two": act.stage.round}.get(act.move.variant, act.stage.round + number)
-        if named:
-            act.peer.sign_record(act.peer.address, region=region)
-            for life in act.targets:
-                await act.peer.greet(life.peer)
-        statement = regional_statement(
-            region=region,
-            round=ahead,
-            codec=act.rng.choice(["int8", "none", "nothing"]),
-            members=act.rng.choice([1, 1 << 20]),
-            address=_an_address(act),
-            size=act.rng.choice([1, 10**6, 16 << 30]),
-        )
-        await act.peer.tell(seal(act.peer.identity, act.stage.scope, statement).raw)
-        await trio.sleep(act.move.seconds / act.move.amount)
