@@ -225,9 +225,9 @@ class RegionalModels:
         """The sources with the time from which on each may be asked; those of our own region first."""
         model, bridges = announced.model, self._bridges
         ours = [(peer, at) for peer, at in announced.sources.items() if bridges.is_ours(peer)]
-        others = [(peer, at) for peer, at in announced.sources.items() if not bridges.is_ours(peer)]
-        if model.region == bridges.own and ours:
+        if model.region == bridges.own:  # other regions have it as well, and say so; it need not come back from there
             return ours
+        others = [(peer, at) for peer, at in announced.sources.items() if not bridges.is_ours(peer)]
         rank = rank_to_fetch(model.address, self._me, bridges.members_of(bridges.own))
         due = announced.heard_at + rank * _patience(model)
         return [*ours, *((peer, max(at, due)) for peer, at in others)]

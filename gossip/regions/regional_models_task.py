@@ -33,9 +33,9 @@ from gossip.updates.traffic import Traffic
 MAX_FETCHES: Final = 4
 """Blobs that are fetched at once: as many as a region publishes with f = 1."""
 
-REPEATS: Final = 4
+REPEATS: Final = 2
 """Times that a statement is broadcast again by each that has its blob, after `reannounce_s` and then twice as long each
-time: 30 s in all, in which a member that was away for a moment is back."""
+time: after two and six seconds, as a link is, of which few are lost."""
 
 LOOK_S: Final = 1.0
 """Seconds between two looks at what there is to fetch or to say again, at most."""
