@@ -249,7 +249,7 @@ async def test_a_lost_region_is_heard_again(autojump_clock):
         assert not any(view_of(node, "east") for node in west)
         await trio.sleep(3600.0)
         it.network.heal()
-        await until(lambda: all(node.service.regions_beside for node in (*east, *west)))
+        await until(lambda: all(node.service.bridge_ids for node in (*east, *west)))
         await publish_models(east, 16)
         await models_of(west, "east", 3)
         assert not any(node.told("banned") for node in (*east, *west))
