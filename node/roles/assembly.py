@@ -20,6 +20,7 @@ from gossip.core.api import BlobFile, BlobSource, GossipEvent, Head, RegionLayou
 from gossip.core.backoff import peer_in
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId
+from gossip.core.statements import check_region
 from gossip.eager_lock import EagerLock
 from gossip.membership import MembershipAdmission
 from gossip.membership.private_swarm import PrivateMembership
@@ -62,6 +63,7 @@ from p2ptrain.sync import SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import EstimatesInFiles, InPlace, StepsAnchor
 from p2ptrain.sync.regional import RegionalAveraging, RegionalStrategy
 from p2ptrain.sync.sliced_averaging import SlicedAveraging
+from p2ptrain.sync.strategy_spec import GOSSIP
 from p2ptrain.sync.vectors import Vector, set_values, values_of
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.sharding import shards_of
@@ -171,8 +173,17 @@ def check_runnable(config: Config) -> None:
 
 
 def _check_region(config: Config) -> None:
-    """Raise UsageError where the node's region is none of the run's, or a run with regions has none for it."""
-    region, regions = config.node.region, config.sync.regions
+    """Raise UsageError where the node's region is none of the run's, or a run with regions has none for it, or a
+    strategy that cannot average between them."""
+    region, regions, strategy = config.node.region, config.sync.regions, config.sync.strategy
+    if regions and config.sync.spec().averager != GOSSIP:
+        message = f"sync.regions: the strategy {strategy} does not average between regions"
+        raise UsageError(message, "use sync.strategy=tracked_gossip, or leave sync.regions out")
+    try:
+        for label in regions:
+            check_region(label)
+    except ValueError as error:
+        raise UsageError(f"sync.regions: {error}") from error
     if region and region not in regions:
         there = ", ".join(regions) or "none"
         raise UsageError(
@@ -429,7 +440,7 @@ def _region_turns(
     cannot."""
     if not config.sync.regions:
         return None
-    if not isinstance(strategy, RegionalStrategy):
+    if not isinstance(strategy, RegionalStrategy):  # a plug-in's
         message = f"sync.regions: the strategy {strategy.name} does not average between regions"
         raise UsageError(message, "use sync.strategy=tracked_gossip, or leave sync.regions out")
     genesis: Vector = genesis_d
