@@ -236,7 +236,13 @@ class Engine:
         """Take in the announcement of a region's model. Its author is charged for what only it can have signed."""
         if not self._validator.listens(forwarder, model.peer, now):
             return
-        if self.peerstore.region_of(model.peer) not in (None, model.region):
+        if model.size > self._config.max_payload_bytes:
+            self.peer_scores.refuse(model.peer, RemoteError(Reason.OVERSIZE, f"a model of {model.size} bytes"))
+            return
+        region = self.peerstore.region_of(model.peer)
+        if region is None:
+            return  # who does not know its author does not pass it on either
+        if region != model.region:
             self.peer_scores.refuse(model.peer, RemoteError(Reason.PROTOCOL, "a model of another region than its own"))
             return
         verdict, other = self.regional_models.hear(name, model, forwarder, now)

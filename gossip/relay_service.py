@@ -182,6 +182,8 @@ class RelayService(BootstrapService):
             with trio.move_on_after(2 * QUESTION_S):
                 await transport.dial(address)
                 question = self._state.question(key)
+                if question is None:
+                    return
                 raw = await ask_once(transport, peer, question, QUESTION_S, MAX_FIND_ANSWER_BYTES)
                 self._state.on_find_answer(key, peer, raw, transport.network_of(peer))
                 self._newcomer.set()

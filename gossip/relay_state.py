@@ -124,9 +124,12 @@ class RelayState(BootstrapState):
             self._asked_at.popitem(last=False)
         return key, peer, at
 
-    def question(self, key: RunKey) -> FindRequest:
-        """Return what to ask in a run: for one that a client wants, else for those around a place drawn at random."""
-        run = self._runs[key]
+    def question(self, key: RunKey) -> FindRequest | None:
+        """Return what to ask in a run: for one that a client wants, else for those around a place drawn at random. None
+        for a run that made room for another one meanwhile."""
+        run = self._runs.get(key)
+        if run is None:
+            return None
         if self._wanted:
             wanted, _ = self._wanted.popitem(last=False)
             place = place_of_id(run.scope, wanted)

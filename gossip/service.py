@@ -191,7 +191,8 @@ class GossipService(Handlers):
             self._peerstore.load()
             nursery.start_soon(self._peerstore.run)
             nursery.start_soon(self._dialler.run)
-            nursery.start_soon(self._regional.run)
+            if self._regional.beside:
+                nursery.start_soon(self._regional.run)
             nursery.start_soon(self._finder.run)
             nursery.start_soon(self._reachability_task().run)
             if self._membership_sync is not None:

@@ -12,6 +12,7 @@ and makes no round. Who is drawn is not checked, since everyone knows other memb
 were drawn first, and before them all of members that were reached at an address, so that a made-up key comes last.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -20,6 +21,7 @@ from typing import Final
 from gossip.core.envelope import Scope
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import KIB
+from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import RegionalModel
 from gossip.discovery.peerstore import RecordTrust
 from gossip.regions.bridges import Bridges
@@ -50,6 +52,18 @@ TWO_SOURCES: Final = 2
 AGAIN_S: Final = 5.0
 """Seconds until a source that failed is asked again."""
 
+SETTLED_S: Final = 120.0
+"""Seconds from our start in which a region is not taken for one of few members: most records have come by then. Before
+that one liar's model would be a whole region's. Chosen."""
+
+FETCHES_BURST: Final = 4
+FETCHES_PER_S: Final = 0.25
+"""Models of one author that are fetched: an honest one publishes one every `sync.region_every` rounds at most, and each
+is carried to every member of several regions. Chosen."""
+
+MAX_CONTRADICTED: Final = 256
+"""Contradicting authors and rounds that are remembered: both statements are refused from then on."""
+
 OUTDATED_S: Final = 600.0
 """Seconds after which a region's newest round gives way to an earlier one: a region that went on from a checkpoint
 counts its rounds from there."""
@@ -61,7 +75,7 @@ class RegionalVerdict(Enum):
     NEWS = auto()
     KNOWN = auto()
     ELSEWHERE = auto()
-    """Of a region that is not beside ours, or where no other region is known."""
+    """Of a region that is not beside ours, or of an author that is not known to be of it."""
     OLD = auto()
     CONTRADICTION = auto()
     """Its author has stated another model for the same round."""
@@ -89,6 +103,10 @@ class RegionalModels:
         self, me: PeerId, scope: Scope, bridges: Bridges, f: int, standing: Callable[[PeerId], RecordTrust]
     ) -> None:
         self._standing = standing
+        self._contradicted: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
+        self._pace = KeyedTokenBucket(burst=FETCHES_BURST, per_s=FETCHES_PER_S)
+        self._begun: float | None = None
+        self._now = 0.0
         self._me = me
         self._scope = scope
         self._bridges = bridges
@@ -109,13 +127,18 @@ class RegionalModels:
 
     def publishes(self, round: int) -> bool:
         """Return whether we are drawn to publish our region's model after a round: another region is beside ours."""
-        ours = self._bridges.members_of(self._bridges.own)
-        drawn = in_draw(self._scope, self._bridges.own, round, ours)
+        drawn = in_draw(self._scope, self._bridges.own, round, self._met())
         return bool(self._bridges.adjacent) and self._me in drawn[: self.publishers]
 
     def needed(self, region: str) -> int:
         """Return how many models make a round of this region whole: 2 f + 1 with the f that its members allow."""
+        if self._begun is None or self._now < self._begun + SETTLED_S:
+            return 2 * self._f + 1
         return 2 * min(self._f, (max(1, len(self._bridges.members_of(region))) - 1) // 2) + 1
+
+    def look(self, now: float) -> None:
+        """Note the time."""
+        self._begun, self._now = now if self._begun is None else self._begun, now
 
     # -- statements
 
@@ -129,10 +152,16 @@ class RegionalModels:
     def hear(self, name: Digest, model: RegionalModel, forwarder: PeerId, now: float) -> tuple[RegionalVerdict, bytes]:
         """Take in a validly signed statement that is not known yet. Return what it is, and where it contradicts
         another the bytes of that."""
+        self.look(now)
+        if (model.peer, model.round) in self._contradicted:
+            return RegionalVerdict.OLD, b""
         there = self._by_region.get(model.region, [])
         same = next((it for it in there if it.model.peer == model.peer and it.model.round == model.round), None)
         if same is not None and same.model.digest != model.digest:
             self._forget(same)
+            self._contradicted[model.peer, model.round] = None
+            while len(self._contradicted) > MAX_CONTRADICTED:
+                self._contradicted.popitem(last=False)
             return RegionalVerdict.CONTRADICTION, same.model.raw
         if same is not None:
             return RegionalVerdict.KNOWN, b""
@@ -140,7 +169,7 @@ class RegionalModels:
         if not beside or (model.region != self._bridges.own and model.region not in beside):
             return RegionalVerdict.ELSEWHERE, b""
         round, at = self._whole.get(model.region, (-1, now))
-        if model.round < round and now < at + OUTDATED_S:
+        if (model.round < round and now < at + OUTDATED_S) or not self._pace.take(model.peer, now):
             return RegionalVerdict.OLD, b""
         self._add(name, Announced(model, now, {forwarder: now}))
         return RegionalVerdict.NEWS, b""
@@ -155,10 +184,13 @@ class RegionalModels:
 
     def next_fetches(self, now: float, there: Container[PeerId]) -> list[tuple[Announced, PeerId]]:
         """Return what to fetch now, each from a peer that is `there`: where a source takes longer than it may, from a
-        second one as well."""
-        found = []
+        second one as well. One model of an author at a time: it may be that only liars have its blob."""
+        self.look(now)
+        found: list[tuple[Announced, PeerId]] = []
+        busy = {it.model.peer: it for it in self._by_name.values() if it.fetches}
         for announced in self._by_name.values():
-            if announced.payload is None and not announced.refused and self._may_begin(announced, now):
+            awaited = announced.payload is None and not announced.refused and self._may_begin(announced, now)
+            if awaited and busy.setdefault(announced.model.peer, announced) is announced:
                 ready = [peer for peer, at in self._ready(announced) if at <= now and peer in there]
                 ready = [peer for peer in ready if peer not in announced.fetches]
                 found += [(announced, peer) for peer in ready[:1]]
@@ -192,9 +224,14 @@ class RegionalModels:
         """Return all models that were announced and may still count."""
         return list(self._by_name.values())
 
-    def awaits(self, address: Digest) -> bool:
-        """Return whether a blob of this address is still to come."""
-        return any(it.model.address == address and it.payload is None for it in self._by_name.values())
+    def awaits(self, address: Digest, size: int) -> bool:
+        """Return whether a blob of this address and size is still to come."""
+        named = (it for it in self._by_name.values() if (it.model.address, it.model.size) == (address, size))
+        return any(it.payload is None for it in named)
+
+    def drop(self, announced: Announced) -> None:
+        """Drop a model whose author has lied about it."""
+        self._forget(announced)
 
     def whole(self) -> list[Announced]:
         """Return the models that are here, of all regions."""
@@ -228,9 +265,14 @@ class RegionalModels:
         if model.region == bridges.own:  # other regions have it as well, and say so; it need not come back from there
             return ours
         others = [(peer, at) for peer, at in announced.sources.items() if not bridges.is_ours(peer)]
-        rank = rank_to_fetch(model.address, self._me, bridges.members_of(bridges.own))
+        rank = rank_to_fetch(model.address, self._me, self._met())
         due = announced.heard_at + rank * _patience(model)
         return [*ours, *((peer, max(at, due)) for peer, at in others)]
+
+    def _met(self) -> list[PeerId]:
+        """The members of our region that have given their records themselves, and we: others may be made up."""
+        ours = self._bridges.members_of(self._bridges.own)
+        return [peer for peer in ours if peer == self._me or self._standing(peer) >= RecordTrust.FIRST_HAND]
 
     def _in_order(self, announced: list[Announced], region: str, round: int) -> list[Announced]:
         """Members that are trusted most first, and of those as they are drawn: made-up keys come last."""
@@ -259,10 +301,18 @@ class RegionalModels:
         """Let go of earlier rounds where one has become whole."""
         region = announced.model.region
         newest = self.newest_round(region)
-        if newest and self._whole.get(region, (-1, 0.0))[0] != newest[0].model.round:
+        if len(newest) > 2 * self._f and self._whole.get(region, (-1, 0.0))[0] != newest[0].model.round:
             self._whole[region] = newest[0].model.round, now
             for earlier in [it for it in self._by_region[region] if it.model.round < newest[0].model.round]:
                 self._forget(earlier)
+
+    def holds(self, announced: Announced) -> bool:
+        """Return whether a model still counts: it was not replaced, nor its author banned."""
+        return any(it is announced for it in self._by_name.values())
+
+    def patience(self, model: RegionalModel) -> float:
+        """Return the seconds that a source has for a model's blob before another one is asked as well."""
+        return _patience(model)
 
     def _forget(self, announced: Announced) -> None:
         there = self._by_region.get(announced.model.region, [])

@@ -12,18 +12,18 @@ from typing import Final
 import trio
 
 from gossip.blobs.blob_fetch_task import BULK_BYTES, BlobFetch, fetch_blob_from
-from gossip.blobs.download import Download
+from gossip.blobs.download import AuthorLiedError, Download
 from gossip.context import Notifier, ServiceContext
 from gossip.core.api import RegionalPayload, RegionalView
 from gossip.core.digests import digest_of
 from gossip.core.envelope import seal
-from gossip.core.errors import Reason, RemoteError
+from gossip.core.errors import RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
 from gossip.core.messages import Refused
 from gossip.core.statements import RegionalModel, parse_regional, regional_statement
 from gossip.regions.bridges import Bridges
-from gossip.regions.regional_models import Announced, RegionalModels
+from gossip.regions.regional_models import TWO_SOURCES, Announced, RegionalModels
 from gossip.session import open_session
 from gossip.transport.base import TransportError
 from gossip.updates.hello_task import say_hello
@@ -36,6 +36,9 @@ MAX_FETCHES: Final = 4
 REPEATS: Final = 2
 """Times that a statement is broadcast again by each that has its blob, after `reannounce_s` and then twice as long each
 time: after two and six seconds, as a link is, of which few are lost."""
+
+MOST_PATIENCES: Final = 8
+"""Times as long as a source has before another is asked that a fetch from it may take at all: at 0.5 Mbit/s."""
 
 LOOK_S: Final = 1.0
 """Seconds between two looks at what there is to fetch or to say again, at most."""
@@ -71,13 +74,18 @@ class RegionalExchange:
         self._models = models
         self._bridges = bridges
         self._meter = traffic.received(snapshot=False)
-        self._coming: dict[Digest, _Coming] = {}
+        self._coming: dict[tuple[Digest, int], _Coming] = {}
+        """By address and size: one statement of another size must not spoil another's download."""
+        self._fetches: dict[tuple[Digest, PeerId], tuple[Announced, trio.CancelScope]] = {}
         self._saying: dict[Digest, _Saying] = {}
         self._woken = Notifier()
+        self._again = False
+        """Whether it was woken since the last look began: a beat while it works reaches nobody."""
         self._hello_at: dict[PeerId, float] = {}
 
     def wake(self) -> None:
         """Look at once whether there is something to fetch."""
+        self._again = True
         self._woken.beat()
 
     def publishes(self, round: int) -> bool:
@@ -154,31 +162,49 @@ class RegionalExchange:
         """Fetch, say again and greet until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                now = trio.current_time()
+                await trio.lowlevel.checkpoint()
+                self._again, now = False, trio.current_time()
                 await self._say_again(now)
                 self._greet(nursery, now)
                 if not self._context.quiet():
                     self._fetch_some(nursery, now)
-                with trio.move_on_at(min(now + LOOK_S, max(now, self._models.next_at(now)))):
-                    await self._woken.wait()
+                if not self._again:
+                    with trio.move_on_at(min(now + LOOK_S, max(now, self._models.next_at(now)))):
+                        await self._woken.wait()
 
     # -- fetching
 
     def _fetch_some(self, nursery: trio.Nursery, now: float) -> None:
         there = self._context.engine.partners
-        under_way = sum(bool(it.fetches) for it in self._models.announced())
+        for announced, scope in self._fetches.values():
+            if not self._models.holds(announced):
+                scope.cancel()
         for announced, source in self._models.next_fetches(now, there):
-            if not announced.fetches:
-                under_way += 1
-            if under_way > MAX_FETCHES:
+            if len(self._fetches) >= TWO_SOURCES * MAX_FETCHES:
                 break
             announced.fetches[source] = now
-            nursery.start_soon(self._fetch, announced, source)
+            scope = trio.CancelScope(deadline=now + MOST_PATIENCES * self._models.patience(announced.model))
+            self._fetches[announced.model.digest, source] = announced, scope
+            nursery.start_soon(self._fetch, announced, source, scope)
 
-    async def _fetch(self, announced: Announced, source: PeerId) -> None:
+    async def _fetch(self, announced: Announced, source: PeerId, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await self._fetch_from(announced, source)
+            if scope.cancelled_caught:
+                self._models.failed(announced, source, trio.current_time(), lied=False)
+        finally:
+            self._fetches.pop((announced.model.digest, source), None)
+            announced.fetches.pop(source, None)
+            self.wake()
+
+    async def _fetch_from(self, announced: Announced, source: PeerId) -> None:
         model, now = announced.model, trio.current_time
         try:
             data = await self._pull(model, source)
+        except AuthorLiedError as error:  # the source is not to blame
+            self._models.drop(announced)
+            self._context.offence(model.peer, error)
         except (RemoteError, TransportError) as error:
             lied = isinstance(error, RemoteError) and not isinstance(error, Refused)
             self._models.failed(announced, source, now(), lied=lied)
@@ -187,24 +213,19 @@ class RegionalExchange:
         else:
             if data is None and announced.payload is None:
                 self._models.failed(announced, source, now(), lied=False)
-            elif data is not None:
+            elif data is not None and self._models.holds(announced):
                 self._models.fetched(announced, data, now())
                 self._context.changed.beat()
                 await self._say(model)
-        finally:
-            announced.fetches.pop(source, None)
-            self._woken.beat()
 
     async def _pull(self, model: RegionalModel, source: PeerId) -> Payload | None:
         """Return the blob; None where this source has no more of it."""
-        context = self._context
-        if model.size > context.config.max_payload_bytes:
-            raise RemoteError(Reason.OVERSIZE, f"a region's model of {model.size} bytes")
-        coming = self._coming.get(model.address)
+        context, name = self._context, (model.address, model.size)
+        coming = self._coming.get(name)
         if coming is None:
             file = context.hasher.new_file(model.size)
             download = Download(model.address, model.size, author=model.peer, began=trio.current_time(), file=file)
-            coming = self._coming[model.address] = _Coming(download)
+            coming = self._coming[name] = _Coming(download)
         download = coming.download
         fetch = BlobFetch(
             download=download,
@@ -222,7 +243,7 @@ class RegionalExchange:
             download.leave(source)
         context.engine.heard(source, trio.current_time())
         manifest = download.manifest
-        if not download.done or manifest is None or self._coming.pop(model.address, None) is None:
+        if not download.done or manifest is None or self._coming.pop(name, None) is None:
             return None
         return Payload(manifest=manifest, data=download.finish())
 
@@ -234,7 +255,7 @@ class RegionalExchange:
 
     async def _say_again(self, now: float) -> None:
         held = {it.model.digest: it.model for it in self._models.whole()}
-        self._coming = {at: it for at, it in self._coming.items() if self._models.awaits(at)}
+        self._coming = {name: it for name, it in self._coming.items() if self._models.awaits(*name)}
         self._saying = {digest: it for digest, it in self._saying.items() if digest in held and it.said < REPEATS}
         for digest, saying in list(self._saying.items()):
             if now >= saying.at:

@@ -15,7 +15,7 @@ from node.cli import options
 from node.cli.membership_options import awaiting_peers, passphrase_in, run_dir_of, secrets_of, settings_in
 from node.cli.telling import on_a_terminal
 from node.system import run_dir as folders
-from node.system.errors import EXIT_INTERRUPTED, is_interrupt, translate
+from node.system.errors import EXIT_INTERRUPTED, UsageError, is_interrupt, translate
 from node.system.light_roles import WITHOUT_MODEL
 from node.system.next_command import node_command
 from node.system.ranks import site_process
@@ -139,6 +139,9 @@ def _without_model(raw: "Raw") -> tuple[_Settings, _Main]:
     """Without torch: what a trainer's settings say of learning is not even read."""
     from node.roles import bootstrap
 
+    process = site_process()
+    if process is not None and process.count > 1:
+        raise UsageError("a bootstrap node or a relay is one process", "start it without torchrun")
     settings = bootstrap.from_raw(raw)
     return settings, partial(bootstrap.main, settings)
 

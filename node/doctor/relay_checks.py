@@ -1,5 +1,6 @@
 """The relay through which a node reaches all others, and the folder that both share: whether they are there."""
 
+import secrets
 import time
 from pathlib import Path
 
@@ -27,7 +28,11 @@ def _spool(path: Path, role: str) -> Finding:
         check_spool(path, make=False)
     except UsageError as error:
         return Finding(check="spool folder", level="problem", seen=error.message, fix=f"mkdir -m 700 {path}")
-    found, millis = SpoolFolder(path).relay(), 1e3 * _seconds_of_a_file(path)
+    try:
+        found, millis = SpoolFolder(path).relay(), 1e3 * _seconds_of_a_file(path)
+    except OSError as error:
+        seen = f"{path} does not take a file: {error.strerror}"
+        return Finding(check="spool folder", level="problem", seen=seen, fix="free some room, or look at its mode")
     if role == "relay":
         return Finding(check="spool folder", level="ok", seen=f"{path}: a file takes {millis:.1f} ms there")
     if found is None:
@@ -39,9 +44,13 @@ def _spool(path: Path, role: str) -> Finding:
 def _seconds_of_a_file(folder: Path) -> float:
     """Return how long a file takes to be written, renamed, listed and removed."""
     began = time.perf_counter()
-    first, second = folder / ".doctor.new", folder / ".doctor"
-    first.write_bytes(bytes(1024))
-    first.rename(second)
-    assert second in list(folder.iterdir())
-    second.unlink()
+    mine = secrets.token_hex(4)  # a job on every node of a cluster may look at once
+    first, second = folder / f".doctor-{mine}.new", folder / f".doctor-{mine}"
+    try:
+        first.write_bytes(bytes(1024))
+        first.rename(second)
+        list(folder.iterdir())
+    finally:
+        for each in (first, second):
+            each.unlink(missing_ok=True)
     return time.perf_counter() - began

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from gossip.core.api import Head, NewFile, Observer, RunInfo, SnapshotSource, StateSource, Tracked
+from gossip.core.api import Head, NewFile, Observer, RegionLayout, RunInfo, SnapshotSource, StateSource, Tracked
 from gossip.core.config import GossipConfig
 from gossip.core.digests import NO_DIGEST, digest_of
 from gossip.core.envelope import Scope, seal
@@ -76,6 +76,7 @@ class ByzantineService(GossipService):
         unix_time: Callable[[], float] = time.time,
         private: PrivateMembership | None = None,
         new_file: NewFile | None = None,
+        layout: RegionLayout = RegionLayout(),
     ) -> None:
         super().__init__(
             identity=identity,
@@ -89,6 +90,7 @@ class ByzantineService(GossipService):
             unix_time=unix_time,
             private=private,
             new_file=new_file,
+            layout=layout,
         )
         self._attack = attack
         self._forger = Forger(identity, Scope(swarm=config.named, run=run.run_id), run.genesis)

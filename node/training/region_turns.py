@@ -64,6 +64,10 @@ class RegionTurns:
         self._note_silent(node, {view.region for view in fresh}, beside)
         if own is None or not fresh:
             return result
+        if own.round != node.state.round - self._averaging.lag:
+            # An earlier model of our own would have us move by what we have moved by before.
+            self._told(node, RegionalShift(shift_d=None, regions=0, lying=0), fresh, len(beside))
+            return result
         ours, theirs = _models(own), [_models(view) for view in fresh]
         async with node.strategy_lock:
             shift = await node.compute(
@@ -74,17 +78,20 @@ class RegionTurns:
                 result = await node.compute(move, work=SideWork.AGGREGATE)
                 self._used |= {view.region: view.round for view in fresh}
         _refuse(node, [own, *fresh], shift)
+        self._told(node, shift, fresh, len(beside))
+        return result
+
+    def _told(self, node: "Node", shift: RegionalShift, fresh: list[RegionalView], beside: int) -> None:
         node.journal.emit(
             RegionsAveraged(
                 round=node.state.round + 1,
                 regions=shift.regions,
-                beside=len(beside),
+                beside=beside,
                 region_margin=shift.regions - (2 * shift.lying + 1) if shift.lying else -1,
                 models={view.region: view.round for view in fresh},
                 moved=shift.shift_d is not None,
             )
         )
-        return result
 
     def _note_silent(self, node: "Node", heard: set[str], beside: frozenset[str]) -> None:
         """Tell the operator of a region that has fallen silent, and of one that is back."""

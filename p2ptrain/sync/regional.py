@@ -3,13 +3,13 @@
     V_R    the trimmed mean of what 2 f + 1 members of region R, or more, say of its model after a round
     shift  Agg({0} and {R s_B (V_B - V_A)}),  s_B ~ n_B (1 + lag of B)^-exponent, the s of all regions having sum 1
 
-over the regions B beside our own, A, of which a newer model has come. The lag is behind the newest of them all, A among
-them, in `region_every` rounds: a region that has just begun goes nearly all of the way to the others, and they hardly
-move. R regions are in it, with n_B members in B, so that the plain mean is that of all members: hierarchical averaging,
-as Local SGD has it with two levels (2007.13819). All members of a region hear the same models and move by the same
-shift, so that a region stays together, and its own robust mean, which would take few for liars, has nothing to cut.
-What is published is a region's model and no difference to one before: who hears it needs nothing else, and who comes or
-was away misses nothing.
+over the regions B beside our own, A, of which a newer model has come. The lag is behind the (higher) median of their
+rounds, in `region_every` rounds, and bounded: a region that has just begun goes most of the way to the others, and they
+move little. R regions are in it, with n_B members in B, so that the plain mean is that of all members: hierarchical
+averaging, as Local SGD has it with two levels (2007.13819). All members of a region hear the same models and move by
+the same shift, so that a region stays together, and its own robust mean, which would take few for liars, has nothing to
+cut. What is published is a region's model and no difference to one before: who hears it needs nothing else, and who
+comes or was away misses nothing.
 
 At both levels the rule is trimmed: f of a region's publishers, and of the regions one, once there are four: then one
 may be lost and the others still leave one out. A region of liars is one vote. With fewer regions it is held by nobody.
@@ -40,6 +40,10 @@ REGIONS_FOR_A_LIAR = 4
 MOST_LARGER = 4
 """Times as large as the median that a region may be and count in full: what a region says of its size is a claim, and a
 large one would leave the honest regions no weight. Chosen."""
+
+MOST_LAG = 8
+"""Periods that a region may be behind and weigh less for it: a third, at the usual exponent. What a region says of its
+round is a claim as well, and one that is far ahead must not take the weight of the others. Chosen."""
 
 
 @runtime_checkable
@@ -95,11 +99,12 @@ class RegionalAveraging:
 
     def publishes_after(self, round: int, rounds: int) -> bool:
         """Return whether a region publishes its model after this round, of so many."""
-        return (rounds - 1 - round) % self.every == self.lag
+        return self.moves_after(round + self.lag, rounds)
 
     def moves_after(self, round: int, rounds: int) -> bool:
-        """Return whether regions move after this round, of so many, by what has come: also after the last one."""
-        return (rounds - 1 - round) % self.every == 0
+        """Return whether regions move after this round, of so many, by what has come: also after the last one. All but
+        that do not depend on how many rounds there are, of which members may think differently."""
+        return (round + 1) % self.every == 0 or round == rounds - 1
 
     def encode(self, model_d: torch.Tensor) -> Message:
         """Return what is published of a model (d,). ValueError where it is not finite."""
@@ -139,9 +144,10 @@ class RegionalAveraging:
 
     def _shares(self, regions: Sequence[RegionModels]) -> list[float]:
         """What each region weighs in the mean, which is the same at all of them."""
-        sizes, newest = _believed([region.members for region in regions]), max(region.round for region in regions)
+        sizes = _believed([region.members for region in regions])
+        newest = median_high([region.round for region in regions])
         weights = [
-            size * (1 + (newest - region.round) / self.every) ** -self._exponent
+            size * (1 + min(MOST_LAG, max(0, newest - region.round) / self.every)) ** -self._exponent
             for size, region in zip(sizes, regions, strict=True)
         ]
         return [weight / sum(weights) for weight in weights]

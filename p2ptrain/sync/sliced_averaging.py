@@ -41,7 +41,7 @@ from p2ptrain.sync.model_slice import (
     Refusal,
     SliceStart,
 )
-from p2ptrain.sync.sliced_vectors import SlicedBytes, SlicedVector, SliceHolders, deal, within
+from p2ptrain.sync.sliced_vectors import LostSliceError, SlicedBytes, SlicedVector, SliceHolders, deal, within
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import ByteSource, check_bytes, view_of
 
@@ -123,7 +123,9 @@ class SlicedAveraging:
             refusals = self._checked(peer, part, reader, payload)
             for reason, detail in filter(None, refusals):
                 raise PayloadError(reason, detail)
-        except PayloadError:
+        except LostSliceError:
+            raise
+        except Exception:  # a decoder's own error, too: what it handed out before must not be added to the next payload
             self._holders.each("drop", peer)
             raise
         self._holders.each("advance", peer, gamma_of(reader, payload))

@@ -131,7 +131,13 @@ class SyncConfig:
         """Return, as text, what of this all members must have alike to take part in one run; empty where they may
         differ in all of it."""
         held = "" if self.estimates == "fp32" else f"estimates {self.estimates}"
-        regions = f"regions {','.join(sorted(self.regions))} every {self.region_every}" if self.regions else ""
+        regions = ""
+        if self.regions:  # members with other rules would move otherwise, or not understand each other
+            labels, rules = (
+                ",".join(sorted(self.regions)),
+                f"{self.region_compressor} f {self.f} {self.staleness_exponent}",
+            )
+            regions = f"regions {labels} every {self.region_every} {rules}"
         return " ".join(filter(None, (self.spec().run_key(self), held, regions)))
 
     def outer_options(self) -> dict[str, Any]:
@@ -267,6 +273,9 @@ class SyncConfig:
         return made
 
 
+OF_REGIONS: Final = ("regions", "region_every", "region_compressor")
+"""Keys that mean something in a run with regions alone."""
+
 OPTIONS: Final = "options"
 OWN_KEYS: Final = tuple(each.name for each in fields(SyncConfig) if each.name != OPTIONS)
 """The keys of [sync] that are no member's."""
@@ -319,6 +328,9 @@ def _gathered(raw: Any) -> Any:
 def _spread(config: SyncConfig, handler: Any) -> Any:
     """The opposite of `_gathered`."""
     dumped = handler(config)
+    if not config.regions:  # what an admin has signed of a flat swarm's settings does not change
+        for key in OF_REGIONS:
+            dumped.pop(key)
     return dumped | dumped.pop(OPTIONS)
 
 

@@ -264,7 +264,8 @@ async def test_five_regions_and_more_hear_those_beside_them(autojump_clock):
             await publish_models(nodes, 8)
         for nodes in regions:
             for node in nodes:
-                await until(lambda node=node: set(node.service.regional_views()) >= node.service.regions_beside)
+                needed = node.service.regions_beside
+                await until(lambda node=node, needed=needed: set(node.service.regional_views()) >= needed, 300.0)
 
 
 async def test_in_a_flat_swarm_a_record_that_names_a_region_changes_nothing(autojump_clock):
@@ -282,3 +283,37 @@ async def test_in_a_flat_swarm_a_record_that_names_a_region_changes_nothing(auto
             assert not node.service.regional_views()
             assert not len(node.service._context.engine.regional_models)
             assert not any(node.service.publishes_regional(round_) for round_ in range(20))
+
+
+async def test_another_size_for_an_honest_address_harms_nobody_else(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        liar, *honest = east
+        payloads = {node.peer: b"of " + node.peer[-6:].encode() for node in honest}
+        for node in honest:
+            statement = regional_statement(
+                region="east",
+                round=8 + honest.index(node),
+                codec="int8",
+                members=4,
+                address=blob_manifest_of(payloads[node.peer]).address,
+                size=len(payloads[node.peer]) + 1,
+            )
+            await liar.transport.publish(seal(identity_of(liar), node.service._context.engine.scope, statement).raw)
+        await trio.sleep(0.5)
+        await publish_models(honest, 8)
+        await models_of(west, "east", 3)
+        told = [event.peer for node in (*honest, *west) for event in node.told("banned")]
+        assert set(told) <= {liar.peer}
+
+
+async def test_contradictions_are_not_taken_again(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        liar = east[0]
+        stories = [as_raw(liar, 8, payload, "east") for payload in (b"one story", b"another story")]
+        for _ in range(3):
+            for raw in stories:
+                await liar.transport.publish(raw)
+                await trio.sleep(1.0)
+        assert not any(len(node.service._context.engine.regional_models) for node in (*east[1:], *west))

@@ -296,3 +296,20 @@ async def test_a_client_that_breaks_the_wire_costs_itself(autojump_clock):
         await trio.sleep(60)
         assert connected(nodes)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_run_that_makes_room_while_one_of_its_members_is_asked_is_asked_nothing(autojump_clock):
+    async with swarm() as it, trio.open_nursery() as nursery:
+        login, nodes = await cluster(it, nursery)
+        await until(lambda: connected(nodes))
+        state = login.service._state
+        key = next(iter(state._runs))
+        question = state.question(key)
+        assert question is not None
+        gone = dict(state._runs)
+        state._runs.clear()
+        assert state.question(key) is None
+        login.service._asking[nodes[0].peer] = trio.Event()
+        await login.service._ask(key, nodes[0].peer, nodes[0].address)  # with no run, it ends and harms nobody
+        state._runs.update(gone)
+        nursery.cancel_scope.cancel()

@@ -96,7 +96,7 @@ async def test_regions_of_unlike_sizes_have_the_mean_of_all_members(tmp_path, au
             await it.start(
                 f"large-{number}",
                 node={"region": "large"},
-                sync={"regions": ["large", "small"]},
+                sync={"regions": ["large", "small"], "f": 0},
                 train={"rounds": 8, "eval_every": 8},
             )
             for number in range(4)
@@ -104,7 +104,7 @@ async def test_regions_of_unlike_sizes_have_the_mean_of_all_members(tmp_path, au
         small = await it.start(
             "small",
             node={"region": "small"},
-            sync={"regions": ["large", "small"]},
+            sync={"regions": ["large", "small"], "f": 0},
             train={"rounds": 8, "eval_every": 8},
         )
         await it.finished()
