@@ -35,8 +35,9 @@ def _spool(path: Path, role: str) -> Finding:
         return Finding(check="spool folder", level="problem", seen=seen, fix="free some room, or look at its mode")
     if role == "relay":
         return Finding(check="spool folder", level="ok", seen=f"{path}: a file takes {millis:.1f} ms there")
-    if found is None:
-        return Finding(check="spool folder", level="problem", seen=f"no relay serves {path}", fix=spool_hint(path))
+    if found is None or found.gone:
+        seen = f"no relay serves {path}" if found is None else f"the relay that served {path} has ended"
+        return Finding(check="spool folder", level="problem", seen=seen, fix=spool_hint(path))
     seen = f"a relay on {found.host} serves {path}; a file takes {millis:.1f} ms there"
     return Finding(check="spool folder", level="ok", seen=seen)
 
