@@ -134,7 +134,7 @@ def test_sharded_ranks_go_on_in_other_numbers_and_cuts_and_in_one_process(tmp_pa
     [
         ("fsdp", 2, IN_SLICES),
         ("fsdp", 2, "sync.compressor=topk"),
-        ("tp", 2, "sync.compressor=q2"),
+        pytest.param("tp", 2, "sync.compressor=q2", marks=pytest.mark.soak),
         ("both", 4, IN_SLICES),
     ],
 )

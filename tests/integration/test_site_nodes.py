@@ -48,7 +48,10 @@ def done(program: Program) -> Event:
     return finished
 
 
-@pytest.mark.parametrize(("size", "last"), [((), RECOMPUTED), (NANO, ("--set", "site.tensor=3"))])
+@pytest.mark.parametrize(
+    ("size", "last"),
+    [((), RECOMPUTED), pytest.param(NANO, ("--set", "site.tensor=3"), marks=pytest.mark.soak)],
+)
 def test_a_site_trains_what_one_process_trains_and_goes_on_by_other_numbers(
     tmp_path: Path, size: tuple[str, ...], last: tuple[str, ...]
 ) -> None:
@@ -103,7 +106,7 @@ def test_signals_save_the_model_and_it_goes_on(number: signal.Signals, tmp_path:
         assert program.end() == 0
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_a_site_comes_back_by_itself_and_the_others_go_on(ranks: int, tmp_path: Path) -> None:
     with node(tmp_path / "one", *LONG, "--set", "node.wait_for=1") as one:
         address = one.hear("started")["addresses"][0]
@@ -129,7 +132,7 @@ def test_a_site_comes_back_by_itself_and_the_others_go_on(ranks: int, tmp_path: 
             assert not one.heard("banned")
 
 
-@pytest.mark.parametrize("lora", [(), ("--set", "task.lora=2")])
+@pytest.mark.parametrize("lora", [(), pytest.param(("--set", "task.lora=2"), marks=pytest.mark.soak)])
 def test_a_model_of_hugging_face_is_shared_out_and_exported(tmp_path: Path, lora: tuple[str, ...]) -> None:
     pytest.importorskip("peft" if lora else "transformers")
     data, base = tmp_path / "data.jsonl", tmp_path / "base"

@@ -112,7 +112,7 @@ async def test_regions_of_unlike_sizes_have_the_mean_of_all_members(tmp_path, au
         assert (mean_model(large) - mean_model([small])).norm() < 0.1 * mean_model(large).norm()
 
 
-@pytest.mark.parametrize("attack", ["sign_flip", "gaussian", "ipm"])
+@pytest.mark.parametrize("attack", ["sign_flip", pytest.param("gaussian", marks=pytest.mark.soak), "ipm"])
 async def test_a_liar_among_the_publishers_of_each_region_does_not_steer_them(tmp_path, autojump_clock, attack):
     async with swarm(tmp_path) as it:
         regions = await start(it, ("east", "west"), 5, {"east": 1, "west": 1}, attack)
@@ -140,7 +140,10 @@ async def test_models_that_cannot_be_read_are_refused_and_the_others_go_on(tmp_p
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("attack", ["sign_flip", "gaussian", "ipm", "alie", "inf"])
+@pytest.mark.parametrize(
+    "attack",
+    ["ipm", "inf", *(pytest.param(each, marks=pytest.mark.soak) for each in ("sign_flip", "gaussian", "alie"))],
+)
 async def test_a_region_of_liars_is_one_vote_of_four(tmp_path, autojump_clock, attack):
     rounds = {"train": {"rounds": 120, "eval_every": 120}}
     async with swarm(tmp_path, keep_errors=True) as it:  # the liars' own training may end in ruins
