@@ -56,10 +56,11 @@ SETTLED_S: Final = 120.0
 """Seconds from our start in which a region is not taken for one of few members: most records have come by then. Before
 that one liar's model would be a whole region's. Chosen."""
 
-FETCHES_BURST: Final = 4
-FETCHES_PER_S: Final = 0.25
-"""Models of one author that are fetched: an honest one publishes one every `sync.region_every` rounds at most, and each
-is carried to every member of several regions. Chosen."""
+FETCHES_BURST: Final = 8
+FETCHES_PER_S: Final = 1.0
+"""Models of one author that are fetched, counted in `NEXT_S` of a member's turn each, as the whole burst at most. An
+honest one publishes one every `sync.region_every` rounds, of a second and a half for the smallest models on one
+machine, and each is carried to every member of several regions. Chosen."""
 
 MAX_CONTRADICTED: Final = 256
 """Contradicting authors and rounds that are remembered: both statements are refused from then on."""
@@ -169,7 +170,7 @@ class RegionalModels:
         if not beside or (model.region != self._bridges.own and model.region not in beside):
             return RegionalVerdict.ELSEWHERE, b""
         round, at = self._whole.get(model.region, (-1, now))
-        if (model.round < round and now < at + OUTDATED_S) or not self._pace.take(model.peer, now):
+        if (model.round < round and now < at + OUTDATED_S) or not self._pace.take(model.peer, now, _cost(model)):
             return RegionalVerdict.OLD, b""
         self._add(name, Announced(model, now, {forwarder: now}))
         return RegionalVerdict.NEWS, b""
@@ -325,6 +326,10 @@ class RegionalModels:
 def _patience(model: RegionalModel) -> float:
     """Return the seconds that a member, or a source, has for a model's blob before the next one."""
     return NEXT_S + model.size / NEXT_BYTES_PER_S
+
+
+def _cost(model: RegionalModel) -> float:
+    return min(float(FETCHES_BURST), _patience(model) / NEXT_S)
 
 
 def _authors(announced: list[Announced]) -> set[PeerId]:
