@@ -26,7 +26,6 @@ from gossip.core.messages import FindRequest, Hello, check_run, parse_hello
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import (
     PeerRecord,
-    RegionalModel,
     SnapshotOffer,
     UpdateHeader,
     goodbye_statement,
@@ -42,7 +41,8 @@ from gossip.discovery.record_exchange import RecordExchange
 from gossip.discovery.topology import agreed_edges, tag_of
 from gossip.membership.invite import Role
 from gossip.regions.bridges import Bridges
-from gossip.regions.regional_models import RegionalModels, RegionalVerdict
+from gossip.regions.regional_inbox import RegionalInbox
+from gossip.regions.regional_models import RegionalModels
 from gossip.updates.audits import Heard, LinkAudit
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.exchange_times import ExchangeTimes
@@ -164,6 +164,15 @@ class Engine:
         self._seen = Seen(MAX_SEEN)
         self._audit = LinkAudit()
         self._validator = BroadcastValidator(self.peer_scores, self._roles, self.offence)
+        self._regional_inbox = RegionalInbox(
+            self.regional_models,
+            max_payload_bytes=config.max_payload_bytes,
+            region_of=self.peerstore.region_of,
+            is_here=self._is_here,
+            validator=self._validator,
+            peer_scores=self.peer_scores,
+            offence=self.offence,
+        )
         self._hellos = KeyedTokenBucket(burst=HELLO_BURST, per_s=HELLO_PER_S)
         dialable = self.mesh.dialable
         self._record_exchange = RecordExchange(
@@ -200,7 +209,8 @@ class Engine:
         try:
             envelope = open_envelope(data, self.scope)
             if envelope.statement.kind is EnvelopeKind.REGIONAL:
-                self._on_regional(name, forwarder, parse_regional(envelope), now)
+                if self._regional_inbox.hear(name, forwarder, parse_regional(envelope), now):
+                    self._actions.add(WakeRegional())
                 return False  # members pass it on once they have its blob
             link = self._check_link(parse_update_header(envelope))
         except RemoteError as error:
@@ -232,36 +242,12 @@ class Engine:
             self.peer_scores.refuse(forwarder, RemoteError(Reason.REPLAYED, f"an old link of {link.peer}"))
         return heard.late or not replayed
 
-    def _on_regional(self, name: Digest, forwarder: PeerId, model: RegionalModel, now: float) -> None:
-        """Take in the announcement of a region's model. Its author is charged for what only it can have signed."""
-        if not self._validator.listens(forwarder, model.peer, now):
-            return
-        if model.size > self._config.max_payload_bytes:
-            self.peer_scores.refuse(model.peer, RemoteError(Reason.OVERSIZE, f"a model of {model.size} bytes"))
-            return
-        region = self.peerstore.region_of(model.peer)
-        if region is None:
-            return  # who does not know its author does not pass it on either
-        if region != model.region:
-            self.peer_scores.refuse(model.peer, RemoteError(Reason.PROTOCOL, "a model of another region than its own"))
-            return
-        verdict, other = self.regional_models.hear(name, model, forwarder, now)
-        if verdict is RegionalVerdict.CONTRADICTION:
-            self._charge_author(model.peer, EquivocationError(other, model.raw), now)
-        elif verdict is RegionalVerdict.NEWS:
-            self._actions.add(WakeRegional())
+    def _is_here(self, peer: PeerId) -> bool:
+        return peer in self.neighbours or peer in self._connections.peers
 
-    def regional_refused(self, peer: PeerId, region: str, round: int, error: RemoteError, now: float) -> None:
-        """Charge the author of a region's model that the runtime could not read."""
-        self.regional_models.refuse(peer, region, round)
-        self._charge_author(peer, error, now)
-
-    def _charge_author(self, peer: PeerId, error: RemoteError, now: float) -> None:
-        """Charge the author of a region's model. A stranger takes no place among the banned: keys cost nothing."""
-        if peer in self.neighbours or peer in self._connections.peers:
-            self.offence(peer, error, now)
-        else:
-            self.peer_scores.refuse(peer, error)
+    def regional_refused(self, peer: PeerId, error: RemoteError, now: float) -> None:
+        """Charge the author of a region's model that is not what it says, or that the runtime could not read."""
+        self._regional_inbox.charge_author(peer, error, now)
 
     def _hear(self, link: UpdateHeader, now: float) -> Heard:
         """Compare a link with what is known of its signer, neighbour or not."""
@@ -457,25 +443,12 @@ class Engine:
         to dial, those that others named. Call it as time passes."""
         known = dict.fromkeys(record.peer for record in (*self.peerstore.established(), *self.peerstore.known()))
         there = [peer for peer in known if self._roles.trains(peer) and self.peerstore.addresses(peer)]
-        self._look_at_regions(there, now)
-        self.mesh.look_round((peer for peer in there if self.bridges.is_ours(peer)), now)
-
-    def _look_at_regions(self, there: Iterable[PeerId], now: float) -> None:
-        """Sort the members that may be there by their regions, and drop who has changed to another."""
         for peer in [peer for peer in self.neighbours if not self.bridges.is_ours(peer)]:
             self.mesh.drop(peer, "it is of another region")
         partners = self.partners
-        dialable: dict[str, set[PeerId]] = {}
-        for peer in {*there, *partners}:
-            region = self.peerstore.region_of(peer)
-            if region is not None and (peer in partners or self.mesh.dialable(peer, now)):
-                dialable.setdefault(region, set()).add(peer)
-        members = {}
-        for region, found in dialable.items():
-            present = {peer for peer in found if peer in partners or self.mesh.is_there(peer, now)}
-            members[region] = frozenset(present or found)  # a whole region that does not answer is tried again
-        for peer in self.bridges.look_round(members):
-            self.bridges.lose(peer)
+        dialable = {*partners, *(peer for peer in there if self.mesh.dialable(peer, now))}
+        self.bridges.look_round(dialable, lambda peer: peer in partners or self.mesh.is_there(peer, now))
+        self.mesh.look_round((peer for peer in there if self.bridges.is_ours(peer)), now)
 
     def _standing_of(self, peer: PeerId) -> RecordTrust:
         """Return how far a peer's record is trusted when places are given; a circuit proves no address."""

@@ -290,8 +290,8 @@ class GossipService(Handlers):
 
     def reject_regional(self, peer: PeerId, region: str, round: int, detail: str) -> None:
         """Report that a region's model could not be read. Its author is charged."""
-        error = RemoteError(Reason.MALFORMED, detail)
-        self._engine.regional_refused(peer, region, round, error, trio.current_time())
+        self._regional.refuse(peer, region, round)
+        self._engine.regional_refused(peer, RemoteError(Reason.MALFORMED, detail), trio.current_time())
         self._perform()
 
     @property

@@ -5,7 +5,7 @@ of n members has about n connections to each region beside it, more than liars c
 the others' models even where only one of them is connected.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gossip.core.api import RegionLayout
@@ -36,13 +36,21 @@ class Bridges:
         self._region_of = region_of
         self._members: Mapping[str, frozenset[PeerId]] = {}
 
-    def look_round(self, members: Mapping[str, frozenset[PeerId]]) -> list[PeerId]:
-        """Choose anew, from the members of each region that may be there, our own region's among them. Return those of
-        the table that are of no region beside ours any more."""
-        self._members = members
-        near = (nearest_after(self._me, members.get(region, ()), self._scope) for region in sorted(self.adjacent))
+    def look_round(self, dialable: Iterable[PeerId], is_there: Callable[[PeerId], bool]) -> None:
+        """Choose anew, from the members that we would dial; those that are there come first. Forget connected ones that
+        are of no region beside ours any more."""
+        by_region: dict[str, set[PeerId]] = {}
+        for peer in dialable:
+            region = self._region_of(peer)
+            if region is not None:
+                by_region.setdefault(region, set()).add(peer)
+        self._members = {  # a whole region that does not answer is tried again
+            region: frozenset(filter(is_there, found)) or frozenset(found) for region, found in by_region.items()
+        }
+        near = (nearest_after(self._me, self._members.get(region, ()), self._scope) for region in sorted(self.adjacent))
         self.wanted = frozenset(peer for peer in near if peer is not None)
-        return [peer for peer in self.table if self._region_of(peer) not in self.adjacent]
+        for peer in [peer for peer in self.table if self._region_of(peer) not in self.adjacent]:
+            self.lose(peer)
 
     @property
     def regions(self) -> dict[str, int]:

@@ -166,8 +166,7 @@ class RegionalModels:
             return RegionalVerdict.CONTRADICTION, same.model.raw
         if same is not None:
             return RegionalVerdict.KNOWN, b""
-        beside = self._bridges.adjacent
-        if not beside or (model.region != self._bridges.own and model.region not in beside):
+        if model.region != self._bridges.own and model.region not in self._bridges.adjacent:
             return RegionalVerdict.ELSEWHERE, b""
         round, at = self._whole.get(model.region, (-1, now))
         if (model.round < round and now < at + OUTDATED_S) or not self._pace.take(model.peer, now, _cost(model)):

@@ -88,6 +88,10 @@ class RegionalExchange:
         self._again = True
         self._woken.beat()
 
+    def refuse(self, peer: PeerId, region: str, round: int) -> None:
+        """Drop a model that the runtime could not read."""
+        self._models.refuse(peer, region, round)
+
     def publishes(self, round: int) -> bool:
         """Return whether we are drawn to publish our region's model after a round."""
         return self._models.publishes(round)
@@ -204,7 +208,8 @@ class RegionalExchange:
             data = await self._pull(model, source)
         except AuthorLiedError as error:  # the source is not to blame
             self._models.drop(announced)
-            self._context.offence(model.peer, error)
+            self._context.engine.regional_refused(model.peer, error, now())
+            self._context.perform()
         except (RemoteError, TransportError) as error:
             lied = isinstance(error, RemoteError) and not isinstance(error, Refused)
             self._models.failed(announced, source, now(), lied=lied)

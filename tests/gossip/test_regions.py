@@ -9,6 +9,7 @@ from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.api import RegionalView, RegionLayout
+from gossip.core.digests import digest_of
 from gossip.core.envelope import open_envelope, seal
 from gossip.core.errors import Reason
 from gossip.core.identity import Identity
@@ -22,7 +23,7 @@ from gossip.core.messages import (
     parse_empty_answer,
     parse_manifest_answer,
 )
-from gossip.core.statements import parse_record, record_statement, regional_statement
+from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
 from gossip.session import ask_once
 from gossip.transport.memory.traffic_tap import StreamTap, TrafficTap
 
@@ -317,3 +318,32 @@ async def test_contradictions_are_not_taken_again(autojump_clock):
                 await liar.transport.publish(raw)
                 await trio.sleep(1.0)
         assert not any(len(node.service._context.engine.regional_models) for node in (*east[1:], *west))
+
+
+async def test_a_model_that_no_member_may_send_is_passed_over(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        liar = east[0]
+        statement = regional_statement(
+            region="east", round=8, codec="int8", members=4, address=blob_manifest_of(b"x").address, size=1 << 31
+        )
+        await liar.transport.publish(seal(identity_of(liar), liar.service._context.engine.scope, statement).raw)
+        await trio.sleep(5.0)
+        assert not any(len(node.service._context.engine.regional_models) for node in (*east, *west))
+        assert any(node.service.stats.rejected_by_reason.get(Reason.OVERSIZE) for node in east[1:])
+
+
+async def test_a_fetch_of_a_model_that_counts_no_more_is_ended(autojump_clock):
+    async with swarm() as it:
+        liar, node, *_ = (await two_regions(it, 4))[0]
+        it.network.stall(liar.peer)
+        model = parse_regional(
+            open_envelope(as_raw(liar, 8, b"never sent", "east"), node.service._context.engine.scope)
+        )
+        models = node.service._context.engine.regional_models
+        models.hear(digest_of(model.raw), model, liar.peer, trio.current_time())
+        node.service._regional.wake()
+        await until(lambda: bool(node.service._regional._fetches), timeout_s=3.0)
+        models.forget(liar.peer)
+        node.service._regional.wake()
+        await until(lambda: not node.service._regional._fetches, timeout_s=3.0)

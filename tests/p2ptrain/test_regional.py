@@ -156,3 +156,12 @@ def test_settings_that_cannot_be_meant():
     for settings in ({"region_every": 1}, {"region_compressor": "nothing"}):
         with pytest.raises(ValueError, match=r"region_every|nothing"):
             SyncConfig(**settings)
+
+
+def test_another_codec_than_the_runs_is_not_read():
+    coarse = RegionalAveraging(SyncConfig(region_compressor="q2"), GENESIS).encode(GENESIS + 1.0)
+    it = averaging()
+    other = RegionModels(models=[coarse], needed=1, members=4, round=8)
+    shift = it.shift(alike(it, 0.0), [other], beside=1)
+    assert shift.shift_d is None
+    assert "where regions use none" in shift.refused[1][0]

@@ -1,0 +1,212 @@
+"""The table of regions' models, without a network: what is taken in, what counts, and what is fetched next."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from gossip_swarm import RUN, identity
+
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.api import RegionLayout
+from gossip.core.digests import digest_of, swarm_id_of
+from gossip.core.envelope import Scope, seal
+from gossip.core.ids import PeerId
+from gossip.core.statements import RegionalModel, parse_regional, regional_statement
+from gossip.discovery.peerstore import RecordTrust
+from gossip.regions.bridges import Bridges
+from gossip.regions.regional_models import (
+    FETCHES_BURST,
+    NEXT_BYTES_PER_S,
+    SETTLED_S,
+    Announced,
+    RegionalModels,
+    RegionalVerdict,
+)
+from gossip.updates.publisher import Payload
+
+SCOPE = Scope(swarm=swarm_id_of("test"), run=RUN.run_id)
+LAYOUT = RegionLayout(own="east", regions=("east", "west"))
+ME, *EAST = [identity(number).peer_id for number in range(1, 5)]
+WEST = [identity(number).peer_id for number in range(5, 9)]
+NUMBERS = {identity(number).peer_id: number for number in range(1, 300)}
+
+
+@dataclass
+class Table:
+    """Four of us and four of the others, all of whom we have met, unless it is said otherwise."""
+
+    f: int = 1
+    trust: dict[PeerId, RecordTrust] = field(default_factory=dict)
+    east: list[PeerId] = field(default_factory=lambda: list(EAST))
+    west: list[PeerId] = field(default_factory=lambda: list(WEST))
+
+    def __post_init__(self) -> None:
+        self.bridges = Bridges(ME, SCOPE, LAYOUT, self._region_of)
+        self.models = RegionalModels(ME, SCOPE, self.bridges, self.f, self._standing)
+        self.meet()
+
+    def meet(self) -> None:
+        self.bridges.look_round([*self.east, *self.west], lambda peer: True)
+
+    def hear(
+        self, author: PeerId, round: int, payload: bytes = b"", *, region: str = "west", now: float = 0.0, size: int = 0
+    ) -> tuple[RegionalVerdict, RegionalModel]:
+        model = statement(author, round, payload or author.encode(), region=region, size=size)
+        verdict, _ = self.models.hear(digest_of(model.raw), model, WEST[0], now)
+        return verdict, model
+
+    def bring(self, author: PeerId, round: int, *, region: str = "west", now: float = 0.0) -> None:
+        """Announce a model, and have its blob."""
+        verdict, model = self.hear(author, round, region=region, now=now)
+        assert verdict is RegionalVerdict.NEWS
+        self.models.fetched(self.found(model), payload_of(author.encode()), now)
+
+    def found(self, model: RegionalModel) -> Announced:
+        return next(it for it in self.models.announced() if it.model.digest == model.digest)
+
+    def _region_of(self, peer: PeerId) -> str | None:
+        return "east" if peer in (ME, *self.east) else "west" if peer in self.west else None
+
+    def _standing(self, peer: PeerId) -> RecordTrust:
+        return self.trust.get(peer, RecordTrust.VERIFIED)
+
+
+def payload_of(data: bytes) -> Payload:
+    return Payload(manifest=blob_manifest_of(data), data=data)
+
+
+def statement(author: PeerId, round: int, payload: bytes, *, region: str = "west", size: int = 0) -> RegionalModel:
+    stated = regional_statement(
+        region=region,
+        round=round,
+        codec="int8",
+        members=4,
+        address=blob_manifest_of(payload).address,
+        size=size or len(payload),
+    )
+    return parse_regional(seal(identity(NUMBERS[author]), SCOPE, stated))
+
+
+def test_a_round_counts_once_enough_models_are_here() -> None:
+    it = Table()
+    for number, author in enumerate(WEST[:3]):
+        assert len(it.models.newest_round("west")) == 0, number
+        it.bring(author, 8)
+    assert {each.model.peer for each in it.models.newest_round("west")} == set(WEST[:3])
+
+
+def test_of_more_models_than_are_published_those_of_members_that_were_met_count() -> None:
+    strangers = [identity(number).peer_id for number in range(100, 104)]
+    it = Table(trust=dict.fromkeys(strangers, RecordTrust.HEARSAY))
+    for author in (*strangers, *WEST):
+        it.bring(author, 8)
+    assert {each.model.peer for each in it.models.newest_round("west")} == set(WEST)
+
+
+def test_a_contradiction_voids_both_and_neither_is_taken_again() -> None:
+    it = Table()
+    assert it.hear(WEST[0], 8, b"one")[0] is RegionalVerdict.NEWS
+    assert it.hear(WEST[0], 8, b"two")[0] is RegionalVerdict.CONTRADICTION
+    for payload in (b"one", b"two", b"three"):
+        assert it.hear(WEST[0], 8, payload)[0] is RegionalVerdict.OLD
+    assert len(it.models) == 0
+    assert it.hear(WEST[0], 16)[0] is RegionalVerdict.NEWS, "another round is another matter"
+
+
+def test_one_author_has_its_models_fetched_at_a_pace() -> None:
+    it = Table()
+    told = [it.hear(WEST[0], round_, b"%d" % round_)[0] for round_ in range(2 * FETCHES_BURST)]
+    assert told.count(RegionalVerdict.NEWS) == FETCHES_BURST - 1, "each costs a little more than one"
+    assert it.hear(WEST[0], 999, b"later", now=2.0)[0] is RegionalVerdict.NEWS
+    assert it.hear(WEST[1], 8)[0] is RegionalVerdict.NEWS, "others are not held back by it"
+
+
+def test_a_large_model_costs_as_much_as_many_small_ones() -> None:
+    it = Table()
+    large = 100 * NEXT_BYTES_PER_S
+    told = [it.hear(WEST[0], round_, b"%d" % round_, size=large)[0] for round_ in range(3)]
+    assert told == [RegionalVerdict.NEWS, RegionalVerdict.OLD, RegionalVerdict.OLD]
+
+
+def test_made_up_members_do_not_push_us_out_of_the_draw() -> None:
+    made_up = [identity(number).peer_id for number in range(100, 200)]
+    it = Table(trust=dict.fromkeys(made_up, RecordTrust.HEARSAY))
+    it.east = [*EAST, *made_up]
+    it.meet()
+    assert all(it.models.publishes(round_) for round_ in range(20)), "four of four publish with f = 1"
+
+
+def test_made_up_members_do_not_put_off_what_we_fetch() -> None:
+    made_up = [identity(number).peer_id for number in range(100, 200)]
+    it = Table(trust=dict.fromkeys(made_up, RecordTrust.HEARSAY))
+    it.east = [*EAST, *made_up]
+    it.meet()
+    it.hear(WEST[0], 8)
+    assert it.models.next_fetches(7.0, WEST), "after the three others that there are"
+
+
+@pytest.mark.parametrize(("now", "needed"), [(1.0, 3), (SETTLED_S + 1.0, 1)])
+def test_a_region_of_one_known_member_is_believed_to_be_one_after_a_while(now: float, needed: int) -> None:
+    it = Table()
+    it.west = WEST[:1]
+    it.meet()
+    it.models.look(0.0)
+    it.models.look(now)
+    assert it.models.needed("west") == needed
+
+
+def test_an_early_lie_of_a_far_round_does_not_make_later_rounds_old() -> None:
+    it = Table()
+    it.west = WEST[:1]
+    it.meet()
+    it.models.look(0.0)
+    it.bring(WEST[0], 10**6, now=SETTLED_S + 1.0)
+    it.west = WEST
+    it.meet()
+    assert it.hear(WEST[1], 8, now=SETTLED_S + 2.0)[0] is RegionalVerdict.NEWS
+
+
+def test_what_is_forgotten_is_held_no_more() -> None:
+    it = Table()
+    _, model = it.hear(WEST[0], 8)
+    announced = it.found(model)
+    assert it.models.holds(announced)
+    it.models.forget(WEST[0])
+    assert not it.models.holds(announced)
+    assert not it.models.awaits(model.address, model.size)
+
+
+def test_a_second_source_is_asked_when_the_first_takes_too_long_and_one_model_of_an_author_at_a_time() -> None:
+    it = Table()
+    _, model = it.hear(WEST[0], 8)
+    announced = it.found(model)
+    it.models.has_it(digest_of(model.raw), EAST[0])
+    it.models.has_it(digest_of(model.raw), EAST[1])
+    it.models.has_it(digest_of(model.raw), EAST[2])
+    ((first, source),) = it.models.next_fetches(0.0, EAST)
+    assert first is announced
+    announced.fetches[source] = 0.0
+    assert not it.models.next_fetches(1.0, EAST)
+    ((again, other),) = it.models.next_fetches(3.0, EAST)
+    assert again is announced
+    assert other != source
+    announced.fetches[other] = 3.0
+    assert not it.models.next_fetches(60.0, EAST), "two at most"
+    _, later = it.hear(WEST[0], 16, b"the next one")
+    it.models.has_it(digest_of(later.raw), EAST[0])
+    assert not it.models.next_fetches(60.0, EAST), "while one of this author's is fetched"
+
+
+def test_our_own_regions_model_is_not_fetched_from_another_region() -> None:
+    it = Table()
+    _, model = it.hear(EAST[0], 8, region="east")  # said by a member of the other region
+    assert not it.models.next_fetches(1000.0, [*EAST, *WEST])
+    it.models.has_it(digest_of(model.raw), EAST[1])
+    assert [source for _, source in it.models.next_fetches(0.0, [*EAST, *WEST])] == [EAST[1]]
+
+
+def test_a_flat_swarm_and_other_regions_are_not_listened_to() -> None:
+    bridges = Bridges(ME, SCOPE, RegionLayout(), lambda peer: "west")
+    flat = RegionalModels(ME, SCOPE, bridges, 1, lambda peer: RecordTrust.VERIFIED)
+    model = statement(WEST[0], 8, b"x")
+    assert flat.hear(digest_of(model.raw), model, WEST[0], 0.0)[0] is RegionalVerdict.ELSEWHERE
+    assert Table().hear(WEST[0], 8, region="south")[0] is RegionalVerdict.ELSEWHERE

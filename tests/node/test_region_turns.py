@@ -1,0 +1,133 @@
+"""When a node moves by other regions' models, and when it does not."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from gossip.core.api import RegionalPayload, RegionalView
+from gossip.core.ids import PeerId
+from node.events.event_types import RegionsAveraged, WarningEvent
+from node.training.node import Node
+from node.training.region_turns import SILENT_MOVES, RegionTurns
+from p2ptrain.sync import RoundResult, build
+from p2ptrain.sync.regional import RegionalAveraging, RegionalStrategy
+from p2ptrain.sync.sync_config import SyncConfig
+
+NUMEL = 8
+CONFIG = SyncConfig(regions=("east", "west"), region_compressor="none", f=0)
+
+
+class Around:
+    """A node as far as the averaging of regions uses one; each region says that its model is one value everywhere."""
+
+    def __init__(self) -> None:
+        self.averaging = RegionalAveraging(CONFIG, torch.zeros(NUMEL))
+        strategy = build(CONFIG, torch.zeros(NUMEL), "me", rounds=100)
+        assert isinstance(strategy, RegionalStrategy)
+        self.strategy = strategy
+        self.turns = RegionTurns(self.averaging, strategy)
+        self.views: dict[str, RegionalView] = {}
+        self.told: list[Any] = []
+
+    def say(self, region: str, round: int, value: float) -> None:
+        message = self.averaging.encode(torch.full((NUMEL,), value))
+        model = RegionalPayload(peer=PeerId(region), codec=message.codec, payload=message.payload)
+        self.views[region] = RegionalView(region=region, round=round, needed=1, members=4, models=(model,))
+
+    async def close(self, round: int) -> float:
+        """By how much the round's correction moves."""
+        result = RoundResult(
+            correction_d=torch.zeros(NUMEL),
+            anchor_d=torch.zeros(NUMEL),
+            consensus_distance=0.0,
+            members=1,
+            robust=True,
+        )
+        moved = await self.turns.close(self.node(round), result)
+        return float(moved.correction_d[0])
+
+    def node(self, round: int) -> Node:
+        async def compute(function: Any, work: object = None) -> Any:
+            return function()
+
+        service = SimpleNamespace(
+            regional_views=lambda: dict(self.views),
+            regions_beside=frozenset({"west"}),
+            publishes_regional=lambda round: False,
+            reject_regional=lambda *offence: self.told.append(offence),
+        )
+        config = SimpleNamespace(train=SimpleNamespace(rounds=100), node=SimpleNamespace(region="east"))
+        made = SimpleNamespace(
+            state=SimpleNamespace(round=round),
+            config=config,
+            service=service,
+            strategy_lock=_Lock(),
+            compute=compute,
+            journal=SimpleNamespace(emit=self.told.append),
+        )
+        return cast("Node", made)
+
+
+class _Lock:
+    async def __aenter__(self) -> None:
+        return
+
+    async def __aexit__(self, *error: object) -> None:
+        return
+
+
+async def test_a_region_moves_half_of_the_way_to_one_of_its_size() -> None:
+    it = Around()
+    it.say("east", 5, 1.0)
+    it.say("west", 5, 2.0)
+    assert await it.close(7) == pytest.approx(0.5)
+    assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [True]
+
+
+async def test_by_an_earlier_model_of_its_own_it_does_not_move_again() -> None:
+    it = Around()
+    it.say("east", 5, 1.0)
+    for round_ in (7, 15, 23):
+        it.say("west", round_ - 2, 2.0)
+        moved = await it.close(round_)
+        assert moved == (pytest.approx(0.5) if round_ == 7 else 0.0)
+    assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [True, False, False]
+
+
+async def test_by_a_model_that_was_used_it_does_not_move_again() -> None:
+    it = Around()
+    it.say("west", 5, 2.0)
+    for round_ in (7, 15):
+        it.say("east", round_ - 2, 1.0)
+        assert await it.close(round_) == (pytest.approx(0.5) if round_ == 7 else 0.0)
+
+
+async def test_in_other_rounds_nothing_moves() -> None:
+    it = Around()
+    it.say("east", 5, 1.0)
+    it.say("west", 5, 2.0)
+    assert [await it.close(round_) for round_ in (5, 6, 8)] == [0.0, 0.0, 0.0]
+
+
+async def test_a_silent_region_is_told_of_once_and_so_is_its_return() -> None:
+    it = Around()
+    for turn in range(1, SILENT_MOVES + 3):
+        it.say("east", 8 * turn - 3, 1.0)
+        await it.close(8 * turn - 1)
+    it.say("west", 8 * turn - 3, 2.0)
+    it.say("east", 8 * turn + 5, 1.0)
+    await it.close(8 * turn + 7)
+    warnings = [event for event in it.told if isinstance(event, WarningEvent)]
+    assert [warning.recovered for warning in warnings] == [None, True]
+    assert "region west" in warnings[0].message
+
+
+async def test_who_publishes_what_cannot_be_read_is_named() -> None:
+    it = Around()
+    it.say("east", 5, 1.0)
+    spoilt = RegionalPayload(peer=PeerId("liar"), codec="none", payload=b"short")
+    it.views["west"] = RegionalView(region="west", round=5, needed=1, members=4, models=(spoilt,))
+    assert await it.close(7) == 0.0
+    assert [offence[:3] for offence in it.told if isinstance(offence, tuple)] == [("liar", "west", 5)]
