@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -391,6 +392,22 @@ async def test_of_two_that_take_a_folder_at_once_one_stays(autojump_clock, tmp_p
         with pytest.raises(LocalError, match="give this one a folder of its own"):
             await first.serve()
         assert SpoolFolder(folder).relay().peer == OTHER, "the one that leaves does not take the other's sign with it"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_relay_whose_folder_is_removed_says_so_and_ends(autojump_clock, tmp_path):
+    folder = tmp_path / "spool"
+    async with trio.open_nursery() as nursery:
+        relay = Ends(folder, RELAY, nursery)
+        await relay.ends.claim()
+
+        async def tidy_up() -> None:
+            await trio.sleep(3 * BEAT_S)
+            shutil.rmtree(folder)
+
+        nursery.start_soon(tidy_up)
+        with pytest.raises(LocalError, match="is gone: start the relay again"):
+            await relay.serve()
         nursery.cancel_scope.cancel()
 
 

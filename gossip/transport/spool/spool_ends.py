@@ -129,7 +129,7 @@ class SpoolEnds:
 
     async def serve(self, accept: Callable[[SpoolStream], Awaitable[None]]) -> None:
         """Give every new session to `accept`, until cancelled. Raises LocalError when another relay has taken the
-        folder."""
+        folder, or somebody has removed it."""
         beat, beats_at = 0, trio.current_time()
         try:
             while True:
@@ -160,8 +160,10 @@ class SpoolEnds:
         now = SpoolRelay(peer=mine.peer, host=mine.host, pid=mine.pid, nonce=mine.nonce, beat=beat)
         try:
             await self._offload(partial(self._folder.announce, now))
-        except TransportError:
-            return  # a full disk: the next one may come through
+        except TransportError as error:
+            if await self._offload(self._folder.path.is_dir):
+                return  # a full disk: the next one may come through
+            raise LocalError(f"the spool folder {self._folder.path} is gone: start the relay again") from error
 
     def _taken_by(self, other: SpoolRelay) -> str:
         whose = f"process {other.pid} of {other.host}"
