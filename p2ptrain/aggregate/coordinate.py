@@ -125,7 +125,7 @@ def _average_at_once(rows: Rows, selector: RowSelector) -> torch.Tensor:
     """`average` of so few columns that they are one chunk: they are read once, and nothing is made ready for more."""
     with torch.no_grad():
         x_nd = checked(rows.read(slice(0, rows.d)))
-        out_d = torch.empty(rows.d, device=x_nd.device)
+        out_d = torch.empty(rows.d, device=x_nd.device, dtype=torch.float32)
         _averager(rows, selector, out_d, rows.d)()(x_nd, out_d)
         if not math.isfinite(out_d.sum().item()):
             _careful(rows, selector, out_d, rows.d)(slice(0, rows.d))

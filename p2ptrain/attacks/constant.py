@@ -10,7 +10,7 @@ class Infinity:
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
         """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
-        return torch.full((f, honest_nd.shape[1]), torch.inf)
+        return torch.full((f, honest_nd.shape[1]), torch.inf, dtype=torch.float32)
 
 
 class NotANumber:
@@ -20,4 +20,4 @@ class NotANumber:
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
         """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
-        return torch.full((f, honest_nd.shape[1]), torch.nan)
+        return torch.full((f, honest_nd.shape[1]), torch.nan, dtype=torch.float32)

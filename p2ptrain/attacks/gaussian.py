@@ -13,4 +13,4 @@ class Gaussian:
 
     def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
         """Return the f vectors sent, fp32 (f, d), from the honest differences (n, d)."""
-        return torch.randn(f, honest_nd.shape[1], generator=generator) * self.std
+        return torch.randn(f, honest_nd.shape[1], generator=generator, dtype=torch.float32) * self.std

@@ -32,7 +32,7 @@ class Mimic:
 
 def furthest_out(x_nd: torch.Tensor) -> int:
     """Return the row with the largest part along the first principal direction of the rows."""
-    largest = x_nd.abs().amax() if x_nd.numel() else torch.zeros(())
+    largest = x_nd.abs().amax() if x_nd.numel() else torch.zeros((), dtype=torch.float32)
     if largest == 0:
         return 0
     scaled_nd = x_nd / largest  # squares of fp32 values would overflow, or vanish

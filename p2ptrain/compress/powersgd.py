@@ -127,7 +127,7 @@ class PowerSGD:
 
     def reset(self) -> None:
         """Forget: the next payload is as the first one of a new encoder."""
-        self._right_nr = torch.zeros(0, 0, device="cpu")
+        self._right_nr = torch.zeros(0, 0, device="cpu", dtype=torch.float32)
         self._drawn = 0
         self._contraction = LEAST_CONTRACTION
 
@@ -147,7 +147,7 @@ class PowerSGD:
         """M right, (m, rank): of the last right factor, and of random columns where those see more."""
         columns = matrix_mn.shape[1]
         warm = self._right_nr.shape == (columns, rank)
-        right_nr = self._right_nr.clone() if warm else torch.zeros(columns, rank, device="cpu")
+        right_nr = self._right_nr.clone() if warm else torch.zeros(columns, rank, device="cpu", dtype=torch.float32)
         left_mr = matrix_mn @ right_nr
         weak_r = left_mr.square().sum(dim=0) <= torch.linalg.vector_norm(matrix_mn).square() / columns
         if bool(weak_r.any()):
@@ -161,7 +161,7 @@ class PowerSGD:
 def _matrix(value_d: Floats, columns: int, peak: float) -> torch.Tensor:
     """The vector over its largest size, as a matrix whose last row is filled up with zeros: no square overflows."""
     rows = -(-value_d.size // columns)
-    flat = torch.zeros(rows * columns, device="cpu")
+    flat = torch.zeros(rows * columns, device="cpu", dtype=torch.float32)
     np.divide(value_d, np.float32(peak), out=flat.numpy()[: value_d.size])
     return flat.view(rows, columns)
 

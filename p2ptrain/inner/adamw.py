@@ -50,7 +50,7 @@ class AdamW:
         self.buffers = {
             "exp_avg": torch.zeros_like(data_d),
             "exp_avg_sq": torch.zeros_like(data_d),
-            "updates": torch.zeros((), device=data_d.device),
+            "updates": torch.zeros((), device=data_d.device, dtype=torch.float32),
         }
 
     def gradient_point(self) -> None:

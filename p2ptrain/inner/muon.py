@@ -131,7 +131,7 @@ class Muon:
         masters = [self._master(place) for place in places]
         adamw = torch.optim.AdamW(masters, betas=self.betas, weight_decay=0.0, fused=True)
         # torch counts the updates of each tensor apart.
-        self.buffers["updates"] = torch.zeros(len(masters), device=masters[0].device)
+        self.buffers["updates"] = torch.zeros(len(masters), device=masters[0].device, dtype=torch.float32)
         averages, squares = self._split("exp_avg", places), self._split("exp_avg_sq", places)
         for master, place, updates in zip(masters, places, self.buffers["updates"], strict=True):
             adamw.state[master] = {
@@ -150,7 +150,7 @@ class Muon:
     def _split(self, name: str, places: list[Place]) -> dict[str, torch.Tensor]:
         """Make a flat buffer for all of them under `name`; return each one's view, by its place's name."""
         numels = [place.shape.numel() for place in places]
-        self.buffers[name] = torch.zeros(sum(numels), device=self._parameters.data_d.device)
+        self.buffers[name] = torch.zeros(sum(numels), device=self._parameters.data_d.device, dtype=torch.float32)
         parts = torch.split(self.buffers[name], numels)
         return {place.name: part.view(place.shape) for place, part in zip(places, parts, strict=True)}
 

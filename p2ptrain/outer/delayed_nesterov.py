@@ -50,7 +50,7 @@ class DelayedNesterov(SlicedStep):
     def begin_step(self, numel: int) -> Move:
         """Begin the step of a vector (numel,): return what moves each slice of the anchor, and of the buffers. In each
         N-th the movements that were gathered become the momentum."""
-        gathered_d = torch.zeros(numel) if self._gathered_d is None else self._gathered_d
+        gathered_d = torch.zeros(numel, dtype=torch.float32) if self._gathered_d is None else self._gathered_d
         earlier_d = self._momentum_d
         pushes = self._pushes + 1
         turns = pushes == self.every

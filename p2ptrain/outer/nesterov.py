@@ -41,7 +41,7 @@ class Nesterov(SlicedStep):
     def begin_step(self, numel: int) -> Move:
         """Begin the step of a vector (numel,): return what moves each slice of the anchor, and of the momentum."""
         if self._momentum_d is None:
-            self._momentum_d = torch.zeros(numel)
+            self._momentum_d = torch.zeros(numel, dtype=torch.float32)
         momentum_d = self._momentum_d
 
         def move(at: slice, phi_c: torch.Tensor, target_c: torch.Tensor) -> None:

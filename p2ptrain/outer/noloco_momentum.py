@@ -37,7 +37,7 @@ class NoLoCo(SlicedStep):
     def begin_step(self, numel: int) -> Move:
         """Begin the step of a vector (numel,): return what moves each slice of the anchor, and of the momentum."""
         if self._delta_d is None:
-            self._delta_d = torch.zeros(numel)
+            self._delta_d = torch.zeros(numel, dtype=torch.float32)
         delta_d = self._delta_d
 
         def move(at: slice, phi_c: torch.Tensor, target_c: torch.Tensor) -> None:

@@ -70,7 +70,9 @@ class _PieceCodec:
         self.name, self.contraction, self.gamma = codec.name, codec.contraction, codec.gamma
         self._sections = sections
         self.width = cache(self._width)
-        self._size = cache(lambda index, count: len(sections[index].codec.encode(torch.zeros(count))))
+        self._size = cache(
+            lambda index, count: len(sections[index].codec.encode(torch.zeros(count, dtype=torch.float32)))
+        )
 
     def counts(self, width: int) -> list[int]:
         """Return how many numbers the sections of a piece of so many parameters have."""

@@ -29,7 +29,7 @@ class LossScorer:
     def __init__(self, numel: int) -> None:
         self.judge: Judge | None = None
         self._part = Fragment(numel)
-        self._model_d = self._base_p = torch.empty(0)
+        self._model_d = self._base_p = torch.empty(0, dtype=torch.float32)
         self._round = 0
 
     def begin(self, model_d: torch.Tensor, part: Fragment, round: int) -> None:
@@ -39,7 +39,7 @@ class LossScorer:
 
     def end(self) -> None:
         """End the round: the model is let go."""
-        self._model_d = self._base_p = torch.empty(0)
+        self._model_d = self._base_p = torch.empty(0, dtype=torch.float32)
 
     def start_from(self, base_p: torch.Tensor) -> None:
         """What the aggregator's vectors are added to, where that is not the part of the model itself."""

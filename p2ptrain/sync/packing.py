@@ -84,7 +84,7 @@ class Packing:
     def unpack(self, packed: bytes | memoryview) -> torch.Tensor:
         """Return the parameters of a run of pieces. Raises PayloadError: the codec's reasons, and `nonfinite` beyond
         all bounds."""
-        x_r = torch.empty(self.numel_of(len(packed)))
+        x_r = torch.empty(self.numel_of(len(packed)), dtype=torch.float32)
         for at, value_p in self._unpacking(packed):
             x_r[at] = value_p
         return x_r
@@ -122,7 +122,7 @@ class Packing:
 
 
 def _size(codec: Compressor, numel: int) -> int:
-    return len(codec.encode(torch.zeros(numel)))
+    return len(codec.encode(torch.zeros(numel, dtype=torch.float32)))
 
 
 def part_bytes_of(codec: Compressor, numel: int) -> int:

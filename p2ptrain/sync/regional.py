@@ -134,7 +134,7 @@ class RegionalAveraging:
         vectors = [mean_d for _, mean_d in here]
 
         def read(at: slice) -> torch.Tensor:
-            difference_nc = torch.zeros(members, at.stop - at.start)
+            difference_nc = torch.zeros(members, at.stop - at.start, dtype=torch.float32)
             for row_c, mean_d, weight in zip(difference_nc[1:], vectors, weights, strict=True):
                 torch.sub(mean_d[at], own_d[at], out=row_c).mul_(weight)
             return difference_nc
@@ -179,14 +179,14 @@ class RegionalAveraging:
     def _decoded(self, message: Message) -> torch.Tensor:
         if message.codec != self._codec.name:  # what another one costs to read its sender would choose
             raise PayloadError("unknown_codec", f"{message.codec[:32]!r}, where regions use {self._codec.name}")
-        model_d = torch.zeros(self._genesis.numel())
+        model_d = torch.zeros(self._genesis.numel(), dtype=torch.float32)
         self._decoder.advance_(model_d, message.codec, message.payload)
         return model_d
 
     def _reduced(self, members: int, read: Columns, f: int) -> torch.Tensor:
         numel = self._genesis.numel()
         mean = by_columns(aggregate.get("trimmed_mean", f=f), Rows(members, numel, read))
-        reduced_d = torch.empty(numel)
+        reduced_d = torch.empty(numel, dtype=torch.float32)
         for at in segments(numel):
             reduced_d[at] = mean(at)
         return reduced_d

@@ -53,7 +53,7 @@ PROBE: Final = 1 << 10
 def whole_because(config: SyncConfig) -> str:
     """Return in a few words why vectors must be whole in one process; "" where slices do."""
     models = config.spec().models
-    strategy = None if models is None else models(config, torch.zeros(PROBE), "")
+    strategy = None if models is None else models(config, torch.zeros(PROBE, dtype=torch.float32), "")
     if type(strategy) is not ModelAveraging or not strategy.is_cuttable:  # others add what they do themselves
         return f"sync.strategy = {config.strategy} works on whole vectors"
     if layout_of(_within(compress.get(config.compressor, **config.codec_options()))) is None:

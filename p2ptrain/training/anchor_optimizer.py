@@ -55,7 +55,9 @@ class AnchorOptimizer:
         """`newest` returns the settings as they are now, where they may change: rates, rounds, clipping."""
         numel = sum(each.shape.numel() for each in place.places)
         self._newest = newest or (lambda: config)
-        self._anchor = _Anchor(torch.zeros(numel), torch.zeros(numel), place.places)
+        self._anchor = _Anchor(
+            torch.zeros(numel, dtype=torch.float32), torch.zeros(numel, dtype=torch.float32), place.places
+        )
         self._optimizer = inner.get(config.optimizer, **{**place.options, **config.optimizer_options()})
         self._optimizer.attach(self._anchor)
         if self._optimizer.gradient_point() is not None:

@@ -48,8 +48,11 @@ class RowAdamW:
         numel = places[-1].span.stop
         self._rule = rule
         self._decayed = _decayed(places)
-        self._mean_nd, self._square_nd = torch.zeros(rows, numel), torch.zeros(rows, numel)
-        self._steps_n = torch.zeros(rows)
+        self._mean_nd, self._square_nd = (
+            torch.zeros(rows, numel, dtype=torch.float32),
+            torch.zeros(rows, numel, dtype=torch.float32),
+        )
+        self._steps_n = torch.zeros(rows, dtype=torch.float32)
 
     def move_(self, x_kd: torch.Tensor, grad_kd: torch.Tensor, rows: torch.Tensor, rate_k: torch.Tensor) -> None:
         """Move the models `x_kd` of these rows (k,) by their gradients, each at its rate (k,)."""
@@ -70,7 +73,7 @@ class RowSGD:
     def __init__(self, rule: SGD, rows: int, places: Sequence[Place]) -> None:
         self._rule = rule
         self._decayed = _decayed(places)
-        self._momentum_nd = torch.zeros(rows if rule.momentum else 0, places[-1].span.stop)
+        self._momentum_nd = torch.zeros(rows if rule.momentum else 0, places[-1].span.stop, dtype=torch.float32)
 
     def move_(self, x_kd: torch.Tensor, grad_kd: torch.Tensor, rows: torch.Tensor, rate_k: torch.Tensor) -> None:
         """Move the models `x_kd` of these rows (k,) by their gradients, each at its rate (k,)."""
@@ -129,7 +132,7 @@ class BatchedTrainer:
     def step(self, rows: Sequence[int], steps: Sequence[int], rates: Sequence[float]) -> torch.Tensor:
         """Take one step of these rows, each at the data of its own step's number and at its rate. Returns their losses
         (k,)."""
-        losses = torch.empty(len(rows))
+        losses = torch.empty(len(rows), dtype=torch.float32)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             at = slice(start, start + ROWS_AT_ONCE)
             losses[at] = self._step(rows[at], steps[at], rates[at])

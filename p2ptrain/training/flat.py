@@ -53,7 +53,7 @@ class FlatParameters:
 
     def snapshot(self) -> tuple[torch.Tensor, Gathering]:
         """Return what becomes a copy of the parameters as they are now, fp32 (d,) on the CPU, and its gathering."""
-        x_d = torch.empty(self.numel, device="cpu")
+        x_d = torch.empty(self.numel, device="cpu", dtype=torch.float32)
         return x_d, self.copies.gather([(self.data_d, x_d)])
 
     def load_(self, x_d: torch.Tensor) -> None:

@@ -70,7 +70,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, device=name, dtype=torch.float32)
         return torch.device(name)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA; all else is the first
         reason = str(error).splitlines()[0]

@@ -108,7 +108,7 @@ class ParameterVector:
     def vector(self) -> torch.Tensor:
         """Return a copy of the parameters: fp32 (d,) on the CPU. It is whole: the user's loop may do anything to the
         parameters next, and says nothing before it does."""
-        x_d = torch.empty(self.numel, device="cpu")  # whatever the default is in the thread that trains
+        x_d = torch.empty(self.numel, device="cpu", dtype=torch.float32)
         parts = self._split(x_d)
         gatherings = [
             copies.gather(

@@ -196,7 +196,7 @@ class ShardedModel:
             with self._ordered(Order.SLICE):
                 self._fill_slices()
             return SlicedVector.of(self._slices, THETA)
-        x_d = torch.empty(self.numel, device="cpu")
+        x_d = torch.empty(self.numel, device="cpu", dtype=torch.float32)
         wholes = self._wholes(x_d)
         with self._ordered(Order.GATHER):
             for rank in range(self._count):
@@ -360,7 +360,7 @@ class ShardedModel:
         if self.part is not None:
             self.part.hold(THETA, x_s)
         if not self.leads:
-            self._sent(torch.zeros(1, device="cpu"), 0)
+            self._sent(torch.zeros(1, device="cpu", dtype=torch.float32), 0)
             return
         for rank in range(1, self._count):  # what is asked of a slice next comes to its thread at once
             self._received(1, rank)
@@ -369,7 +369,9 @@ class ShardedModel:
         """What this rank holds of the vector that the leader gives the name of, one parameter after another."""
         assert self._exchange is not None, "it was cut"
         key = _broadcast(key, self._group)
-        return self._exchange.down(torch.empty(0, device="cpu") if self.part is None else self.part.taken(key))
+        return self._exchange.down(
+            torch.empty(0, device="cpu", dtype=torch.float32) if self.part is None else self.part.taken(key)
+        )
 
     def _dealt(self, wholes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Send each rank its parts, and return one's own."""
@@ -397,7 +399,11 @@ class ShardedModel:
         """What this rank brings of the vector."""
         pieces = torch.split(self._local.vector(), self._local.sizes)
         brings = self._brings[self._rank]
-        return torch.cat([pieces[index] for index in brings]) if brings else torch.empty(0, device="cpu")
+        return (
+            torch.cat([pieces[index] for index in brings])
+            if brings
+            else torch.empty(0, device="cpu", dtype=torch.float32)
+        )
 
     def _numel_brought(self, rank: int) -> int:
         return sum(self._blocks[rank][index].numel for index in self._brings[rank])
@@ -410,7 +416,7 @@ class ShardedModel:
         if not self.leads:
             if index in self._brings[self._rank]:
                 self._sent(local, 0)
-            return torch.empty(0, device="cpu")
+            return torch.empty(0, device="cpu", dtype=torch.float32)
         whole = torch.empty(value.shape, dtype=value.dtype, device="cpu")
         for rank in range(self._count):
             if index in self._brings[rank]:

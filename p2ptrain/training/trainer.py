@@ -392,7 +392,11 @@ class Trainer(Learner):
 
     def _accumulate(self, step: int) -> tuple[float, int]:
         """Add the gradient of `step`'s batches to the flat buffer. The mean loss, and the predictions."""
-        total, tokens, parts = torch.zeros((), device=self.device), 0, self.config.grad_accumulation
+        total, tokens, parts = (
+            torch.zeros((), device=self.device, dtype=torch.float32),
+            0,
+            self.config.grad_accumulation,
+        )
         for part in range(parts):
             cut = self._micro.cut(self._batch(step, part))
             predictions = sum(count for _, count in cut)

@@ -42,7 +42,7 @@ class PartOptimizers:
                 )
             data_p = local.view(-1)
             here = replace(place, span=slice(0, data_p.numel()), shape=local.shape)
-            part = _HeldPart(data_p, torch.empty(0), [here], [local] if place.decayed else [])
+            part = _HeldPart(data_p, torch.empty(0, dtype=torch.float32), [here], [local] if place.decayed else [])
             optimizer.attach(part)
             self._parts.append(part)
             self._optimizers.append(optimizer)
@@ -72,4 +72,4 @@ class PartOptimizers:
             if part.data_d.numel():
                 part.grad_d = grad.reshape(-1)
                 optimizer.step(rate)
-                part.grad_d = torch.empty(0)
+                part.grad_d = torch.empty(0, dtype=torch.float32)

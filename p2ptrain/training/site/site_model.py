@@ -31,11 +31,11 @@ class SiteModel(ShardedModel):
     def gather(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the whole vector fp32 (d,) of which each rank has `parts`; nothing in ranks that do not lead."""
         own = [each.detach().reshape(-1).to("cpu") for each in self.brought(parts)]
-        own_p = torch.cat(own) if own else torch.empty(0, device="cpu")
+        own_p = torch.cat(own) if own else torch.empty(0, device="cpu", dtype=torch.float32)
         if not self.leads:
             self._sent(own_p, 0)
-            return torch.empty(0, device="cpu")
-        x_d = torch.empty(self.numel, device="cpu")
+            return torch.empty(0, device="cpu", dtype=torch.float32)
+        x_d = torch.empty(self.numel, device="cpu", dtype=torch.float32)
         wholes = self._wholes(x_d)
         for rank in range(self._count):
             brings, blocks = self._brings[rank], self._blocks[rank]

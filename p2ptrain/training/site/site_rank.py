@@ -233,7 +233,7 @@ class SiteRank:
         ranks, parts = self.cut.data_ranks, self.config.grad_accumulation
         groups = math.gcd(ranks, parts)  # of ranks that share the examples of the same batches
         group, member = divmod(self.cut.data_rank, ranks // groups)
-        total = torch.zeros((), device=self.machine.device)
+        total = torch.zeros((), device=self.machine.device, dtype=torch.float32)
         tokens = 0.0
         own = range(group, parts, groups)
         for part in own:
