@@ -184,16 +184,19 @@ class RegionalModels:
 
     def next_fetches(self, now: float, there: Container[PeerId]) -> list[tuple[Announced, PeerId]]:
         """Return what to fetch now, each from a peer that is `there`: where a source takes longer than it may, from a
-        second one as well. One model of an author at a time: it may be that only liars have its blob."""
+        second one as well. One model of an author at a time, for it may be that only liars have its blob, and its
+        newest first: after a time apart nobody has an earlier one any more."""
         self.look(now)
         found: list[tuple[Announced, PeerId]] = []
         busy = {it.model.peer: it for it in self._by_name.values() if it.fetches}
-        for announced in self._by_name.values():
+        for announced in sorted(self._by_name.values(), key=lambda it: it.model.round, reverse=True):
             awaited = announced.payload is None and not announced.refused and self._may_begin(announced, now)
-            if awaited and busy.setdefault(announced.model.peer, announced) is announced:
+            if awaited and busy.get(announced.model.peer, announced) is announced:
                 ready = [peer for peer, at in self._ready(announced) if at <= now and peer in there]
                 ready = [peer for peer in ready if peer not in announced.fetches]
                 found += [(announced, peer) for peer in ready[:1]]
+                if ready:
+                    busy[announced.model.peer] = announced
         return found
 
     def next_at(self, now: float) -> float:

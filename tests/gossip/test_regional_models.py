@@ -196,6 +196,20 @@ def test_a_second_source_is_asked_when_the_first_takes_too_long_and_one_model_of
     assert not it.models.next_fetches(60.0, EAST), "while one of this author's is fetched"
 
 
+def test_a_model_that_nobody_has_any_more_does_not_keep_its_authors_next_one_waiting() -> None:
+    """What two regions had announced before they were cut off is gone from both when they meet again."""
+    it = Table()
+    _, earlier = it.hear(WEST[0], 5, b"before")
+    it.models.failed(it.found(earlier), WEST[0], 0.0, lied=False)
+    _, newer = it.hear(WEST[0], 69, b"after", now=100.0)
+    (first, _), *rest = it.models.next_fetches(200.0, set(WEST))
+    assert first.model.digest == newer.digest
+    assert rest == [], "one at a time"
+    it.models.failed(first, WEST[0], 200.0, lied=False)
+    ((next_, _),) = it.models.next_fetches(200.0, set(WEST))
+    assert next_.model.digest == earlier.digest, "one that cannot be had yet holds up none"
+
+
 def test_our_own_regions_model_is_not_fetched_from_another_region() -> None:
     it = Table()
     _, model = it.hear(EAST[0], 8, region="east")  # said by a member of the other region
