@@ -320,12 +320,14 @@ class Engine:
         ).encode()
 
     def _records_for(self, peer: PeerId) -> tuple[bytes, ...]:
-        """Return what a hello tells of others: a neighbour is told once, since it stays."""
+        """Return what a hello tells of others: a neighbour, or a bridge to another region, is told once, since it
+        stays."""
         neighbour = self.neighbours.get(peer)
-        if neighbour is None:
+        told = self.bridges.told.get(peer) if neighbour is None else neighbour.told
+        if told is None:
             return self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings)
-        records = self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings, told=neighbour.told)
-        neighbour.tell(records)
+        records = self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings, told=told)
+        told.add(records)
         return records
 
     def _takes(self, peer: PeerId, now: float) -> bool:

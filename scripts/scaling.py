@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="*", default=[8, 16, 32, 64])
     parser.add_argument("--large", type=int, nargs="*", default=[100, 1000, 10000])
+    parser.add_argument("--regions", type=int, default=1, help="of the real nodes; 1: a flat swarm")
     parser.add_argument("--rows", type=Path, help="lines of an earlier run")
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
@@ -47,19 +48,19 @@ def main() -> None:
         rows = [json.loads(line) for line in given.rows.read_text(encoding="utf-8").splitlines()]
     else:
         rows = []
-        for row in measured(given.nodes, given.large):
+        for row in measured(given.nodes, given.large, given.regions):
             rows.append(row)
             print(json.dumps(row), flush=True)
     if given.plot is not None:
         plot.write(given.plot, lambda figure: draw(figure, rows))
 
 
-def measured(faithful: Sequence[int], large: Sequence[int]) -> Iterator[dict[str, Any]]:
+def measured(faithful: Sequence[int], large: Sequence[int], regions: int = 1) -> Iterator[dict[str, Any]]:
     """Yield a row a size."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scaling.toml"
         for nodes in faithful:
-            path.write_text(scenario_text(nodes, ROUNDS), encoding="utf-8")
+            path.write_text(scenario_text(nodes, ROUNDS, regions=regions), encoding="utf-8")
             began = time.process_time()
             ledger = ControlLedger()
             costs = steady_costs(play(load_scenario(path), tap=ledger), end_s=END_S, ledger=ledger)

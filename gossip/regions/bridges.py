@@ -11,6 +11,7 @@ from typing import Final
 from gossip.core.api import RegionLayout
 from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId
+from gossip.discovery.told_records import ToldRecords
 from gossip.regions.region_draw import MAX_ADJACENT, adjacent, nearest_after
 
 MAX_BRIDGES: Final = 3 * MAX_ADJACENT
@@ -29,6 +30,8 @@ class Bridges:
         self.adjacent = adjacent(layout.own, layout.regions, scope)
         """The regions beside ours."""
         self.table: dict[PeerId, float] = {}
+        self.told: dict[PeerId, ToldRecords] = {}
+        """The records of others that each of them was sent."""
         self.wanted: frozenset[PeerId] = frozenset()
         """Members of adjacent regions that we belong beside."""
         self._me = me
@@ -77,6 +80,7 @@ class Bridges:
         """Note a hello of a member of another region, if there is room for it."""
         if self.takes(peer):
             self.table[peer] = now
+            self.told.setdefault(peer, ToldRecords())
 
     def heard(self, peer: PeerId, now: float) -> None:
         """Note a sign of life."""
@@ -86,3 +90,4 @@ class Bridges:
     def lose(self, peer: PeerId) -> None:
         """Forget a connection; no-op for any other peer."""
         self.table.pop(peer, None)
+        self.told.pop(peer, None)

@@ -13,7 +13,7 @@ were drawn first, and before them all of members that were reached at an address
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, KeysView
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -149,6 +149,11 @@ class RegionalModels:
         if announced is not None and len(announced.sources) < MAX_SOURCES:
             announced.sources.setdefault(peer, announced.heard_at)
         return announced is not None
+
+    def sources_of(self, statement: Digest) -> KeysView[PeerId]:
+        """Return who has said a statement, named by the digest of its model."""
+        announced = next((it for it in self._by_name.values() if it.model.digest == statement), None)
+        return KeysView({}) if announced is None else announced.sources.keys()
 
     def hear(self, name: Digest, model: RegionalModel, forwarder: PeerId, now: float) -> tuple[RegionalVerdict, bytes]:
         """Take in a validly signed statement that is not known yet. Return what it is, and where it contradicts

@@ -35,7 +35,8 @@ MAX_FETCHES: Final = 4
 
 REPEATS: Final = 2
 """Times that a statement is broadcast again by each that has its blob, after `reannounce_s` and then twice as long each
-time: after two and six seconds, as a link is, of which few are lost."""
+time: after two and six seconds, as a link is, of which few are lost. Not where most neighbours have said it too: each
+of some twenty connected members says what the others do."""
 
 MOST_PATIENCES: Final = 8
 """Times as long as a source has before another is asked that a fetch from it may take at all: at 0.5 Mbit/s."""
@@ -266,7 +267,13 @@ class RegionalExchange:
             if now >= saying.at:
                 saying.said += 1
                 saying.at = now + self._context.config.reannounce_s * 2.0**saying.said
-                await self._context.transport.publish(held[digest].raw)
+                if self._is_missed(digest):
+                    await self._context.transport.publish(held[digest].raw)
+
+    def _is_missed(self, statement: Digest) -> bool:
+        """Return whether half of our neighbours, or more, have not said a statement themselves."""
+        neighbours = self._context.engine.neighbours
+        return 2 * len(self._models.sources_of(statement) & neighbours.keys()) <= len(neighbours)
 
     # -- other regions' members
 

@@ -5,17 +5,16 @@ closed by asking for the missing links. A long gap, links no longer held, or an 
 closed by a snapshot. After a failure we wait, each time twice as long; it never changes what is right to do next.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from gossip.core.api import NeighbourStatus
-from gossip.core.digests import NO_DIGEST, digest_of
+from gossip.core.digests import NO_DIGEST
 from gossip.core.errors import Reason
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import MARK_EVERY, MAX_LINKS
 from gossip.core.statements import SnapshotOffer, UpdateHeader
+from gossip.discovery.told_records import ToldRecords
 from gossip.updates.hash_chain import ChainPosition, HashChain
 
 RETRY_MIN_S: Final = 0.5
@@ -24,9 +23,6 @@ RETRY_MAX_S: Final = 10.0
 
 LINKS_FROM_BASE: Final = 4
 """A newcomer replays a chain from its base while that is at most 4 links; four 8-bit deltas weigh one snapshot."""
-
-MAX_TOLD: Final = 512
-"""Records that a neighbour was told and that are not sent again: twice as many as there are at a time."""
 
 STATES_KEPT: Final = 4
 """Marks of a neighbour that are remembered: of 16 links, twice what it holds itself."""
@@ -69,20 +65,12 @@ class Neighbour:
         self.heard_at = now
         self.neighbours = 0
         self.delivered: Digest | None = None
-        self.told: OrderedDict[Digest, None] = OrderedDict()
-        """Digests of the records that our hellos brought it; at most MAX_TOLD."""
+        self.told = ToldRecords()
         self.retry_at = now
         self._failures = 0
         self._links_gone = False
         self._must_restart_at: tuple[int, int] | None = None
         self._states: dict[tuple[int, int], Digest | None] = {}
-
-    def tell(self, records: Iterable[bytes]) -> None:
-        """Note that it is sent these records."""
-        for raw in records:
-            self.told[digest_of(raw)] = None
-        while len(self.told) > MAX_TOLD:
-            self.told.popitem(last=False)
 
     @property
     def tracked(self) -> bool:

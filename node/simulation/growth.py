@@ -55,9 +55,17 @@ def steady_costs(
     )
 
 
-def scenario_text(nodes: int, rounds: int, *, mode: str = "faithful") -> str:
+def scenario_text(nodes: int, rounds: int, *, mode: str = "faithful", regions: int = 1) -> str:
     """Return a scenario of so many alike nodes, with a task so small that what they cost beside it is what they send:
-    rounds of two seconds, links and distances as in one country."""
+    rounds of two seconds, links and distances as in one country. `regions`: how many of them the nodes are shared out
+    among; 1 is a flat swarm."""
+    labels = [f"region-{number}" for number in range(regions)] if regions > 1 else []
+    groups = (
+        [_group(label, nodes // regions + (at < nodes % regions), label) for at, label in enumerate(labels)]
+        if labels
+        else [_group("home", nodes)]
+    )
+    sync = f"[sync]\nregions = {labels}\nregion_every = 4\n" if labels else ""
     return f"""
 mode = "{mode}"
 until_s = 600.0
@@ -66,6 +74,7 @@ until_s = 600.0
 name = "quadratic"
 functions = {nodes}
 
+{sync}
 [train]
 rounds = {rounds}
 inner_steps = 4
@@ -86,9 +95,17 @@ encode_s = 0.002
 decode_s = 0.002
 verify_s = 0.0002
 
+{"".join(groups)}
+"""
+
+
+def _group(name: str, count: int, region: str = "") -> str:
+    settings = f'settings = {{ node = {{ region = "{region}" }} }}' if region else ""
+    return f"""
 [[nodes]]
-name = "home"
-count = {nodes}
+name = "{name}"
+count = {count}
 link = "home"
 device = "desktop"
+{settings}
 """

@@ -224,3 +224,11 @@ def test_a_flat_swarm_and_other_regions_are_not_listened_to() -> None:
     model = statement(WEST[0], 8, b"x")
     assert flat.hear(digest_of(model.raw), model, WEST[0], 0.0)[0] is RegionalVerdict.ELSEWHERE
     assert Table().hear(WEST[0], 8, region="south")[0] is RegionalVerdict.ELSEWHERE
+
+
+def test_it_tells_who_has_said_a_statement() -> None:
+    it = Table()
+    _, model = it.hear(WEST[0], 8)
+    it.models.has_it(digest_of(model.raw), EAST[0])
+    assert set(it.models.sources_of(model.digest)) == {WEST[0], EAST[0]}
+    assert not it.models.sources_of(digest_of(b"another"))

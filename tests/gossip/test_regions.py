@@ -21,9 +21,11 @@ from gossip.core.messages import (
     Refused,
     SnapshotRequest,
     parse_empty_answer,
+    parse_hello,
     parse_manifest_answer,
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
+from gossip.discovery.peerstore import REMINDED
 from gossip.session import ask_once
 from gossip.transport.memory.traffic_tap import StreamTap, TrafficTap
 
@@ -101,17 +103,30 @@ async def test_a_model_of_each_region_comes_to_all_members_and_crosses_about_onc
         assert not any(node.service.stats.rejected for node in everybody)
         rounds = {view_of(node, label).round for node in everybody for label in ("east", "west")}
         assert rounds == {8}
+        await trio.sleep(15.0)
+        assert crossed.broadcasts < 2.5 * len(everybody) * 8, "those that come last say it once: all have it by then"
+
+
+async def test_a_bridge_is_told_of_a_member_once(autojump_clock):
+    async with swarm() as it:
+        regions = await two_regions(it, 6)
+        await trio.sleep(60.0)
+        for node in regions[0]:
+            for bridge in node.service.bridge_ids:
+                hello = parse_hello(node.service._engine.hello_for(bridge, trio.current_time()))
+                assert len(hello.records) <= REMINDED
 
 
 class CrossingBytes(TrafficTap):
-    """Counts what streams carry from one region to another."""
+    """Counts what streams carry from one region to another, and all broadcasts."""
 
     def __init__(self, region_of: dict[PeerId, int]) -> None:
         self.bytes = 0
+        self.broadcasts = 0
         self._region_of = region_of
 
     def broadcast(self, sender: PeerId, data: bytes, copies: int, *, own: bool, kept: Callable[[PeerId], bool]) -> None:
-        return
+        self.broadcasts += 1
 
     def stream(self, opener: PeerId, other: PeerId, protocol: str, overhead: int) -> StreamTap:
         across = self._region_of[opener] != self._region_of[other]

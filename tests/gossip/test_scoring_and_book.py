@@ -15,7 +15,8 @@ from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord, parse_record
 from gossip.discovery.peerstore import MAX_RECORDS, REMINDED, PeerStore, RecordTrust
-from gossip.updates.neighbour import MAX_TOLD, Neighbour
+from gossip.discovery.told_records import MAX_TOLD
+from gossip.updates.neighbour import Neighbour
 from gossip.updates.score_table import BAN_AT, BAN_S, HALF_LIFE_S, MAX_SCORED_PEERS, POINTS, ScoreTable
 
 PEER = PeerId("peer")
@@ -135,7 +136,7 @@ def test_a_neighbour_is_told_of_a_record_once_and_reminded_of_a_few():
 
     def hello() -> tuple[bytes, ...]:
         told = it.sample(rng, without=neighbour.peer, told=neighbour.told)
-        neighbour.tell(told)
+        neighbour.told.add(told)
         return told
 
     for n in range(50):
@@ -148,7 +149,7 @@ def test_a_neighbour_is_told_of_a_record_once_and_reminded_of_a_few():
     assert len({raw for _ in range(200) for raw in hello()}) > 40, "it is reminded of all in time"
     verified(it, "new")
     assert b"new" in hello()
-    neighbour.tell(str(n).encode() for n in range(2 * MAX_TOLD))
+    neighbour.told.add(str(n).encode() for n in range(2 * MAX_TOLD))
     assert len(neighbour.told) == MAX_TOLD
 
 
