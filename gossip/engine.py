@@ -11,7 +11,7 @@ its signature. Nothing outside this file reaches through the engine to a part (d
 """
 
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeRegional, WakeSync
@@ -41,6 +41,7 @@ from gossip.discovery.record_exchange import RecordExchange
 from gossip.discovery.topology import agreed_edges, tag_of
 from gossip.membership.invite import Role
 from gossip.regions.bridges import Bridges
+from gossip.regions.region_labels import RegionLabels, bound_to_none
 from gossip.regions.regional_inbox import RegionalInbox
 from gossip.regions.regional_models import RegionalModels
 from gossip.updates.audits import Heard, LinkAudit
@@ -118,9 +119,10 @@ class Engine:
         liars: int = 1,
         connections: Connections = NoConnections(),
         layout: RegionLayout = RegionLayout(),
+        bound: Callable[[PeerId], frozenset[str]] = bound_to_none,
     ) -> None:
         """`liars`: how many liars may be among the neighbours, and among the members of a region that publish its
-        model."""
+        model. `bound`: the regions that a member's certificates allow, none where they allow all."""
         self.me = identity.peer_id
         self._connections = connections
         self.scope = Scope(swarm=config.named, run=run.run_id)
@@ -128,9 +130,10 @@ class Engine:
         self._actions = ActionQueue()
         self.peer_scores = PeerScores(self._actions)
         self.stats = self.peer_scores.stats
-        self.peerstore = PeerStore()
+        self.peerstore = PeerStore(self._takes_record) if layout.own else PeerStore()
+        self._labels = RegionLabels(self.peerstore.region_of, bound if layout.own else bound_to_none, self.peer_scores)
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
-        self.bridges = Bridges(self.me, self.scope, layout, self.peerstore.region_of)
+        self.bridges = Bridges(self.me, self.scope, layout, self._labels.region_of)
         self.regional_models = RegionalModels(self.me, self.scope, self.bridges, liars, self._standing_of)
         self.mesh = Mesh(
             me=self.me,
@@ -167,7 +170,7 @@ class Engine:
         self._regional_inbox = RegionalInbox(
             self.regional_models,
             max_payload_bytes=config.max_payload_bytes,
-            region_of=self.peerstore.region_of,
+            region_of=self._labels.region_of,
             is_here=self._is_here,
             validator=self._validator,
             peer_scores=self.peer_scores,
@@ -241,6 +244,9 @@ class Engine:
         if replayed and not heard.late:  # counted, but not charged: who does not follow the signer acts in good faith
             self.peer_scores.refuse(forwarder, RemoteError(Reason.REPLAYED, f"an old link of {link.peer}"))
         return heard.late or not replayed
+
+    def _takes_record(self, record: PeerRecord) -> bool:
+        return self._labels.takes(record)
 
     def _is_here(self, peer: PeerId) -> bool:
         return peer in self.neighbours or peer in self._connections.peers

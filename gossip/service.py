@@ -65,6 +65,7 @@ from gossip.reachability.dialback_task import DialBacks
 from gossip.reachability.reachability_task import ReachabilityTask
 from gossip.reachability.relay_link_task import RelayLink
 from gossip.reachability.relay_task import relay_of
+from gossip.regions.region_labels import bound_to_none
 from gossip.regions.regional_models_task import RegionalExchange
 from gossip.server import Server
 from gossip.session import ask_once
@@ -128,6 +129,7 @@ class GossipService(Handlers):
             liars=1 if tracked is None else tracked.liars,
             connections=transport,
             layout=layout,
+            bound=bound_to_none if anti_entropy is None else anti_entropy.regions_of,
         )
         self.stats: GossipStats = engine.stats
         self._run_info = run

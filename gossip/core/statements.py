@@ -222,7 +222,7 @@ def parse_record(envelope: Envelope) -> PeerRecord:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a record is expected")
     fields = body_of(envelope)
     items, tags = fields.array(MAX_ADDRESSES), fields.array(MAX_RECORD_NEIGHBOURS)
-    region = _label_in(fields) if fields.left else ""
+    region = region_in(fields) if fields.left else ""
     fields.end()
     addresses = tuple(items.text(MAX_ADDRESS_CHARS) for _ in range(items.left))
     beside = tuple(tags.exactly(TAG_BYTES) for _ in range(tags.left))
@@ -247,7 +247,8 @@ def check_region(label: str) -> str:
     return label
 
 
-def _label_in(fields: Fields) -> str:
+def region_in(fields: Fields) -> str:
+    """Read a field that is a region's label. Raises RemoteError(MALFORMED)."""
     try:
         return check_region(fields.text(MAX_REGION_CHARS))
     except ValueError as error:
@@ -340,7 +341,7 @@ def parse_regional(envelope: Envelope) -> RegionalModel:
     if stated.kind is not EnvelopeKind.REGIONAL:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{stated.kind.value} where a region's model is expected")
     fields = body_of(envelope)
-    region, codec = _label_in(fields), fields.text(MAX_CODEC_CHARS)
+    region, codec = region_in(fields), fields.text(MAX_CODEC_CHARS)
     members, size = fields.integer(MAX_REGION_MEMBERS), fields.integer(MAX_BLOB_BYTES)
     fields.end()
     if members == 0 or size == 0 or stated.epoch or stated.prev != NO_DIGEST:

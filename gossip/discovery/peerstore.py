@@ -14,7 +14,7 @@ import binascii
 import json
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from enum import IntEnum
 from itertools import count
 from typing import Final
@@ -65,11 +65,18 @@ class RecordTrust(IntEnum):
     """Its signer gave it to us, and answered at one of its addresses."""
 
 
-class PeerStore:
-    """The newest signed record of each known peer. `changed`: since the last dump."""
+def takes_all(record: PeerRecord) -> bool:
+    """Return True: every record may be kept."""
+    return True
 
-    def __init__(self) -> None:
+
+class PeerStore:
+    """The newest signed record of each known peer. `changed`: since the last dump. `takes`: whether a new record may be
+    kept."""
+
+    def __init__(self, takes: Callable[[PeerRecord], bool] = takes_all) -> None:
         self.changed = False
+        self._takes = takes
         self._records: OrderedDict[PeerId, PeerRecord] = OrderedDict()
         self._first_hand: set[PeerId] = set()
         self._kept: set[PeerId] = set()
@@ -92,6 +99,8 @@ class PeerStore:
         known = self._records.get(record.peer)
         before = self.standing(record.peer)
         if known is not None and (known.epoch, known.version) > (record.epoch, record.version):
+            return False
+        if not self._takes(record):
             return False
         if first_hand:
             self._first_hand.add(record.peer)

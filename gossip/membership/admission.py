@@ -158,6 +158,11 @@ class MembershipAdmission:
         except RemoteError:
             return None
 
+    def shown_by(self, peer: PeerId) -> Certificate | None:
+        """Return the certificate that an admitted peer has shown, where it still makes it a member."""
+        shown = self._admitted.get(peer)
+        return shown if isinstance(shown, Certificate) and self.why_out(peer) is None else None
+
     def members_among(self, peers: Collection[PeerId]) -> frozenset[PeerId]:
         """Return those of these peers for which the roster has a valid certificate, connected or not."""
         known = (each for each in self.roster.certificates if each.peer in peers)

@@ -24,7 +24,7 @@ from gossip.membership.invite import Role
 from gossip.membership.manifest import parse_manifest
 from gossip.membership.manifest_chain import pack_manifests
 from gossip.membership.roster import parse_item
-from gossip.membership.roster_index import RosterIndex, role_of, why_out
+from gossip.membership.roster_index import RosterIndex, regions_of, role_of, why_out
 from gossip.membership.roster_sync import paged, parse_page
 
 NEWS_BURST: Final = 64
@@ -95,6 +95,10 @@ class AntiEntropy:
     def role_of(self, peer: PeerId) -> Role | None:
         """Return what a peer may do by the roster, or by what it showed us; None when it is no member."""
         return role_of(self.admission, self.roster_index, peer)
+
+    def regions_of(self, peer: PeerId) -> frozenset[str]:
+        """Return the regions that a peer's certificates bind it to; none where it may be of any."""
+        return regions_of(self.admission, self.roster_index, peer)
 
     def why_out(self, peer: PeerId) -> RemoteError | None:
         """Return why a known peer is a former member; None for a member, and for an unknown peer."""

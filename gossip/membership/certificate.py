@@ -106,6 +106,11 @@ class Certificate:
         return self.grant.role
 
     @property
+    def region(self) -> str:
+        """The only region that the member may be of; "" where its grant names none."""
+        return self.grant.region
+
+    @property
     def joined_at(self) -> int:
         """Unix seconds of the redemption or appointment, by the signer's clock."""
         return self.grant.issued_at if self.redemption is None else self.redemption.issued_at

@@ -1,10 +1,11 @@
 """What an admin grants: an invite for the holder of its secret, or an appointment of one peer.
 
     invite      = signed statement of [swarm: bin(16), invite key: bin(32), role: str, name: str, issued_at: uint,
-                  expires: uint, uses: uint]
+                  expires: uint, uses: uint, region: str]
     appointment = signed statement of [swarm: bin(16), peer: bin(32), role: str, name: str, issued_at: uint,
-                  expires: uint]
+                  expires: uint, region: str]
 
+`region`, the last field, is there where the admin binds the membership to one region of the run, and absent otherwise.
 Times are unix seconds; 0 stands for no expiry and for no number of uses. `expires` ends the membership, not only the
 time to redeem it: when a stranger claims to have redeemed an invite, nobody can check it (decision 0024). One admin is
 enough, whatever threshold a manifest asks for: a grant can be revoked.
@@ -24,6 +25,7 @@ from gossip.core.membership_limits import (
     MAX_REDEMPTIONS,
     MAX_USES,
 )
+from gossip.core.statements import region_in
 from gossip.core.wire import Fields, malformed
 from gossip.membership.signed import SignedKind, Signer, key_of, open_signed, ours, peer_of, sign
 
@@ -41,7 +43,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Invite:
-    """A bearer invite. `key`: of its secret; `admin`: the signer; `id`: the digest of `admin` and the fields."""
+    """A bearer invite. `key`: of its secret; `admin`: the signer; `id`: the digest of `admin` and the fields.
+    `region`: the only one that a member by it may be of; "" where the admin names none."""
 
     swarm: SwarmId
     key: bytes
@@ -53,6 +56,7 @@ class Invite:
     admin: bytes
     id: Digest
     raw: bytes = field(repr=False)
+    region: str = ""
 
     @property
     def capacity(self) -> int:
@@ -67,7 +71,8 @@ class Invite:
 
 @dataclass(frozen=True, kw_only=True)
 class Appointment:
-    """A membership of one peer, given by an admin: for the creator's own node, and for a member that lost a key."""
+    """A membership of one peer, given by an admin: for the creator's own node, and for a member that lost a key.
+    `region`: as in an invite."""
 
     swarm: SwarmId
     peer: PeerId
@@ -78,6 +83,7 @@ class Appointment:
     admin: bytes
     id: Digest
     raw: bytes = field(repr=False)
+    region: str = ""
 
     @property
     def capacity(self) -> int:
@@ -100,10 +106,11 @@ def make_invite(
     name: str = "",
     expires: int | None = None,
     uses: int | None = 1,
+    region: str = "",
 ) -> Invite:
     """Sign an invite for the holder of `secret`, which is made for it alone. Raises LocalError on values out of bounds.
     Both times in unix seconds."""
-    fields = (swarm, secret.public_key, role.value, name, issued_at, expires or 0, uses or 0)
+    fields = (swarm, secret.public_key, role.value, name, issued_at, expires or 0, uses or 0, *of_region(region))
     return ours(parse_invite, sign(SignedKind.INVITE, fields, admin))
 
 
@@ -116,10 +123,16 @@ def appoint(
     issued_at: int,
     name: str = "",
     expires: int | None = None,
+    region: str = "",
 ) -> Appointment:
     """Sign a membership of `peer`. Raises LocalError on values out of bounds."""
-    fields = (swarm, key_of(peer), role.value, name, issued_at, expires or 0)
+    fields = (swarm, key_of(peer), role.value, name, issued_at, expires or 0, *of_region(region))
     return ours(parse_appointment, sign(SignedKind.APPOINTMENT, fields, admin))
+
+
+def of_region(region: str) -> tuple[str, ...]:
+    """Return a grant's last field, or none where it names no region: so what was signed before is read as it was."""
+    return (region,) if region else ()
 
 
 def parse_invite(raw: bytes) -> Invite:
@@ -128,7 +141,7 @@ def parse_invite(raw: bytes) -> Invite:
     fields = signed.fields
     swarm, key = SwarmId(fields.exactly(SWARM_ID_BYTES)), fields.exactly(KEY_BYTES)
     role, name, issued_at, expires = _granted(fields)
-    uses = fields.integer(MAX_USES)
+    uses, region = fields.integer(MAX_USES), _region(fields)
     fields.end()
     return Invite(
         swarm=swarm,
@@ -141,6 +154,7 @@ def parse_invite(raw: bytes) -> Invite:
         admin=signed.key,
         id=signed.digest,
         raw=raw,
+        region=region,
     )
 
 
@@ -150,6 +164,7 @@ def parse_appointment(raw: bytes) -> Appointment:
     fields = signed.fields
     swarm, peer = SwarmId(fields.exactly(SWARM_ID_BYTES)), peer_of(fields)
     role, name, issued_at, expires = _granted(fields)
+    region = _region(fields)
     fields.end()
     return Appointment(
         swarm=swarm,
@@ -161,6 +176,7 @@ def parse_appointment(raw: bytes) -> Appointment:
         admin=signed.key,
         id=signed.digest,
         raw=raw,
+        region=region,
     )
 
 
@@ -172,3 +188,7 @@ def _granted(fields: Fields) -> tuple[Role, str, int, int | None]:
     if expires and expires <= issued_at:
         raise malformed("expires before it is issued")
     return Role(role), name, issued_at, expires or None
+
+
+def _region(fields: Fields) -> str:
+    return region_in(fields) if fields.left else ""

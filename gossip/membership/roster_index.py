@@ -76,6 +76,16 @@ def role_of(admission: MembershipAdmission, roster_index: RosterIndex, peer: Pee
     return Role.TRAINER if Role.TRAINER in roles else min(roles)
 
 
+def regions_of(admission: MembershipAdmission, roster_index: RosterIndex, peer: PeerId) -> frozenset[str]:
+    """Return the regions that a peer's certificates bind it to, by the roster and by what it showed us; none where it
+    may be of any. With two memberships it may be of either region, and of any where one names none."""
+    shown = admission.shown_by(peer)
+    known = [each for each in roster_index.certificates_of(peer) if admission.why_out(peer, each) is None]
+    held = [*known, *([] if shown is None else [shown])]
+    regions = frozenset(each.region for each in held if each.role is Role.TRAINER)
+    return frozenset() if "" in regions else regions
+
+
 def why_out(admission: MembershipAdmission, roster_index: RosterIndex, peer: PeerId) -> RemoteError | None:
     """Return why a known peer is a former member; None for a member, and for an unknown peer."""
     if role_of(admission, roster_index, peer) is not None:

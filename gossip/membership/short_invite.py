@@ -1,12 +1,13 @@
 """A short invite: what a newcomer needs to reach the swarm, and to check all that it gets there.
 
     short  = [fixed: bin(160), role: uint, name: str<=64, issued_at: uint, expires: uint, uses: uint, psk: bin,
-              addresses: [bin]]
+              addresses: [bin], region: str]
     fixed  = seed (32), swarm (16), admin (32), signature (64), named (16)
     address = peer's key (32), kind (1): 4, then IPv4 (4) and port (2); 6, then IPv6 (16) and port (2);
               or 0, then the multiaddr's text without `/p2p/` and the peer
 
-It is the signed invite without what can be computed, the invite's secret, and no manifest. `named` is the beginning of
+It is the signed invite without what can be computed, the invite's secret, and no manifest. `region` is there where the
+invite names one. `named` is the beginning of
 the digest of the manifest that was the newest when the invite was made. Any peer may serve the manifests; a newcomer
 accepts only a chain that contains that one. `ShortInvite.complete` decides this.
 """
@@ -29,8 +30,9 @@ from gossip.core.membership_limits import (
     MAX_USES,
     NAMED_BYTES,
 )
+from gossip.core.statements import region_in
 from gossip.core.wire import malformed, pack
-from gossip.membership.invite import Invite, Role, parse_invite
+from gossip.membership.invite import Invite, Role, of_region, parse_invite
 from gossip.membership.invite_bundle import InviteBundle, check_parts
 from gossip.membership.manifest import PSK_BYTES
 from gossip.membership.manifest_chain import ManifestChain, pack_manifests
@@ -93,7 +95,8 @@ def pack_short(short: ShortInvite) -> bytes:
     signature = invite.raw[-SIGNATURE_BYTES:]
     fixed = short.secret.seed + invite.swarm + invite.admin + signature + short.named
     rest = (ROLES.index(invite.role), invite.name, invite.issued_at, invite.expires or 0, invite.uses or 0)
-    return pack((fixed, *rest, short.psk or b"", [_pack_address(each) for each in short.addresses]))
+    places = [_pack_address(each) for each in short.addresses]
+    return pack((fixed, *rest, short.psk or b"", places, *of_region(invite.region)))
 
 
 def parse_short(packed: bytes) -> ShortInvite:
@@ -103,6 +106,7 @@ def parse_short(packed: bytes) -> ShortInvite:
     role, name = ROLES[fields.integer(len(ROLES) - 1)], fields.text(MAX_NAME_CHARS)
     issued_at, expires, uses = fields.integer(), fields.integer(), fields.integer(MAX_USES)
     psk, places = fields.binary(PSK_BYTES), fields.array(MAX_LINE_ADDRESSES)
+    region = region_in(fields) if fields.left else ""
     fields.end()
     addresses = tuple(_parse_address(places.binary(MAX_ADDRESS_CHARS)) for _ in range(places.left))
     if not addresses:
@@ -110,7 +114,7 @@ def parse_short(packed: bytes) -> ShortInvite:
     if len(psk) not in (0, PSK_BYTES):
         raise malformed("no pre-shared key")
     secret = Identity(seed)
-    granted = pack((SwarmId(swarm), secret.public_key, role.value, name, issued_at, expires, uses))
+    granted = pack((SwarmId(swarm), secret.public_key, role.value, name, issued_at, expires, uses, *of_region(region)))
     invite = parse_invite(pack((granted, admin, signature)))
     return ShortInvite(invite=invite, secret=secret, named=named, addresses=addresses, psk=psk or None)
 

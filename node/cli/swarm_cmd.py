@@ -169,6 +169,9 @@ def invite(
         Path | None, typer.Option(metavar="FILE", help="Write the line there (mode 0600), and do not print it.")
     ] = None,
     qr: Annotated[bool, typer.Option("--qr", help="Draw it in the terminal, too.")] = False,
+    region: Annotated[
+        str, typer.Option(metavar="LABEL", help="The only region (sync.regions) that members by it may be of.")
+    ] = "",
     full: Annotated[
         bool,
         typer.Option(
@@ -194,6 +197,7 @@ def invite(
             uses=uses or None,
             name=name,
             full=full,
+            region=region,
         )
         admin = SwarmFolder(folder)
         admin.chain()

@@ -87,17 +87,21 @@ def shown(view: dict[str, Any]) -> Said:
     lines = _of_line(view) if "missing" in view else _of_swarm(view)
     if invite := view.get("invite"):
         lines.append(
-            f"the invite makes a {invite['role']} of {invite['uses'] or 'any number'} at most; "
+            f"the invite makes a {invite['role']} of {invite['uses'] or 'any number'} at most{_bound(invite)}; "
             f"their membership ends: {moment(invite['expires'])}"
         )
     for each in view.get("invites", ()):
         lines.append(
             f"invite     {each['id'][:12]}  {each['role']}  {each['joined']} of {each['uses'] or 'any number'} joined"
-            f"  ends {moment(each['expires'])}  {each['name']}{'  REVOKED' if each['revoked'] else ''}"
+            f"  ends {moment(each['expires'])}{_bound(each)}  {each['name']}{'  REVOKED' if each['revoked'] else ''}"
         )
     if view.get("conflicts"):
         lines.append(f"CONFLICT   two manifests of version {view['conflicts']}: admins signed twice; rotate heals it")
     return view, lines
+
+
+def _bound(invite: dict[str, Any]) -> str:
+    return f", of region {invite['region']} alone" if invite["region"] else ""
 
 
 def _of_line(view: dict[str, Any]) -> list[str]:
@@ -136,8 +140,9 @@ def listed(rows: list[dict[str, Any]], name: str) -> Said:
     from node.swarm.parsing import day
 
     table = Table(box=None, pad_edge=False)
-    dated = any(row.get("expires") for row in rows)
-    for column in ("peer", "role", "name", "since", *(("ends",) if dated else ()), "here", "invite", "state"):
+    dated, bound = any(row.get("expires") for row in rows), any(row.get("region") for row in rows)
+    extra = (*(("region",) if bound else ()), *(("ends",) if dated else ()))
+    for column in ("peer", "role", "name", "since", *extra, "here", "invite", "state"):
         wraps = column in ("name", "state")
         least = STATE_WIDTH if column == "state" else len(column)
         style = "bold" if column == "peer" else ""
@@ -148,10 +153,11 @@ def listed(rows: list[dict[str, Any]], name: str) -> Said:
         here = {True: "yes", False: "no", None: text.NOTHING}[row.get("connected")]
         state = row["state"] if row["revoked"] in (None, "yes") else f"{row['state']}: {row['revoked']}"
         since = day(row["since"]) if row["since"] else text.NOTHING
+        region = (row.get("region") or text.NOTHING,) if bound else ()
         ends = (day(row["expires"]) if row.get("expires") else text.NOTHING,) if dated else ()
         invite = (row.get("grant") or text.NOTHING)[: 8 if dated else 12]
         role = row["role"] or text.NOTHING
-        table.add_row(text.peer(row["peer"]), role, row["name"], since, *ends, here, invite, state)
+        table.add_row(text.peer(row["peer"]), role, row["name"], since, *region, *ends, here, invite, state)
     return {"name": name, "members": rows}, [table]
 
 

@@ -20,7 +20,17 @@ from gossip.core.backoff import peer_in
 from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.membership_limits import MAX_LINE_CHARS, TOLERANCE_S
-from gossip.membership import InviteBundle, Manifest, ManifestChain, Policy, Role, ShortInvite, parse_any
+from gossip.membership import (
+    Certificate,
+    Invite,
+    InviteBundle,
+    Manifest,
+    ManifestChain,
+    Policy,
+    Role,
+    ShortInvite,
+    parse_any,
+)
 from gossip.membership.invite_code import is_whole, unwrapped
 from gossip.membership.signed import NONCE_BYTES
 from node.config.toml_source import Raw, merge
@@ -133,14 +143,13 @@ def membership(
     assert chain is not None
     assert not isinstance(invitation, ShortInvite)
     check_version(chain.newest.terms)
-    if invitation is not None:
-        role = invitation.invite.role
-    else:
-        role = Role.TRAINER if certificate is None else certificate.role
+    grant: Invite | Certificate | None = certificate if invitation is None else invitation.invite
+    role, region = (Role.TRAINER, "") if grant is None else (grant.role, grant.region)
     own: Raw = read_own(node_dir)
     merge(own, agreed_settings.own_part(given, task_in(agreed_settings.raw_of(chain.newest.terms.settings))))
     me = None if certificate is None else certificate.peer
     raw = _all_settings(chain.newest, given, own, role, me)
+    _set_region(raw, region)
     check_minimum(chain.newest.terms.settings, raw, joins=invitation is not None)
     _check_data(chain.newest, raw)
     check_base(chain.newest.terms.settings, raw)
@@ -236,6 +245,16 @@ def _all_settings(newest: Manifest, given: Raw, own: Raw, role: Role, me: str | 
     if node.setdefault("role", _RUNS_AS[role]) != _RUNS_AS[role]:
         raise UsageError(f"--role {node['role']} contradicts the invite: its role is {role.value}", "leave it out")
     return raw
+
+
+def _set_region(raw: Raw, region: str) -> None:
+    """A certificate's region is the node's. Raises UsageError where its settings name another one."""
+    if not region:
+        return
+    node = raw.setdefault("node", {})
+    if node.setdefault("region", region) != region:
+        said = f"node.region={node['region']!r} contradicts the certificate, which is of region {region} alone"
+        raise UsageError(said, "leave node.region out, or ask an admin for another invite")
 
 
 def _check_data(newest: Manifest, raw: Raw) -> None:

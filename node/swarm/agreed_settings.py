@@ -143,6 +143,13 @@ def minimum_in(settings: Settings) -> Mapping[str, Setting]:
     return section if isinstance(section, Mapping) else {}
 
 
+def regions_in(settings: Settings) -> tuple[str, ...]:
+    """Return the labels of the swarm's regions; none in a flat swarm."""
+    section = settings.get("sync")
+    regions = section.get("regions") if isinstance(section, Mapping) else None
+    return tuple(str(each) for each in regions) if isinstance(regions, list) else ()
+
+
 def is_agreed(section: str, key: str, *, task: object) -> bool:
     """Return whether the swarm, whose task it is, decides this setting."""
     if section == "task" and key in OWN_OF_TASK.get(str(task), ()):

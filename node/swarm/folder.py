@@ -54,6 +54,7 @@ class Given:
     issued_at: int
     expires: int | None
     uses: int | None
+    region: str = ""
 
 
 class SwarmFolder:
@@ -109,6 +110,7 @@ class SwarmFolder:
             issued_at=invite.issued_at,
             expires=invite.expires,
             uses=invite.uses,
+            region=invite.region,
         )
         lines = [json.dumps(asdict(each)) for each in (*self.given(), given)]
         write_private(self.path / INVITES, "".join(f"{line}\n" for line in lines).encode(), "the list of invites")

@@ -6,7 +6,9 @@ from io import StringIO
 
 from gossip.core.identity import Identity
 from gossip.membership import InviteBundle, Role, encode_invite_code, encode_short, make_invite, shorten
+from gossip.membership.settings import Settings
 from gossip.membership.signed import Signer
+from node.swarm import agreed_settings
 from node.swarm.folder import SwarmFolder
 from node.system.errors import UsageError
 
@@ -17,22 +19,24 @@ MAX_QR_CHARS = 2953
 @dataclass(frozen=True, kw_only=True)
 class Wish:
     """What an invite is to give. `expires`: unix seconds, of the membership; `uses`: None is any number. `full`: a line
-    that holds the manifests, too."""
+    that holds the manifests, too. `region`: the only one that members by it may be of; "": any."""
 
     role: Role = Role.TRAINER
     expires: int | None = None
     uses: int | None = 1
     name: str = ""
     full: bool = False
+    region: str = ""
 
 
 def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None = None) -> str:
     """Sign an invite, record it, and return its line: a full one also where the manifest names no address at which a
-    newcomer could ask for the rest. UsageError when the key is no admin's; LocalError on a name or a number out of
-    bounds."""
+    newcomer could ask for the rest. UsageError when the key is no admin's, or on a region that is none of the swarm's;
+    LocalError on a name or a number out of bounds."""
     chain = folder.chain()
     if authority.public_key not in chain.newest.terms.admins:
         raise UsageError("this key is no admin's of the swarm", "an admin's invite is needed: ask one")
+    check_region_wish(wish, chain.newest.terms.settings)
     secret = Identity.generate()
     invite = make_invite(
         authority,
@@ -43,12 +47,25 @@ def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None 
         name=wish.name,
         expires=wish.expires,
         uses=wish.uses,
+        region=wish.region,
     )
     invitation = InviteBundle(invite=invite, secret=secret, chain=chain, psk=folder.psk())
     short = None if wish.full else shorten(invitation)
     line = encode_invite_code(invitation) if short is None else encode_short(short)
     folder.record(invite)
     return line
+
+
+def check_region_wish(wish: Wish, settings: Settings) -> None:
+    """Raise UsageError where an invite is to bind to a region that the swarm has not, or somebody who is of none."""
+    if not wish.region:
+        return
+    regions = agreed_settings.regions_in(settings)
+    if wish.region not in regions:
+        there = f"they are {', '.join(regions)}" if regions else "it has none (sync.regions)"
+        raise UsageError(f"--region {wish.region}: it is none of the swarm's regions: {there}")
+    if wish.role is not Role.TRAINER:
+        raise UsageError(f"--region {wish.region}: a member of role {wish.role.value} is of no region", "leave it out")
 
 
 def qr(line: str) -> str:

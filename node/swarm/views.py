@@ -109,6 +109,7 @@ def invite_view(invitation: InviteBundle | ShortInvite) -> dict[str, Any]:
         "issued_at": invite.issued_at,
         "expires": invite.expires,
         "uses": invite.uses,
+        "region": invite.region or None,
     }
 
 
@@ -123,6 +124,7 @@ def invites_view(folder: SwarmFolder, roster: Roster) -> list[dict[str, Any]]:
             "issued_at": each.issued_at,
             "expires": each.expires,
             "uses": each.uses,
+            "region": each.region or None,
             "joined": sum(it.grant.id.hex() == each.id for it in roster.certificates),
             "revoked": bytes.fromhex(each.id) in struck,
         }
@@ -162,6 +164,7 @@ def _member(each: Certificate, roster: Roster, now: float, *, connected: bool | 
         "peer": each.peer,
         "role": each.role.value,
         "name": each.grant.name,
+        "region": each.region or None,
         "since": each.joined_at,
         "expires": each.grant.expires,
         "grant": each.grant.id.hex(),

@@ -47,24 +47,25 @@ def short_line(address: str, *, number: int = 0) -> ShortInvite:
     return ShortInvite(invite=invite, secret=secret, named=named, addresses=(address,))
 
 
-def certificate(peer: PeerId, number: int = 0) -> Certificate:
-    """By the line that everybody has: an invite without a number of uses."""
-    invite = make_invite(ADMIN, SWARM, SECRET, role=Role.TRAINER, issued_at=FOUNDED, uses=None, name="all")
+def certificate(peer: PeerId, number: int = 0, region: str = "") -> Certificate:
+    """By the line that everybody has, or everybody of a region: an invite without a number of uses."""
+    how = {"issued_at": FOUNDED, "uses": None, "name": "all", "region": region}
+    invite = make_invite(ADMIN, SWARM, SECRET, role=Role.TRAINER, **how)
     return redeem(invite, SECRET, peer, issued_at=FOUNDED + number, nonce=digest_of(peer.encode())[:16])
 
 
-def enroll(folder: Path, peer: PeerId) -> None:
+def enroll(folder: Path, peer: PeerId, region: str = "") -> None:
     """A node's folder as `join` leaves it."""
     files = membership_of(folder)
     if not files.joined:
         files.folder.mkdir(parents=True, exist_ok=True)
-        files.save_certificate(certificate(peer))
+        files.save_certificate(certificate(peer, region=region))
         files.save_manifests(chain())
 
 
-def gate_of(folder: Path, peer: PeerId) -> MembershipAdmission:
+def gate_of(folder: Path, peer: PeerId, region: str = "") -> MembershipAdmission:
     """What a hostile member's transport asks."""
-    enroll(folder, peer)
+    enroll(folder, peer, region)
     return PrivateMembership.load(membership_of(folder), peer, now=lambda: FOUNDED + 1000.0).admission
 
 

@@ -43,7 +43,11 @@ dedicated relay, whose clients the hostile nodes are as well."""
 REGIONS: Final = frozenset({"regions"})
 """Another: the honest are of two regions, and so are the hostile nodes, as far as they say."""
 
-LATER: Final = {"login": 1000, "regions": 2000}
+BOUND: Final = frozenset({"bound"})
+"""And another: the same in a private swarm, where each certificate names its member's region. The hostile ones are of
+the first."""
+
+LATER: Final = {"login": 1000, "regions": 2000, "bound": 3000}
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
 LABELS: Final = ("east", "west")
@@ -131,6 +135,16 @@ class Scenario:
         return COMES_AT if self.late else moments.get(self.kind, 0.0)
 
     @property
+    def private(self) -> bool:
+        """Whether all members have certificates."""
+        return self.kind in ("private", *BOUND)
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether the honest are of two regions."""
+        return self.kind in REGIONS | BOUND
+
+    @property
     def hostile(self) -> int:
         """How many hostile nodes there are from the first on."""
         return self.f
@@ -146,7 +160,7 @@ class Scenario:
         sync: dict[str, Any] = {"f": self.f, "compressor": self.compressor}
         if self.kind == "meeting":
             sync = MEETINGS[self.strategy]
-        if self.kind == "regions":
+        if self.has_regions:
             sync |= {"regions": list(LABELS)}
         momentum = MOMENTUM if sync.get("strategy") == "des_loc" else 0.0
         return {
@@ -182,7 +196,7 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
     late = kind in ("join", "crowd", "resume")
     if kind in ("crowd", "open", "bootstrap", "login"):
         shape["honest"] = max(shape["honest"], 5)
-    if kind == "regions":  # as many in each as f = 1 wants
+    if kind in REGIONS | BOUND:  # as many in each as f = 1 wants
         shape |= {"honest": 8, "f": 1, "degree": 8}
     if kind == "open":
         shape["degree"] = rng.choice([4, 8])

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import trio
 from adversary_members import SWARM, enroll, gate_of
-from adversary_scenario import COMES_AT, HIDDEN, LABELS, STEP_SECONDS, Scenario
+from adversary_scenario import BOUND, COMES_AT, HIDDEN, LABELS, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm, key_of
@@ -81,7 +81,7 @@ def _facts(scenario: Scenario) -> Facts:
     trainer = Trainer(tasks.get(config.task.name), config.train, Shard())
     genesis_d = trainer.vector()
     run = run_info(config, trainer.fingerprint, genesis_d)
-    swarm = SWARM if scenario.kind == "private" else config.network.named
+    swarm = SWARM if scenario.private else config.network.named
     return Facts(Scope(swarm=swarm, run=run.run_id), run.genesis, genesis_d.numpy().copy())
 
 
@@ -154,14 +154,18 @@ class Stage:
         await trio.sleep_until(self.scenario.leaves_at + self.scenario.away_s)
         await self._start(number, wait_for=1)
 
+    def _bound_to(self, number: int) -> str:
+        """The region in the certificate of an honest node; a hostile one's is that of the first."""
+        return LABELS[number % 2] if self.scenario.kind in BOUND else ""
+
     async def _start(self, number: int, *, wait_for: int, name: str = "", role: str = "trainer") -> None:
         name = name or f"n{number}"
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         if not (folder / IDENTITY).exists():
             key_of(name).save(folder / IDENTITY)  # the swarm's own would do, but a certificate names it
-            if self.scenario.kind == "private":
-                enroll(folder, key_of(name).peer_id)
+            if self.scenario.private:
+                enroll(folder, key_of(name).peer_id, self._bound_to(number))
         late = trio.current_time() > 0
         if late and self.scenario.hostile_first:
             for life in self.lives:
@@ -169,7 +173,7 @@ class Stage:
         sections = {section: dict(keys) for section, keys in self.scenario.sections.items()}
         sections["node"] |= {"shard_index": number, "shard_count": self.scenario.honest + 1, "role": role}
         sections["node"]["checkpoint_every"] = 2 if self.scenario.kind == "resume" else 0
-        if self.scenario.kind == "regions":
+        if self.scenario.has_regions:
             sections["node"]["region"] = LABELS[number % 2]
             wait_for = min(wait_for, self.scenario.honest // 2 - 1)
         if role == "observer":
@@ -330,8 +334,8 @@ class Stage:
         """One more, that listens and has met nobody."""
         self._made += 1
         identity = key_of(name) if identity is None else identity
-        private = self.scenario.kind == "private"
-        admission = gate_of(self._folder / identity.peer_id, identity.peer_id) if private else None
+        own = self._folder / identity.peer_id
+        admission = gate_of(own, identity.peer_id, self._bound_to(0)) if self.scenario.private else None
         peer = HostilePeer(self, identity, admission)
         self.ever_hostile.add(peer.peer)
         await self.nursery.start(lambda *, task_status: peer.run(task_status=task_status))

@@ -2,7 +2,7 @@
 
 import trio
 from adversary_move import Act, move
-from adversary_scenario import LABELS, REGIONS
+from adversary_scenario import BOUND, LABELS, REGIONS
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.envelope import seal
@@ -59,3 +59,43 @@ async def _labels(act: Act) -> None:
     for number in range(act.move.amount):
         await come_as(act, act.rng.choice([*LABELS, f"made-up-{number}", "x"]))
         await trio.sleep(act.move.seconds / act.move.amount)
+
+
+@move(
+    "regional.bound",
+    amounts=(2, 12),
+    seconds=(30, 100),
+    variants=("says", "publishes", "both"),
+    speaks=("record", "hello", "regional"),
+    among=BOUND,
+)
+async def _bound(act: Act) -> None:
+    """Its certificate is of the first region. It says that it is of the other, and publishes for that, or says now one
+    and now the other."""
+    own, other = LABELS
+    await act.meet()
+    for number in range(act.move.amount):
+        await come_as(act, own if act.move.variant == "both" and number % 2 else other)
+        if act.move.variant != "says":
+            statement = regional_statement(
+                region=other,
+                round=act.stage.round + number,
+                codec="int8",
+                members=4,
+                address=blob_manifest_of(act.rng.randbytes(8)).address,
+                size=8,
+            )
+            await act.peer.tell(seal(act.peer.identity, act.stage.scope, statement).raw)
+        await trio.sleep(act.move.seconds / act.move.amount)
+        note_taken_in(act)
+
+
+def note_taken_in(act: Act) -> None:
+    """Where a member of the other region has it as a neighbour, or one has a model of its for that region."""
+    peer, (own, other) = act.peer.peer, LABELS
+    for life in act.targets:
+        service, name = life.member.node.service, life.member.name
+        if life.member.node.config.node.region == other and peer in service.neighbours():
+            act.stage.misled.append(f"{name} of {other} has a member of {own} as a neighbour")
+        if other in (views := service.regional_views()) and peer in {it.peer for it in views[other].models}:
+            act.stage.misled.append(f"{name} has a model for {other} of a member of {own}")

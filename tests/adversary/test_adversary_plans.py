@@ -38,6 +38,7 @@ DEFAULT_SEEDS = (
     1000,
     1003,
     2000,
+    3000,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 

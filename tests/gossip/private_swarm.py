@@ -53,11 +53,16 @@ def secret(number: int) -> Identity:
 
 
 def invite(
-    number: int, *, role: Role = Role.TRAINER, uses: int | None = 1, expires: int | None = None, admin=ADMIN
+    number: int,
+    *,
+    role: Role = Role.TRAINER,
+    uses: int | None = 1,
+    expires: int | None = None,
+    admin=ADMIN,
+    region: str = "",
 ) -> Invite:
-    return make_invite(
-        admin, SWARM, secret(number), role=role, issued_at=NOW - 3600, uses=uses, expires=expires, name=f"node {number}"
-    )
+    how = {"role": role, "uses": uses, "expires": expires, "region": region}
+    return make_invite(admin, SWARM, secret(number), issued_at=NOW - 3600, name=f"node {number}", **how)
 
 
 def certificate(number: int, granted: Invite | None = None, of: int | None = None, at: int = NOW - 60) -> Certificate:

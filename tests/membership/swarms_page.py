@@ -6,6 +6,7 @@ from swarms import ADMIN, NOW, peer, secret
 
 from gossip.core import keyfile, membership_limits
 from gossip.membership import (
+    Invite,
     InviteBundle,
     ManifestBody,
     ManifestChain,
@@ -31,6 +32,13 @@ def invitation() -> InviteBundle:
     return InviteBundle(invite=granted, secret=secret(), chain=chain)
 
 
+def bound_invite() -> Invite:
+    """The page's invite, bound to a region."""
+    swarm = invitation().chain.swarm
+    how = {"role": Role.TRAINER, "issued_at": NOW, "name": "a guest", "uses": 1, "region": "east"}
+    return make_invite(ADMIN, swarm, secret(), **how)
+
+
 def short_invite() -> ShortInvite:
     """The page's short line: the same invite, with the manifests at peer 1."""
     made = invitation()
@@ -47,6 +55,7 @@ def examples() -> dict[str, bytes | str]:
     return {
         "manifest": made.chain.newest.raw,
         "invite": made.invite.raw,
+        "bound": bound_invite().raw,
         "certificate": member.raw,
         "rotation": successor.rotations[0].raw,
         "revocation": revoke_peer(ADMIN, made.chain.swarm, peer(2).peer_id, issued_at=NOW, reason="left").raw,

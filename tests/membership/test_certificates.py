@@ -10,7 +10,7 @@ from swarms import ADMIN, ADMINS, NOW, SWARM, appointment, certificate, invite, 
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
-from gossip.core.limits import MAX_COUNTER
+from gossip.core.limits import MAX_COUNTER, MAX_REGION_CHARS
 from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES, MAX_ITEM_BYTES, MAX_ROTATIONS
 from gossip.core.wire import pack
 from gossip.membership import (
@@ -93,10 +93,11 @@ def test_the_largest_certificate_fits_the_handshake():
         name="n" * 64,
         expires=MAX_COUNTER,
         uses=10_000,
+        region="r" * MAX_REGION_CHARS,
     )
     first = redeem(granted, secret(), peer(0).peer_id, issued_at=MAX_COUNTER, nonce=b"n" * 16)
     largest = renewed(first, [peer(number) for number in range(MAX_ROTATIONS + 1)], MAX_COUNTER)
-    assert len(largest.raw) == 1191
+    assert len(largest.raw) == 1226
     assert len(pack_item(largest)) <= MAX_ITEM_BYTES < MAX_CERTIFICATE_BYTES
     with pytest.raises(LocalError):
         rotated(largest, rotate(peer(MAX_ROTATIONS), peer(99).peer_id, issued_at=NOW))

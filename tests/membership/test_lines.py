@@ -24,7 +24,8 @@ from swarms import (
     terms,
 )
 
-from gossip.core.errors import LocalError
+from gossip.core.errors import LocalError, RemoteError
+from gossip.core.identity import verify_key_of
 from gossip.core.membership_limits import MAX_LINE_BYTES, MAX_LINE_CHARS, MAX_USES
 from gossip.core.wire import pack
 from gossip.membership import (
@@ -41,8 +42,10 @@ from gossip.membership import (
 )
 from gossip.membership import invite_code as lines
 from gossip.membership.invite import parse_appointment, parse_invite
+from gossip.membership.signed import SignedKind, sign
 
 LINE = encode_invite_code(line_parts())
+REGIONS = st.from_regex(r"[a-z0-9]([a-z0-9_-]{0,30}[a-z0-9])?", fullmatch=True)
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=64)
 
 
@@ -72,14 +75,37 @@ def same(one: InviteBundle, other: InviteBundle) -> bool:
     st.integers(0, 2**50),
     st.none() | st.integers(1, 2**50),
     st.none() | st.integers(1, MAX_USES),
+    st.just("") | REGIONS,
 )
-def test_invites_come_back(role, name, issued_at, lasts, uses):
+def test_invites_come_back(role, name, issued_at, lasts, uses, region):
     expires = None if lasts is None else issued_at + lasts
-    made = make_invite(ADMIN, SWARM, secret(), role=role, name=name, issued_at=issued_at, expires=expires, uses=uses)
+    how = {"role": role, "name": name, "issued_at": issued_at, "expires": expires, "region": region}
+    made = make_invite(ADMIN, SWARM, secret(), uses=uses, **how)
     assert parse_invite(made.raw) == made
     assert (made.role, made.name, made.issued_at, made.expires, made.uses) == (role, name, issued_at, expires, uses)
-    named = appoint(ADMIN, SWARM, peer(1).peer_id, role=role, name=name, issued_at=issued_at, expires=expires)
+    named = appoint(ADMIN, SWARM, peer(1).peer_id, **how)
     assert parse_appointment(named.raw) == named
+    assert made.region == named.region == region
+
+
+def test_a_grant_without_a_region_is_what_it_was():
+    """Byte for byte, as it was signed before regions could be bound."""
+    fields = (SWARM, secret().public_key, "trainer", "a", NOW, 0, 1)
+    made = make_invite(ADMIN, SWARM, secret(), role=Role.TRAINER, name="a", issued_at=NOW)
+    assert made.raw == sign(SignedKind.INVITE, fields, ADMIN)
+    assert parse_invite(made.raw).region == ""
+
+
+@pytest.mark.parametrize("label", ["", "West", "-", "r" * 33, 7])
+def test_a_region_that_is_none_makes_a_grant_malformed(label):
+    invited = (SWARM, secret().public_key, "trainer", "a", NOW, 0, 1, label)
+    named = (SWARM, verify_key_of(peer(1).peer_id), "trainer", "a", NOW, 0, label)
+    for parse, kind, fields in (
+        (parse_invite, SignedKind.INVITE, invited),
+        (parse_appointment, SignedKind.APPOINTMENT, named),
+    ):
+        with pytest.raises(RemoteError, match=r"malformed|oversize"):
+            parse(sign(kind, fields, ADMIN))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +118,8 @@ def test_invites_come_back(role, name, issued_at, lasts, uses):
         {"uses": -1},
         {"expires": NOW},
         {"issued_at": -1},
+        {"region": "West"},
+        {"region": "r" * 33},
     ],
     ids=str,
 )

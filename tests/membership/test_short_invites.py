@@ -111,10 +111,12 @@ def same(one: ShortInvite, other: ShortInvite) -> bool:
     st.none() | st.binary(min_size=32, max_size=32),
     st.binary(min_size=NAMED_BYTES, max_size=NAMED_BYTES),
     st.lists(PLACES, min_size=1, max_size=MAX_LINE_ADDRESSES),
+    st.sampled_from(["", "east", "eu-west_2"]),
 )
-def test_all_of_a_short_line_comes_back(role, name, issued_at, lasts, uses, psk, named, places):
+def test_all_of_a_short_line_comes_back(role, name, issued_at, lasts, uses, psk, named, places, region):
     expires = None if lasts is None else issued_at + lasts
-    granted = make_invite(ADMIN, SWARM, secret(), role=role, name=name, issued_at=issued_at, expires=expires, uses=uses)
+    how = {"role": role, "name": name, "issued_at": issued_at, "expires": expires, "uses": uses, "region": region}
+    granted = make_invite(ADMIN, SWARM, secret(), **how)
     addresses = tuple(f"{place}/p2p/{peer(at).peer_id}" for at, place in enumerate(places))
     short = ShortInvite(invite=granted, secret=secret(), named=named, addresses=addresses, psk=psk)
     read = parse_any(encode_short(short))

@@ -47,6 +47,7 @@ def test_the_examples_are_what_the_code_reads():
     read = parse_invite_code(shown_line())
     assert read.chain.newest == parse_manifest(blocks["manifest"])
     assert read.invite == parse_invite(blocks["invite"])
+    assert parse_invite(blocks["bound"]).region == "east"
     short = parse_any(shown_line("p2p2"))
     assert isinstance(short, ShortInvite)
     assert short.invite == read.invite
