@@ -96,6 +96,10 @@ class Admission(Protocol):
         """What a peer that we dialled says of why it does not let us in; any bytes whatever. In words."""
 
 
+PING_PROTOCOL: Final = "/ipfs/ping/1.0.0"
+PING_BYTES: Final = 32
+"""libp2p's ping: every transport answers it by itself, with the same bytes, until the far end closes the stream."""
+
 MAX_CREDENTIALS: Final = 4096
 """Bytes that a stranger may show before anything is known of it: two signed links and a key that signs a newer one
 take under 700."""

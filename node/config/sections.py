@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -86,6 +86,10 @@ class NetworkConfig(GossipConfig):
         return () if self.behind_relay and self.listen == ANYWHERE else self.listen
 
 
+AUTO_REGION: Final = "auto"
+"""As node.region: found out at the first start (roles/own_region.py). No region has this label."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeConfig:
     """This process."""
@@ -98,7 +102,7 @@ class NodeConfig:
     nobody else reach the members through it (`network.allow`, `network.via`)."""
     region: str = ""
     """Which of the run's regions (sync.regions) this node is of: its neighbours are of the same one, and of the others
-    it hears their models now and then."""
+    it hears their models now and then. auto: the nearest by measured round trips, found out at the first start."""
     name: str = "node"
     """The folder under the run folder, and the node's name in tables."""
     lane: Literal["thread", "process", "inline"] = "thread"

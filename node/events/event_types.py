@@ -164,6 +164,27 @@ class RegionsAveraged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RegionChosen(Event):
+    """The node's region was found out by round trips."""
+
+    name: ClassVar[str] = "region"
+
+    region: str
+    why: str
+    """`nearest`; `as near`: the first of those that cannot be told apart; `nobody`: no member of any answered, and it
+    is the first of all."""
+    round_trips_ms: dict[str, float]
+    """By region that has answered, ms."""
+    members: dict[str, int]
+    """By region, how many members were measured."""
+
+    @property
+    def measured(self) -> Record:
+        """What the choice was made by."""
+        return {"why": self.why, "round_trips_ms": self.round_trips_ms, "members": self.members}
+
+
+@dataclass(frozen=True, kw_only=True)
 class ManifestHolds(Event):
     """A newer version of a private swarm's manifest applies from now on. A bootstrap node gives only version and
     time."""

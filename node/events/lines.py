@@ -25,6 +25,7 @@ from node.events.event_types import (
     NeighbourLost,
     NeighbourUp,
     ReachabilityTold,
+    RegionChosen,
     RegionsAveraged,
     Rejected,
     Resumed,
@@ -163,6 +164,20 @@ def _sent(summary: dict[str, Any]) -> str:
     return f"  sent {text.size(summary['bytes_sent'])}{f' ({each})' if each else ''}"
 
 
+def _of_region(event: RegionChosen) -> str:
+    """Return which region was chosen, and by what."""
+    measured = [
+        f"{region} {milliseconds:.1f} ms ({text.plural(event.members.get(region, 0), 'member')})"
+        for region, milliseconds in event.round_trips_ms.items()
+    ]
+    why = {
+        "nearest": "the nearest",
+        "as near": "the first of the nearest, which are as near as can be told",
+        "nobody": "the first that the run names, as no member of any has answered",
+    }.get(event.why, event.why)
+    return f"node.region is {event.region}: {why}{': ' if measured else ''}{', '.join(measured)}"
+
+
 def _words(event: Event) -> tuple[str, str]:
     """Return a sentence about an event, and its style; an empty sentence when nothing is shown."""
     match event:
@@ -174,6 +189,8 @@ def _words(event: Event) -> tuple[str, str]:
             heard = f"{max(0, event.regions - 1)} of {text.plural(event.beside, 'other region')}"
             told = "moved by the models of" if event.moved else "too few models to move by:"
             return f"{told} {heard}", "dim"
+        case RegionChosen():
+            return _of_region(event), "cyan"
         case Joined():
             donors = text.plural(event.donors, "neighbour")
             return f"joined at round {event.round} with the model of {donors}", ""

@@ -28,7 +28,7 @@ from gossip.membership.refusal import Refusal
 from gossip.transport.base import Transport
 from node import exporters
 from node.config.schema import Config
-from node.config.sections import NetworkConfig
+from node.config.sections import AUTO_REGION, NetworkConfig
 from node.events.event_types import CheckpointSkipped, Resumed, WarningEvent
 from node.events.gossip_events import translate
 from node.events.journal import Emit, Journal
@@ -184,7 +184,11 @@ def _check_region(config: Config) -> None:
             check_region(label)
     except ValueError as error:
         raise UsageError(f"sync.regions: {error}") from error
-    if region and region not in regions:
+    if AUTO_REGION in regions:
+        raise UsageError(f"sync.regions: no region can be called {AUTO_REGION}", "give it another name")
+    if region == AUTO_REGION:
+        _check_auto_region(config)
+    elif region and region not in regions:
         there = ", ".join(regions) or "none"
         raise UsageError(
             f"node.region {region!r} is none of the run's regions, which are {there}",
@@ -192,6 +196,17 @@ def _check_region(config: Config) -> None:
         )
     if regions and not region and config.node.role == "trainer":
         raise UsageError("the run has regions, and this node names none", f"give node.region: {', '.join(regions)}")
+
+
+def _check_auto_region(config: Config) -> None:
+    """Raise UsageError where a node cannot find out its region by itself."""
+    if not config.sync.regions:
+        raise UsageError("node.region=auto, and the run has no regions", "leave it out, or name sync.regions")
+    if config.node.role != "trainer":
+        raise UsageError(f"node.region=auto: a node of role {config.node.role} is of no region", "leave it out")
+    if config.network.behind_relay:
+        message = "node.region=auto: through a relay no distance to others can be measured"
+        raise UsageError(message, f"give node.region: {', '.join(config.sync.regions)}")
 
 
 def _check_moments(config: Config) -> None:
@@ -204,11 +219,15 @@ def _check_moments(config: Config) -> None:
         )
 
 
-def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | None]:
-    """Build the node, resumed from its newest checkpoint where there is one. Raises TaskError, ValueError or
-    RunError."""
+def make_node(
+    config: Config, around: NodeContext, learned: tuple[Learner, torch.Tensor] | None = None
+) -> tuple[Node, Checkpoint | None]:
+    """Build the node, resumed from its newest checkpoint where there is one. `learned`: what `learner_of` returned,
+    where that was called before. Raises TaskError, ValueError or RunError."""
+    if config.node.region == AUTO_REGION:
+        raise UsageError("node.region=auto is for nodes on machines of their own", "give each simulated node its own")
     attack = byzantine.attack_of(config.attack)
-    trainer, genesis_d = _learner(config, around)
+    trainer, genesis_d = learned or learner_of(config, around)
     run = run_info(config, trainer.fingerprint, genesis_d, trainer.identity)
     honest = _strategy(config, genesis_d, around.identity.peer_id, trainer)
     strategy = byzantine.lying(honest, attack, config.train.seed)
@@ -290,7 +309,7 @@ def make_node(config: Config, around: NodeContext) -> tuple[Node, Checkpoint | N
     return node, _started(node, around.user)
 
 
-def _learner(config: Config, around: NodeContext) -> tuple[Learner, torch.Tensor]:
+def learner_of(config: Config, around: NodeContext) -> tuple[Learner, torch.Tensor]:
     """Return what trains, and the initial model (d,)."""
     if around.user is not None:
         return around.user.learner, around.user.genesis_d

@@ -19,7 +19,9 @@ import torch
 import trio
 
 from gossip.membership.private_swarm import PrivateMembership
+from gossip.regions.region_survey_task import STEP_S, SurveyedRun
 from node.config.schema import Config, join_command
+from node.config.sections import AUTO_REGION
 from node.events.event_types import (
     Ended,
     Finished,
@@ -40,8 +42,17 @@ from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
 from node.page.names import Names
 from node.page.status_server import server_of
-from node.roles.assembly import NodeContext, TrainerOf, UserLearner, make_node, own_trainer
+from node.roles.assembly import (
+    NodeContext,
+    TrainerOf,
+    UserLearner,
+    learner_of,
+    make_node,
+    own_trainer,
+    run_info,
+)
 from node.roles.observer import observe, observes
+from node.roles.own_region import scope_of, surveyor, with_chosen_region, with_kept_region
 from node.roles.port_forwarding import mapper_for
 from node.roles.spool_relay import with_relay
 from node.roles.task_check import check_task
@@ -180,6 +191,7 @@ async def run(
         Libp2pTransport,
     )
 
+    config = with_kept_region(config, node_dir)
     held = credentials.load(node_dir, passphrase)
     emit.redact.learn(*held.secrets())
     config = config.model_copy(update={"network": await with_relay(config.network, config.node.wait_timeout_s, emit)})
@@ -219,7 +231,7 @@ async def run(
         new_file=partial(NamelessFile, node_dir),
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
-    node, checkpoint = make_node(config, around)
+    node, checkpoint = await _made(config, around, node_dir, held)
     if user_loop is not None:
         user_loop.built(node)
     elif not tried and not observes(config):
@@ -270,6 +282,30 @@ async def run(
             finish(node, node_dir, checkpoint, event=event)
         nursery.cancel_scope.cancel()
     return EXIT_INTERRUPTED if interrupted.is_set() else 0
+
+
+async def _made(
+    config: Config, around: NodeContext, node_dir: Path, held: credentials.Credentials
+) -> tuple[Node, Checkpoint | None]:
+    """Build the node, in the region that is nearest where it is to find that out."""
+    if config.node.region != AUTO_REGION:
+        return make_node(config, around)
+    from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
+
+    learner, genesis_d = learned = learner_of(config, around)
+    run = run_info(config, learner.fingerprint, genesis_d, learner.identity)
+    identity, private = surveyor(held)
+    asking = Libp2pConfig(swarm=config.network.swarm, dial_timeout_s=STEP_S, data_connections=False)
+    config = await with_chosen_region(
+        config,
+        SurveyedRun(scope=scope_of(config, run, private), genesis=run.genesis),
+        transport=Libp2pTransport(asking, identity.seed, admission=held.admission, psk=held.psk),
+        private=private,
+        rng=random.Random(),
+        node_dir=node_dir,
+        emit=around.emit,
+    )
+    return make_node(config, around, learned)
 
 
 def _meter_for(device: torch.device, use: ProcessUse, *, watts: float) -> Meter | None:

@@ -33,6 +33,7 @@ from gossip.membership import (
 )
 from gossip.membership.invite_code import is_whole, unwrapped
 from gossip.membership.signed import NONCE_BYTES
+from node.config.sections import AUTO_REGION
 from node.config.toml_source import Raw, merge
 from node.swarm import agreed_settings, parsing
 from node.swarm.base_model import check_base, task_in
@@ -252,7 +253,9 @@ def _set_region(raw: Raw, region: str) -> None:
     if not region:
         return
     node = raw.setdefault("node", {})
-    if node.setdefault("region", region) != region:
+    if node.get("region", AUTO_REGION) == AUTO_REGION:
+        node["region"] = region
+    if node["region"] != region:
         said = f"node.region={node['region']!r} contradicts the certificate, which is of region {region} alone"
         raise UsageError(said, "leave node.region out, or ask an admin for another invite")
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import pytest
 import trio
-from transport_networks import SEEN_AS_ONE, TRANSPORT_NETWORKS, Attach
+from transport_networks import FOR_BULK, SEEN_AS_ONE, TRANSPORT_NETWORKS, Attach
 
 from gossip.core.errors import GossipError, LocalError, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
-from gossip.transport.base import Stream, Transport, TransportError
+from gossip.regions.region_survey_task import ping
+from gossip.transport.base import PING_BYTES, PING_PROTOCOL, Stream, Transport, TransportError
 
 PATIENCE_S = 20.0
 Serve = Callable[[str, Stream], Awaitable[None]]
@@ -155,6 +156,18 @@ async def test_a_stream_is_authenticated_and_carries_bytes_both_ways(attach):
             await stream.close()
         assert remotes == [one.peer]
         assert other.protocols == ["/p2ptrain/1"]
+
+
+@pytest.mark.parametrize("name", sorted(TRANSPORT_NETWORKS.keys() - FOR_BULK))
+async def test_pings_are_answered_with_what_was_sent(name):
+    async with running(TRANSPORT_NETWORKS[name](), 2) as (one, other):
+        await connect(one, other)
+        stream = await one.transport.open_stream(other.peer, PING_PROTOCOL)
+        with trio.fail_after(PATIENCE_S):
+            times = [await ping(stream, bytes([number]) * PING_BYTES) for number in range(3)]
+        await stream.close()
+        assert all(0 <= seconds < PATIENCE_S for seconds in times)
+        assert not other.protocols, "the transport answers by itself"
 
 
 async def test_receive_some_keeps_to_its_bound(attach):

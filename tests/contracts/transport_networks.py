@@ -113,6 +113,9 @@ TRANSPORT_NETWORKS: dict[str, Callable[[], Attach]] = {
     "libp2p within limits": paced(libp2p),
 }
 
+FOR_BULK = {"libp2p for bulk", "libp2p with psk"}
+"""Where every stream goes over a data connection, which is for the protocols of the handlers alone."""
+
 SEEN_AS_ONE: dict[str, Callable[[], Attach]] = {
     "memory with networks": memory_with_networks,
     "libp2p with bounds": libp2p_with_bounds,

@@ -37,6 +37,11 @@ def test_the_region_is_taken_from_the_certificate(lab: CreatedSwarm, tmp_path: P
     assert "region" not in (tmp_path / "a" / "node" / "local.toml").read_text()
 
 
+def test_a_certificate_goes_before_what_a_node_would_find_out(lab: CreatedSwarm, tmp_path: Path) -> None:
+    member = joined(tmp_path / "a" / "node", line_of(lab.folder, region="west"), {"node": {"region": "auto"}})
+    assert member.raw["node"]["region"] == "west"
+
+
 def test_a_short_line_has_it_too(lab: CreatedSwarm) -> None:
     short = read_invite(line_of(lab.folder, region="west", full=False))
     assert short.invite.region == "west"

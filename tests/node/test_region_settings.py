@@ -8,6 +8,7 @@ from node.roles.assembly import check_runnable, run_info
 from node.system.errors import UsageError
 
 REGIONS = ["east", "west"]
+VIA = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWFbpeWcEzygwyeGzVrUa1W8B5bqGdAN7xwhRdnEJCsGDH"
 
 
 @pytest.mark.parametrize(
@@ -20,11 +21,22 @@ REGIONS = ["east", "west"]
         ({"sync": {"regions": ["east", "West"]}, "node": {"region": "east"}}, "'West' is no region"),
         ({"sync": {"regions": ["east"]}, "node": {"region": "east"}}, "two or more"),
         ({"node": {"region": "-"}}, "'-' is no region"),
+        ({"node": {"region": "auto"}}, "the run has no regions"),
+        ({"sync": {"regions": REGIONS}, "node": {"region": "auto", "role": "observer"}}, "of role observer is of no"),
+        (
+            {"sync": {"regions": REGIONS}, "node": {"region": "auto"}, "network": {"via": VIA}},
+            "through a relay no distance",
+        ),
+        ({"sync": {"regions": ["auto", "west"]}, "node": {"region": "west"}}, "no region can be called auto"),
     ],
 )
 def test_a_mistake_is_refused(sections: dict[str, dict[str, object]], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         check_runnable(from_raw({"task": {"name": "digits"}, **sections}))
+
+
+def test_a_trainer_may_find_out_its_region_by_itself() -> None:
+    check_runnable(from_raw({"task": {"name": "digits"}, "sync": {"regions": REGIONS}, "node": {"region": "auto"}}))
 
 
 def test_an_observer_of_a_run_with_regions_is_of_none() -> None:

@@ -14,6 +14,7 @@ import random
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -24,7 +25,15 @@ from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit import STOP_PROTOCOL
 from gossip.reachability.relay import RELAY_S, parse_circuit
-from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
+from gossip.transport.base import (
+    PING_BYTES,
+    PING_PROTOCOL,
+    Admission,
+    Grant,
+    Stream,
+    TransportError,
+    TransportHandlers,
+)
 from gossip.transport.drop_reasons import counted
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
 from gossip.transport.memory.circuit_mux import CircuitStream
@@ -482,6 +491,8 @@ class MemoryTransport:
             await self._loop.compute(self._loop.stream_s)
             if protocol == STOP_PROTOCOL:
                 await self.circuit_end(stream)
+            elif protocol == PING_PROTOCOL:
+                await _answer_pings(stream)
             elif handlers is not None:
                 await handlers.handle_stream(protocol, stream)
             await stream.close()
@@ -574,3 +585,9 @@ class MemoryTransport:
     def _hand_over(self, remote: "MemoryTransport", message: _Broadcast) -> None:
         if remote.peer_id in self._connections:
             remote.deliver(self._peer, message)
+
+
+async def _answer_pings(stream: Stream) -> None:
+    with suppress(TransportError):  # who asks may be gone
+        while data := await stream.receive_some(PING_BYTES):
+            await stream.send_all(data)
