@@ -49,7 +49,7 @@ async def run_survey(
     survey: RegionSurvey, transport: Transport, run: SurveyedRun, random_bytes: Callable[[int], bytes]
 ) -> None:
     """Ask until nobody is left, or for `WITHIN_S`; `transport` runs meanwhile. Raises LocalError where it cannot."""
-    asking = _Asking(survey, transport, run, random_bytes)
+    asking = _RegionQuestions(survey, transport, run, random_bytes)
     async with trio.open_nursery() as nursery:
         await nursery.start(transport.run, ClientHandlers(keeps_peers=True))
         with trio.move_on_after(WITHIN_S):
@@ -57,7 +57,7 @@ async def run_survey(
         nursery.cancel_scope.cancel()
 
 
-class _Asking:
+class _RegionQuestions:
     def __init__(
         self, survey: RegionSurvey, transport: Transport, run: SurveyedRun, random_bytes: Callable[[int], bytes]
     ) -> None:

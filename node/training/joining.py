@@ -170,10 +170,11 @@ async def await_more_rounds(node: Node) -> None:
 
 
 async def find_neighbours(node: Node, *, resumed: bool) -> None:
-    """Wait for the neighbours expected at the start. Raises RunError when peers were named and none of them answers."""
+    """Wait for the neighbours expected at the start. Raises RunError when peers were named and none of them answers. In
+    the first node of a region members of others do, and are no neighbours."""
     settings = node.config.node
     found, met = await _wait(node, settings.wait_for, settings.wait_timeout_s)
-    alone = found < min(settings.wait_for, 1) and not node.service.met_bootstrap
+    alone = found < min(settings.wait_for, 1) and not (node.service.met_bootstrap or node.service.bridge_ids)
     if alone and node.config.network.peers and not resumed:
         raise _all_left(met) if met else _nobody(node)
     if found < settings.wait_for:

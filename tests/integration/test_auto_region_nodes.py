@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from processes_harness import PACED, node
+from processes_harness import PACED, Program, node, ran
 
 pytestmark = [pytest.mark.paired, pytest.mark.thorough]
 
@@ -40,3 +40,34 @@ def test_a_node_that_is_given_no_peer_begins_the_first_region(tmp_path: Path) ->
         assert alone.heard("region")[0]["why"] == "nobody"
         alone.interrupt()
         assert alone.end() == 130
+
+
+def test_in_a_private_swarm_it_asks_as_a_member_and_a_certificate_goes_before(tmp_path: Path) -> None:
+    lab, no_key = tmp_path / "lab", "--no-passphrase"
+    task = ("--task", "paced_digits:create", "--inner-steps", 20, "--rounds", 400)
+    made = ran(tmp_path, "swarm", "create", "lab", "--out", lab, no_key, *task, *REGIONS, "--set", "node.region=west")
+    assert made.code == 0, made.err
+    bound = ran(tmp_path, "swarm", "invite", lab, "--region", "east", "--out", tmp_path / "east.txt")
+    assert bound.code == 0, bound.err
+
+    def member(name: str, *words: object) -> Program:
+        consent = ("--task", "paced_digits:create", "--set", "train.threads=1")
+        return Program(tmp_path / name, "node", "--json", *consent, "--run-dir", tmp_path / name / "run", *words)
+
+    with Program(tmp_path, "node", "--json", "--swarm", lab, "--set", "train.threads=1") as founder:
+        me = founder.hear("started")["peer_id"]
+        auto = ("--set", "node.region=auto")
+        with member("a", "--invite", lab / "invite.txt", *auto) as near:
+            assert near.hear("region")["members"] == {"west": 1}
+            near.hear("neighbour_up", peer=me)
+            with member("b", "--invite", tmp_path / "east.txt", *auto, "--set", "node.wait_timeout_s=3") as east:
+                east.hear("round", count=2)
+                assert not east.heard("region")
+                assert not east.heard("neighbour_up"), "both others are of west"
+                east.interrupt()
+                assert east.end() == 130
+            near.interrupt()
+            assert near.end() == 130
+        assert not founder.heard("rejected")
+        founder.interrupt()
+        assert founder.end() == 130

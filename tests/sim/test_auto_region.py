@@ -110,6 +110,19 @@ async def test_who_is_given_no_peer_begins_the_first_region(autojump_clock, tmp_
     assert "the first that the run names, as no member of any has answered" in words_of(told[-1])
 
 
+async def test_the_first_node_of_a_region_begins_although_its_peers_are_of_another(
+    autojump_clock, tmp_path: Path
+) -> None:
+    """Its peers answer, and are no neighbours: after the wait it goes on alone."""
+    async with swarm(tmp_path) as it:
+        regions = {"sync": {"regions": list(LABELS)}, "train": {"rounds": 100}}
+        await it.start("n0", node={"region": "east"}, **regions)
+        first = await it.start("n1", wait_for=1, node={"region": "west"}, **regions)
+        await it.finished()
+    assert first.told("warning")[0]["message"] == "going on with 0 of 1 awaited neighbours"
+    assert first.node.state.finished
+
+
 def test_what_was_chosen_is_taken_again_as_long_as_the_run_has_it(tmp_path: Path) -> None:
     config = auto()
     assert with_kept_region(config, tmp_path) == config, "the first start"
