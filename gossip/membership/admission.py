@@ -159,9 +159,9 @@ class MembershipAdmission:
             return None
 
     def shown_by(self, peer: PeerId) -> Certificate | None:
-        """Return the certificate that an admitted peer has shown, where it still makes it a member."""
+        """Return the certificate that an admitted peer has shown; it may have ended since."""
         shown = self._admitted.get(peer)
-        return shown if isinstance(shown, Certificate) and self.why_out(peer) is None else None
+        return shown if isinstance(shown, Certificate) else None
 
     def members_among(self, peers: Collection[PeerId]) -> frozenset[PeerId]:
         """Return those of these peers for which the roster has a valid certificate, connected or not."""

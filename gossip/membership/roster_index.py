@@ -80,9 +80,11 @@ def regions_of(admission: MembershipAdmission, roster_index: RosterIndex, peer: 
     """Return the regions that a peer's certificates bind it to, by the roster and by what it showed us; none where it
     may be of any. With two memberships it may be of either region, and of any where one names none."""
     shown = admission.shown_by(peer)
-    known = [each for each in roster_index.certificates_of(peer) if admission.why_out(peer, each) is None]
-    held = [*known, *([] if shown is None else [shown])]
-    regions = frozenset(each.region for each in held if each.role is Role.TRAINER)
+    known = [*roster_index.certificates_of(peer), *([] if shown is None else [shown])]
+    held = {each.raw: each for each in known if each.role is Role.TRAINER}.values()
+    if not any(each.region for each in held):  # as in most swarms: nothing need be checked
+        return frozenset()
+    regions = frozenset(each.region for each in held if admission.why_out(peer, each) is None)
     return frozenset() if "" in regions else regions
 
 

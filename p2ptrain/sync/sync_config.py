@@ -14,6 +14,7 @@ import torch
 
 from p2ptrain import aggregate, compress
 from p2ptrain.aggregate.zeno import Score
+from p2ptrain.compress.adaptive import adaptive_in
 from p2ptrain.options import BadOptionError, Option, options_of
 from p2ptrain.outer import OUTER
 from p2ptrain.outer.momentum import Momentum, doubt, filled
@@ -93,8 +94,8 @@ class SyncConfig:
     """Rounds between two averagings of regions' models (node.region). The same on all nodes. 8: between regions of
     equal size an eighth of the messages, with models that are half a dozen rounds apart."""
     region_compressor: str = "int8"
-    """What regions' models travel in: each is sent whole, so that a coarse codec's error stays in it. int8 costs as
-    much as four updates in q2."""
+    """What regions' models travel in: int8, or int4 with half of the bytes. Each is sent whole, so that a coarser
+    codec's error would stay in it."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The members' options, as `option` or `member.option`: those that were set, and all of the strategy's own."""
 
@@ -113,7 +114,7 @@ class SyncConfig:
         self._convert_options()
         _check_own(self)
         compress.get(self.compressor, **self.codec_options())
-        compress.get(self.region_compressor)
+        _check_region_codec(self)
         aggregate.get(self.aggregator, f=self.f, **self.rule_options())
         OUTER.get(self.outer, **self.outer_options())  # it checks its options itself
         method.check(self)
@@ -273,6 +274,10 @@ class SyncConfig:
         return made
 
 
+LEAST_REGION_CONTRACTION: Final = 0.95
+"""Of what regions' models travel in. int8 and int4 have 0.98, and cost no loss; two bits have 0.88, and cost half as
+much again (docs/benchmarks.md, 2026-11-27): between neighbours the next update makes up for it, and here nothing does."""
+
 OF_REGIONS: Final = ("regions", "region_every", "region_compressor")
 """Keys that mean something in a run with regions alone."""
 
@@ -346,6 +351,18 @@ def _last_part(compressor: str) -> str:
 
 def _unscored(x_d: torch.Tensor) -> float:
     raise ValueError("the aggregator tries models, and was given nothing to try them on")
+
+
+def _check_region_codec(config: SyncConfig) -> None:
+    """ValueError for what loses too much of a model that is sent whole."""
+    codec = compress.get(config.region_compressor)
+    if not config.regions:
+        return
+    if adaptive_in(codec) is not None:
+        raise ValueError("region_compressor=adaptive follows no link between regions: take int8, or int4")
+    if codec.contraction < LEAST_REGION_CONTRACTION:
+        lost = f"region_compressor={config.region_compressor} loses too much of a model that is sent whole"
+        raise ValueError(f"{lost}: take int8, or int4")
 
 
 def _check_own(config: SyncConfig) -> None:

@@ -21,6 +21,7 @@ VIA = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWFbpeWcEzygwyeGzVrUa1W8B5bqGdAN7xwhRdn
         ({"sync": {"regions": ["east", "West"]}, "node": {"region": "east"}}, "'West' is no region"),
         ({"sync": {"regions": ["east"]}, "node": {"region": "east"}}, "two or more"),
         ({"node": {"region": "-"}}, "'-' is no region"),
+        ({"sync": {"regions": REGIONS, "region_compressor": "q2"}}, "take int8, or int4"),
         ({"node": {"region": "auto"}}, "the run has no regions"),
         ({"sync": {"regions": REGIONS}, "node": {"region": "auto", "role": "observer"}}, "of role observer is of no"),
         (

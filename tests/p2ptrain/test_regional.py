@@ -158,6 +158,20 @@ def test_settings_that_cannot_be_meant():
             SyncConfig(**settings)
 
 
+@pytest.mark.parametrize("codec", ["q2", "sign1", "topk", "adaptive", "lossless+adaptive", "rotated+q2"])
+def test_a_codec_that_loses_too_much_of_a_whole_model_is_refused(codec):
+    with pytest.raises(ValueError, match="take int8, or int4"):
+        SyncConfig(regions=("east", "west"), region_compressor=codec)
+    assert SyncConfig(region_compressor=codec).region_compressor == codec, "in a flat swarm it says nothing"
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "bf16", "none", "rotated+int4", "lossless+int8"])
+def test_a_codec_that_keeps_a_model_is_taken(codec):
+    config = SyncConfig(regions=("east", "west"), region_compressor=codec)
+    sent = RegionalAveraging(config, GENESIS).encode(GENESIS + torch.linspace(-1, 1, NUMEL))
+    assert sent.codec == codec
+
+
 def test_another_codec_than_the_runs_is_not_read():
     coarse = RegionalAveraging(SyncConfig(region_compressor="q2"), GENESIS).encode(GENESIS + 1.0)
     it = averaging()
