@@ -275,8 +275,9 @@ class SyncConfig:
 
 
 LEAST_REGION_CONTRACTION: Final = 0.95
-"""Of what regions' models travel in. int8 and int4 have 0.98, and cost no loss; two bits have 0.88, and cost half as
-much again (docs/benchmarks.md, 2026-11-27): between neighbours the next update makes up for it, and here nothing does."""
+"""Of what regions' models travel in. int8 and int4 have 0.98, and cost next to nothing; two bits have 0.88, and cost up
+to half as much loss again (docs/benchmarks.md, 2026-11-27): between neighbours the next update makes up for it, and
+here nothing does."""
 
 OF_REGIONS: Final = ("regions", "region_every", "region_compressor")
 """Keys that mean something in a run with regions alone."""
