@@ -332,7 +332,8 @@ class Engine:
         told = self.bridges.told.get(peer) if neighbour is None else neighbour.told
         if told is None:
             return self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings)
-        records = self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings, told=told)
+        needed = self.bridges.needed_by(peer)
+        records = self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings, told=told, regions=needed)
         told.add(records)
         return records
 

@@ -45,6 +45,10 @@ REMINDED: Final = 2
 """Records in a hello of those that a neighbour was told before: it may have dropped one since. Eight neighbours that
 say hello every ten seconds, and are answered, bring all of 256 again in a few minutes."""
 
+OF_FAR_REGIONS: Final = 2
+"""New records in a hello of members of regions that the receiver hears nothing of: it needs them to bring together who
+asks, and no more."""
+
 FORMAT: Final = 1
 """Version of the format of `dump`."""
 
@@ -198,10 +202,12 @@ class PeerStore:
         without: PeerId,
         rings: Rings | None = None,
         told: Container[Digest] = frozenset(),
+        regions: Container[str] | None = None,
     ) -> tuple[bytes, ...]:
         """Return signed records to send to `without`, verified ones only: at most MAX_HELLO_RECORDS. Where there are
         more, those that it belongs beside come first; the others are drawn, network by network. Of those that it was
-        `told` already, by digest, REMINDED are drawn at most."""
+        `told` already, by digest, REMINDED are drawn at most. `regions`: it needs members of these; of others it is
+        told OF_FAR_REGIONS at most."""
         others = {
             record.peer: record.raw for record in self.of_standing(RecordTrust.VERIFIED) if record.peer != without
         }
@@ -215,7 +221,12 @@ class PeerStore:
             ring = [peer for peer in others if region is None or self.region_of(peer) == region]
             near = bounded(rings.beside(without, ring, NEAR_DEPTH), self.group_of, most)[:half]
             drawn = list(dict.fromkeys([*near, *drawn]))
-        fresh = [peer for peer in drawn if peer not in known][: MAX_HELLO_RECORDS - len(reminded)]
+        fresh = [peer for peer in drawn if peer not in known]
+        if regions is not None:
+            far = [peer for peer in fresh if self._records[peer].region not in regions]
+            near = [peer for peer in fresh if self._records[peer].region in regions]
+            fresh = [*near, *far[:OF_FAR_REGIONS]]
+        fresh = fresh[: MAX_HELLO_RECORDS - len(reminded)]
         return tuple(others[peer] for peer in (*fresh, *reminded))
 
     def dump(self) -> bytes:

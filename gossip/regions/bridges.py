@@ -37,6 +37,9 @@ class Bridges:
         self._me = me
         self._scope = scope
         self._region_of = region_of
+        self._needed_by = {
+            region: adjacent(region, layout.regions, scope) | {region} for region in layout.regions if layout.own
+        }
         self._members: Mapping[str, frozenset[PeerId]] = {}
 
     def look_round(self, dialable: Iterable[PeerId], is_there: Callable[[PeerId], bool]) -> None:
@@ -54,6 +57,11 @@ class Bridges:
         self.wanted = frozenset(peer for peer in near if peer is not None)
         for peer in [peer for peer in self.table if self._region_of(peer) not in self.adjacent]:
             self.lose(peer)
+
+    def needed_by(self, peer: PeerId) -> frozenset[str] | None:
+        """Return the regions whose members another member needs to know: its own and those beside it; None where its
+        region is not known, or the run has none."""
+        return self._needed_by.get(self._region_of(peer) or "")
 
     @property
     def regions(self) -> dict[str, int]:

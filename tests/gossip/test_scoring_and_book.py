@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from gossip.core.api import MAX_COUNTED_PEERS, OTHER_PEERS, GossipStats
 from gossip.core.backoff import MAX_TARGETS, Backoff, addresses_in, peer_in
+from gossip.core.digests import digest_of
 from gossip.core.envelope import open_envelope
 from gossip.core.errors import LocalError, Reason
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord, parse_record
-from gossip.discovery.peerstore import MAX_RECORDS, REMINDED, PeerStore, RecordTrust
+from gossip.discovery.peerstore import MAX_RECORDS, OF_FAR_REGIONS, REMINDED, PeerStore, RecordTrust
 from gossip.discovery.told_records import MAX_TOLD
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.score_table import BAN_AT, BAN_S, HALF_LIFE_S, MAX_SCORED_PEERS, POINTS, ScoreTable
@@ -96,13 +97,13 @@ def test_the_newest_record_holds():
     assert it.addresses(one.peer_id) == ()
 
 
-def made_up(name: str) -> PeerRecord:
+def made_up(name: str, region: str = "") -> PeerRecord:
     addresses = (f"/memory/{name}/p2p/{name}",)
-    return PeerRecord(peer=PeerId(name), epoch=1, version=1, addresses=addresses, raw=name.encode())
+    return PeerRecord(peer=PeerId(name), epoch=1, version=1, addresses=addresses, raw=name.encode(), region=region)
 
 
-def verified(it: PeerStore, name: str) -> None:
-    it.learn(made_up(name), first_hand=True)
+def verified(it: PeerStore, name: str, region: str = "") -> None:
+    it.learn(made_up(name, region), first_hand=True)
     it.reached(PeerId(name), f"/memory/{name}/p2p/{name}")
 
 
@@ -151,6 +152,20 @@ def test_a_neighbour_is_told_of_a_record_once_and_reminded_of_a_few():
     assert b"new" in hello()
     neighbour.told.add(str(n).encode() for n in range(2 * MAX_TOLD))
     assert len(neighbour.told) == MAX_TOLD
+
+
+def test_who_needs_to_know_two_regions_is_told_of_these_and_of_a_few_others():
+    it = PeerStore()
+    for n in range(60):
+        verified(it, str(n), ("east", "west", "far")[n % 3])
+    told = it.sample(random.Random(1), without=PeerId("me"), regions={"east", "west"})
+    of_far = [raw for raw in told if int(raw) % 3 == 2]
+    assert len(of_far) == 0, "there are more of the regions that it needs than a hello holds"
+    near = {str(n).encode() for n in range(60) if n % 3 < 2}
+    heard = {digest_of(raw) for raw in near}
+    told = it.sample(random.Random(1), without=PeerId("me"), told=heard, regions={"east", "west"})
+    assert sum(int(raw) % 3 == 2 for raw in told) == OF_FAR_REGIONS
+    assert len(told) == OF_FAR_REGIONS + REMINDED
 
 
 def test_hearsay_is_not_handed_on_and_pushes_nobody_out():
