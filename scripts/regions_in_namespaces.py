@@ -1,10 +1,10 @@
 """A swarm in two regions against the same swarm without them, over a slow link between two fast networks.
 
-    sudo .venv/bin/python scripts/regions_in_namespaces.py [--nodes 8] [--rounds 60] [--mbit 20] [--every 8] [--turns 1]
+    sudo .venv/bin/python scripts/regions_in_namespaces.py [--nodes 8] [--rounds 60] [--mbit 20] [--delay-ms 50]
 
 Every second node is behind a second switch, in network namespaces (as in `bench race`). Inside either half links have
-1000 Mbit/s, between them --mbit. In each turn the swarm runs once with `node.region` set and once without. What passed
-between the halves is read off the link: every frame counts.
+1000 Mbit/s, between them --mbit, and a frame takes --delay-ms. In each turn the swarm runs once in two regions and once
+flat. What passed between the halves is read off the link: every frame counts. `--every`, `--turns`, `--size`: below.
 """
 
 import argparse
@@ -36,6 +36,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--inner-steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--mbit", type=float, default=20.0, help="of the link between the halves")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="of a frame between the halves, each way")
     parser.add_argument("--every", type=int, default=8, help="rounds between two averagings of regions")
     parser.add_argument("--turns", type=int, default=1)
     given = parser.parse_args(list(words))
@@ -51,7 +52,8 @@ def run(given: argparse.Namespace, *, regions: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="regions-") as name:
         folder = Path(name)
         logs = [folder / f"host-{rank}" / "events.jsonl" for rank in range(given.nodes)]
-        with Hosts(given.nodes, INSIDE_MBIT, between_mbit=given.mbit) as hosts, Crew() as crew:
+        between = {"between_mbit": given.mbit, "between_s": given.delay_ms / 1000}
+        with Hosts(given.nodes, INSIDE_MBIT, **between) as hosts, Crew() as crew:
             for rank in range(given.nodes):
                 peers = (address_in(logs[0]),) if rank else ()
                 config = from_raw(settings(given, LABELS[rank % 2] if regions else ""))

@@ -13,6 +13,7 @@ import subprocess
 from types import TracebackType
 from typing import Final
 
+from node.bench.race.delayed_link import DelayedLink
 from node.system.errors import RunError, UsageError
 
 PREFIX: Final = "p2ptrain-race"
@@ -43,12 +44,15 @@ def check_possible() -> None:
 
 class Hosts:
     """`count` hosts, 10.77.0.1 and so on, with `mbit` Mbit/s each way to the switch. A context manager. `between_mbit`:
-    every second host is at a second switch, and the two have a link of so many Mbit/s each way."""
+    every second host is at a second switch, and the two have a link of so many Mbit/s each way, on which a frame takes
+    `between_s` seconds."""
 
-    def __init__(self, count: int, mbit: float, *, between_mbit: float | None = None) -> None:
+    def __init__(self, count: int, mbit: float, *, between_mbit: float | None = None, between_s: float = 0.0) -> None:
         self.count = count
         self._mbit = mbit
         self._between_mbit = between_mbit
+        self._between_s = between_s
+        self._delayed: DelayedLink | None = None
         self._pid = os.getpid()
 
     def __enter__(self) -> "Hosts":
@@ -103,7 +107,10 @@ class Hosts:
 
     def _join(self, mbit: float) -> None:
         one, other = self._hubs
-        _run("ip", "link", "add", TRUNK, "netns", one, "type", "veth", "peer", "name", TRUNK, "netns", other)
+        if self._between_s > 0:
+            self._delayed = DelayedLink(one, other, TRUNK, self._between_s)
+        else:
+            _run("ip", "link", "add", TRUNK, "netns", one, "type", "veth", "peer", "name", TRUNK, "netns", other)
         for hub in self._hubs:
             _run("ip", "-n", hub, "link", "set", TRUNK, "master", "switch", "up")
             _run("tc", "-n", hub, "qdisc", "add", "dev", TRUNK, "root", *shape(mbit))
@@ -120,6 +127,8 @@ class Hosts:
             _run("tc", "-n", place, "qdisc", "add", "dev", device, "root", *shape(self._mbit))
 
     def _remove(self) -> None:
+        if self._delayed is not None:
+            self._delayed.close()
         _delete([*self._hubs, *map(self._space, range(self.count))])
 
 
