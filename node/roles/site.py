@@ -109,8 +109,7 @@ class _Leader:
         process = site_process()
         assert process is not None, "check_site says so"
         task = _task(config)  # first: what is wrong with it is told by this rank alone
-        having = [name for name in tasks.TASKS.names() if hasattr(tasks.TASKS.factory(name), "share_tensors")]
-        check_parallel(task, config.site, having)
+        check_parallel(task, config.site, _having)
         store = _store()
         meeting = uuid.uuid4().hex
         start = SiteStart(config=config, peer_id=peer_id, meeting=meeting)
@@ -162,6 +161,11 @@ def _task(config: Config) -> Task:
     """Build the task that this site trains."""
     attack = byzantine.attack_of(config.attack)
     return byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
+
+
+def _having(method: str) -> list[str]:
+    """The names of the tasks that have it."""
+    return [name for name in tasks.TASKS.names() if hasattr(tasks.TASKS.factory(name), method)]
 
 
 def _rank(start: SiteStart, process: SiteProcess, orders: OrderChannel, task: Task) -> SiteRank:

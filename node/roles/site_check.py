@@ -22,6 +22,8 @@ def check_site(config: Config, process: SiteProcess | None, *, run_dir_given: bo
         raise UsageError("torchrun is to start this site again, and it would begin anew", "give it a --run-dir")
     try:
         config.site.mesh(process.count)
+        if config.site.pipeline > 1:
+            config.site.micro_batch_count(config.train.batch_size, config.train.grad_accumulation, process.count)
     except TaskError as error:
         raise UsageError(str(error)) from None
     _check_settings(config)

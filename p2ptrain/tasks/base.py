@@ -4,7 +4,7 @@ Data is addressed, not iterated: `train_batch(step, ...)` is a function of its a
 resumes at step s sees what it would have seen, with no iterator state in the checkpoint.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
@@ -131,7 +131,23 @@ class TensorParallel(Protocol):
         batch in every rank, and so are the outputs. TaskError where that cannot be."""
 
 
-OPTIONAL = ("keeps_dtypes", "whole_batches", "derived_metrics", "shard_eval_batches", "identity", "share_tensors")
+@runtime_checkable
+class PipelineParallel(Protocol):
+    """A task whose model several ranks of a site can compute one after another, stage by stage (`site.pipeline`). Its
+    batches are pairs of tensors, inputs and targets. `loss` and `metrics` call the model once, with the inputs alone:
+    in place of the model they are given a module that returns what the last stage has computed."""
+
+    def cut_stages(self, model: nn.Module, stages: int) -> Sequence[nn.Module]:
+        """Return so many modules that compute what `model` computes, each from what the one before has returned: one
+        tensor, whose first dimension is that of the examples. They are made of the model's own modules; each parameter
+        is in one of them, or in several, which then train it together. `model` is what `build_model` returned, or
+        `share_tensors` made of it. TaskError where that cannot be."""
+
+
+OPTIONAL = (
+    *("keeps_dtypes", "whole_batches", "derived_metrics", "shard_eval_batches", "identity"),
+    *("share_tensors", "cut_stages"),
+)
 """What a task need not have, beside what is asked for by name: one that is made of another passes it on."""
 
 

@@ -514,12 +514,16 @@ def _sharing(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
+    if value.is_meta:
+        return torch.empty((0,) * value.ndim, dtype=value.dtype, device="cpu")
     with torch.no_grad():
         return value.to_local() if is_sharded(value) else value.detach()  # type: ignore[attr-defined]  # a DTensor
 
 
 def _block(name: str, parameter: torch.Tensor) -> TensorBlock:
     """What this rank holds of a parameter. TaskError where that is no block of it."""
+    if parameter.is_meta:  # another rank's stage of a pipeline has it
+        return TensorBlock((0,) * parameter.ndim, (0,) * parameter.ndim)
     if not is_sharded(parameter):
         return TensorBlock((0,) * parameter.ndim, tuple(parameter.shape))
     if any(each.is_partial() for each in parameter.placements):  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ class Heads(ByteLM):
     def __init__(self) -> None:
         super().__init__("pico")
         self.size = replace(self.size, heads=4)
+
+
+class Deep(Heads):
+    """With a block for each of four stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = replace(self.size, layers=4)
 
 
 class Counting(TorchDispatchMode):
@@ -83,6 +92,8 @@ def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
         "sgd": (SiteConfig(), replace(CONFIG, optimizer="sgd", learning_rate=0.1)),
         "schedule_free": (SiteConfig(), replace(CONFIG, optimizer="schedule_free")),
     }
+    for schedule in ("1f1b", "interleaved"):
+        found[f"pipeline, {schedule}"] = (SiteConfig(pipeline=2, pipeline_schedule=schedule), CONFIG)
     if ranks == 2:
         found["tensor"] = (SiteConfig(tensor=2), CONFIG)
         found["tensor, checkpointed"] = (SiteConfig(tensor=2, activation_checkpointing=True), CONFIG)
@@ -118,10 +129,10 @@ def far(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.double() - other.double()).abs().max())
 
 
-def compared(site: SiteTrainer, config: TrainConfig) -> dict[str, Any]:
+def compared(site: SiteTrainer, config: TrainConfig, task: ByteLM) -> dict[str, Any]:
     """How far the site is from a trainer of one process, after as many steps, and after each has gone on from the
     other."""
-    one = Trainer(Heads(), config, SHARD, data_seed=DATA_SEED)
+    one = Trainer(task, config, SHARD, data_seed=DATA_SEED)
     found: dict[str, Any] = {"alike": site.fingerprint == one.fingerprint and site.numel == one.numel}
     found["begun"] = far(site.vector(), one.vector())
     losses = [[trainer.take_step() for _ in range(STEPS)] for trainer in (site, one)]
@@ -210,7 +221,8 @@ def main() -> None:
     for name, (site, config) in cases(dist.get_world_size()).items():
         if alone != [name] * (name in ALONE):
             continue
-        found[name] = as_site(orders, Heads(), site, config, lambda it, config=config: compared(it, config))
+        task = Deep() if site.pipeline > 1 else Heads()
+        found[name] = as_site(orders, task, site, config, partial(compared, config=config, task=task))
     if not alone:
         found |= more(orders)
     if orders.leads:

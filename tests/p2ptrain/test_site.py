@@ -15,7 +15,7 @@ from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.batches import share_of
 from p2ptrain.training.site.orders import ENDED, SILENT, RankLostError, why_lost
 from p2ptrain.training.site.site_config import SiteConfig
-from p2ptrain.training.site.site_rank import batch_share
+from p2ptrain.training.site.batch_shares import batch_share
 from p2ptrain.training.site.site_trainer import RankThread
 
 HERE = Path(__file__).parent

@@ -53,6 +53,8 @@ class ByteGPT(nn.Module):
         self.norm = nn.LayerNorm(size.width, bias=False)
         self.turns = Turns(size.width // size.heads)
         self.head: nn.Module = TiedHead()
+        self.pieces = 1
+        """Into how many pieces, one for each rank, the sequence is cut between the matrices."""
         self._initialise(size.layers)
 
     def forward(self, tokens_bt: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from torch.nn import functional
 from p2ptrain.tasks.base import Batch, Shard, TaskError
 from p2ptrain.tasks.byte_lm.corpus import open_corpus, open_domains
 from p2ptrain.tasks.byte_lm.gpt import SIZES, VOCABULARY, ByteGPT
+from p2ptrain.tasks.byte_lm.gpt_stages import cut_stages
 from p2ptrain.tasks.byte_lm.split import DomainSplit, Split, Starts
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class ByteLM:
         assert isinstance(model, ByteGPT)
         check_divides(mesh.size(), self.size.heads, self.context)
         share_tensors(model, mesh)
+
+    def cut_stages(self, model: nn.Module, stages: int) -> list[nn.Module]:
+        """Cut the model into `stages` (PipelineParallel). TaskError where it has fewer blocks."""
+        assert isinstance(model, ByteGPT)
+        return cut_stages(model, stages)
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         """`size` windows of the shard: inputs and targets, each int64 (size, context)."""

@@ -48,6 +48,7 @@ def share_tensors(model: ByteGPT, mesh: DeviceMesh) -> None:
             },
         )
     parallelize_module(model, mesh, {"norm": SequenceParallel(sequence_dim=SEQUENCE)})
+    model.pieces = mesh.size()
     model.embedding = SharedEmbedding(model.embedding, mesh)
     model.head = SharedHead(mesh)
 

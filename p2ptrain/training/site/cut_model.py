@@ -4,7 +4,8 @@ Every rank builds the model that any node of the swarm builds, from the same see
 parts (FSDP2). What the swarm must know of it, its names and shapes, is noted before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -17,11 +18,12 @@ from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint
 
 from p2ptrain.inner.base import Place
-from p2ptrain.tasks.base import Task, TaskError, TensorParallel, identity_of
+from p2ptrain.tasks.base import PipelineParallel, Task, TaskError, TensorParallel, identity_of, whole_batches
 from p2ptrain.training.flat import fingerprint, places
 from p2ptrain.training.layout import StateLayout, layout_of
 from p2ptrain.training.model import build_model
-from p2ptrain.training.site.site_config import SiteConfig
+from p2ptrain.training.site.pipeline_cut import PipelineCut, cut_pipeline, only_of
+from p2ptrain.training.site.site_config import MeshShape, SiteConfig
 
 FUSED_DIMENSIONS: Final = 3
 
@@ -31,6 +33,9 @@ class CutModel:
     """A rank's part of the model, and what is known of the whole."""
 
     model: nn.Module
+    stages: Sequence[nn.Module]
+    """What of it this rank computes: the model, or its stages of a pipeline."""
+    pipeline: PipelineCut | None
     fingerprint: bytes
     identity: bytes
     layout: StateLayout | None
@@ -38,14 +43,14 @@ class CutModel:
     """Of the whole model's parameters."""
     data_rank: int
     data_ranks: int
-    """How many ranks have data of their own, and which of them this one is."""
+    """How many ranks of a stage have data of their own, and which of them this one is."""
     same: int
-    """How many ranks have the same data."""
+    """How many ranks compute the same from the same data."""
 
 
 def cut_model(task: Task, seed: int, site: SiteConfig, device: torch.device, ranks: int) -> CutModel:
     """Build the model and keep this rank's parts of it on `device`. Collective. Raises TaskError."""
-    replicas, shards, tensor = site.mesh(ranks)
+    shape = site.mesh(ranks)
     model = build_model(task, seed)
     whole = partial(
         CutModel,
@@ -55,36 +60,55 @@ def cut_model(task: Task, seed: int, site: SiteConfig, device: torch.device, ran
         layout=layout_of(model),
         places=places(model),
     )
-    mesh = _mesh(device.type, (replicas, shards, tensor))
-    if tensor > 1:
+    mesh = _mesh(device.type, shape)
+    if shape.tensor > 1:
         model.to(device)
-        _parallel(task).share_tensors(model, mesh["tensor"])
-    blocks = blocks_of(model)
-    if site.activation_checkpointing:
-        _checkpoint(blocks)
-    _shard(model, blocks, mesh["replica", "shard"] if replicas > 1 else mesh["shard"], device)
-    return whole(data_rank=mesh.get_rank() // tensor, data_ranks=ranks // tensor, same=tensor)
+        assert isinstance(task, TensorParallel), "check_parallel says so"
+        task.share_tensors(model, mesh["tensor"])
+    pipeline = cut_pipeline(task, model, site) if shape.pipeline > 1 else None
+    stages = [model] if pipeline is None else list(pipeline.stages.values())
+    with nullcontext() if pipeline is None else only_of(model, stages):
+        for stage in stages:
+            blocks = blocks_of(stage)
+            if site.activation_checkpointing:
+                _checkpoint(blocks)
+            # The micro-batches of a step follow each other: what a stage has gathered for the first serves the others.
+            _shard(
+                stage,
+                blocks,
+                mesh["replica", "shard"] if shape.replicas > 1 else mesh["shard"],
+                device,
+                keeps_whole=pipeline is not None,
+            )
+    data_rank = mesh.get_rank() // shape.tensor % shape.data_ranks
+    return whole(stages=stages, pipeline=pipeline, data_rank=data_rank, data_ranks=shape.data_ranks, same=shape.tensor)
 
 
 @cache
-def _mesh(kind: str, shape: tuple[int, ...]) -> DeviceMesh:
+def _mesh(kind: str, shape: MeshShape) -> DeviceMesh:
     """One mesh of a shape in a process: DTensor keeps what it has worked out by the ranks of a mesh, not by its groups,
     and a thread that has none of that kept would use others than one that has."""
-    return init_device_mesh(kind, shape, mesh_dim_names=("replica", "shard", "tensor"))
+    return init_device_mesh(kind, shape, mesh_dim_names=("pipeline", "replica", "shard", "tensor"))
 
 
-def check_parallel(task: Task, site: SiteConfig, having: Sequence[str]) -> None:
-    """Raise TaskError where `site` wants of the task what it has not. `having`: the names of tasks that have it."""
-    if site.tensor > 1 and not isinstance(task, TensorParallel):
+def check_parallel(task: Task, site: SiteConfig, having: Callable[[str], Sequence[str]]) -> None:
+    """Raise TaskError where `site` wants of the task what it has not. `having`: the names of tasks that have a
+    method."""
+    for name, kind, method, how in (
+        ("tensor", TensorParallel, "share_tensors", "its matrices are shared out"),
+        ("pipeline", PipelineParallel, "cut_stages", "its model is cut into stages"),
+    ):
+        count = getattr(site, name)
+        if count > 1 and not isinstance(task, kind):
+            raise TaskError(
+                f"site.{name}={count}: the task {task.name} does not say how {how}; "
+                f"{', '.join(having(method))} does; leave site.{name} at 1"
+            )
+    if site.pipeline > 1 and whole_batches(task):
         raise TaskError(
-            f"site.tensor={site.tensor}: the task {task.name} does not say how its matrices are shared out; "
-            f"{', '.join(having)} does; leave site.tensor at 1"
+            f"site.pipeline={site.pipeline}: the loss of the task {task.name} compares the examples of a batch, which "
+            "a pipeline would cut; leave site.pipeline at 1"
         )
-
-
-def _parallel(task: Task) -> TensorParallel:
-    assert isinstance(task, TensorParallel), "check_parallel says so"
-    return task
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
@@ -105,8 +129,11 @@ def _checkpoint(blocks: Sequence[nn.Module]) -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device) -> None:
-    """Share out what is trained. What is frozen stays whole: nobody has gradients or optimizer state for it."""
+def _shard(
+    model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device, *, keeps_whole: bool
+) -> None:
+    """Share out what is trained. What is frozen stays whole: nobody has gradients or optimizer state for it.
+    `keeps_whole`: what was gathered for a forward pass is kept until the last backward pass."""
     frozen = {each for each in model.parameters() if not each.requires_grad}
     for each in frozen:
         each.data = each.data.to(device)
@@ -116,6 +143,8 @@ def _shard(model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, devi
         "ignored_params": frozen,
         "shard_placement_fn": partial(_placement, shards=shards),
     }
+    if keeps_whole:
+        options["reshard_after_forward"] = False
     for block in blocks:
         if any(each.requires_grad for each in block.parameters()):
             fully_shard(block, **options)

@@ -1,15 +1,30 @@
 """What a site keeps beside its parameters, put together and taken apart as these are: an optimizer's buffers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from p2ptrain.training.parameter_vector import is_sharded
-from p2ptrain.training.sharded_model import ShardedModel, _local
+from p2ptrain.training.sharded_model import ShardedModel, _fsdp_modules, _local
+from p2ptrain.training.site.orders import OrderChannel
 
 
 class SiteModel(ShardedModel):
-    """A sharded model that also gathers and deals other vectors like its parameters. Both are collective."""
+    """A sharded model that also gathers and deals other vectors like its parameters. Both are collective. `stages`:
+    what of the model this rank computes."""
+
+    def __init__(self, model: nn.Module, stages: Sequence[nn.Module], orders: OrderChannel) -> None:
+        # No slices: nothing travels beside the orders.
+        super().__init__(model, None, orders.group, orders.group, orders.tell)
+        self._fsdp = [each for stage in stages for each in _fsdp_modules(stage)]
+
+    def add_up(self, gradients: list[torch.Tensor], shared: Mapping[int, dist.ProcessGroup]) -> None:
+        """Have the ranks of each group in `shared` add up their gradients of the parameter of this number."""
+        for index, group in shared.items():
+            gradients[index] = gradients[index].contiguous()
+            dist.all_reduce(gradients[index], group=group)
 
     @property
     def parts(self) -> list[torch.Tensor]:

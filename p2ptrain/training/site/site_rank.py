@@ -10,22 +10,36 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
-from p2ptrain.tasks.base import Batch, Derived, HoldsOutOwn, Shard, Task, optimizer_options, whole_batches
-from p2ptrain.tasks.batches import share_of
+from p2ptrain.tasks.base import Batch, Derived, HoldsOutOwn, Shard, Task, optimizer_options
 from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss
 from p2ptrain.tasks.metrics import Means, Measures, checked_metrics, own_metrics
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.sharded_model import Order
+from p2ptrain.training.site.batch_shares import (
+    BatchShare,
+    GivenOutput,
+    batch_share,
+    inputs_of,
+    micro_batches,
+    padded,
+    padded_examples,
+)
 from p2ptrain.training.site.cut_model import CutModel, cut_model
 from p2ptrain.training.site.orders import GivenOrder, OrderChannel, SiteOrder
 from p2ptrain.training.site.part_optimizers import PartOptimizers
+from p2ptrain.training.site.pipeline_cut import PipelineCut
 from p2ptrain.training.site.site_config import SiteConfig
 from p2ptrain.training.site.site_model import SiteModel
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.trainer import JUDGED
+
+if TYPE_CHECKING:
+    from p2ptrain.training.site.stage_pipeline import StagePipeline
 
 
 class LossKind(IntEnum):
@@ -41,37 +55,12 @@ class LossKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class BatchShare:
-    """A rank's share of a batch."""
-
-    batch: Batch
-    share: float
-    """Of the batch's predictions."""
-    predictions: float
-    """Those that count here; shared out where all ranks compute the same."""
-
-
-@dataclass(frozen=True)
 class StepTaken:
     """What came of a step, the same in all ranks."""
 
     loss: float
     tokens: int
     taken: bool
-
-
-def batch_share(task: Task, batch: Batch, index: int, count: int) -> BatchShare:
-    """Return share `index` of `count` of a batch. Where it cannot be cut, or nothing is predicted in this share, the
-    rank computes the whole batch, and it counts as much as the ranks have of it together."""
-    cut = None if count == 1 or whole_batches(task) else share_of(batch, index, count)
-    with calling(task, "tokens"):
-        whole = int(task.tokens(batch))
-        here = 0 if cut is None else int(task.tokens(cut))
-    if cut is None:
-        return BatchShare(batch, 1 / count, whole / count)
-    if not here:  # a mean over nothing is no number, and the ranks go through the model together
-        return BatchShare(batch, 0.0, 0.0)
-    return BatchShare(cut, here / max(1, whole), here)
 
 
 class SiteRank:
@@ -95,8 +84,11 @@ class SiteRank:
         ranks = torch.distributed.get_world_size(orders.group)
         self.cut: CutModel = cut_model(task, config.seed, site, self.machine.device, ranks)
         self.model = self.cut.model
-        # No slices: nothing travels beside the orders.
-        self.sharded = SiteModel(self.model, None, orders.group, orders.group, orders.tell)
+        self.sharded = SiteModel(self.model, self.cut.stages, orders)
+        self.pipeline = None if self.cut.pipeline is None else self._piped(self.cut.pipeline)
+        self.micro_batches = (
+            1 if self.pipeline is None else site.micro_batch_count(config.batch_size, config.grad_accumulation, ranks)
+        )
         options = {**optimizer_options(task).get(config.optimizer, {}), **config.optimizer_options()}
         self.optimizers = PartOptimizers(config.optimizer, options, self.sharded.parts, self.cut.places)
         self._kept: list[torch.Tensor] = []
@@ -141,6 +133,8 @@ class SiteRank:
         loss, tokens = self._backward(number)
         self._set(kept)
         gradients = self.sharded.gradients()
+        if self.cut.pipeline is not None:
+            self.sharded.add_up(gradients, self.cut.pipeline.shared)
         squares = sum(float(each.double().square().sum()) for each in self.sharded.brought(gradients))
         loss, predicted, squares = self.orders.summed([loss / self.cut.same, tokens / self.cut.same, squares])
         norm = math.sqrt(squares) if math.isfinite(squares) else math.nan
@@ -167,11 +161,12 @@ class SiteRank:
         """Return the mean loss on the examples that are meant, in every rank; nan where there are none."""
         total = count = 0.0
         with torch.no_grad():
-            self.model.eval()
-            for piece in map(self._piece, self._batches(measured, round_)):
-                total += float(self._computed(piece.batch, trains=False)) * piece.predictions
-                count += piece.predictions
-            self.model.train()
+            self._set_training(False)
+            for piece, model in map(self._evaluated, self._batches(measured, round_)):
+                if model is not None:
+                    total += float(self._computed(model, piece.batch, trains=False)) * piece.predictions
+                    count += piece.predictions
+            self._set_training(True)
         total, count = self.orders.summed([total, count])
         return total / count if count else math.nan
 
@@ -180,17 +175,18 @@ class SiteRank:
         found = own_metrics(self.task)
         means, fault = Means(), ""
         assert found is not None
-        try:
-            with torch.no_grad():
-                self.model.eval()
-                for piece in map(self._piece, self._batches(LossKind.HELD_OUT, 0)):
+        with torch.no_grad():
+            self._set_training(False)
+            for piece, model in map(self._evaluated, self._batches(LossKind.HELD_OUT, 0)):
+                if model is None or fault:
+                    continue  # the other ranks of a pipeline go on, and this one with them
+                try:
                     with calling(self.task, "metrics"), self.machine.autocast():
-                        values = checked_metrics(self.task, found(self.model, self.machine.take(piece.batch)))
+                        values = checked_metrics(self.task, found(model, self.machine.take(piece.batch)))
                     means.add(values, piece.predictions)
-        except TaskFaultError as error:
-            fault = str(error)
-        finally:
-            self.model.train()
+                except TaskFaultError as error:
+                    fault = str(error)
+            self._set_training(True)
         whole = Means()
         for each, failed in self.orders.gathered((means, fault)):
             whole.merge(each)
@@ -227,31 +223,70 @@ class SiteRank:
             else:
                 self.sharded.deal(None if state is None else state[name], buffers)
 
+    def _piped(self, cut: PipelineCut) -> "StagePipeline":
+        """Have this rank's stages compute with those of the others."""
+        from p2ptrain.training.site.stage_pipeline import StagePipeline  # half a second that other sites do not wait
+
+        return StagePipeline(cut.stages, cut.count, cut.group, self.machine.device, self.machine.autocast)
+
     def _backward(self, number: int) -> tuple[float, float]:
         """Add up this rank's share of the step's gradient. Return its share of the loss, and its predictions. Only the
         last pass has the ranks add up their gradients."""
-        ranks, parts = self.cut.data_ranks, self.config.grad_accumulation
-        groups = math.gcd(ranks, parts)  # of ranks that share the examples of the same batches
-        group, member = divmod(self.cut.data_rank, ranks // groups)
+        group, member, sharing = self._sharing()
+        own = range(group, self.config.grad_accumulation, self.cut.data_ranks // sharing)
+        if self.pipeline is not None:
+            return self._backward_in_stages([self._batch(number, part) for part in own], member, sharing)
         total = torch.zeros((), device=self.machine.device, dtype=torch.float32)
         tokens = 0.0
-        own = range(group, parts, groups)
         for part in own:
-            piece = batch_share(self.task, self._batch(number, part), member, ranks // groups)
+            piece = batch_share(self.task, self._batch(number, part), member, sharing)
             self._sync_gradients(part == own[-1])
-            loss = self._computed(piece.batch, trains=True) * (piece.share / parts)
-            (loss * ranks).backward()  # type: ignore[no-untyped-call]  # the ranks' gradients are averaged
+            loss = self._computed(self.model, piece.batch, trains=True) * self._weight(piece)
+            (loss * self.cut.data_ranks).backward()  # type: ignore[no-untyped-call]  # the ranks' gradients are averaged
             total += loss.detach()
             tokens += piece.predictions
         return float(total), tokens
+
+    def _backward_in_stages(self, batches: Sequence[Batch], member: int, sharing: int) -> tuple[float, float]:
+        """The same through the stages of a pipeline; loss and predictions are its last rank's."""
+        ranks, size = self.cut.data_ranks, self.config.batch_size * len(batches) // (sharing * self.micro_batches)
+        micro = [each for batch in batches for each in micro_batches(self.task, batch, member, sharing, size)]
+
+        def loss_of(output: torch.Tensor, index: int) -> torch.Tensor:
+            if not micro[index].predictions:
+                return output.sum() * 0.0  # a mean over nothing is no number
+            given = GivenOutput(output, trains=True)
+            return self._computed(given, micro[index].batch, trains=True) * self._weight(micro[index]) * ranks
+
+        assert self.pipeline is not None
+        inputs = self.machine.take(torch.cat([inputs_of(self.task, each.batch) for each in micro]))
+        losses = self.pipeline.backward(inputs, len(micro), loss_of)
+        if not self.pipeline.has_last:
+            return 0.0, 0.0
+        return float(torch.stack(losses).sum()) / ranks, sum(each.predictions for each in micro)
+
+    def _sharing(self) -> tuple[int, int, int]:
+        """Return the first of the step's batches that this rank computes, its place among the ranks that share the
+        examples of each of these, and how many these ranks are."""
+        groups = math.gcd(self.cut.data_ranks, self.config.grad_accumulation)
+        sharing = self.cut.data_ranks // groups
+        return *divmod(self.cut.data_rank, sharing), sharing
+
+    def _weight(self, piece: BatchShare) -> float:
+        """Of a piece's mean loss in that of the step."""
+        return piece.share / self.config.grad_accumulation
 
     def _sync_gradients(self, last: bool) -> None:
         self.model.set_requires_gradient_sync(last)  # type: ignore[operator]  # of FSDP2
         self.model.set_is_last_backward(last)  # type: ignore[operator]
 
-    def _computed(self, batch: Batch, *, trains: bool) -> torch.Tensor:
+    def _set_training(self, trains: bool) -> None:
+        for stage in self.cut.stages:
+            stage.train(trains)
+
+    def _computed(self, model: nn.Module, batch: Batch, *, trains: bool) -> torch.Tensor:
         with calling(self.task, "loss"), self.machine.autocast():
-            return checked_loss(self.task, self.task.loss(self.model, self.machine.take(batch)), trains=trains)
+            return checked_loss(self.task, self.task.loss(model, self.machine.take(batch)), trains=trains)
 
     def _batch(self, number: int, part: int) -> Batch:
         address = number * self.config.grad_accumulation + part
@@ -274,8 +309,19 @@ class SiteRank:
                 self._held_out = list(self.task.eval_batches(examples))
         return self._held_out
 
-    def _piece(self, batch: Batch) -> BatchShare:
-        return batch_share(self.task, batch, self.cut.data_rank, self.cut.data_ranks)
+    def _evaluated(self, batch: Batch) -> tuple[BatchShare, nn.Module | None]:
+        """Return this rank's share of a batch, and what the task is to evaluate on it; None where another rank does, or
+        nobody. All ranks go through the model for each batch."""
+        ranks = self.cut.data_ranks
+        if self.pipeline is None:
+            return batch_share(self.task, batch, self.cut.data_rank, ranks), self.model
+        piece = batch_share(self.task, batch, self.cut.data_rank, ranks, keeps_empty=True)
+        inputs = inputs_of(self.task, piece.batch)
+        whole = padded(inputs, padded_examples(batch, ranks, self.pipeline.ranks))
+        output = self.pipeline.outputs(self.machine.take(whole))
+        if output is None or not piece.predictions:
+            return piece, None
+        return piece, GivenOutput(output[: len(inputs)], trains=False)
 
     def _set(self, values: Sequence[torch.Tensor]) -> None:
         """Set the parts to `values`, where there are some."""
