@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from p2ptrain.tasks.base import Batch, Shard
 from p2ptrain.tasks.byte_lm import ByteLM
+from p2ptrain.tasks.byte_lm.task import EVAL_BATCH
 from p2ptrain.training.site.orders import OrderChannel
 from p2ptrain.training.site.site_config import SiteConfig
 from p2ptrain.training.site.site_rank import SiteRank
@@ -28,7 +29,7 @@ STEPS = 4
 SHARD, DATA_SEED = Shard(index=1, count=3), 11
 CONFIG = TrainConfig(rounds=10, inner_steps=5, warmup_steps=3, batch_size=8, eval_examples=70, device="cpu", threads=1)
 FAULTY_STEP = 1
-ALONE = ("tensor and replicas",)
+ALONE = ("tensor and replicas", "pipeline and tensors")
 """Cases that want processes of their own: two meshes in which tensors are shared out by the same ranks cannot be in
 one."""
 
@@ -61,7 +62,7 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Faulty(Heads):
+class Faulty(Deep):
     """Whose loss is no number in one step, in the last rank alone."""
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
@@ -74,11 +75,18 @@ class Faulty(Heads):
         return loss * torch.nan if fails else loss
 
 
-class Told(Heads):
+class Told(Deep):
     """With metrics of its own."""
 
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         return {"accuracy": float((model(batch[0]).argmax(-1) == batch[1]).float().mean())}
+
+
+class FailsAtMetrics(Told):
+    """Whose metrics are no numbers, from the second batch on."""
+
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        return super().metrics(model, batch) if len(batch[0]) == EVAL_BATCH else {"accuracy": "none"}  # type: ignore[dict-item]
 
 
 def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
@@ -92,16 +100,26 @@ def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
         "sgd": (SiteConfig(), replace(CONFIG, optimizer="sgd", learning_rate=0.1)),
         "schedule_free": (SiteConfig(), replace(CONFIG, optimizer="schedule_free")),
     }
-    for schedule in ("1f1b", "interleaved"):
-        found[f"pipeline, {schedule}"] = (SiteConfig(pipeline=2, pipeline_schedule=schedule), CONFIG)
+    interleaved = SiteConfig(pipeline=2, pipeline_schedule="interleaved")
     if ranks == 2:
         found["tensor"] = (SiteConfig(tensor=2), CONFIG)
         found["tensor, checkpointed"] = (SiteConfig(tensor=2, activation_checkpointing=True), CONFIG)
+        found["pipeline"] = (SiteConfig(pipeline=2), CONFIG)
+        found["pipeline, accumulated"] = (SiteConfig(pipeline=2, micro_batches=6), replace(CONFIG, grad_accumulation=3))
+        found["pipeline, interleaved"] = (interleaved, replace(CONFIG, optimizer="schedule_free"))
     if ranks == 4:
         found["replicas"] = (SiteConfig(shard=2), CONFIG)
         found["tensor by 4"] = (SiteConfig(tensor=4), CONFIG)
         found["tensor and shards"] = (SiteConfig(tensor=2), CONFIG)
         found["tensor and shards, accumulated"] = (SiteConfig(tensor=2), replace(CONFIG, grad_accumulation=3))
+        found["pipeline by 4"] = (SiteConfig(pipeline=4, activation_checkpointing=True), CONFIG)
+        found["pipeline and shards"] = (SiteConfig(pipeline=2), replace(CONFIG, grad_accumulation=3))
+        found["pipeline and shards, interleaved"] = (interleaved, CONFIG)
+        found["pipeline and replicas, batches dealt"] = (
+            SiteConfig(pipeline=2, shard=1),
+            replace(CONFIG, batch_size=3, grad_accumulation=2),
+        )
+        found["pipeline and tensors"] = (SiteConfig(pipeline=2, tensor=2), CONFIG)
         found["tensor and replicas"] = (SiteConfig(tensor=2, shard=1), CONFIG)
     return found
 
@@ -187,12 +205,15 @@ def told(site: SiteTrainer) -> dict[str, float]:
     return {"site": site.measure().own["accuracy"], "one": one.measure().own["accuracy"]}
 
 
-def syncs(orders: OrderChannel, parts: int) -> int:
-    """How often this rank's gradients are added up to those of the others, in a step of `parts` batches."""
-    ranks = dist.get_world_size()
-    rank = rank_of(Heads(), SiteConfig(), replace(CONFIG, batch_size=1, grad_accumulation=parts * ranks), orders)
+def syncs(orders: OrderChannel, parts: int, pipeline: int = 1) -> int:
+    """How often this rank's gradients are added up to those of the others, in a step of `parts` batches for each."""
+    ranks = dist.get_world_size() // pipeline
+    config = replace(CONFIG, batch_size=pipeline, grad_accumulation=parts * ranks)
+    rank = rank_of(Deep(), SiteConfig(pipeline=pipeline), config, orders)
+    if pipeline > 1:
+        rank.step(0, 1e-3)  # in which torch tries each stage, to see what it makes
     with Counting("reduce_scatter") as counted:
-        rank.step(0, 1e-3)
+        rank.step(1, 1e-3)
     return counted.calls
 
 
@@ -234,11 +255,15 @@ def more(orders: OrderChannel) -> dict[str, Any]:
     """What is found beside the cases."""
     found: dict[str, Any] = {}
     found["refused"] = as_site(orders, Heads(), SiteConfig(), CONFIG, refused)
-    found["skipped"] = as_site(orders, Faulty(), SiteConfig(), CONFIG, skipped)
-    found["told"] = as_site(orders, Told(), SiteConfig(), CONFIG, told)
+    for words, site in (("", SiteConfig()), (", in stages", SiteConfig(pipeline=2))):
+        found["skipped" + words] = as_site(orders, Faulty(), site, CONFIG, skipped)
+        found["told" + words] = as_site(orders, Told(), site, CONFIG, told)
+        found["held" + words] = orders.gathered(held(rank_of(Heads(), site, CONFIG, orders)))
+    found["fault"] = as_site(orders, FailsAtMetrics(), SiteConfig(pipeline=2), CONFIG, lambda it: it.measure().fault)
     found["syncs"] = [syncs(orders, parts) for parts in (1, 3)]
+    if dist.get_world_size() > 2:
+        found["syncs, in stages"] = [syncs(orders, parts, 2) for parts in (1, 3)]
     found["attentions"] = [attentions(orders, checkpointing) for checkpointing in (False, True)]
-    found["held"] = orders.gathered(held(rank_of(Heads(), SiteConfig(), CONFIG, orders)))
     return found
 
 

@@ -13,14 +13,16 @@ from site_ranks import ALONE, cases
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.batches import share_of
+from p2ptrain.training.site.batch_shares import batch_share
 from p2ptrain.training.site.orders import ENDED, SILENT, RankLostError, why_lost
 from p2ptrain.training.site.site_config import SiteConfig
-from p2ptrain.training.site.batch_shares import batch_share
 from p2ptrain.training.site.site_trainer import RankThread
 
 HERE = Path(__file__).parent
 PARAMETERS = 32_928
 """Of byte-lm pico."""
+EMBEDDING = 256 * 32
+"""Those of its matrix that the first stage and the last one have."""
 
 CASES = [(ranks, name) for ranks in (2, 4) for name in cases(ranks)]
 
@@ -81,10 +83,17 @@ def test_each_value_is_in_one_rank(found: dict[int, dict[str, Any]], ranks: int)
 
 
 @pytest.mark.slow
-def test_gradients_are_added_up_once_a_step(found: dict[int, dict[str, Any]]) -> None:
-    for ranks in (2, 4):
-        once, accumulated = found[ranks]["syncs"]
-        assert once == accumulated > 0
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_value_is_in_one_stage_but_for_those_that_two_train(found: dict[int, dict[str, Any]], ranks: int) -> None:
+    assert sum(found[ranks]["held, in stages"]) == PARAMETERS + EMBEDDING
+    assert max(found[ranks]["held, in stages"]) < 1.1 * (PARAMETERS + EMBEDDING) / ranks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "words"), [(2, ""), (4, ""), (4, ", in stages")])
+def test_gradients_are_added_up_once_a_step(found: dict[int, dict[str, Any]], ranks: int, words: str) -> None:
+    once, accumulated = found[ranks]["syncs" + words]
+    assert once == accumulated > 0
 
 
 @pytest.mark.slow
@@ -93,9 +102,10 @@ def test_activations_are_computed_again(found: dict[int, dict[str, Any]]) -> Non
 
 
 @pytest.mark.slow
-def test_a_step_that_is_no_number_in_one_rank_is_taken_in_none(found: dict[int, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("words", ["", ", in stages"])
+def test_a_step_that_is_no_number_in_one_rank_is_taken_in_none(found: dict[int, dict[str, Any]], words: str) -> None:
     for ranks in (2, 4):
-        step = found[ranks]["skipped"]
+        step = found[ranks]["skipped" + words]
         assert (step["loss"], step["stayed"], step["counted"]) == ("nan", True, 1)
         assert step["next"] > 0
 
@@ -106,17 +116,29 @@ def test_another_optimizers_state_is_refused(found: dict[int, dict[str, Any]]) -
 
 
 @pytest.mark.slow
-def test_a_tasks_own_metrics_are_means_over_all_ranks(found: dict[int, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("words", ["", ", in stages"])
+def test_a_tasks_own_metrics_are_means_over_all_ranks(found: dict[int, dict[str, Any]], words: str) -> None:
     for ranks in (2, 4):
-        assert found[ranks]["told"]["site"] == pytest.approx(found[ranks]["told"]["one"], abs=1e-6)
+        told = found[ranks]["told" + words]
+        assert told["site"] == pytest.approx(told["one"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_task_that_fails_at_its_metrics_in_the_last_stage_is_told_of(found: dict[int, dict[str, Any]]) -> None:
+    for ranks in (2, 4):
+        assert "a value of metrics() is no number" in found[ranks]["fault"]
 
 
 def test_ranks_that_the_shards_do_not_divide_are_refused() -> None:
-    assert SiteConfig().mesh(6) == (1, 6, 1)
-    assert SiteConfig(shard=2).mesh(6) == (3, 2, 1)
-    assert SiteConfig(tensor=3).mesh(6) == (1, 2, 3)
+    assert SiteConfig().mesh(6) == (1, 1, 6, 1)
+    assert SiteConfig(shard=2).mesh(6) == (1, 3, 2, 1)
+    assert SiteConfig(tensor=3).mesh(6) == (1, 1, 2, 3)
+    assert SiteConfig(pipeline=3).mesh(6) == (3, 1, 2, 1)
+    assert SiteConfig(pipeline=2, tensor=2, shard=1).mesh(8) == (2, 2, 1, 2)
     with pytest.raises(TaskError, match=r"6 ranks cannot be shared out by site\.shard=4: start a multiple of 4"):
         SiteConfig(shard=4).mesh(6)
+    with pytest.raises(TaskError, match=r"2 ranks cannot be shared out by site\.pipeline=3: start a multiple of 3"):
+        SiteConfig(pipeline=3).mesh(2)
     with pytest.raises(TaskError, match=r"by site\.shard=3 and site\.tensor=4: start a multiple of 12"):
         SiteConfig(shard=3, tensor=4).mesh(6)
 

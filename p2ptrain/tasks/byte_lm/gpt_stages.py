@@ -1,7 +1,7 @@
 """A GPT over bytes cut into stages, which ranks of a pipeline compute one after another.
 
-The embedding's matrix is in two of them: the first looks its rows up, and the last makes logits by them. Both ranks have
-it, and whoever trains them adds up its gradients.
+The embedding's matrix is in two of them: the first looks its rows up, and the last makes logits by them. The ranks of
+both have it, and add up its gradients.
 """
 
 from collections.abc import Sequence
