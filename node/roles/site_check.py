@@ -12,10 +12,11 @@ def check_site(config: Config, process: SiteProcess | None, *, run_dir_given: bo
     """Return whether this process is a rank of a site. UsageError for what a site cannot do, and for a `[site]` without
     ranks."""
     if process is None or (process.count == 1 and config.site == SiteConfig()):
-        if process is None and config.site.needs_ranks:
+        if process is None and (wanted := config.site.needs_ranks):
             raise UsageError(
-                f"site.{config.site.needs_ranks} wants several ranks",
-                "start them by `torchrun --nproc-per-node N -m p2ptrain node ...`, or leave it out",
+                f"site.{wanted} wants several ranks",
+                "start them by `torchrun --nproc-per-node N -m p2ptrain node ...`, or go on in one process by "
+                f"--set site.{wanted.partition('=')[0]}=1",
             )
         return False
     if process.restarts and not run_dir_given:

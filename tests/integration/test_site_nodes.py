@@ -23,6 +23,10 @@ ALONE = (*PICO, *SAME, "--inner-steps", "5")
 NANO = ("--set", "task.size=nano", "--set", "task.context=60")
 QUICK = ("--set", "site.timeout_s=5", "--set", "node.checkpoint_every=2")
 RECOMPUTED = ("--set", "site.activation_checkpointing=true")
+MATRICES = ("--set", "site.tensor=2")
+STAGES = ("--set", "site.pipeline=2")
+INTERLEAVED = (*STAGES, "--set", "site.pipeline_schedule=interleaved")
+ONE_RANK = ("--set", "site.pipeline=1")
 LONG = (*PICO, "--inner-steps", "10", "--rounds", "5000")
 AGAIN = ("--max-restarts", "3")
 
@@ -77,6 +81,45 @@ def test_matrices_and_shards_in_two_dimensions_are_what_one_process_trains(tmp_p
     assert far(tmp_path / "many" / "run", tmp_path / "one" / "run") < 1e-5
 
 
+@pytest.mark.parametrize(("ranks", "stages"), [(2, STAGES), pytest.param(4, INTERLEAVED, marks=pytest.mark.soak)])
+def test_stages_train_what_one_process_trains_which_goes_on_from_them(
+    tmp_path: Path, ranks: int, stages: tuple[str, ...]
+) -> None:
+    words = (*ALONE, *NANO)
+    many, one = tmp_path / "many", tmp_path / "one"
+    for rounds in (2, 3):
+        more = words if rounds == 2 else ()
+        ours = site(many, ranks, *more, *stages, "--rounds", 2) if more else node(many, *ONE_RANK, "--rounds", 3)
+        theirs = node(one, *more, "--rounds", rounds)
+        told = done(ours)["summary"], done(theirs)["summary"]
+        assert told[0]["eval_loss_last"] == pytest.approx(told[1]["eval_loss_last"], abs=1e-5)
+        assert far(many / "run", one / "run") < 1e-5
+    exported = ran(tmp_path, "export", many / "run", "--out", tmp_path / "model.safetensors")
+    assert exported.code == 0, exported.err
+
+
+def test_stages_and_two_processes_of_their_own_are_one_swarm(tmp_path: Path) -> None:
+    words = (*PICO, *NANO, "--inner-steps", "5", "--rounds", "12")
+    with node(tmp_path / "one", *words, "--set", "node.wait_for=2") as one:
+        peer = ("--peer", one.hear("started")["addresses"][0])
+        with (
+            node(tmp_path / "two", *words, *peer, "--set", "node.wait_for=2") as two,
+            site(tmp_path / "many", 2, *words, *STAGES, *peer, "--set", "node.wait_for=2") as many,
+        ):
+            programs = (one, two, many)
+            for program in programs:
+                assert program.end() == 0, program.stderr[-3000:]
+            assert len({program.heard("started")[0]["genesis"] for program in programs}) == 1
+            assert sum(each["members"] == 3 for each in many.heard("round")) > 4
+            for program in programs:
+                assert not program.heard("banned")
+                rounds = program.heard("round")
+                assert rounds[-1]["train_loss"] < rounds[0]["train_loss"]
+    with node(tmp_path / "many", *ONE_RANK, "--set", "node.wait_for=0", "--rounds", 13) as alone:
+        assert alone.hear("resumed")["round"] == 12
+        assert alone.end() == 0
+
+
 def test_a_site_and_a_process_of_its_own_are_one_swarm(tmp_path: Path) -> None:
     words = (*PICO, "--inner-steps", "10", "--rounds", "30")
     with node(tmp_path / "one", *words, "--set", "node.wait_for=1") as one:
@@ -106,11 +149,14 @@ def test_signals_save_the_model_and_it_goes_on(number: signal.Signals, tmp_path:
         assert program.end() == 0
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.soak)])
-def test_a_site_comes_back_by_itself_and_the_others_go_on(ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "stages"),
+    [(2, ()), pytest.param(4, (), marks=pytest.mark.soak), pytest.param(2, STAGES, marks=pytest.mark.soak)],
+)
+def test_a_site_comes_back_by_itself_and_the_others_go_on(ranks: int, stages: tuple[str, ...], tmp_path: Path) -> None:
     with node(tmp_path / "one", *LONG, "--set", "node.wait_for=1") as one:
         address = one.hear("started")["addresses"][0]
-        with site(tmp_path / "many", ranks, *LONG, *QUICK, "--peer", address, torchrun=AGAIN) as many:
+        with site(tmp_path / "many", ranks, *LONG, *QUICK, *stages, "--peer", address, torchrun=AGAIN) as many:
             many.until(lambda: [each for each in many.heard("round") if each["members"] == 2], 1, "a pair", 60)
             hung = 0 if ranks == 2 else 1
             for nth, (rank, number) in enumerate(
@@ -218,15 +264,16 @@ def test_settings_that_a_site_has_not_are_one_line(words: tuple[str, ...], line:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (PICO, "site.tensor=2 does not divide the model's heads (1) and its positions (64)"),
+        ((*PICO, *MATRICES), "site.tensor=2 does not divide the model's heads (1) and its positions (64)"),
         (
-            ("--task", "digits"),
+            ("--task", "digits", *MATRICES),
             "site.tensor=2: the task digits does not say how its matrices are shared out; byte-lm does",
         ),
+        ((*PICO, *INTERLEAVED), "4 stages of a pipeline want as many blocks, and the model has 2"),
     ],
 )
 def test_a_task_that_cannot_be_shared_out_is_one_line(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
-    with site(tmp_path, 2, *SAME, *words, "--set", "site.tensor=2") as program:
+    with site(tmp_path, 2, *SAME, *words) as program:
         assert program.end() != 0
         assert f"error: {line}" in program.stderr
 

@@ -51,11 +51,20 @@ def test_a_site_that_is_to_start_again_wants_a_folder() -> None:
         ("train.compile=true", "a site has no train.compile=true"),
         ("sync.strategy=mime", "which wants the state of the inner optimizer"),
         ("site.tensor=3", r"2 ranks cannot be shared out by site\.tensor=3"),
+        ("site.pipeline=3", r"2 ranks cannot be shared out by site\.pipeline=3"),
     ],
 )
 def test_what_a_site_has_not(wanted: str, line: str) -> None:
     with pytest.raises(UsageError, match=line):
         check_site(load(sets=[wanted]), PAIR, run_dir_given=False)
+
+
+def test_a_step_that_a_pipeline_cannot_cut() -> None:
+    few = load(sets=["site.pipeline=2", "train.batch_size=1"])
+    with pytest.raises(UsageError, match=r"site\.pipeline=2 wants at least 2 as the number of equal micro-batches"):
+        check_site(few, PAIR, run_dir_given=False)
+    with pytest.raises(UsageError, match=r"site\.pipeline=2 wants several ranks; .* by --set site\.pipeline=1"):
+        check_site(few, None, run_dir_given=False)
 
 
 def test_the_command_that_goes_on_starts_as_many_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
         found["tensor and shards"] = (SiteConfig(tensor=2), CONFIG)
         found["tensor and shards, accumulated"] = (SiteConfig(tensor=2), replace(CONFIG, grad_accumulation=3))
         found["pipeline by 4"] = (SiteConfig(pipeline=4, activation_checkpointing=True), CONFIG)
-        clipped = replace(CONFIG, optimizer="sgd", learning_rate=0.1, grad_accumulation=3)
+        clipped = replace(CONFIG, optimizer="sgd", learning_rate=0.03, grad_accumulation=3)
         found["pipeline and shards"] = (SiteConfig(pipeline=2), clipped)
         found["pipeline and shards, interleaved"] = (interleaved, CONFIG)
         found["pipeline and replicas, batches dealt"] = (

@@ -37,7 +37,8 @@ class GPTStage(nn.Module):
         self.embedding = model.embedding if first or last else None
         self.blocks = nn.ModuleList(blocks)
         self.turns = model.turns
-        self.norm, self.head = (model.norm, model.head) if last else (None, None)
+        self.norm = model.norm if last else None
+        self.head = model.head if last else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Bytes (B, T) int64, or the stage before's (B, T / n, D), to (B, T / n, D), or to logits (B, T, 256). n: the
