@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
-KEPT_SCHEDULES: Final = 4
-"""A step's, and those of an evaluation's batches, judging included; each has buffers for what is received. Chosen."""
+KEPT_SCHEDULES: Final = 6
+"""A step's, a judge's, and those of two evaluations, each with a shorter last batch. Each has buffers for what is
+received. Chosen."""
 
 LossOf = Callable[[torch.Tensor, int], torch.Tensor]
 """The loss of the last stage's output for the micro-batch of this number."""
