@@ -104,6 +104,7 @@ def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
     if ranks == 2:
         found["tensor"] = (SiteConfig(tensor=2), CONFIG)
         found["tensor, checkpointed"] = (SiteConfig(tensor=2, activation_checkpointing=True), CONFIG)
+        found["offloaded"] = (SiteConfig(offload=True), CONFIG)
         found["pipeline"] = (SiteConfig(pipeline=2), CONFIG)
         found["pipeline, accumulated"] = (SiteConfig(pipeline=2, micro_batches=6), replace(CONFIG, grad_accumulation=3))
         found["pipeline, interleaved"] = (interleaved, replace(CONFIG, optimizer="schedule_free"))

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint
 
@@ -72,14 +72,8 @@ def cut_model(task: Task, seed: int, site: SiteConfig, device: torch.device, ran
             blocks = blocks_of(stage)
             if site.activation_checkpointing:
                 _checkpoint(blocks)
-            # The micro-batches of a step follow each other: what a stage has gathered for the first serves the others.
-            _shard(
-                stage,
-                blocks,
-                mesh["replica", "shard"] if shape.replicas > 1 else mesh["shard"],
-                device,
-                keeps_whole=pipeline is not None,
-            )
+            among = mesh["replica", "shard"] if shape.replicas > 1 else mesh["shard"]
+            _shard(stage, blocks, among, device, _policies(site, device))
     data_rank = mesh.get_rank() // shape.tensor % shape.data_ranks
     return whole(stages=stages, pipeline=pipeline, data_rank=data_rank, data_ranks=shape.data_ranks, same=shape.tensor)
 
@@ -130,10 +124,9 @@ def _checkpoint(blocks: Sequence[nn.Module]) -> None:
 
 
 def _shard(
-    model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device, *, keeps_whole: bool
+    model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device, policies: dict[str, Any]
 ) -> None:
-    """Share out what is trained. What is frozen stays whole: nobody has gradients or optimizer state for it.
-    `keeps_whole`: what was gathered for a forward pass is kept until the last backward pass."""
+    """Share out what is trained. What is frozen stays whole: nobody has gradients or optimizer state for it."""
     frozen = {each for each in model.parameters() if not each.requires_grad}
     for each in frozen:
         each.data = each.data.to(device)
@@ -142,13 +135,22 @@ def _shard(
         "mesh": mesh,
         "ignored_params": frozen,
         "shard_placement_fn": partial(_placement, shards=shards),
+        **policies,
     }
-    if keeps_whole:
-        options["reshard_after_forward"] = False
     for block in blocks:
         if any(each.requires_grad for each in block.parameters()):
             fully_shard(block, **options)
     fully_shard(model, **options)
+
+
+def _policies(site: SiteConfig, device: torch.device) -> dict[str, Any]:
+    """What FSDP2 is told of when it gathers, and of where the parts lie."""
+    policies: dict[str, Any] = {}
+    if site.pipeline > 1:  # the micro-batches follow each other: what was gathered for the first serves the others
+        policies["reshard_after_forward"] = False
+    if site.offload:
+        policies["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+    return policies
 
 
 def _placement(parameter: nn.Parameter, *, shards: int) -> Shard | None:

@@ -56,6 +56,9 @@ class SiteConfig:
     activation_checkpointing: bool = False
     """Whether each block's activations are computed again in the backward pass, in place of being kept: a third more
     computing for far less memory."""
+    offload: bool = False
+    """Whether a GPU's part of the parameters, and of the optimizer's state, lies in its host's memory, where the
+    optimizer works: a block at a time is on the GPU. For models that do not fit, and slower."""
     timeout_s: float = 120.0
     """Seconds after which a rank that does not answer is taken for hung, and the site ends. The longest that any
     collective of a step may take. Chosen."""
