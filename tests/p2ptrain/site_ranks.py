@@ -89,6 +89,40 @@ class FailsAtMetrics(Told):
         return super().metrics(model, batch) if len(batch[0]) == EVAL_BATCH else {"accuracy": "none"}  # type: ignore[dict-item]
 
 
+class TiedModel(nn.Module):
+    """A user's: one matrix under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.hidden, self.out = nn.Embedding(256, 16), nn.Linear(16, 16), nn.Linear(16, 256, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.hidden(self.embedding(tokens)).relu())
+        return out
+
+
+class OwnTask(ByteLM):
+    """A user's: two stages of plain modules, and a loss on some of the targets."""
+
+    def __init__(self) -> None:
+        super().__init__("pico")
+
+    def build_model(self) -> nn.Module:
+        return TiedModel()
+
+    def cut_stages(self, model: nn.Module, stages: int) -> list[nn.Module]:
+        assert isinstance(model, TiedModel)
+        return [nn.Sequential(model.embedding, model.hidden), nn.Sequential(nn.ReLU(), model.out)]
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        asked = batch[1] % 3 > 0
+        return nn.functional.cross_entropy(model(batch[0])[asked], batch[1][asked])
+
+    def tokens(self, batch: Batch) -> int:
+        return int((batch[1] % 3 > 0).sum())
+
+
 def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
     """By name, how the model is cut, and how it is trained."""
     found = {
@@ -261,6 +295,8 @@ def more(orders: OrderChannel) -> dict[str, Any]:
         found["skipped" + words] = as_site(orders, Faulty(), site, CONFIG, skipped)
         found["told" + words] = as_site(orders, Told(), site, CONFIG, told)
         found["held" + words] = orders.gathered(held(rank_of(Heads(), site, CONFIG, orders)))
+    own = partial(compared, config=CONFIG, task=OwnTask())
+    found["own task"] = as_site(orders, OwnTask(), SiteConfig(pipeline=2), CONFIG, own)
     found["fault"] = as_site(orders, FailsAtMetrics(), SiteConfig(pipeline=2), CONFIG, lambda it: it.measure().fault)
     found["syncs"] = [syncs(orders, parts) for parts in (1, 3)]
     if dist.get_world_size() > 2:

@@ -77,6 +77,17 @@ def test_a_site_and_one_process_go_on_from_each_other(found: dict[int, dict[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
+def test_a_users_task_goes_through_stages_that_share_a_matrix(found: dict[int, dict[str, Any]], ranks: int) -> None:
+    far = found[ranks]["own task"]
+    assert far["alike"]
+    assert far["same entries"] == []
+    for what in ("begun", "losses", "parameters", "measured", "judged", "state", "gone on", "corrected"):
+        assert far[what] < 1e-5
+    assert far["tokens"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_each_value_is_in_one_rank(found: dict[int, dict[str, Any]], ranks: int) -> None:
     assert sum(found[ranks]["held"]) == PARAMETERS
     assert max(found[ranks]["held"]) < 1.1 * PARAMETERS / ranks

@@ -144,7 +144,7 @@ def _shard(
 
 
 def _policies(site: SiteConfig, device: torch.device) -> dict[str, Any]:
-    """What FSDP2 is told of when it gathers, and of where the parts lie."""
+    """FSDP2's options: when it lets go of what it has gathered, and where the parts lie."""
     policies: dict[str, Any] = {}
     if site.pipeline > 1:  # the micro-batches follow each other: what was gathered for the first serves the others
         policies["reshard_after_forward"] = False
