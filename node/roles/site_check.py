@@ -31,6 +31,15 @@ def check_site(config: Config, process: SiteProcess | None, *, run_dir_given: bo
     return True
 
 
+def idle_site_settings(site: SiteConfig) -> list[str]:
+    """Return a line for each `[site]` setting that does nothing in one process."""
+    idle = (name for name in ("activation_checkpointing", "offload") if getattr(site, name))
+    return [
+        f"site.{name} does nothing in a process of its own: start it by `torchrun --nproc-per-node 1 -m p2ptrain node`"
+        for name in idle
+    ]
+
+
 def _check_settings(config: Config) -> None:
     train, node, strategy = config.train, config.node, config.sync.strategy
     optimizer = inner.get(train.optimizer, **train.optimizer_options())

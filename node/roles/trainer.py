@@ -54,6 +54,7 @@ from node.roles.assembly import (
 from node.roles.observer import observe, observes
 from node.roles.own_region import scope_of, surveyor, with_chosen_region, with_kept_region
 from node.roles.port_forwarding import mapper_for
+from node.roles.site_check import idle_site_settings
 from node.roles.spool_relay import with_relay
 from node.roles.task_check import check_task
 from node.swarm import credentials
@@ -350,7 +351,7 @@ def _try_task(node: Node) -> None:
     else:
         assert isinstance(trainer, Trainer), "a user's own loop has no task"
         doubts = check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed)
-    for doubt in doubts:
+    for doubt in (*idle_site_settings(node.config.site), *doubts):
         node.journal.emit(WarningEvent(message=doubt))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.config.schema import load
-from node.roles.site_check import check_site
+from node.roles.site_check import check_site, idle_site_settings
 from node.system.errors import UsageError
 from node.system.next_command import node_command
 from node.system.ranks import SiteProcess, site_process
@@ -34,6 +34,13 @@ def test_several_ranks_are_a_site_and_one_is_where_something_is_set() -> None:
     recomputed = load(sets=["site.activation_checkpointing=true"])
     assert check_site(recomputed, one, run_dir_given=False)
     assert not check_site(recomputed, None, run_dir_given=False)
+
+
+def test_what_does_nothing_in_one_process_is_told() -> None:
+    assert idle_site_settings(load().site) == []
+    (line,) = idle_site_settings(load(sets=["site.activation_checkpointing=true"]).site)
+    assert "site.activation_checkpointing" in line
+    assert "torchrun" in line
 
 
 def test_a_site_that_is_to_start_again_wants_a_folder() -> None:
