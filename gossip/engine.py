@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeRegional, WakeSync
 from gossip.core.api import Fetch, Head, LinkSpeed, NeighbourStatus, RegionLayout, RunInfo
+from gossip.core.backoff import peer_in
 from gossip.core.config import MIN_HEARTBEAT_S, GossipConfig
 from gossip.core.digests import digest_of
 from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, seal
@@ -44,6 +45,7 @@ from gossip.regions.bridges import Bridges
 from gossip.regions.region_labels import RegionLabels, bound_to_none
 from gossip.regions.regional_inbox import RegionalInbox
 from gossip.regions.regional_models import RegionalModels
+from gossip.regions.residency import Residency
 from gossip.updates.audits import Heard, LinkAudit
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.exchange_times import ExchangeTimes
@@ -105,8 +107,8 @@ class NoConnections:
 
 class Engine:
     """All that one node knows of its swarm. Parts that tasks are given: `mesh`, `bridges`, `regional_models`,
-    `peerstore`, `dht`, `publisher`, `traffic`, `exchange_times`, `peer_scores`. All other public fields are only read
-    from outside."""
+    `residency`, `peerstore`, `dht`, `publisher`, `traffic`, `exchange_times`, `peer_scores`. All other public fields
+    are only read from outside."""
 
     def __init__(
         self,
@@ -134,6 +136,8 @@ class Engine:
         self._labels = RegionLabels(self.peerstore.region_of, bound if layout.own else bound_to_none, self.peer_scores)
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
         self.bridges = Bridges(self.me, self.scope, layout, self._labels.region_of)
+        at_home = {peer_in(config.via)} if config.via and config.via_region == layout.own else set()
+        self.residency = Residency(layout, self._labels.region_of, at_home)
         self.regional_models = RegionalModels(self.me, self.scope, self.bridges, liars, self._standing_of)
         self.mesh = Mesh(
             me=self.me,
@@ -171,6 +175,7 @@ class Engine:
             self.regional_models,
             max_payload_bytes=config.max_payload_bytes,
             region_of=self._labels.region_of,
+            residency=self.residency,
             is_here=self._is_here,
             validator=self._validator,
             peer_scores=self.peer_scores,
@@ -339,14 +344,17 @@ class Engine:
 
     def _takes(self, peer: PeerId, now: float) -> bool:
         if self._roles.listens(peer):
-            return self._roles.takes(peer, now, self._config.silence_s)
+            return self.residency.admits(peer) and self._roles.takes(peer, now, self._config.silence_s)
         if not self.bridges.is_ours(peer):
             return self.mesh.dialable(peer, now) and self._roles.trains(peer) and self.bridges.takes(peer)
         return self.mesh.has_room_for(peer, now)
 
     def _admit(self, peer: PeerId, hello: Hello, now: float) -> None:
-        """Admit a trainer: of our region as a neighbour, of another as a bridge to it."""
-        if self.bridges.is_ours(peer):
+        """Admit a trainer: of our region as a neighbour, of another as a bridge to it. Its record has been read by now:
+        who has not said of which region it is gets no place in one with a policy."""
+        if self.bridges.is_ours(peer) and not self.residency.admits(peer):
+            self.mesh.lose(peer, "it does not say of which region it is")
+        elif self.bridges.is_ours(peer):
             self.bridges.lose(peer)
             self.mesh.admit(peer, hello.neighbours, now)
         elif self._takes(peer, now):
@@ -563,6 +571,11 @@ class Engine:
     def listeners(self) -> Collection[PeerId]:
         """Observers and relays that fetch from us."""
         return self._roles.listeners
+
+    def may_dial(self, address: str) -> bool:
+        """Return whether an address may be dialled: where our region has a policy, a circuit to one of its members only
+        through one of its relays."""
+        return self.residency.may_dial(address)
 
     def serves(self, peer: PeerId) -> bool:
         """Whether a peer may fetch from us: neighbours, listeners, and members of other regions that are connected."""

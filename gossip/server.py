@@ -162,9 +162,11 @@ class Server:
         if peer in self._engine.listeners:
             self._check_listens(peer, request)
         elif self._regional.bridges_to(peer):
-            self._check_of_region(request)
+            self._check_of_region(peer, request)
         elif peer not in self._engine.neighbours:
             raise RemoteError(Reason.UNAVAILABLE, "neighbours only: say hello first")
+        elif not self._engine.residency.serves(peer):
+            raise RemoteError(Reason.UNAVAILABLE, "a neighbour that says it is of another region by now")
         if isinstance(request, ManifestRequest | SnapshotRequest) and self._context.quiet():
             raise RemoteError(Reason.UNAVAILABLE, "quiet hours")  # chunks under way may finish
         match request:
@@ -188,12 +190,10 @@ class Server:
         if isinstance(request, PartRequest):
             raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange from who trains nothing")
 
-    def _check_of_region(self, request: Request) -> None:
-        """Raise RemoteError for what a member of another region does not get: all but a region's model."""
-        if (
-            not isinstance(request, ManifestRequest | ChunkRequest)
-            or self._regional.payload_at(request.address) is None
-        ):
+    def _check_of_region(self, peer: PeerId, request: Request) -> None:
+        """Raise RemoteError for what a member of another region does not get: all but a region's model that may leave
+        it."""
+        if not isinstance(request, ManifestRequest | ChunkRequest) or not self._regional.gives(request.address, peer):
             raise RemoteError(Reason.UNAVAILABLE, "another region gets regions' models, and nothing else")
 
     async def _offer(self, epoch: int, seq: int) -> bytes:
@@ -241,15 +241,17 @@ class Server:
             self._allreducer.sent(talk.peer, address, index)
             return part
         if (regional := self._regional.payload_at(address)) is not None:
-            return self._regional_chunk(regional, index)
+            return self._regional_chunk(talk.peer, address, regional, index)
         if address in self._publisher.blobs:
             return self._own_chunk(talk, address, index)
         others = await self.blob_cache.chunk(address, index)
         self._traffic.passed_on(len(others), snapshot=self.blob_cache.is_model(address))
         return others
 
-    def _regional_chunk(self, payload: Payload, index: int) -> bytes | memoryview:
+    def _regional_chunk(self, peer: PeerId, address: Digest, payload: Payload, index: int) -> bytes | memoryview:
         chunk = chunk_of(payload.manifest, payload.data, index)
+        if not self._regional.passes("sent", address, peer, len(chunk)):
+            raise RemoteError(Reason.UNAVAILABLE, "a crossing that cannot be recorded")
         self._traffic.passed_on(len(chunk), snapshot=False)
         return chunk
 

@@ -34,6 +34,7 @@ from gossip.core.api import (
     Observer,
     QueueName,
     Reachability,
+    Recorder,
     RegionalView,
     RegionLayout,
     RoundView,
@@ -42,6 +43,7 @@ from gossip.core.api import (
     StateSource,
     Tracked,
     Update,
+    unrecorded,
 )
 from gossip.core.backoff import peer_in
 from gossip.core.config import GossipConfig
@@ -105,10 +107,11 @@ class GossipService(Handlers):
         private: PrivateMembership | None = None,
         new_file: NewFile | None = None,
         layout: RegionLayout = RegionLayout(),
+        recorder: Recorder = unrecorded,
     ) -> None:
         """Raises LocalError when an address in the config is malformed. `private`: the membership that `transport`
         asks. `new_file`: makes files for large blobs, which are in memory without it. `layout`: our region, and
-        all others."""
+        all others. `recorder`: is called with what passes between regions."""
         self._unix_time = unix_time
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
@@ -146,7 +149,13 @@ class GossipService(Handlers):
         )
         self._allreducer = AllReducer(self._context, identity, engine.traffic)
         self._regional = RegionalExchange(
-            self._context, identity, engine.regional_models, engine.bridges, engine.traffic
+            self._context,
+            identity,
+            engine.regional_models,
+            engine.bridges,
+            engine.traffic,
+            engine.residency,
+            recorder,
         )
         self._membership_sync = None
         if private is not None and anti_entropy is not None:
@@ -193,7 +202,7 @@ class GossipService(Handlers):
             self._peerstore.load()
             nursery.start_soon(self._peerstore.run)
             nursery.start_soon(self._dialler.run)
-            if self._regional.beside:
+            if self._regional.is_beside_others:
                 nursery.start_soon(self._regional.run)
             nursery.start_soon(self._finder.run)
             nursery.start_soon(self._reachability_task().run)
@@ -280,11 +289,12 @@ class GossipService(Handlers):
         known."""
         return self._regional.publishes(round)
 
-    async def publish_regional(self, *, round: int, codec: str, payload: bytes) -> None:
-        """Publish our region's model after `round` for the members of the regions beside ours. Raises LocalError where
-        it is too large to be sent."""
+    async def publish_regional(self, *, round: int, codec: str, payload: bytes, averaged: int = 1) -> None:
+        """Publish our region's model after `round`, an average of so many members' at least, for the members of the
+        regions beside ours. Raises LocalError where it is too large to be sent, or of fewer members than the run's
+        policy wants."""
         self._engine.check_publishes()
-        await self._regional.publish(round=round, codec=codec, data=payload)
+        await self._regional.publish(round=round, codec=codec, data=payload, averaged=averaged)
 
     def regional_views(self) -> dict[str, RegionalView]:
         """Return the newest model of our region and of each beside it, of which enough members' are here, by region."""

@@ -98,10 +98,40 @@ class RoundView:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionLayout:
-    """Our region's label, and those of all regions of the run, on which its members agree; none in a flat swarm."""
+    """Our region's label, and those of all regions of the run, on which its members agree; none in a flat swarm.
+    `residency`: the run's policy, by region: of how many members' models what leaves it is an average at least;
+    0: nothing leaves it (regions/residency.py)."""
 
     own: str = ""
     regions: tuple[str, ...] = ()
+    residency: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """Bytes of a region's model that pass from a member of one region to a member of another: `size` of the blob at
+    `address`, which is the model of `model_of` after `round`. `peer`: the other end, of which one of the two regions
+    is. `averaged`: as its author says; 0: not said."""
+
+    direction: Literal["sent", "received"]
+    peer: PeerId
+    from_region: str
+    to_region: str
+    model_of: str
+    round: int
+    averaged: int
+    address: Digest
+    size: int
+
+
+Recorder = Callable[[Crossing], bool]
+"""The runtime's callback: records a crossing before it takes place, or as it has. False: it could not be recorded, and
+what was to be sent is not."""
+
+
+def unrecorded(crossing: Crossing) -> bool:
+    """Default recorder: takes every crossing as recorded."""
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +233,9 @@ class GossipStats:
     payload_bytes_received: int = 0
     snapshot_bytes_sent: int = 0
     snapshot_bytes_received: int = 0
+    crossed_bytes_sent: int = 0
+    crossed_bytes_received: int = 0
+    """Bytes of regions' models, to members of other regions and from them."""
     updates_accepted: int = 0
     snapshots_served: int = 0
     blob_seconds: Durations = field(default_factory=Durations)

@@ -310,7 +310,8 @@ def parse_part(envelope: Envelope) -> Part:
 class RegionalModel:
     """A region's model after a round, as one of its members publishes it for the other regions
     (regions/regional_models.py). `members`: how many the region has. Its blob, of `size` bytes, is read by
-    `codec` alone: it is no difference to another one."""
+    `codec` alone: it is no difference to another one. `averaged`: of how many members it is an average at least, as its
+    author says where the run's policy asks for that (regions/residency.py); 0: not said."""
 
     peer: PeerId
     region: str
@@ -321,17 +322,21 @@ class RegionalModel:
     size: int
     digest: Digest
     raw: bytes = field(repr=False)
+    averaged: int = 0
 
 
-def regional_statement(*, region: str, round: int, codec: str, members: int, address: Digest, size: int) -> Statement:
-    """Return the statement of a region's model."""
+def regional_statement(
+    *, region: str, round: int, codec: str, members: int, address: Digest, size: int, averaged: int = 0
+) -> Statement:
+    """Return the statement of a region's model; it does not say an `averaged` of 0."""
+    said = (averaged,) if averaged else ()
     return Statement(
         kind=EnvelopeKind.REGIONAL,
         epoch=0,
         seq=round,
         prev=NO_DIGEST,
         payload=address,
-        body=pack((region, codec, members, size)),
+        body=pack((region, codec, members, size, *said)),
     )
 
 
@@ -343,9 +348,13 @@ def parse_regional(envelope: Envelope) -> RegionalModel:
     fields = body_of(envelope)
     region, codec = region_in(fields), fields.text(MAX_CODEC_CHARS)
     members, size = fields.integer(MAX_REGION_MEMBERS), fields.integer(MAX_BLOB_BYTES)
+    says = bool(fields.left)
+    averaged = fields.integer(MAX_REGION_MEMBERS) if says else 0
     fields.end()
     if members == 0 or size == 0 or stated.epoch or stated.prev != NO_DIGEST:
         raise malformed("a region's model of nobody, or an empty one")
+    if says and not 1 <= averaged <= members:
+        raise malformed("an average of nobody, or of more members than the region has")
     return RegionalModel(
         peer=envelope.sender,
         region=region,
@@ -356,4 +365,5 @@ def parse_regional(envelope: Envelope) -> RegionalModel:
         size=size,
         digest=envelope.digest,
         raw=envelope.raw,
+        averaged=averaged,
     )

@@ -27,6 +27,7 @@ from gossip.core.statements import PeerRecord
 from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.reachability.probe_task import AddressProber
 from gossip.regions.bridges import Bridges
+from gossip.transport.base import TransportError
 from gossip.updates.hello_task import say_hello
 from gossip.updates.mesh import Mesh
 
@@ -324,6 +325,8 @@ class Dialler:
         within_s = self._context.config.dial_timeout_s if within_s is None else within_s
         why = f"no answer within {within_s:g} s"
         try:
+            if not self._context.engine.may_dial(address):
+                raise TransportError("its relay is not of our region, which has a policy of its own")
             with trio.move_on_after(within_s) as scope:
                 await self._context.transport.dial(address)
             if not scope.cancelled_caught:

@@ -57,7 +57,8 @@ class AddressProber:
             (
                 address
                 for address in record.addresses
-                if self._attempts.due(address, now)
+                if self._context.engine.may_dial(address)
+                and self._attempts.due(address, now)
                 and self._hosts.due(host_of(address), now)
                 and host_of(address) not in busy
                 and (not (network := network_of(address)) or networks[network] < MAX_PROBES // 2)

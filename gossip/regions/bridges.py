@@ -13,6 +13,7 @@ from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId
 from gossip.discovery.told_records import ToldRecords
 from gossip.regions.region_draw import MAX_ADJACENT, adjacent, nearest_after
+from gossip.regions.residency import closed_regions
 
 MAX_BRIDGES: Final = 3 * MAX_ADJACENT
 """Members of other regions that are connected, at most: those beside us, and as many again, twice, that we are beside
@@ -29,6 +30,11 @@ class Bridges:
         self.own = layout.own
         self.adjacent = adjacent(layout.own, layout.regions, scope)
         """The regions beside ours."""
+        closed = closed_regions(layout)
+        self.heard_regions = self.adjacent - closed
+        """Those of them whose models come to us: nothing leaves a closed one."""
+        self.publishes = bool(self.heard_regions) or (bool(self.adjacent) and layout.own not in closed)
+        """Whether our region's model is of use: the others hear it, or we move by theirs."""
         self.table: dict[PeerId, float] = {}
         self.told: dict[PeerId, ToldRecords] = {}
         """The records of others that each of them was sent."""

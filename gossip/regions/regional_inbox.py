@@ -6,6 +6,7 @@ from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest, PeerId
 from gossip.core.statements import RegionalModel
 from gossip.regions.regional_models import RegionalModels, RegionalVerdict
+from gossip.regions.residency import Residency
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.hash_chain import EquivocationError
 from gossip.updates.peer_score import PeerScores
@@ -21,6 +22,7 @@ class RegionalInbox:
         *,
         max_payload_bytes: int,
         region_of: Callable[[PeerId], str | None],
+        residency: Residency,
         is_here: Callable[[PeerId], bool],
         validator: BroadcastValidator,
         peer_scores: PeerScores,
@@ -29,6 +31,7 @@ class RegionalInbox:
         self._models = models
         self._max_payload_bytes = max_payload_bytes
         self._region_of = region_of
+        self._residency = residency
         self._is_here = is_here
         self._validator = validator
         self._peer_scores = peer_scores
@@ -48,6 +51,10 @@ class RegionalInbox:
         if region != model.region:
             wrong = RemoteError(Reason.PROTOCOL, "a model of another region than its own")
             self._peer_scores.refuse(model.peer, wrong)  # it may have changed its region a moment ago
+            return False
+        if model.averaged < self._residency.least(region):
+            said = f"an average of {model.averaged} members, where the run wants {self._residency.least(region)}"
+            self._peer_scores.refuse(model.peer, RemoteError(Reason.PROTOCOL, said))
             return False
         verdict, other = self._models.hear(name, model, forwarder, now)
         if verdict is RegionalVerdict.CONTRADICTION:

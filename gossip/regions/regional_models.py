@@ -76,7 +76,7 @@ class RegionalVerdict(Enum):
     NEWS = auto()
     KNOWN = auto()
     ELSEWHERE = auto()
-    """Of a region that is not beside ours, or of an author that is not known to be of it."""
+    """Of a region that is not beside ours or that nothing leaves, or of an author that is not known to be of it."""
     OLD = auto()
     CONTRADICTION = auto()
     """Its author has stated another model for the same round."""
@@ -127,9 +127,10 @@ class RegionalModels:
         return 3 * self._f + 1
 
     def publishes(self, round: int) -> bool:
-        """Return whether we are drawn to publish our region's model after a round: another region is beside ours."""
+        """Return whether we are drawn to publish our region's model after a round: another region is beside ours, and
+        models pass one way or the other."""
         drawn = in_draw(self._scope, self._bridges.own, round, self._met())
-        return bool(self._bridges.adjacent) and self._me in drawn[: self.publishers]
+        return self._bridges.publishes and self._me in drawn[: self.publishers]
 
     def needed(self, region: str) -> int:
         """Return how many models make a round of this region whole: 2 f + 1 with the f that its members allow."""
@@ -171,7 +172,7 @@ class RegionalModels:
             return RegionalVerdict.CONTRADICTION, same.model.raw
         if same is not None:
             return RegionalVerdict.KNOWN, b""
-        if model.region != self._bridges.own and model.region not in self._bridges.adjacent:
+        if model.region != self._bridges.own and model.region not in self._bridges.heard_regions:
             return RegionalVerdict.ELSEWHERE, b""
         round, at = self._whole.get(model.region, (-1, now))
         if (model.round < round and now < at + OUTDATED_S) or not self._pace.take(model.peer, now, _cost(model)):

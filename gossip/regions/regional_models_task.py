@@ -6,24 +6,26 @@ A blob is fetched from one source at a time; what has come of it stays when a so
 
 from collections.abc import KeysView
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median_low
-from typing import Final
+from typing import Final, Literal
 
 import trio
 
 from gossip.blobs.blob_fetch_task import BULK_BYTES, BlobFetch, fetch_blob_from
 from gossip.blobs.download import AuthorLiedError, Download
 from gossip.context import Notifier, ServiceContext
-from gossip.core.api import RegionalPayload, RegionalView
+from gossip.core.api import Crossing, Recorder, RegionalPayload, RegionalView
 from gossip.core.digests import digest_of
 from gossip.core.envelope import seal
-from gossip.core.errors import RemoteError
+from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
 from gossip.core.messages import Refused
 from gossip.core.statements import RegionalModel, parse_regional, regional_statement
 from gossip.regions.bridges import Bridges
 from gossip.regions.regional_models import TWO_SOURCES, Announced, RegionalModels
+from gossip.regions.residency import Residency
 from gossip.session import open_session
 from gossip.transport.base import TransportError
 from gossip.updates.hello_task import say_hello
@@ -69,12 +71,18 @@ class RegionalExchange:
         models: RegionalModels,
         bridges: Bridges,
         traffic: Traffic,
+        residency: Residency,
+        recorder: Recorder,
     ) -> None:
+        """`recorder` is called with what passes between regions."""
         self._context = context
         self._identity = identity
         self._models = models
         self._bridges = bridges
-        self._meter = traffic.received(snapshot=False)
+        self._traffic = traffic
+        self._residency = residency
+        self._recorder = recorder
+        self._unrecorded = False
         self._coming: dict[tuple[Digest, int], _Coming] = {}
         """By address and size: one statement of another size must not spoil another's download."""
         self._fetches: dict[tuple[Digest, PeerId], tuple[Announced, trio.CancelScope]] = {}
@@ -97,8 +105,13 @@ class RegionalExchange:
         """Return whether we are drawn to publish our region's model after a round."""
         return self._models.publishes(round)
 
-    async def publish(self, *, round: int, codec: str, data: bytes) -> None:
-        """Publish our region's model. Raises LocalError where it is larger than may be sent."""
+    async def publish(self, *, round: int, codec: str, data: bytes, averaged: int) -> None:
+        """Publish our region's model, an average of so many members' at least. Raises LocalError where it is larger
+        than may be sent, or of fewer members than the run's policy wants."""
+        least = self._residency.least(self._bridges.own)
+        if averaged < least:
+            raise LocalError(f"it is an average of {averaged} members' models, and {least} are wanted of this region")
+        members = max(averaged, len(self._bridges.members_of(self._bridges.own)))
         payload = await self._context.hasher.payload(data)
         envelope = seal(
             self._identity,
@@ -107,9 +120,10 @@ class RegionalExchange:
                 region=self._bridges.own,
                 round=round,
                 codec=codec,
-                members=len(self._bridges.members_of(self._bridges.own)),
+                members=members,
                 address=payload.manifest.address,
                 size=payload.manifest.size,
+                averaged=averaged if least else 0,
             ),
         )
         model = parse_regional(envelope)
@@ -121,9 +135,49 @@ class RegionalExchange:
         held = (it for it in self._models.whole() if it.model.address == address)
         return next((it.payload for it in held), None)
 
+    def gives(self, address: Digest, peer: PeerId) -> bool:
+        """Return whether a blob is that of a model which may go to this member of another region. Others may state the
+        same blob for their region: it stays what it was."""
+        named = [it.model.region for it in self._models.whole() if it.model.address == address]
+        return bool(named) and all(self._residency.leaves(region, peer) for region in named)
+
+    def passes(self, direction: Literal["sent", "received"], address: Digest, peer: PeerId, size: int) -> bool:
+        """Record that bytes of a model pass between us and a peer, where it is not of our region. Return False where
+        that cannot be recorded."""
+        model = self._model_at(address)
+        return model is None or not self._residency.crosses(peer) or self._record(direction, model, peer, size)
+
+    def _record(self, direction: Literal["sent", "received"], model: RegionalModel, peer: PeerId, size: int) -> bool:
+        ours, theirs = self._bridges.own, self._residency.region_of(peer)
+        stats = self._context.engine.stats
+        if direction == "sent":
+            stats.crossed_bytes_sent += size
+        else:
+            stats.crossed_bytes_received += size
+        recorded = self._recorder(
+            Crossing(
+                direction=direction,
+                peer=peer,
+                from_region=ours if direction == "sent" else theirs,
+                to_region=theirs if direction == "sent" else ours,
+                model_of=model.region,
+                round=model.round,
+                averaged=model.averaged,
+                address=model.address,
+                size=size,
+            )
+        )
+        if not recorded and not self._unrecorded:
+            self._unrecorded = True
+            self._context.warn("what crosses between regions cannot be recorded: nothing is sent to other regions")
+        return recorded
+
+    def _model_at(self, address: Digest) -> RegionalModel | None:
+        return next((it.model for it in self._models.whole() if it.model.address == address), None)
+
     def views(self) -> dict[str, RegionalView]:
         """Return the newest model of each region of which enough members' are here."""
-        found = (self._view(region) for region in (self._bridges.own, *sorted(self._bridges.adjacent)))
+        found = (self._view(region) for region in (self._bridges.own, *sorted(self._bridges.heard_regions)))
         return {view.region: view for view in found if view is not None}
 
     def _view(self, region: str) -> RegionalView | None:
@@ -149,8 +203,13 @@ class RegionalExchange:
 
     @property
     def beside(self) -> frozenset[str]:
-        """The regions beside ours."""
-        return self._bridges.adjacent
+        """The regions beside ours whose models we hear."""
+        return self._bridges.heard_regions
+
+    @property
+    def is_beside_others(self) -> bool:
+        """Whether there is another region beside ours, whatever may leave it."""
+        return bool(self._bridges.adjacent)
 
     @property
     def bridge_ids(self) -> KeysView[PeerId]:
@@ -236,7 +295,7 @@ class RegionalExchange:
         fetch = BlobFetch(
             download=download,
             hasher=context.hasher,
-            meter=self._meter,
+            meter=partial(self._took, model, source),
             me=context.engine.me,
             pullers=[context.engine.me],
             changed=coming.changed,
@@ -252,6 +311,11 @@ class RegionalExchange:
         if not download.done or manifest is None or self._coming.pop(name, None) is None:
             return None
         return Payload(manifest=manifest, data=download.finish())
+
+    def _took(self, model: RegionalModel, source: PeerId, size: int) -> None:
+        self._traffic.received(snapshot=False)(size)
+        if self._residency.crosses(source):
+            self._record("received", model, source, size)
 
     # -- saying
 

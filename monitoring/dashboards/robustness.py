@@ -40,6 +40,15 @@ REGIONS = Row(
             "fewer than four.",
             queries=(Query("p2ptrain_region_robust_margin"),),
         ),
+        Panel(
+            title="Crossed between regions",
+            help="Bytes a second of regions' models to other regions and from them. What may: docs/how-to/regions.md.",
+            unit="Bps",
+            queries=(
+                Query('rate(p2ptrain_region_crossed_bytes_total{direction="sent"}[5m])', "{{node}} sent"),
+                Query('rate(p2ptrain_region_crossed_bytes_total{direction="received"}[5m])', "{{node}} received"),
+            ),
+        ),
     ),
 )
 

@@ -86,6 +86,8 @@ class LearnerStarted(Started):
     compressor: str
     f: int
     robust_margin: int | None
+    residency: str | None = None
+    """The run's policy of what may leave a region, in words; None: it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)

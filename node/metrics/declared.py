@@ -363,6 +363,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel="Robustness and trust / Region robust margin",
     ),
     Metric(
+        name="region_crossed_bytes",
+        kind="counter",
+        labels=("direction",),
+        help="Bytes of regions' models to and from members of other regions.",
+        page=(
+            "bytes of regions' models that this node sent to members of other regions (`sent`), and has of them "
+            "(`received`); each is a line of `crossings.jsonl`"
+        ),
+        wrong="`sent` above 0 in a region that nothing may leave (`sync.residency`): report it",
+        sources=(Live(lambda now: {each: float(now.crossed.get(each, 0)) for each in ("sent", "received")}),),
+        panel="Robustness and trust / Crossed between regions",
+    ),
+    Metric(
         name="staleness_rounds",
         kind="gauge",
         help="Rounds by which the most stale neighbour lags.",

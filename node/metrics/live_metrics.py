@@ -46,6 +46,8 @@ class Readings:
     relaying: Relaying = field(default_factory=Relaying)
     relay_limit: float = 0.0
     """Bytes a second that the node relays at most; 0: it does not relay."""
+    crossed: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of regions' models that passed between this node's region and others: `sent`, and `received`."""
     disk_free: int = -1
     """Bytes that this user may still write on the run's disk; below 0: not known."""
 

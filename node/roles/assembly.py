@@ -16,7 +16,18 @@ import numpy as np
 import torch
 import trio
 
-from gossip.core.api import BlobFile, BlobSource, GossipEvent, Head, RegionLayout, RunInfo, SnapshotSource, Tracked
+from gossip.core.api import (
+    BlobFile,
+    BlobSource,
+    GossipEvent,
+    Head,
+    Recorder,
+    RegionLayout,
+    RunInfo,
+    SnapshotSource,
+    Tracked,
+    unrecorded,
+)
 from gossip.core.backoff import peer_in
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId
@@ -34,6 +45,7 @@ from node.events.gossip_events import translate
 from node.events.journal import Emit, Journal
 from node.metrics.energy import Meter
 from node.roles import byzantine
+from node.roles.residency_check import check_residency, residency_of
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
 from node.training.averagers.averager_registry import AVERAGERS
@@ -139,6 +151,8 @@ class NodeContext:
     """Its membership of a private swarm; None in an open swarm."""
     new_file: Callable[[], NamelessFile] | None = None
     """Makes a file for what is too large for memory; None: everything is held there."""
+    recorder: Recorder = unrecorded
+    """Records what passes between regions."""
     user: "UserLearner | None" = None
     """The model of a user's own loop; None: the task's, which the node trains itself."""
 
@@ -167,6 +181,7 @@ def check_runnable(config: Config) -> None:
             raise UsageError(f"sync.strategy={config.sync.strategy}: {error}") from error
     byzantine.attack_of(config.attack)
     _check_region(config)
+    check_residency(config)
     if "moments" in config.sync.spec().wants:
         _check_moments(config)
     exporters.check(config.monitoring.exporters)
@@ -252,7 +267,8 @@ def make_node(
         unix_time=around.unix_time,
         private=around.private,
         new_file=around.new_file,
-        layout=RegionLayout(own=config.node.region, regions=config.sync.regions),
+        layout=RegionLayout(own=config.node.region, regions=config.sync.regions, residency=residency_of(config)),
+        recorder=around.recorder,
     )
     state = RunState(
         config=config,

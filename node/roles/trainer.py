@@ -22,6 +22,7 @@ from gossip.membership.private_swarm import PrivateMembership
 from gossip.regions.region_survey_task import STEP_S, SurveyedRun
 from node.config.schema import Config, join_command
 from node.config.sections import AUTO_REGION
+from node.events.crossing_log import CrossingLog
 from node.events.event_types import (
     Ended,
     Finished,
@@ -54,6 +55,7 @@ from node.roles.assembly import (
 from node.roles.observer import observe, observes
 from node.roles.own_region import scope_of, surveyor, with_chosen_region, with_kept_region
 from node.roles.port_forwarding import mapper_for
+from node.roles.residency_check import residency_in_words
 from node.roles.site_check import idle_site_settings
 from node.roles.spool_relay import with_relay
 from node.roles.task_check import check_task
@@ -64,7 +66,7 @@ from node.system.addresses import best_address
 from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.process_use import ProcessUse
-from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, SUMMARY
+from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, EPOCH, SUMMARY
 from node.system.signals import until_signal
 from node.training import round_report
 from node.training.checkpoint import Checkpoint, CheckpointStore
@@ -230,6 +232,7 @@ async def run(
         trainer_of=trainer_of,
         private=held.private,
         new_file=partial(NamelessFile, node_dir),
+        recorder=CrossingLog(node_dir / CROSSINGS),
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
     node, checkpoint = await _made(config, around, node_dir, held)
@@ -393,6 +396,7 @@ def announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | 
             f=config.sync.f,
             robust_margin=node.watch.robust_margin(config.node.wait_for + 1),
             role=config.node.role,
+            residency=residency_in_words(config),
         )
     )
     joined_by_line = not node.state.private and not observes(config) and config.task.name != EXTERNAL

@@ -22,6 +22,8 @@ DEFAULT_ROOT = Path("runs")
 LOCK = "lock"
 IDENTITY = "identity.key"
 EVENTS = "events.jsonl"
+CROSSINGS = "crossings.jsonl"
+"""What has passed between this node's region and others (events/crossing_log.py)."""
 LOG = "node.log"
 """What libraries log, and tracebacks."""
 SUMMARY = "summary.json"

@@ -41,16 +41,16 @@ class RegionTurns:
         if self._averaging.moves_after(round_, rounds):
             result = await self._move(node, result)
         if self._averaging.publishes_after(round_, rounds) and node.service.publishes_regional(round_):
-            await self._publish(node)
+            await self._publish(node, result.averaged)
         return result
 
-    async def _publish(self, node: "Node") -> None:
+    async def _publish(self, node: "Node", averaged: int) -> None:
         async with node.strategy_lock:
             model_d = self._strategy.regional_model(node.state.round)
             try:
                 message = await node.compute(lambda: self._averaging.encode(model_d), work=SideWork.ENCODE)
                 await node.service.publish_regional(
-                    round=node.state.round, codec=message.codec, payload=message.payload
+                    round=node.state.round, codec=message.codec, payload=message.payload, averaged=averaged
                 )
             except (ValueError, LocalError) as error:
                 node.journal.emit(

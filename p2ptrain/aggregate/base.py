@@ -74,6 +74,14 @@ class Aggregator(Protocol):
         """`__call__` for vectors that are read by chunks of columns; the same result, a few chunks of memory."""
 
 
+@runtime_checkable
+class Averages(Protocol):
+    """An aggregator that takes an average, in each coordinate, of all vectors that it does not leave out there."""
+
+    def averages(self, n: int) -> int:
+        """Return how many of n vectors are in the average of each coordinate."""
+
+
 Columns = Callable[[slice], torch.Tensor]
 """Gives a slice (with explicit start and stop) of an aggregate (d,): a tensor that may be overwritten."""
 

@@ -23,5 +23,9 @@ class TrimmedMean(CoordinateRule):
         """2f + 1: of fewer nothing would be left."""
         return 2 * self.f + 1
 
+    def averages(self, n: int) -> int:
+        """Return n - 2f, at least 0."""
+        return max(0, n - 2 * self.f)
+
     def _selector(self, n: int) -> RowSelector:
         return Network(middle(n, self.f)) if self.f else Everything(n)

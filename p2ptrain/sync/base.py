@@ -78,6 +78,9 @@ class RoundResult:
     the members allow, (members - 1) // 2, or, where that is below an f once held, not at all (fault_tolerance.py)."""
     optimizer_state: Sequence[BufferPart] = ()
     """What parts of the inner optimizer's buffers are from here on; all else stays."""
+    averaged: int = 1
+    """Of how many members, own included, each value of the new model is an average at least. 1 where nothing was
+    averaged, or a part of the model, or where the aggregator does not say (aggregate.base.Averages)."""
     clipped: tuple[str, ...] = ()
     """Neighbours that the aggregator did not follow in full: clipped, or left out by a rule for gossip."""
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from p2ptrain import aggregate, outer
-from p2ptrain.aggregate.base import Clips, Columns, Rows, by_columns
+from p2ptrain.aggregate.base import Averages, Clips, Columns, Rows, by_columns
 from p2ptrain.compress.payload_layout import encode_slices_of
 from p2ptrain.outer import Average, BySlices, OuterOptimizer
 from p2ptrain.outer.base import Move
@@ -177,6 +177,7 @@ class ModelAveraging:
         part = self.encoder.schedule.part(round)
         self._own_anchor()
         clipped: tuple[str, ...] = ()
+        averaged = 1
         if rule is None or not members:
             moved = self._move_(theta_d, lambda at: part.read(theta_d, at), part)
         else:
@@ -186,6 +187,8 @@ class ModelAveraging:
             if implements(rule, Clips):
                 clipped = tuple(members[row - 1] for row in rule.clipped if row > 0)  # row 0 is own model
             self._loss_scorer.end()
+            if part.count == 1 and implements(rule, Averages):
+                averaged = max(1, rule.averages(len(members) + 1))
             moved = self._move_(theta_d, target, part)
         return RoundResult(
             correction_d=moved.correction_d,
@@ -194,6 +197,7 @@ class ModelAveraging:
             consensus_distance=spread(self.public_d, [known[peer] for peer in heard]),
             members=len(members) + 1,
             robust=robust,
+            averaged=averaged,
             clipped=clipped,
         )
 

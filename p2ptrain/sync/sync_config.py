@@ -7,8 +7,8 @@ aggregator or the outer optimizer, whichever declares it (p2ptrain/options.py), 
 import difflib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
 
@@ -47,6 +47,12 @@ CLOSEST: Final = 0.6
 
 F_OF_A_CHOSEN_AGGREGATOR: Final = 1
 """Who names an aggregator, and no f, means one liar, whatever the strategy's own f is."""
+
+NOTHING: Final = "nothing"
+"""The policy of a region that lets nothing out (residency)."""
+
+LEAST_AGGREGATE: Final = 2
+"""Members whose models are in an aggregate that a policy may ask for, at least: with one it would be no aggregate."""
 
 _OWN: Any = None
 """Where nothing is set: `__post_init__` puts the strategy's own default there."""
@@ -96,11 +102,15 @@ class SyncConfig:
     region_compressor: str = "int8"
     """What regions' models travel in: int8, or int4 with half of the bytes. Each is sent whole, so that a coarser
     codec's error would stay in it."""
+    residency: Mapping[str, int | Literal["nothing"]] = field(default_factory=dict, hash=False)
+    """What may leave a region, by its label: "nothing", or a number, which is of how many members' models what leaves
+    it is an average at least. A region that is not named lets its members' averaged models out, as it is without this.
+    Updates leave none. The same on all nodes."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The members' options, as `option` or `member.option`: those that were set, and all of the strategy's own."""
 
     def __init__(self, **settings: Any) -> None:
-        own = {each.name: each.default for each in fields(self) if each.name != OPTIONS}
+        own = {each.name: _default_of(each) for each in fields(self) if each.name != OPTIONS}
         for name, default in own.items():
             object.__setattr__(self, name, settings.pop(name, default))
         object.__setattr__(self, OPTIONS, {**(settings.pop(OPTIONS, None) or {}), **settings})
@@ -139,6 +149,8 @@ class SyncConfig:
                 f"{self.region_compressor} f {self.f} {self.staleness_exponent}",
             )
             regions = f"regions {labels} every {self.region_every} {rules}"
+        if self.residency:
+            regions += " residency " + ",".join(f"{label} {self.residency[label]}" for label in sorted(self.residency))
         return " ".join(filter(None, (self.spec().run_key(self), held, regions)))
 
     def outer_options(self) -> dict[str, Any]:
@@ -279,7 +291,7 @@ LEAST_REGION_CONTRACTION: Final = 0.95
 to half as much loss again (docs/benchmarks.md, 2026-11-27): between neighbours the next update makes up for it, and
 here nothing does."""
 
-OF_REGIONS: Final = ("regions", "region_every", "region_compressor")
+OF_REGIONS: Final = ("regions", "region_every", "region_compressor", "residency")
 """Keys that mean something in a run with regions alone."""
 
 OPTIONS: Final = "options"
@@ -337,7 +349,13 @@ def _spread(config: SyncConfig, handler: Any) -> Any:
     if not config.regions:  # what an admin has signed of a flat swarm's settings does not change
         for key in OF_REGIONS:
             dumped.pop(key)
+    elif not config.residency:  # nor of a run with regions that has no policy
+        dumped.pop("residency")
     return dumped | dumped.pop(OPTIONS)
+
+
+def _default_of(own: Field[Any]) -> Any:
+    return own.default if own.default_factory is MISSING else own.default_factory()
 
 
 def _check_name(strategy: str) -> None:
@@ -374,9 +392,21 @@ def _check_own(config: SyncConfig) -> None:
         raise ValueError(f"estimates must be {' or '.join(DTYPES)}, not {config.estimates!r}")
     if len(set(config.regions)) != len(config.regions) or len(config.regions) == 1:
         raise ValueError(f"regions must be two or more labels, each once, not {', '.join(config.regions)}")
+    _check_residency(config)
     if config.region_every < 2:
         raise ValueError(f"region_every must be 2 or more, not {config.region_every}")
     if config.f < 0:
         raise ValueError(f"f must not be negative, not {config.f}")
     if not (math.isfinite(config.staleness_exponent) and config.staleness_exponent >= 0):
         raise ValueError(f"staleness_exponent must be a number >= 0, not {config.staleness_exponent}")
+
+
+def _check_residency(config: SyncConfig) -> None:
+    for label, least in config.residency.items():
+        if label not in config.regions:
+            there = ", ".join(config.regions) or "none"
+            raise ValueError(f"residency names {label!r}, which is none of the regions: {there}")
+        if least != NOTHING and (not isinstance(least, int) or isinstance(least, bool) or least < LEAST_AGGREGATE):
+            raise ValueError(
+                f'residency.{label} must be "{NOTHING}" or a number of members from {LEAST_AGGREGATE} on, not {least!r}'
+            )
