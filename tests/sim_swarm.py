@@ -19,11 +19,12 @@ from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
 from gossip.transport.memory.network import LinkQuality, MemoryNetwork, MemoryTransport
 from node.config.schema import Config, from_raw
+from node.events.crossing_log import CrossingLog
 from node.events.event_types import Event
 from node.roles.assembly import NodeContext, make_node, own_trainer
 from node.roles.trainer import live
 from node.swarm import credentials
-from node.system.run_dir import IDENTITY
+from node.system.run_dir import CROSSINGS, IDENTITY
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.executors import InlineExecutor
 from node.training.manifest_updates import follow_manifests
@@ -152,6 +153,7 @@ class Swarm:
             epoch_file=folder / "epoch",
             trainer_of=own_trainer if trainer_of is None else partial(trainer_of, folder),
             private=held.private,
+            recorder=CrossingLog(folder / CROSSINGS, clock=trio.current_time),
         )
         node, checkpoint = make_node(self._config(wait_for, peers, sections), around)
         if follows:
