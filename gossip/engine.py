@@ -317,18 +317,22 @@ class Engine:
         )
         self.dht.record = seal(self._identity, self.scope, statement).raw
 
-    def hello_for(self, peer: PeerId, now: float) -> bytes:
-        """Return our hello to `peer`."""
+    def hello_for(self, peer: PeerId, now: float, *, answers: bool = False) -> bytes:
+        """Return our hello to `peer`. `answers`: one of its own, which was read by now."""
         newest, publishes = self.publisher.newest, self._roles.publishes
         return Hello(
             scope=self.scope,
             genesis=self._run.genesis,
             neighbours=len(self.neighbours),
-            admitted=self._takes(peer, now),
+            admitted=self._takes(peer, now) and not (answers and self._is_nowhere(peer)),
             link=newest.raw if newest and publishes else b"",
             record=self.dht.record,
             records=self._records_for(peer) if publishes else (),
         ).encode()
+
+    def _is_nowhere(self, peer: PeerId) -> bool:
+        """Return whether a peer has not said of which region it is, as ours with its policy wants."""
+        return self.bridges.is_ours(peer) and not self.residency.admits(peer)
 
     def _records_for(self, peer: PeerId) -> tuple[bytes, ...]:
         """Return what a hello tells of others: a neighbour, or a bridge to another region, is told once, since it
@@ -352,7 +356,7 @@ class Engine:
     def _admit(self, peer: PeerId, hello: Hello, now: float) -> None:
         """Admit a trainer: of our region as a neighbour, of another as a bridge to it. Its record has been read by now:
         who has not said of which region it is gets no place in one with a policy."""
-        if self.bridges.is_ours(peer) and not self.residency.admits(peer):
+        if self._is_nowhere(peer):
             self.mesh.lose(peer, "it does not say of which region it is")
         elif self.bridges.is_ours(peer):
             self.bridges.lose(peer)
@@ -377,7 +381,7 @@ class Engine:
         elif hello.admitted:
             self._admit(peer, hello, now)
         self._learn_link(peer, hello, now)
-        return self.hello_for(peer, now)
+        return self.hello_for(peer, now, answers=True)
 
     def on_hello_answer(self, peer: PeerId, raw: bytes, now: float) -> None:
         """Handle the answer to our hello: both admit each other, or the connection is of no use. Raises RemoteError."""

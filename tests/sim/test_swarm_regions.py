@@ -55,8 +55,8 @@ class Nonsense:
     def __getattr__(self, name: str) -> object:
         return getattr(self._service, name)
 
-    async def publish_regional(self, *, round: int, codec: str, payload: bytes) -> None:
-        await self._service.publish_regional(round=round, codec=codec, payload=payload[:-1])
+    async def publish_regional(self, *, round: int, codec: str, payload: bytes, averaged: int) -> None:
+        await self._service.publish_regional(round=round, codec=codec, payload=payload[:-1], averaged=averaged)
 
 
 def beside(folder: Path) -> Path:
