@@ -581,6 +581,10 @@ class Engine:
         through one of its relays."""
         return self.residency.may_dial(address)
 
+    def serves_neighbour(self, peer: PeerId) -> bool:
+        """Return whether a neighbour is still served: it names no other region by now than one with a policy."""
+        return self.residency.serves(peer)
+
     def serves(self, peer: PeerId) -> bool:
         """Whether a peer may fetch from us: neighbours, listeners, and members of other regions that are connected."""
         return peer in self.neighbours or peer in self._roles.listeners or peer in self.bridges.table

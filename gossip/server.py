@@ -165,7 +165,7 @@ class Server:
             self._check_of_region(peer, request)
         elif peer not in self._engine.neighbours:
             raise RemoteError(Reason.UNAVAILABLE, "neighbours only: say hello first")
-        elif not self._engine.residency.serves(peer):
+        elif not self._engine.serves_neighbour(peer):
             raise RemoteError(Reason.UNAVAILABLE, "a neighbour that says it is of another region by now")
         if isinstance(request, ManifestRequest | SnapshotRequest) and self._context.quiet():
             raise RemoteError(Reason.UNAVAILABLE, "quiet hours")  # chunks under way may finish

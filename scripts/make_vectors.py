@@ -153,6 +153,10 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
     for region in ("eu-west", "x"):
         regional = regional_statement(region=region, round=7, codec="int8", members=5, address=PAYLOAD.address, size=12)
         yield regional, {"region": region, "codec": "int8", "members": 5, "size": 12}
+    regional = regional_statement(
+        region="x", round=8, codec="int8", members=5, address=PAYLOAD.address, size=12, averaged=4
+    )
+    yield regional, {"region": "x", "codec": "int8", "members": 5, "size": 12, "averaged": 4}
 
 
 def _body(kind: UpdateKind, codec: str = "", size: int = 0, state: Digest | None = None) -> UpdateHeaderBody:

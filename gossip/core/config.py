@@ -28,7 +28,7 @@ class GossipConfig:
     """The multiaddr of a relay through which all others are reached, where a node reaches nobody else: that of
     `p2ptrain node --role relay` on the login node. Nothing but the relay is dialled then."""
     via_region: str = ""
-    """The region in which that relay stands, as whoever runs this node knows it: of `via`, or of a spool folder's. A
+    """The region in which that relay stands, as the operator of this node says: of `via`, or of a spool folder's. A
     region with a policy (sync.residency) wants its own."""
     peers_file: Path | None = None
     """A file of multiaddrs, one a line, `#` comments; read again while running, so that it may be written late."""

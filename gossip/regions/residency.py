@@ -21,7 +21,7 @@ def closed_regions(layout: RegionLayout) -> frozenset[str]:
 
 class Residency:
     """The policy, as one node is held to it. `region_of`: the label in a peer's record, None where none is known.
-    `at_home`: peers that stand in our region on the word of whoever runs this node."""
+    `at_home`: peers that stand in our region as the operator of this node says."""
 
     def __init__(
         self, layout: RegionLayout, region_of: Callable[[PeerId], str | None], at_home: Container[PeerId] = ()

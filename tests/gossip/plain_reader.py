@@ -150,6 +150,7 @@ BODIES: dict[str, dict[str, Check]] = {
     "regional": {"region": up_to(str, 32), "codec": up_to(str, 32), "members": uint(1 << 20), "size": uint(BLOB)},
 }
 OF_REGION = {**BODIES["record"], "region": up_to(str, 32)}
+OF_AGGREGATE = {**BODIES["regional"], "averaged": uint(1 << 20)}
 LABEL = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?")
 
 
@@ -181,6 +182,8 @@ def read_statement(raw: bytes, scope: dict[str, Any], kind: str) -> dict[str, An
         shape = {"genesis": {**LINK, "genesis": exactly(32)}, "delta": OF_DELTA}.get(items[1], LINK)
     if kind == "record" and len(items) > len(shape):
         shape = OF_REGION
+    if kind == "regional" and len(items) > len(shape):
+        shape = OF_AGGREGATE
     body = fields(items, shape)
     if kind == "link":
         check_link(stated, body, scope)
@@ -190,6 +193,7 @@ def read_statement(raw: bytes, scope: dict[str, Any], kind: str) -> dict[str, An
         need(body["size"] > 0)
     if kind == "regional":
         need(stated["epoch"] == 0 and stated["prev"] == NONE and body["members"] > 0)
+        need(1 <= body.get("averaged", 1) <= body["members"])
     if "region" in body:
         need(LABEL.fullmatch(body["region"]))
     return {**stated, "body": body}

@@ -5,10 +5,17 @@ import torch
 
 from node.config.schema import from_raw
 from node.roles.assembly import check_runnable, run_info
+from node.roles.residency_check import residency_in_words
 from node.system.errors import UsageError
 
 REGIONS = ["east", "west"]
 VIA = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWFbpeWcEzygwyeGzVrUa1W8B5bqGdAN7xwhRdnEJCsGDH"
+
+
+def closed(**sync: object) -> dict[str, dict[str, object]]:
+    """A node of the east, which nothing leaves where nothing else is said."""
+    settings = {"regions": REGIONS, "residency": {"east": "nothing"}, **sync}
+    return {"sync": settings, "node": {"region": "east"}}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +36,15 @@ VIA = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWFbpeWcEzygwyeGzVrUa1W8B5bqGdAN7xwhRdn
             "through a relay no distance",
         ),
         ({"sync": {"regions": ["auto", "west"]}, "node": {"region": "west"}}, "no region can be called auto"),
+        ({"sync": {"residency": {"east": "nothing"}}}, "residency names 'east', which is none of the regions: none"),
+        (closed(residency={"mars": "nothing"}), "residency names 'mars'"),
+        (closed(residency={"east": 1}), 'must be "nothing" or a number of members from 2 on, not 1'),
+        (closed(residency={"east": "all"}), "not 'all'"),
+        (closed(residency={"west": 8}), "one is of 7 at most"),
+        (closed(residency={"west": 3}, aggregator="krum"), "krum does not say of how many models"),
+        (closed(residency={"west": 3}, strategy="streaming"), "averages a part of the model"),
+        ({**closed(), "network": {"via": VIA}}, "not said to be in region east"),
+        ({**closed(), "network": {"via": VIA, "via_region": "west"}}, "not said to be in region east"),
     ],
 )
 def test_a_mistake_is_refused(sections: dict[str, dict[str, object]], why: str) -> None:
@@ -52,3 +68,29 @@ def test_the_regions_and_how_often_make_the_run_and_their_order_does_not() -> No
     assert run_id() == run_id(region_every=4), "in a flat swarm it says nothing"
     assert run_id(regions=REGIONS) == run_id(regions=REGIONS[::-1]) != run_id()
     assert run_id(regions=REGIONS) != run_id(regions=REGIONS, region_every=4)
+    assert run_id(regions=REGIONS) != run_id(regions=REGIONS, residency={"east": "nothing"})
+    assert run_id(regions=REGIONS, residency={"east": 2}) != run_id(regions=REGIONS, residency={"east": 3})
+
+
+def test_a_policy_is_in_the_settings_only_where_it_is_set() -> None:
+    def sync(**settings: object) -> dict[str, object]:
+        return from_raw({"task": {"name": "digits"}, "sync": settings}).model_dump(mode="json")["sync"]
+
+    assert "residency" not in sync()
+    assert "residency" not in sync(regions=REGIONS)
+    assert sync(regions=REGIONS, residency={"east": "nothing", "west": 3})["residency"] == {
+        "east": "nothing",
+        "west": 3,
+    }
+
+
+@pytest.mark.parametrize("network", [{}, {"via": VIA, "via_region": "east"}])
+def test_a_node_of_a_closed_region_starts_where_its_relay_is_said_to_be_there(network: dict[str, object]) -> None:
+    check_runnable(from_raw({"task": {"name": "digits"}, **closed(), "network": network}))
+
+
+def test_the_policy_is_one_line() -> None:
+    config = from_raw({"task": {"name": "digits"}, **closed(residency={"east": "nothing", "west": 3})})
+    told = "nothing leaves east; averages of 3 members or more leave west; this node is of east"
+    assert residency_in_words(config) == told
+    assert residency_in_words(from_raw({"task": {"name": "digits"}})) is None
