@@ -47,7 +47,10 @@ BOUND: Final = frozenset({"bound"})
 """And another: the same in a private swarm, where each certificate names its member's region. The hostile ones are of
 the first."""
 
-LATER: Final = {"login": 1000, "regions": 2000, "bound": 3000}
+RESIDENCY: Final = frozenset({"residency"})
+"""One more: nothing may leave the first of the regions, and no hostile node says that it is of that one."""
+
+LATER: Final = {"login": 1000, "regions": 2000, "bound": 3000, "residency": 4000}
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
 LABELS: Final = ("east", "west")
@@ -142,7 +145,7 @@ class Scenario:
     @property
     def has_regions(self) -> bool:
         """Whether the honest are of two regions."""
-        return self.kind in REGIONS | BOUND
+        return self.kind in REGIONS | BOUND | RESIDENCY
 
     @property
     def hostile(self) -> int:
@@ -162,6 +165,8 @@ class Scenario:
             sync = MEETINGS[self.strategy]
         if self.has_regions:
             sync |= {"regions": list(LABELS)}
+        if self.kind == "residency":
+            sync |= {"residency": {LABELS[0]: "nothing"}}
         momentum = MOMENTUM if sync.get("strategy") == "des_loc" else 0.0
         return {
             "task": {"name": "adversary_task:LeastSquares"},
@@ -196,7 +201,7 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
     late = kind in ("join", "crowd", "resume")
     if kind in ("crowd", "open", "bootstrap", "login"):
         shape["honest"] = max(shape["honest"], 5)
-    if kind in REGIONS | BOUND:  # as many in each as f = 1 wants
+    if kind in REGIONS | BOUND | RESIDENCY:  # as many in each as f = 1 wants
         shape |= {"honest": 8, "f": 1, "degree": 8}
     if kind == "open":
         shape["degree"] = rng.choice([4, 8])

@@ -1,11 +1,22 @@
-"""Moves against a swarm of two regions: models that are published for a region, and regions that are named."""
+"""Moves against a swarm of two regions: models that are published for a region, regions that are named, and
+questions to who must not answer."""
 
+import msgpack
 import trio
 from adversary_move import Act, move
-from adversary_scenario import BOUND, LABELS, REGIONS
+from adversary_scenario import BOUND, LABELS, REGIONS, RESIDENCY
+from adversary_stage import Life
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.envelope import seal
+from gossip.core.errors import GossipError
+from gossip.core.messages import (
+    ChunkRequest,
+    HeadersRequest,
+    ManifestRequest,
+    Request,
+    SnapshotRequest,
+)
 from gossip.core.statements import record_statement, regional_statement
 
 
@@ -99,3 +110,66 @@ def note_taken_in(act: Act) -> None:
             act.stage.misled.append(f"{name} of {other} has a member of {own} as a neighbour")
         if other in (views := service.regional_views()) and peer in {it.peer for it in views[other].models}:
             act.stage.misled.append(f"{name} has a model for {other} of a member of {own}")
+
+
+@move(
+    "regional.pry",
+    amounts=(2, 8),
+    seconds=(20, 120),
+    variants=("outside", "no_record", "same_blob"),
+    speaks=("manifest", "chunk", "links", "snapshot", "regional", "record"),
+    among=RESIDENCY,
+)
+async def _pry(act: Act) -> None:
+    """It asks members of a region that nothing leaves for updates, models and blobs, all by their names: as a member of
+    the other region, as one that gives no record, or after it has stated the same blobs for its own region."""
+    if act.move.variant == "no_record":
+        act.peer.tells_record = False
+        await act.meet()
+    else:
+        act.peer.tells_record = True
+        await come_as(act, LABELS[1])
+    for number in range(act.move.amount):
+        for life in act.stage.running:
+            if life.member.node.config.node.region == LABELS[0]:
+                await _ask_all(act, life, number)
+        await trio.sleep(act.move.seconds / act.move.amount)
+
+
+async def _ask_all(act: Act, life: Life, number: int) -> None:
+    engine = life.member.node.service._engine
+    newest, models = engine.publisher.newest, engine.regional_models.whole()
+    held = [it.model for it in models if it.model.region == LABELS[0]]
+    if newest is None:
+        return
+    if act.move.variant == "same_blob":
+        for at, model in enumerate(held):
+            statement = regional_statement(
+                region=LABELS[1],
+                round=act.stage.round + 100 * number + at,
+                codec=model.codec,
+                members=4,
+                address=model.address,
+                size=model.size,
+            )
+            await act.peer.tell(seal(act.peer.identity, act.stage.scope, statement).raw)
+    asked: list[Request] = [
+        HeadersRequest(epoch=newest.epoch, first=0, count=4),
+        SnapshotRequest(epoch=newest.epoch, seq=0),
+    ]
+    for address in (newest.address, *(model.address for model in held)):
+        asked += [ManifestRequest(address=address), ChunkRequest(address=address, index=0)]
+    await act.peer.greet(life.peer)
+    for request in asked:
+        await _ask(act, life, request)
+
+
+async def _ask(act: Act, life: Life, request: Request) -> None:
+    try:
+        answer = await act.peer.ask(life.peer, request)
+    except GossipError:
+        return
+    if msgpack.unpackb(answer)[0]:
+        act.stage.misled.append(
+            f"{life.member.name} has given a {type(request).__name__} what must not leave its region"
+        )
