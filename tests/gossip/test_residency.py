@@ -79,6 +79,11 @@ async def test_a_blob_of_a_closed_region_is_not_given_to_who_has_its_digest(auto
         await trio.sleep(20.0)
         await until(lambda: any(asker.peer in node.service.bridge_ids for node in east))
         asked = next(node for node in east if asker.peer in node.service.bridge_ids)
+        table = asked.service._context.engine.regional_models
+        for said in [it for it in table.announced() if it.model.region == "west"]:
+            # As where another member of the east gave it.
+            said.payload = next(it.payload for it in table.whole() if it.model.address == said.model.address)
+        assert {it.model.region for it in table.whole()} == {"east", "west"}
         for address in addresses:
             raw = await ask_once(asker.transport, asked.peer, ManifestRequest(address=address), 5.0, 1 << 16)
             with pytest.raises(Refused, match="another region"):
