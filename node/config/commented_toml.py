@@ -14,6 +14,7 @@ from typing import Any, Final
 import tomli_w
 
 from node.config.schema import Config
+from node.config.toml_source import inline_table
 from p2ptrain import tasks
 from p2ptrain.attacks import ATTACKS
 from p2ptrain.registry import UnknownMemberError
@@ -94,6 +95,8 @@ def _factory(member: str, section: str) -> Any:
 
 
 def _pair(key: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{key} = {inline_table(value)}"
     try:
         return tomli_w.dumps({key: value}).rstrip("\n")
     except TypeError:  # a default that TOML has no word for

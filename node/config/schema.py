@@ -14,7 +14,7 @@ line. It imports the learning package (and with it torch): commands import this 
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from node.config import config_errors
 from node.config.auto_rate import refuse_auto
 from node.config.config_members import check_members
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
-from node.config.toml_source import Raw, parse_set
+from node.config.toml_source import Raw, inline_table, parse_set
 from node.system.errors import UsageError
 from p2ptrain import attacks, drift
 from p2ptrain.attacks import Attack
@@ -222,4 +222,6 @@ def _toml_value(value: object) -> str:
     if isinstance(value, str):
         bare = parse_set(f"a.b={value}")[2] == value and value == value.strip() and value != ""
         return value if bare else tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
+    if isinstance(value, Mapping):
+        return inline_table(value)
     return " ".join(tomli_w.dumps({"v": value}).removeprefix("v = ").split())

@@ -16,7 +16,7 @@ from gossip.core.config import GossipConfig
 from gossip.core.errors import LocalError
 from gossip.core.statements import check_region
 from gossip.transport.connection_limits import LOCAL_NETWORKS, ConnectionBounds, parsed_networks
-from node.config.toml_source import Raw, drop_options_of_other_names, merge, parse_set, read_file
+from node.config.toml_source import Raw, drop_options_of_other_names, merge, read_file, with_set
 from node.system.errors import UsageError
 from node.system.page_token import check_exposure
 
@@ -205,8 +205,7 @@ def merged(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | No
         merge(raw, read_file(file))
     over: Raw = {}
     for text in sets:
-        section, key, value = parse_set(text)
-        merge(over, {section: {key: value}})
+        merge(over, with_set(raw, over, text))
     merge(over, flags or {})
     drop_options_of_other_names(raw, over)
     merge(raw, over)

@@ -4,9 +4,11 @@ import datetime
 import math
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+import tomli_w
 
 from node.system.errors import UsageError
 
@@ -15,6 +17,9 @@ Raw: TypeAlias = dict[str, Any]
 
 DOTTED: Final = ("sync",)
 """Sections in which `member.option` is one key: TOML reads `rotated.block = 64` as a table in a table."""
+
+TABLES: Final = (("sync", "residency"),)
+"""Keys of such a section whose value is a table."""
 
 MAX_FILE_BYTES = 1 << 20
 """A configuration is a few kilobytes; a larger file is a checkpoint or a log given by mistake."""
@@ -74,7 +79,7 @@ def _placed(raw: Raw, path: Path, lines: dict[tuple[str, ...], int]) -> Raw:
 def _pairs(section: str, keys: Raw) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The section's keys and values; in a section of DOTTED also those one table deeper."""
     for name, value in keys.items():
-        if section in DOTTED and isinstance(value, dict):
+        if section in DOTTED and isinstance(value, dict) and (section, name) not in TABLES:
             yield from (((name, option), each) for option, each in value.items())
         else:
             yield (name,), value
@@ -105,6 +110,22 @@ def parse_set(text: str) -> tuple[str, str, Any]:
     if not equals or not 2 <= len(parts) <= (3 if parts[0] in DOTTED else 2) or not all(parts):
         raise UsageError(f"--set {text!r} is not section.key=value", "for example --set train.rounds=20")
     return parts[0], ".".join(parts[1:]), parse_value(value.strip())
+
+
+def with_set(raw: Raw, over: Raw, text: str) -> Raw:
+    """Return the section that one `--set` sets. One that names a key within a table (TABLES) leaves the table's others
+    as they are in `over`, or else in `raw`."""
+    section, key, value = parse_set(text)
+    table, _, inner = key.partition(".")
+    if not inner or (section, table) not in TABLES:
+        return {section: {key: value}}
+    before = over.get(section, {}).get(table) or raw.get(section, {}).get(table) or {}
+    return {section: {table: {**before, inner: value}}}
+
+
+def inline_table(values: Mapping[str, object]) -> str:
+    """Return a table of plain values as TOML has it in one line."""
+    return f"{{{', '.join(tomli_w.dumps({key: value}).strip() for key, value in values.items())}}}"
 
 
 def parse_value(text: str) -> Any:

@@ -1,9 +1,14 @@
 """What a run with regions wants of a node's settings: each mistake is one line that says what to do."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 import torch
 
-from node.config.schema import from_raw
+from node.config.commented_toml import to_commented_toml
+from node.config.schema import from_raw, join_command
+from node.config.sections import merged
 from node.roles.assembly import check_runnable, run_info
 from node.roles.residency_check import residency_in_words
 from node.system.errors import UsageError
@@ -94,3 +99,16 @@ def test_the_policy_is_one_line() -> None:
     told = "nothing leaves east; averages of 3 members or more leave west; this node is of east"
     assert residency_in_words(config) == told
     assert residency_in_words(from_raw({"task": {"name": "digits"}})) is None
+
+
+def test_a_policy_is_a_table_of_a_file_and_a_region_s_own_of_a_flag(tmp_path: Path) -> None:
+    file = tmp_path / "swarm.toml"
+    file.write_text('[task]\nname = "digits"\n[sync]\nregions = ["east", "west"]\n[sync.residency]\neast = "nothing"\n')
+    config = from_raw(merged([file], ["sync.residency.west=4"]))
+    assert config.sync.residency == {"east": "nothing", "west": 4}
+    again = tmp_path / "again.toml"
+    again.write_text(to_commented_toml(config))
+    assert from_raw(merged([again])).sync == config.sync
+    command = shlex.split(join_command(config, "ADDRESS"))
+    sets = [command[at + 1] for at, word in enumerate(command) if word == "--set"]
+    assert from_raw(merged((), sets)).sync == config.sync
