@@ -98,7 +98,7 @@ def _learning(event: LearnerStarted) -> dict[str, str]:
     return {
         "model": f"{event.task}, {event.parameters:,} parameters on {event.device}",
         "sync": f"{event.compressor}, {event.aggregator} against f={event.f}",
-        **({"residency": event.residency} if event.residency else {}),
+        **({"regions": event.residency} if event.residency else {}),
     }
 
 
