@@ -43,6 +43,8 @@ async def in_regions(it: Swarm, each: int, **residency: int) -> tuple[list[FakeR
         await node.begin()
     await until(lambda: all(len(node.service.neighbours()) == each - 1 for here in nodes.values() for node in here))
     await until(lambda: all(node.service.bridge_ids for here in nodes.values() for node in here))
+    whole = dict.fromkeys(LABELS, each)
+    await until(lambda: all(node.service.regions == whole for here in nodes.values() for node in here))
     return nodes["east"], nodes["west"]
 
 
