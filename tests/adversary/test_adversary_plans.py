@@ -39,6 +39,7 @@ DEFAULT_SEEDS = (
     1003,
     2000,
     3000,
+    4000,
     4002,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
