@@ -20,7 +20,7 @@ from typing import Final
 
 from gossip.core.envelope import Scope
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import KIB
+from gossip.core.limits import KIB, MIB
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import RegionalModel
 from gossip.discovery.peerstore import RecordTrust
@@ -58,9 +58,10 @@ that one liar's model would be a whole region's. Chosen."""
 
 FETCHES_BURST: Final = 8
 FETCHES_PER_S: Final = 1.0
-"""Models of one author that are fetched, counted in `NEXT_S` of a member's turn each, as the whole burst at most. An
-honest one publishes one every `sync.region_every` rounds, of a second and a half for the smallest models on one
-machine, and each is carried to every member of several regions. Chosen."""
+LEAST_COST: Final = 0.25
+"""Models of one author that are fetched: a mebibyte counts as one, beside `LEAST_COST` for each model, and none as more
+than the whole burst. An honest author publishes one every `sync.region_every` rounds, which the smallest models on one
+machine close in half a second; and each is carried to every member of several regions. Chosen."""
 
 MAX_CONTRADICTED: Final = 256
 """Contradicting authors and rounds that are remembered: both statements are refused from then on."""
@@ -337,7 +338,7 @@ def _patience(model: RegionalModel) -> float:
 
 
 def _cost(model: RegionalModel) -> float:
-    return min(float(FETCHES_BURST), _patience(model) / NEXT_S)
+    return min(float(FETCHES_BURST), LEAST_COST + model.size / MIB)
 
 
 def _authors(announced: list[Announced]) -> set[PeerId]:

@@ -100,7 +100,7 @@ class RegionTurns:
             self._silent[region] = 0 if region in heard else before + 1
             name = f"region {region}"
             if self._silent[region] == SILENT_MOVES:
-                message = f"no model of {name} has come for {SILENT_MOVES} turns: training goes on without it"
+                message = f"too few models of {name} have come for {SILENT_MOVES} turns: training goes on without it"
                 node.journal.emit(WarningEvent(message=message, about=name))
             elif before >= SILENT_MOVES and region in heard:
                 message = f"{name} is heard again"
