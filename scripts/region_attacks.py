@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from node.simulation.scenario_file import load_scenario
@@ -56,14 +57,14 @@ def figures(layout: str, attack: str, seed: int, out: Path) -> dict[str, Any]:
     """Return what one run came to. `moves`: the fewest averagings with other regions of an honest node."""
     kept = out / f"{layout}-{attack}-{seed}.json"
     if not kept.exists():
-        path, nodes = out / f"{layout}-{attack}-{seed}.toml", out / f"{layout}-{attack}-{seed}"
+        path = out / f"{layout}-{attack}-{seed}.toml"
         path.write_text(scenario_text(layout, attack), encoding="utf-8")
-        course = play(load_scenario(path, seed=seed), folder=nodes)
+        with TemporaryDirectory() as folder:
+            course = play(load_scenario(path, seed=seed), folder=Path(folder) / "nodes")
+            logs = [Path(folder) / "nodes" / member.name / "events.jsonl" for member in course.honest]
+            events = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
         result, losses = judged(course), [member.told.losses[-1][2] for member in course.honest]
-        moves = [
-            sum(event["event"] == "regions" and event["moved"] for event in map(json.loads, log.splitlines()))
-            for log in ((nodes / member.name / "events.jsonl").read_text() for member in course.honest)
-        ]
+        moves = [sum(event["event"] == "regions" and event["moved"] for event in each) for each in events]
         told = {
             "loss": fmean(losses),
             "worst": max(losses),

@@ -8,6 +8,7 @@ nodes and broken promises. `--set` as of `p2ptrain simulate`. Seeds that --out h
 """
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 from collections.abc import Mapping
@@ -55,9 +56,10 @@ def main() -> None:
 
 def figures(path: Path, sets: list[str], out: Path, seed: int) -> dict[str, Any]:
     """Return one seed's figures."""
-    kept = out / f"{seed}.json"
+    disturbed = load_scenario(path, sets, seed=seed)
+    played = hashlib.blake2b(disturbed.to_toml().encode(), digest_size=8).hexdigest()
+    kept = out / f"{seed}-{played}.json"
     if not kept.exists():
-        disturbed = load_scenario(path, sets, seed=seed)
         calm = load_scenario(path, [*sets, "events=[]", "assert.recovers_within=1"], seed=seed)
         ends_s = max(event.at_s + (getattr(event, "for_s", None) or 0.0) for event in disturbed.scenario.events)
         told = lived(disturbed, ends_s) | {"calm": lived(calm, ends_s)}
@@ -65,11 +67,11 @@ def figures(path: Path, sets: list[str], out: Path, seed: int) -> dict[str, Any]
         kept.with_suffix(".new").replace(kept)
     told = json.loads(kept.read_text())
     curve, without = ({int(at): loss for at, loss in each["curve"].items()} for each in (told, told["calm"]))
-    after = min(at for at in curve if at >= told["round"] + AFTER)
+    after = min((at for at in curve if at >= told["round"] + AFTER), default=None)
     return {
         "seed": seed,
         "rounds_to_one_swarm": max(told["moved"]) - told["round"] if len(told["moved"]) == told["nodes"] else None,
-        "loss_after_10": curve[after] / without[after],
+        "loss_after_10": None if after is None else curve[after] / without[after],
         "loss_at_end": curve[max(curve)] / without[max(without)],
         "honest_bans": told["honest_bans"],
         "broken": told["broken"],

@@ -44,7 +44,8 @@ def main(words: Sequence[str]) -> None:
     turns = [{name: run(given, regions=name == "regions") for name in ("regions", "flat")} for _ in range(given.turns)]
     for what in turns[0]["flat"]:
         regions, flat = (statistics.median(turn[name][what] for turn in turns) for name in ("regions", "flat"))
-        print(f"{what}: regions {regions:.5g}, flat {flat:.5g}, ratio {regions / flat:.4f}")
+        ratio = f", ratio {regions / flat:.4f}" if flat else ""
+        print(f"{what}: regions {regions:.5g}, flat {flat:.5g}{ratio}")
 
 
 def run(given: argparse.Namespace, *, regions: bool) -> dict[str, float]:
@@ -81,9 +82,11 @@ def settings(given: argparse.Namespace, region: str) -> dict[str, dict[str, obje
 
 
 def means(logs: Sequence[Path]) -> dict[str, float]:
-    """Of all nodes: the last losses, utilization, and seconds."""
+    """Of all nodes: how often they have averaged with other regions, the last losses, utilization, and seconds."""
     finished = [next(event for event in events_in(log) if event["event"] == "finished")["summary"] for log in logs]
+    turns = [[event for event in events_in(log) if event["event"] == "regions"] for log in logs]
     return {
+        "moves": statistics.mean(sum(turn["moved"] for turn in each) for each in turns),
         "eval loss": statistics.mean(summary["eval_loss_last"] for summary in finished),
         "utilization": statistics.mean(summary["utilization"] for summary in finished),
         "seconds": statistics.mean(summary["wall_s"] for summary in finished),

@@ -79,6 +79,13 @@ class Bridges:
         here = self._members.get(region, frozenset())
         return here | {self._me} if region == self.own else here
 
+    def by_region(self) -> dict[str, set[PeerId]]:
+        """Return the connected members of each region beside ours."""
+        found: dict[str, set[PeerId]] = {}
+        for peer in self.table:
+            found.setdefault(self._region_of(peer) or "", set()).add(peer)
+        return found
+
     def is_ours(self, peer: PeerId) -> bool:
         """Return whether a peer may be a neighbour: it is of our region, or has not said of which, or the run has no
         regions."""

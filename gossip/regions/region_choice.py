@@ -13,7 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 from typing import Final, Literal
 
 from gossip.core.backoff import host_of, peer_in
@@ -67,7 +67,8 @@ def choose_region(regions: Sequence[str], voices: Iterable[RegionVoice]) -> Regi
     heard: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for voice in voices:
         heard[voice.region][voice.group].append(voice.seconds)
-    trips = {region: median(map(median, heard[region].values())) for region in regions if region in heard}
+    # The lower middle of two: nobody can seem nearer than it is, and everybody further.
+    trips = {region: median_low(map(median, heard[region].values())) for region in regions if region in heard}
     members = {region: sum(map(len, heard[region].values())) for region in trips}
     if not trips:
         return RegionChoice(region=regions[0], why="nobody", round_trips={}, members={})
@@ -125,6 +126,8 @@ class RegionSurvey:
 
     def wants(self, record: PeerRecord) -> bool:
         """Return whether the round trip to a member that gave this record is of use."""
+        if "/p2p-circuit" in self._seeds.get(record.peer, ""):
+            return False  # the relay's way would be measured
         region = self._region_of(record)
         return region in self._regions and sum(voice.region == region for voice in self.voices) < PER_REGION
 

@@ -38,7 +38,7 @@ claims of rounds that never come."""
 OF_AUTHOR: Final = 2
 """Models held of one author: the one that is used, and the next."""
 
-MAX_SOURCES: Final = 16
+MAX_SOURCES: Final = 24
 """Peers that are remembered as having a blob: all neighbours and bridges of a usual node."""
 
 NEXT_S: Final = 2.0

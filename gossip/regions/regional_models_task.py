@@ -4,7 +4,7 @@ A statement is broadcast by each member that has its blob, when it has come and 
 A blob is fetched from one source at a time; what has come of it stays when a source fails.
 """
 
-from collections.abc import KeysView
+from collections.abc import Collection, KeysView
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median_low
@@ -37,8 +37,8 @@ MAX_FETCHES: Final = 4
 
 REPEATS: Final = 2
 """Times that a statement is broadcast again by each that has its blob, after `reannounce_s` and then twice as long each
-time: after two and six seconds, as a link is, of which few are lost. Not where most neighbours have said it too: each
-of some twenty connected members says what the others do."""
+time: after two and six seconds, as a link is, of which few are lost. Not where most have said it too: each of some
+twenty connected members says what the others do."""
 
 MOST_PATIENCES: Final = 8
 """Times as long as a source has before another is asked that a fetch from it may take at all: at 0.5 Mbit/s."""
@@ -331,13 +331,17 @@ class RegionalExchange:
             if now >= saying.at:
                 saying.said += 1
                 saying.at = now + self._context.config.reannounce_s * 2.0**saying.said
-                if self._is_missed(digest):
+                if self._is_missed(held[digest]):
                     await self._context.transport.publish(held[digest].raw)
 
-    def _is_missed(self, statement: Digest) -> bool:
-        """Return whether half of our neighbours, or more, have not said a statement themselves."""
-        neighbours = self._context.engine.neighbours
-        return 2 * len(self._models.sources_of(statement) & neighbours.keys()) <= len(neighbours)
+    def _is_missed(self, model: RegionalModel) -> bool:
+        """Return whether half of our neighbours, or more, have not said a statement themselves; of our own region's
+        also whether half of the bridges to another region have not."""
+        sources = self._models.sources_of(model.digest)
+        groups: list[Collection[PeerId]] = [self._context.engine.neighbours.keys()]
+        if model.region == self._bridges.own:
+            groups += self._bridges.by_region().values()
+        return any(2 * len(sources & set(group)) <= len(group) for group in groups if group)
 
     # -- other regions' members
 

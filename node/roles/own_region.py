@@ -1,13 +1,14 @@
 """`node.region = "auto"`: which region a node is of, found out once, before it is built, and kept in its folder.
 
 A region is not changed in the midst of a run: its neighbours would be others, and the rounds that it has closed would
-be another region's. So what was chosen at the first start is read at every later one.
+be another region's. So every start writes down the node's region, and a later one that is to choose takes that.
 """
 
 import json
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,8 +29,8 @@ from node.config.sections import AUTO_REGION
 from node.events.event_types import RegionChosen, WaitingFor
 from node.events.journal import Emit
 from node.swarm.credentials import Credentials
-from node.system.errors import RunError
-from node.system.run_dir import REGION, write_atomic
+from node.system.errors import RunError, UsageError
+from node.system.run_dir import CHECKPOINTS, REGION, write_atomic
 
 MAX_FILE_BYTES: Final = 64 * 1024
 """Of a file with one region's name and some numbers."""
@@ -41,17 +42,31 @@ def in_region(config: Config, region: str) -> Config:
 
 
 def with_kept_region(config: Config, node_dir: Path) -> Config:
-    """Return the settings with the region that was chosen at an earlier start; as they are where there is none of the
-    run's. Raises RunError for a damaged file."""
+    """Return the settings with the region of the last start; as they are where there is none of the run's. Raises
+    RunError for a damaged file, UsageError where the node has trained in a region that nothing tells."""
     file = node_dir / REGION
-    if config.node.region != AUTO_REGION or not file.exists():
+    if config.node.region != AUTO_REGION:
         return config
-    try:
-        with file.open("rb") as opened:
-            region = json.loads(opened.read(MAX_FILE_BYTES))["region"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{file} is damaged: {error}", "give the node's region itself: --set node.region=...") from error
-    return in_region(config, region) if region in config.sync.regions else config
+    if not file.exists():
+        if any(node_dir.glob(f"{CHECKPOINTS}/*")):
+            raise UsageError(
+                f"{node_dir} has checkpoints, and no {REGION} that says of which region",
+                "give the node's region itself: --set node.region=...",
+            )
+        return config
+    region = _kept(file)
+    return in_region(config, str(region)) if region in config.sync.regions else config
+
+
+def keep_region(config: Config, node_dir: Path) -> None:
+    """Write down which region the node is of, for later starts: no node changes its region in the midst of a run."""
+    file = node_dir / REGION
+    if not config.node.region:
+        return
+    with suppress(RunError):  # a damaged file is replaced: who names the region means it
+        if file.exists() and _kept(file) == config.node.region:
+            return
+    _write(node_dir, {"region": config.node.region})
 
 
 async def with_chosen_region(
@@ -74,9 +89,21 @@ async def with_chosen_region(
         await run_survey(survey, transport, run, secrets.token_bytes)
     choice = choose_region(config.sync.regions, survey.voices)
     told = _told(choice)
-    write_atomic(node_dir / REGION, json.dumps({"region": told.region, **told.measured}).encode() + b"\n")
+    _write(node_dir, {"region": told.region, **told.measured})
     emit(told)
     return in_region(config, choice.region)
+
+
+def _kept(file: Path) -> object:
+    try:
+        with file.open("rb") as opened:
+            return json.loads(opened.read(MAX_FILE_BYTES))["region"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(f"{file} is damaged: {error}", "give the node's region itself: --set node.region=...") from error
+
+
+def _write(node_dir: Path, told: Mapping[str, object]) -> None:
+    write_atomic(node_dir / REGION, json.dumps(told).encode() + b"\n")
 
 
 def scope_of(config: Config, run: RunInfo, private: PrivateMembership | None) -> Scope:

@@ -53,7 +53,7 @@ from node.roles.assembly import (
     run_info,
 )
 from node.roles.observer import observe, observes
-from node.roles.own_region import scope_of, surveyor, with_chosen_region, with_kept_region
+from node.roles.own_region import keep_region, scope_of, surveyor, with_chosen_region, with_kept_region
 from node.roles.port_forwarding import mapper_for
 from node.roles.residency_check import residency_in_words
 from node.roles.site_check import idle_site_settings
@@ -293,6 +293,7 @@ async def _made(
 ) -> tuple[Node, Checkpoint | None]:
     """Build the node, in the region that is nearest where it is to find that out."""
     if config.node.region != AUTO_REGION:
+        keep_region(config, node_dir)
         return make_node(config, around)
     from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 

@@ -145,6 +145,15 @@ def test_what_cannot_be_told_apart_is_as_near(east: float, west: float, chosen: 
     assert (found.region, found.why) == chosen
 
 
+def test_a_slow_answer_does_not_put_off_a_region_of_two_voices() -> None:
+    voices = [
+        RegionVoice(peer=PeerId("honest"), region="east", group="a", seconds=0.01),
+        RegionVoice(peer=PeerId("liar"), region="east", group="b", seconds=0.79),
+        RegionVoice(peer=PeerId("far"), region="west", group="c", seconds=0.2),
+    ]
+    assert choose_region(LABELS, voices).region == "east"
+
+
 def test_a_region_of_which_nobody_answers_is_none_to_join() -> None:
     choice = choose_region(("north", *LABELS), voices("west", 0.3))
     assert (choice.region, choice.why, choice.members) == ("west", "nearest", {"west": 1})
@@ -222,3 +231,11 @@ def test_one_host_is_asked_once_at_a_time_and_relayed_or_other_regions_members_n
     assert {first[0], second[0]} == {"peer 1", "peer 2"}
     it.failed(second[0])
     assert it.next() is None
+
+
+def test_the_operators_peer_behind_a_relay_is_asked_for_others_and_not_measured() -> None:
+    direct, relayed = f"/ip4/192.0.2.1/tcp/1/p2p/{identity(1).peer_id}", identity(2).peer_id
+    survey = RegionSurvey(LABELS, [f"{direct}/p2p-circuit/p2p/{relayed}"], random.Random(1), lambda each: each.region)
+    assert survey.next() is not None
+    record = PeerRecord(peer=relayed, epoch=1, version=1, addresses=(), region="east", raw=b"")
+    assert not survey.wants(record)

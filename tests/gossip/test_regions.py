@@ -27,6 +27,7 @@ from gossip.core.messages import (
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
 from gossip.discovery.peerstore import REMINDED
 from gossip.session import ask_once
+from gossip.transport.memory.network import MemoryTransport
 from gossip.transport.memory.traffic_tap import StreamTap, TrafficTap
 
 
@@ -105,6 +106,25 @@ async def test_a_model_of_each_region_comes_to_all_members_and_crosses_about_onc
         assert rounds == {8}
         await trio.sleep(15.0)
         assert crossed.broadcasts < 2.5 * len(everybody) * 8, "those that come last say it once: all have it by then"
+
+
+@pytest.mark.parametrize("lost_s", [1.9, 5.5])
+async def test_statements_that_were_lost_between_regions_are_said_again(autojump_clock, monkeypatch, lost_s):
+    deliver = MemoryTransport.deliver
+    async with swarm() as it:
+        regions = await two_regions(it, 6)
+        side = {node.peer: at for at, nodes in enumerate(regions) for node in nodes}
+        ends = trio.current_time() + lost_s
+
+        def some_lost(transport: MemoryTransport, sender: PeerId, message: bytes) -> object:
+            lost = trio.current_time() < ends and side[transport.peer_id] != side[sender]
+            return None if lost else deliver(transport, sender, message)
+
+        monkeypatch.setattr(MemoryTransport, "deliver", some_lost)
+        for nodes in regions:
+            await publish_models(nodes, 8)
+        for at, other in enumerate(("west", "east")):
+            await until(lambda at=at, other=other: all(view_of(node, other) is not None for node in regions[at]), 60.0)
 
 
 async def test_a_bridge_is_told_of_a_member_once(autojump_clock):

@@ -1,13 +1,15 @@
 """The link with a delay between two switches, in real namespaces (root, Linux)."""
 
+import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from node.bench.race.delayed_link import TUN
+from node.bench.race.delayed_link import TUN, DelayedLink
 from node.bench.race.namespaces import Hosts, check_possible
-from node.system.errors import P2PTrainError
+from node.system.errors import P2PTrainError, RunError
 
 DELAY_S = 0.05
 LISTEN = """
@@ -71,3 +73,15 @@ def test_frames_take_their_time_between_the_halves_and_none_inside() -> None:
     assert near_whole < far_whole
     assert far_whole > size * 8 / 20e6, "20 Mbit/s"
     assert size < passed < 1.3 * size
+
+
+def test_what_cannot_be_made_leaves_nothing_open() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with Hosts(1, 1000.0) as hosts:
+        space = hosts.inside(0)[3]
+        for name in ("a name that is too long", "lo"):
+            with pytest.raises((RunError, struct.error)):
+                DelayedLink(space, space, name, DELAY_S)
+        with pytest.raises(OSError, match="No such file"):
+            DelayedLink(space, "no such namespace", "one", DELAY_S)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

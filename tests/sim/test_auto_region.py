@@ -16,9 +16,9 @@ from node.config.schema import Config, from_raw
 from node.config.sections import AUTO_REGION
 from node.events.event_types import Event, RegionChosen
 from node.events.lines import describe
-from node.roles.own_region import scope_of, with_chosen_region, with_kept_region
-from node.system.errors import RunError
-from node.system.run_dir import REGION
+from node.roles.own_region import keep_region, scope_of, with_chosen_region, with_kept_region
+from node.system.errors import RunError, UsageError
+from node.system.run_dir import CHECKPOINTS, REGION
 
 LABELS = ("east", "west")
 
@@ -135,7 +135,29 @@ def test_what_was_chosen_is_taken_again_as_long_as_the_run_has_it(tmp_path: Path
     assert with_kept_region(named, tmp_path) == named, "who names one means it"
 
 
-@pytest.mark.parametrize("damaged", ["", "{}", "[]", "null", '{"region"', "\x00"])
+def test_a_region_that_was_named_is_kept_for_a_later_start_that_is_to_choose(tmp_path: Path) -> None:
+    named = auto().model_copy(update={"node": replace(auto().node, region="east")})
+    keep_region(named, tmp_path)
+    assert with_kept_region(auto(), tmp_path) == named
+    west = named.model_copy(update={"node": replace(named.node, region="west")})
+    keep_region(west, tmp_path)
+    assert with_kept_region(auto(), tmp_path) == west
+    (tmp_path / REGION).write_text("{")
+    keep_region(named, tmp_path)
+    assert with_kept_region(auto(), tmp_path) == named
+    keep_region(auto().model_copy(update={"node": replace(named.node, region="")}), tmp_path)
+    assert with_kept_region(auto(), tmp_path) == named
+
+
+def test_a_node_that_has_trained_in_a_region_that_nothing_tells_does_not_choose_one(tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINTS).mkdir()
+    assert with_kept_region(auto(), tmp_path) == auto()
+    (tmp_path / CHECKPOINTS / "round-000001").touch()
+    with pytest.raises(UsageError, match=r"no region\.json"):
+        with_kept_region(auto(), tmp_path)
+
+
+@pytest.mark.parametrize("damaged", ["", "{}", "[]", "null", "[" * 60_000, '{"region"', "\x00"])
 def test_a_damaged_file_is_said_to_be_one(tmp_path: Path, damaged: str) -> None:
     (tmp_path / REGION).write_text(damaged)
     with pytest.raises(RunError, match=r"region\.json is damaged"):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,12 @@ class DelayedLink:
 
     def __init__(self, one: str, other: str, device: str, delay_s: float) -> None:
         self._delay_s = delay_s
-        self._ends = [_in_space(space, lambda: _tap(device)) for space in (one, other)]
+        with ExitStack() as until_whole:
+            self._ends = []
+            for space in (one, other):
+                self._ends.append(_in_space(space, lambda: _tap(device)))
+                until_whole.callback(os.close, self._ends[-1])
+            until_whole.pop_all()
         self._stop, self._stopped = os.pipe()
         self._thread = threading.Thread(target=self._run, name="delayed link", daemon=True)
         self._thread.start()
@@ -77,11 +83,14 @@ def _write(end: int, frame: bytes) -> None:
 
 
 def _tap(device: str) -> int:
-    try:
-        end = os.open(TUN, os.O_RDWR)
-        fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH", device.encode("ascii"), TAP_WITHOUT_HEADERS))
-    except OSError as error:
-        raise RunError(f"no delayed link can be made here: {TUN}: {error.strerror}") from error
+    with ExitStack() as until_made:
+        try:
+            end = os.open(TUN, os.O_RDWR)
+            until_made.callback(os.close, end)
+            fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH", device.encode("ascii"), TAP_WITHOUT_HEADERS))
+        except OSError as error:
+            raise RunError(f"no delayed link can be made here: {TUN}: {error.strerror}") from error
+        until_made.pop_all()
     return end
 
 
