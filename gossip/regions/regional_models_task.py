@@ -338,7 +338,7 @@ class RegionalExchange:
         """Return whether half of our neighbours, or more, have not said a statement themselves; of our own region's
         also whether half of the bridges to another region have not."""
         sources = self._models.sources_of(model.digest)
-        groups: list[Collection[PeerId]] = [self._context.engine.neighbours.keys()]
+        groups: list[Collection[PeerId]] = [frozenset(self._context.engine.neighbours)]
         if model.region == self._bridges.own:
             groups += self._bridges.by_region().values()
         return any(2 * len(sources & set(group)) <= len(group) for group in groups if group)

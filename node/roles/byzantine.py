@@ -12,7 +12,18 @@ from functools import partial
 
 import torch
 
-from gossip.core.api import Head, NewFile, Observer, RegionLayout, RunInfo, SnapshotSource, StateSource, Tracked
+from gossip.core.api import (
+    Head,
+    NewFile,
+    Observer,
+    Recorder,
+    RegionLayout,
+    RunInfo,
+    SnapshotSource,
+    StateSource,
+    Tracked,
+    unrecorded,
+)
 from gossip.core.config import GossipConfig
 from gossip.core.digests import NO_DIGEST, digest_of
 from gossip.core.envelope import Scope, seal
@@ -77,6 +88,7 @@ class ByzantineService(GossipService):
         private: PrivateMembership | None = None,
         new_file: NewFile | None = None,
         layout: RegionLayout = RegionLayout(),
+        recorder: Recorder = unrecorded,
     ) -> None:
         super().__init__(
             identity=identity,
@@ -91,6 +103,7 @@ class ByzantineService(GossipService):
             private=private,
             new_file=new_file,
             layout=layout,
+            recorder=recorder,
         )
         self._attack = attack
         self._forger = Forger(identity, Scope(swarm=config.named, run=run.run_id), run.genesis)
