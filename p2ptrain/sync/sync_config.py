@@ -8,7 +8,7 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
@@ -102,7 +102,7 @@ class SyncConfig:
     region_compressor: str = "int8"
     """What regions' models travel in: int8, or int4 with half of the bytes. Each is sent whole, so that a coarser
     codec's error would stay in it."""
-    residency: Mapping[str, int | Literal["nothing"]] = field(default_factory=dict, hash=False)
+    residency: Mapping[str, int | str] = field(default_factory=dict, hash=False)
     """What may leave a region, by its label: "nothing", or a number, which is of how many members' models what leaves
     it is an average at least. A region that is not named lets its members' averaged models out, as it is without this.
     Updates leave none. The same on all nodes."""

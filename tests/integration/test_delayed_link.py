@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab_harness import possible
 
 from node.bench.race.delayed_link import TUN, DelayedLink
-from node.bench.race.namespaces import Hosts, check_possible
-from node.system.errors import P2PTrainError, RunError
+from node.bench.race.namespaces import Hosts
+from node.system.errors import RunError
 
 DELAY_S = 0.05
 LISTEN = """
@@ -36,15 +37,10 @@ print(round_trip, time.monotonic() - began)
 """
 
 
-def possible() -> bool:
-    try:
-        check_possible()
-    except P2PTrainError:
-        return False
-    return TUN.exists()
-
-
-pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not possible(), reason="needs root, ip, tc and /dev/net/tun")]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not (possible() and TUN.exists()), reason="needs root, iproute2, namespaces and TAP devices"),
+]
 
 
 def ask(hosts: Hosts, host: int, other: int, size: int) -> tuple[float, float]:

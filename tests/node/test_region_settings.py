@@ -44,7 +44,7 @@ def closed(**sync: object) -> dict[str, dict[str, object]]:
         ({"sync": {"residency": {"east": "nothing"}}}, "residency names 'east', which is none of the regions: none"),
         (closed(residency={"mars": "nothing"}), "residency names 'mars'"),
         (closed(residency={"east": 1}), 'must be "nothing" or a number of members from 2 on, not 1'),
-        (closed(residency={"east": "all"}), "not 'all'"),
+        (closed(residency={"east": "all"}), 'must be "nothing" or a number of members from 2 on, not '),
         (closed(residency={"west": 8}), "one is of 7 at most"),
         (closed(residency={"west": 3}, aggregator="krum"), "krum does not say of how many models"),
         (closed(residency={"west": 3}, strategy="streaming"), "averages a part of the model"),
