@@ -241,3 +241,12 @@ def test_it_tells_who_has_said_a_statement() -> None:
     it.models.has_it(digest_of(model.raw), EAST[0])
     assert set(it.models.sources_of(model.digest)) == {WEST[0], EAST[0]}
     assert not it.models.sources_of(digest_of(b"another"))
+
+
+def test_a_bridge_that_comes_back_is_told_of_everybody_again() -> None:
+    it = Table()
+    it.bridges.admit(WEST[0], 0.0)
+    it.bridges.told[WEST[0]].add([b"a record"])
+    it.bridges.lose(WEST[0])
+    it.bridges.admit(WEST[0], 1.0)
+    assert digest_of(b"a record") not in it.bridges.told[WEST[0]]

@@ -25,7 +25,8 @@ from gossip.core.messages import (
     parse_manifest_answer,
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
-from gossip.discovery.peerstore import REMINDED
+from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED
+from gossip.discovery.told_records import ToldRecords
 from gossip.session import ask_once
 from gossip.transport.memory.network import MemoryTransport
 from gossip.transport.memory.traffic_tap import StreamTap, TrafficTap
@@ -302,6 +303,26 @@ async def test_five_regions_and_more_hear_those_beside_them(autojump_clock):
             for node in nodes:
                 needed = node.service.regions_beside
                 await until(lambda node=node, needed=needed: set(node.service.regional_views()) >= needed, 300.0)
+
+
+async def test_a_hello_has_records_of_the_receivers_regions_and_of_a_few_others(autojump_clock):
+    labels = tuple(f"r{number}" for number in range(8))
+    async with swarm() as it:
+        regions = await two_regions(it, 3, labels, all_known=False)
+        region_of = {node.peer: label for label, nodes in zip(labels, regions, strict=True) for node in nodes}
+        await trio.sleep(30.0)
+        told = 0
+        for node in (node for nodes in regions for node in nodes):
+            engine = node.service._context.engine
+            for other in node.service.bridge_ids:
+                needed = engine.bridges.needed_by(other)
+                engine.bridges.told[other] = ToldRecords()  # as if it had just come
+                hello = parse_hello(engine.hello_for(other, trio.current_time()))
+                found = [region_of[parse_record(open_envelope(raw, engine.scope)).peer] for raw in hello.records]
+                told += len(found)
+                assert sum(label not in needed for label in found) <= OF_FAR_REGIONS
+                assert {region_of[other]} < needed < set(labels)
+        assert told
 
 
 async def test_in_a_flat_swarm_a_record_that_names_a_region_changes_nothing(autojump_clock):

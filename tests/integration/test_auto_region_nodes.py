@@ -30,6 +30,8 @@ def test_a_node_joins_the_only_region_that_answers_and_stays_in_it(tmp_path: Pat
             again.interrupt()
             assert again.end() == 130
         assert not first.heard("rejected")
+        named = json.loads((tmp_path / "1" / "run" / "node" / "region.json").read_text())
+        assert named == {"region": "west"}, "a later start with auto stays there"
         first.interrupt()
         assert first.end() == 130
 
