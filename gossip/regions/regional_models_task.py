@@ -149,11 +149,6 @@ class RegionalExchange:
 
     def _record(self, direction: Literal["sent", "received"], model: RegionalModel, peer: PeerId, size: int) -> bool:
         ours, theirs = self._bridges.own, self._residency.region_of(peer)
-        stats = self._context.engine.stats
-        if direction == "sent":
-            stats.crossed_bytes_sent += size
-        else:
-            stats.crossed_bytes_received += size
         recorded = self._recorder(
             Crossing(
                 direction=direction,
@@ -168,8 +163,12 @@ class RegionalExchange:
             )
         )
         if not recorded and not self._unrecorded:
-            self._unrecorded = True
             self._context.warn("what crosses between regions cannot be recorded: nothing is sent to other regions")
+        self._unrecorded = not recorded
+        if direction == "received":
+            self._context.engine.stats.crossed_bytes_received += size
+        elif recorded:
+            self._context.engine.stats.crossed_bytes_sent += size
         return recorded
 
     def _model_at(self, address: Digest) -> RegionalModel | None:

@@ -6,6 +6,7 @@ on their way to another region. Its writer says when that failed, and then nothi
 
 import time
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 from gossip.core.api import Crossing
@@ -34,9 +35,20 @@ class CrossingLog:
             "digest": crossing.address.hex(),
             "bytes": crossing.size,
         }
+        data = to_line(line).encode()
         try:
-            with self._path.open("ab") as file:
-                file.write(to_line(line).encode())
+            with self._path.open("ab", buffering=0) as file:
+                start = file.tell()
+                if _written(file, data):
+                    return True
+                file.truncate(start)  # the rest of a line that was cut would spoil the next one
         except OSError:
             return False
-        return True
+        return False
+
+
+def _written(file: FileIO, data: bytes) -> bool:
+    try:
+        return file.write(data) == len(data)
+    except OSError:
+        return False

@@ -143,9 +143,12 @@ async def test_what_cannot_be_recorded_is_not_sent(autojump_clock):
     async with swarm() as it:
         refused: list[Crossing] = []
 
+        full = True
+
         def full_disk(crossing: Crossing) -> bool:
-            refused.append(crossing)
-            return False
+            if full:
+                refused.append(crossing)
+            return not full
 
         east, west = await two_regions(it, 4)
         for node in west:
@@ -155,7 +158,20 @@ async def test_what_cannot_be_recorded_is_not_sent(autojump_clock):
         await trio.sleep(60.0)
         assert refused
         assert not any(view_of(node, "west") for node in east)
-        assert any("cannot be recorded" in event.detail for node in west for event in node.told("warning"))
+        assert sum(node.service.stats.crossed_bytes_sent for node in west) == 0
+
+        def warnings() -> int:
+            return sum("cannot be recorded" in event.detail for node in west for event in node.told("warning"))
+
+        first = warnings()
+        assert 1 <= first <= len(west), "once for each"
+        full = False
+        await publish_models(west, 16, b"with room ")
+        await models_of(east, "west", 4)
+        full = True
+        await publish_models(west, 24, b"without ")
+        await trio.sleep(60.0)
+        assert warnings() > first, "the next time is told as well"
 
 
 class HopsTo:
