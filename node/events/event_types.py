@@ -507,9 +507,9 @@ def kinds(base: type[Event] = Event) -> Iterator[type[Event]]:
 
 def parse(record: Mapping[str, Any]) -> Event | None:
     """Return the event in a record; None when its name is unknown, or its time or a needed field is missing."""
-    name = record.get("event")
+    name, role = record.get("event"), record.get("role")
     kind = _KINDS.get(name) if isinstance(name, str) else None
-    if kind is Started and record.get("role") not in WITHOUT_MODEL:
+    if kind is Started and not (isinstance(role, str) and role in WITHOUT_MODEL):
         kind = LearnerStarted
     elif kind is RoundClosed and ("steps" in record or "train_loss" in record):
         kind = RoundTrained

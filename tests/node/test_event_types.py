@@ -78,6 +78,11 @@ def test_fields_of_other_releases_are_passed_over_and_missing_ones_have_defaults
     assert (event.closed_by, event.clipped, event.energy_j, event.tokens) == ("", [], {}, 0)
 
 
+@pytest.mark.parametrize("role", [None, [], {}, 3])
+def test_a_start_in_a_role_that_is_no_word_is_a_learners(role):
+    assert isinstance(parse({"ts": 1.0, "event": "started", "role": role}), LearnerStarted)
+
+
 @pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from(sorted({f.name for kind in kinds() for f in fields(kind)})), st.from_type(object))
