@@ -165,10 +165,8 @@ class RegionalExchange:
         if not recorded and not self._unrecorded:
             self._context.warn("what crosses between regions cannot be recorded: nothing is sent to other regions")
         self._unrecorded = not recorded
-        if direction == "received":
-            self._context.engine.stats.crossed_bytes_received += size
-        elif recorded:
-            self._context.engine.stats.crossed_bytes_sent += size
+        if direction == "received" or recorded:
+            self._traffic.crossed(direction, size)
         return recorded
 
     def _model_at(self, address: Digest) -> RegionalModel | None:

@@ -1,6 +1,7 @@
 """Counts the bytes of payloads in both directions, times them, and knows who has been sent our newest one."""
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from gossip.core.api import GossipStats
 from gossip.core.ids import Digest, PeerId
@@ -51,6 +52,13 @@ class Traffic:
             self._stats.snapshot_bytes_sent += size
         else:
             self._stats.payload_bytes_sent += size
+
+    def crossed(self, direction: Literal["sent", "received"], size: int) -> None:
+        """Note that `size` bytes of a region's model passed to another region, or came from one."""
+        if direction == "sent":
+            self._stats.crossed_bytes_sent += size
+        else:
+            self._stats.crossed_bytes_received += size
 
     def delivered(self, peer: PeerId, address: Digest, now: float) -> None:
         """Note that `peer` was sent all of a blob of ours, or wants no more of it: it has the rest from others."""
