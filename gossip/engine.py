@@ -224,9 +224,10 @@ class Engine:
         except RemoteError as error:
             self.offence(forwarder, error, now)
             return False
-        if not self.bridges.is_ours(link.peer):
-            return False  # nobody here follows it
         self._seen.add(name, link.peer, now)
+        if self.bridges.is_from_elsewhere(link.peer, forwarder):
+            self.bridges.says_round(link.peer, link.body.round)
+            return False  # nobody here follows it
         return self._validator.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
 
     def _on_broadcast_link(self, forwarder: PeerId, link: UpdateHeader, now: float) -> bool:
@@ -420,10 +421,12 @@ class Engine:
         if neighbour is not None:
             neighbour.heard_at = now
             neighbour.neighbours = hello.neighbours
-            if hello.link:
-                link = parse_update_header(open_from(hello.link, self.scope, peer, EnvelopeKind.LINK))
-                if self._learn(neighbour, self._check_link(link), now) is Verdict.REPLAYED:
-                    raise RemoteError(Reason.REPLAYED, "a hello with an old link")
+        if hello.link and (neighbour is not None or peer in self.bridges.table):
+            link = self._check_link(parse_update_header(open_from(hello.link, self.scope, peer, EnvelopeKind.LINK)))
+            if neighbour is None:
+                self.bridges.says_round(peer, link.body.round)
+            elif self._learn(neighbour, link, now) is Verdict.REPLAYED:
+                raise RemoteError(Reason.REPLAYED, "a hello with an old link")
 
     def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
         """Count a peer's refusal of our hello under its reason, without a charge, and drop that peer."""

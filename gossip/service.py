@@ -36,6 +36,7 @@ from gossip.core.api import (
     Reachability,
     Recorder,
     RegionalView,
+    RegionClaim,
     RegionLayout,
     RoundView,
     RunInfo,
@@ -299,6 +300,10 @@ class GossipService(Handlers):
     def regional_views(self) -> dict[str, RegionalView]:
         """Return the newest model of our region and of each beside it, of which enough members' are here, by region."""
         return self._regional.views()
+
+    def region_claims(self) -> dict[str, RegionClaim]:
+        """Return where each region beside ours stands of which members are connected, as these say."""
+        return self._regional.claims()
 
     def reject_regional(self, peer: PeerId, region: str, round: int, detail: str) -> None:
         """Report that a region's model could not be read. Its author is charged."""

@@ -156,6 +156,15 @@ class RegionalView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RegionClaim:
+    """Where another region stands. `round`: after which its members that are connected have published, as they say;
+    `announced`: after which enough of its members have announced its model, whether that is here or not."""
+
+    round: int
+    announced: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arrivals:
     """Progress of one round: how many neighbours there are, how many of them have announced it (or a later one), and
     how many of their updates have arrived."""

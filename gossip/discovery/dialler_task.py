@@ -220,9 +220,10 @@ class Dialler:
             nursery.start_soon(self._dial, address, peer)
 
     def _ask_some(self, nursery: trio.Nursery) -> None:
-        """Ask a neighbour for more addresses before its next heartbeat, when we have places left and nobody to dial."""
-        now = trio.current_time()
-        due = [peer for peer in self._mesh.table if self._asks.due(peer, now) and peer not in self._greeting]
+        """Ask a neighbour, or a bridge, for more addresses before its next heartbeat, when we have places left and
+        nobody to dial. The first members of a region have met nobody else than members of others."""
+        now, met = trio.current_time(), (*self._mesh.table, *self._bridges.table)
+        due = [peer for peer in met if self._asks.due(peer, now) and peer not in self._greeting]
         if due and self._mesh.has_places and not self._dialling:
             peer = self._rng.choice(due)
             self._asks.failed(peer, now)  # each time more rarely

@@ -6,6 +6,7 @@ the others' models even where only one of them is connected.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from statistics import median_low
 from typing import Final
 
 from gossip.core.api import RegionLayout
@@ -36,6 +37,8 @@ class Bridges:
         self.publishes = bool(self.heard_regions) or (bool(self.adjacent) and layout.own not in closed)
         """Whether our region's model is of use: the others hear it, or we move by theirs."""
         self.table: dict[PeerId, float] = {}
+        self.rounds: dict[PeerId, int] = {}
+        """After which round each of them says that its newest update is."""
         self.told: dict[PeerId, ToldRecords] = {}
         """The records of others that each of them was sent."""
         self.wanted: frozenset[PeerId] = frozenset()
@@ -91,6 +94,11 @@ class Bridges:
         regions."""
         return not self.own or self._region_of(peer) in (None, self.own)
 
+    def is_from_elsewhere(self, signer: PeerId, forwarder: PeerId) -> bool:
+        """Return whether a link that `forwarder` passed on is of another region: its signer is, or nothing is known of
+        it here and the forwarder is."""
+        return not self.is_ours(signer) or (self._region_of(signer) is None and not self.is_ours(forwarder))
+
     def takes(self, peer: PeerId) -> bool:
         """Return whether a member of another region is connected here, or may be."""
         if self.is_ours(peer) or self._region_of(peer) not in self.adjacent:
@@ -108,7 +116,21 @@ class Bridges:
         if peer in self.table:
             self.table[peer] = now
 
+    def says_round(self, peer: PeerId, round: int) -> None:
+        """Note the round of a link of a peer; no-op where it is no bridge."""
+        if peer in self.table:  # earlier links may come late
+            self.rounds[peer] = max(round, self.rounds.get(peer, 0))
+
+    @property
+    def said_rounds(self) -> dict[str, int]:
+        """The round of each region whose models come to us, as its connected members say: the (lower) median."""
+        said: dict[str, list[int]] = {}
+        for peer, round in self.rounds.items():
+            said.setdefault(self._region_of(peer) or "", []).append(round)
+        return {region: median_low(rounds) for region, rounds in said.items() if region in self.heard_regions}
+
     def lose(self, peer: PeerId) -> None:
         """Forget a connection; no-op for any other peer."""
         self.table.pop(peer, None)
+        self.rounds.pop(peer, None)
         self.told.pop(peer, None)

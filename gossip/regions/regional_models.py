@@ -12,7 +12,7 @@ and makes no round. Who is drawn is not checked, since everyone knows other memb
 were drawn first, and before them all of members that were reached at an address, so that a made-up key comes last.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, KeysView
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -186,6 +186,13 @@ class RegionalModels:
         announced = Announced(model, now, payload=payload)
         self._add(name, announced)
         self._look(announced, now)
+
+    def announced_round(self, region: str) -> int | None:
+        """Return the newest round of which as many authors have announced models of a region as make it whole, whether
+        these are here or not; None where there is none."""
+        there = self._by_region.get(region, [])
+        authors = Counter(it.model.round for it in there if not it.refused)
+        return max((round for round, count in authors.items() if count >= self.needed(region)), default=None)
 
     # -- blobs
 

@@ -4,7 +4,7 @@ A statement is broadcast by each member that has its blob, when it has come and 
 A blob is fetched from one source at a time; what has come of it stays when a source fails.
 """
 
-from collections.abc import Collection, KeysView
+from collections.abc import Collection, KeysView, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median_low
@@ -15,7 +15,7 @@ import trio
 from gossip.blobs.blob_fetch_task import BULK_BYTES, BlobFetch, fetch_blob_from
 from gossip.blobs.download import AuthorLiedError, Download
 from gossip.context import Notifier, ServiceContext
-from gossip.core.api import Crossing, Recorder, RegionalPayload, RegionalView
+from gossip.core.api import Crossing, Recorder, RegionalPayload, RegionalView, RegionClaim
 from gossip.core.digests import digest_of
 from gossip.core.envelope import seal
 from gossip.core.errors import LocalError, RemoteError
@@ -49,10 +49,13 @@ LOOK_S: Final = 1.0
 
 @dataclass(eq=False)
 class _Saying:
-    """When a statement is broadcast again, and how often it was."""
+    """When a statement is broadcast again, how often it was, and when last (seconds, monotonic)."""
 
     at: float
     said: int = 0
+    last: float = float("-inf")
+    to: frozenset[PeerId] = frozenset()
+    """Members of other regions that have come since, and may not have heard it."""
 
 
 @dataclass(eq=False)
@@ -91,6 +94,8 @@ class RegionalExchange:
         self._again = False
         """Whether it was woken since the last look began: a beat while it works reaches nobody."""
         self._hello_at: dict[PeerId, float] = {}
+        self._met: frozenset[PeerId] = frozenset()
+        """The members of other regions that were connected at the last look."""
 
     def wake(self) -> None:
         """Look at once whether there is something to fetch."""
@@ -193,6 +198,11 @@ class RegionalExchange:
                 if payload is not None
             ),
         )
+
+    def claims(self) -> dict[str, RegionClaim]:
+        """Return where each region stands whose models come to us, as far as its connected members say."""
+        said, announced = self._bridges.said_rounds, self._models.announced_round
+        return {region: RegionClaim(round=round, announced=announced(region)) for region, round in said.items()}
 
     def bridges_to(self, peer: PeerId) -> bool:
         """Return whether a peer is a connected member of another region."""
@@ -317,25 +327,38 @@ class RegionalExchange:
     # -- saying
 
     async def _say(self, model: RegionalModel) -> None:
-        self._saying[model.digest] = _Saying(trio.current_time() + self._context.config.reannounce_s)
+        now = trio.current_time()
+        self._saying[model.digest] = _Saying(now + self._context.config.reannounce_s, last=now)
         await self._context.transport.publish(model.raw)
 
     async def _say_again(self, now: float) -> None:
         held = {it.model.digest: it.model for it in self._models.whole()}
         self._coming = {name: it for name, it in self._coming.items() if self._models.awaits(*name)}
-        self._saying = {digest: it for digest, it in self._saying.items() if digest in held and it.said < REPEATS}
+        self._saying = {digest: it for digest, it in self._saying.items() if digest in held}
+        self._note_newcomers(held)
         for digest, saying in list(self._saying.items()):
-            if now >= saying.at:
+            if saying.said < REPEATS and now >= saying.at:
                 saying.said += 1
                 saying.at = now + self._context.config.reannounce_s * 2.0**saying.said
-                if self._is_missed(held[digest]):
+                if self._is_missed(held[digest], saying.to):
+                    saying.last = now
                     await self._context.transport.publish(held[digest].raw)
 
-    def _is_missed(self, model: RegionalModel) -> bool:
+    def _note_newcomers(self, held: Mapping[Digest, RegionalModel]) -> None:
+        """Say our own region's models anew where members of other regions have come since they were said: the region
+        of these may be about to begin. Not more often than any statement: who comes again and again gains nothing."""
+        there = frozenset(self._bridges.table)
+        come, self._met = there - self._met, there
+        for digest, saying in self._saying.items() if come else ():
+            if held[digest].region == self._bridges.own:
+                saying.at = saying.last + self._context.config.reannounce_s
+                saying.said, saying.to = 0, (saying.to & there) | come
+
+    def _is_missed(self, model: RegionalModel, newcomers: frozenset[PeerId]) -> bool:
         """Return whether half of our neighbours, or more, have not said a statement themselves; of our own region's
-        also whether half of the bridges to another region have not."""
+        also whether half of the bridges to another region have not, or of those that came last."""
         sources = self._models.sources_of(model.digest)
-        groups: list[Collection[PeerId]] = [frozenset(self._context.engine.neighbours)]
+        groups: list[Collection[PeerId]] = [frozenset(self._context.engine.neighbours), newcomers]
         if model.region == self._bridges.own:
             groups += self._bridges.by_region().values()
         return any(2 * len(sources & set(group)) <= len(group) for group in groups if group)

@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from gossip.core.envelope import EnvelopeKind
 from gossip.core.errors import RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_REQUEST_BYTES, STREAM_PROTOCOL
@@ -25,8 +26,14 @@ STREAMS: Final = "streams"
 OWN: Final = "own links"
 NEIGHBOURS: Final = "neighbours' links"
 OTHERS: Final = "others' links"
+REGIONS: Final = "regions' models"
 AGAIN: Final = ", again"
-"""Links that a node broadcasts itself, and those that it passes on; each the first time, and later times."""
+"""Links that a node broadcasts itself, and those that it passes on, and statements of regions' models; each the first
+time, and later times."""
+
+REGIONAL: Final = EnvelopeKind.REGIONAL.value.encode()
+KIND_WITHIN: Final = 128
+"""Bytes of an envelope within which its kind is told (gossip/core/envelope.py)."""
 
 PULLED: Final = frozenset({"manifest", "chunk"})
 ABOUT_PAYLOADS: Final = "manifests"
@@ -46,6 +53,8 @@ class ControlLedger:
         """Count copies of a link."""
         signer = self._signers.setdefault(data, sender)  # who publishes it first: nobody lies here
         kind = OWN if signer == sender else NEIGHBOURS if kept(signer) else OTHERS
+        if data.find(REGIONAL, 0, KIND_WITHIN) >= 0:
+            kind = REGIONS
         if (sender, data) in self._passed:
             kind += AGAIN
         self._passed.add((sender, data))

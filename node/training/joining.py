@@ -25,6 +25,7 @@ from node.system import free_memory
 from node.system.errors import RunError
 from node.training.executors import SideWork
 from node.training.node import Node
+from node.training.region_joining import join_regions, regions_further
 
 JOIN_PATIENCE_S = 60.0
 """How long a joiner waits for its neighbours' snapshots. A 100 MB model over a 20 Mbit/s link takes 40 s."""
@@ -64,7 +65,9 @@ async def enter(node: Node, *, resumed: bool) -> None:
     """Find the neighbours, then begin or resume. Raises RunError when peers were named and none of them answers."""
     await find_neighbours(node, resumed=resumed)
     vote = await _locate(node, resumed=resumed)
-    if vote is None or not await rejoin(node, vote, entering=True):
+    if vote is not None and await rejoin(node, vote, entering=True):
+        return
+    if resumed or not await join_regions(node):
         snapshot = await node.executor.offload(node.snapshots.cut) if resumed else None
         await node.service.begin_epoch(epoch=node.next_epoch(), round=node.state.round, snapshot=snapshot)
 
@@ -93,8 +96,9 @@ async def _locate(node: Node, *, resumed: bool) -> Vote | None:
                 if node.state.private
                 else "give the --rounds that the others run with; there is nothing left to join otherwise",
             )
-        if not ahead or waited_s >= WAITED_OUT_S:
-            if ahead:
+        others = not resumed and bool(regions_further(node))  # they are more than any few neighbours' word
+        if not ahead or others or waited_s >= WAITED_OUT_S:
+            if ahead and not others:
                 few = f"{_few_say(node, ahead)}: {_TOO_FEW.format(f=node.config.sync.f)}"
                 node.journal.emit(WarningEvent(message=few))
             return None

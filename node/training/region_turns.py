@@ -5,8 +5,11 @@ move the members that are drawn for it publish the region's model. What is here 
 counts the next time. So all members of a region move in the same round of theirs.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import torch
 
 from gossip.core.api import RegionalPayload, RegionalView
 from gossip.core.errors import LocalError
@@ -28,7 +31,7 @@ class RegionTurns:
     round."""
 
     def __init__(self, averaging: RegionalAveraging, strategy: RegionalStrategy) -> None:
-        self._averaging = averaging
+        self.averaging = averaging
         self._strategy = strategy
         self._used: dict[str, int] = {}
         self._silent: dict[str, int] = {}
@@ -38,17 +41,32 @@ class RegionTurns:
         """Publish our region's model after this round, or move by the others', where it is time. Return what the round
         does to the model then."""
         round_, rounds = node.state.round, node.config.train.rounds
-        if self._averaging.moves_after(round_, rounds):
+        if self.averaging.moves_after(round_, rounds):
             result = await self._move(node, result)
-        if self._averaging.publishes_after(round_, rounds) and node.service.publishes_regional(round_):
+        if self.averaging.publishes_after(round_, rounds) and node.service.publishes_regional(round_):
             await self._publish(node, result.averaged)
         return result
+
+    async def begin_at(self, node: "Node", views: Sequence[RegionalView]) -> torch.Tensor | None:
+        """Begin at the mean of other regions' models; at the initial model where none are given. Return it (d,), valid
+        until the next round is closed; None, with nothing changed, where too few can be read. Call it under the
+        strategy's lock."""
+        if not views:
+            return self._strategy.regional_model(0)
+        theirs, beside = [_models(view) for view in views], len(node.service.regions_beside)
+        opening = await node.compute(lambda: self.averaging.opening(theirs, beside=beside), work=SideWork.AGGREGATE)
+        _refuse(node, views, opening)
+        shift_d = opening.shift_d
+        if shift_d is None:
+            return None
+        self._used |= {view.region: view.round for view in views}
+        return await node.compute(lambda: self._strategy.begin_at(shift_d), work=SideWork.AGGREGATE)
 
     async def _publish(self, node: "Node", averaged: int) -> None:
         async with node.strategy_lock:
             model_d = self._strategy.regional_model(node.state.round)
             try:
-                message = await node.compute(lambda: self._averaging.encode(model_d), work=SideWork.ENCODE)
+                message = await node.compute(lambda: self.averaging.encode(model_d), work=SideWork.ENCODE)
                 await node.service.publish_regional(
                     round=node.state.round, codec=message.codec, payload=message.payload, averaged=averaged
                 )
@@ -64,14 +82,14 @@ class RegionTurns:
         self._note_silent(node, {view.region for view in fresh}, beside)
         if own is None or not fresh:
             return result
-        if own.round != node.state.round - self._averaging.lag:
+        if own.round != node.state.round - self.averaging.lag:
             # An earlier model of our own would have us move by what we have moved by before.
             self._told(node, RegionalShift(shift_d=None, regions=0, lying=0), fresh, len(beside))
             return result
         ours, theirs = _models(own), [_models(view) for view in fresh]
         async with node.strategy_lock:
             shift = await node.compute(
-                lambda: self._averaging.shift(ours, theirs, beside=len(beside)), work=SideWork.AGGREGATE
+                lambda: self.averaging.shift(ours, theirs, beside=len(beside)), work=SideWork.AGGREGATE
             )
             if shift.shift_d is not None:
                 move = partial(self._strategy.move_, result, shift.shift_d)
@@ -107,7 +125,7 @@ class RegionTurns:
                 node.journal.emit(WarningEvent(message=message, about=name, recovered=True))
 
 
-def _refuse(node: "Node", views: list[RegionalView], shift: RegionalShift) -> None:
+def _refuse(node: "Node", views: Sequence[RegionalView], shift: RegionalShift) -> None:
     for view, whys in zip(views, shift.refused, strict=False):
         for place, why in whys.items():
             node.service.reject_regional(view.models[place].peer, view.region, view.round, why)

@@ -142,6 +142,13 @@ class Byzantine:
         self._begin_anew()
         return adopted_d
 
+    def begin_at(self, shift_d: torch.Tensor) -> torch.Tensor:
+        """Do as the honest strategy does, where it can be moved; the lying starts from there."""
+        assert implements(self._inner, RegionalStrategy), "nothing else has regions"
+        begun_d = self._inner.begin_at(shift_d)
+        self._begin_anew()
+        return begun_d
+
     def budget(self, bytes_per_s: float, seconds: float) -> None:
         """As the honest strategy, for the lies as well: they travel over the same link."""
         self._inner.budget(bytes_per_s, seconds)

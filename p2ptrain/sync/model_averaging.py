@@ -218,6 +218,14 @@ class ModelAveraging:
             snapshot_d.add_(shift_d)
         return replace(result, anchor_d=self.anchor_d, snapshot_d=snapshot_d)
 
+    def begin_at(self, shift_d: torch.Tensor) -> torch.Tensor:
+        """Move by `shift_d` (d,) and begin there, with no state of rounds before. Return the model, which is the anchor
+        itself, and not a copy: valid until the next `aggregate_`."""
+        self._own_anchor()
+        self.anchor_d.add_(shift_d)
+        self._restart_at(self.anchor_d)
+        return self.anchor_d
+
     def adopt(self, staleness: Mapping[str, int]) -> torch.Tensor:
         """Return a late joiner's model: the trimmed mean of the neighbours' estimates. It becomes own anchor and base.
 

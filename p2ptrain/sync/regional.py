@@ -56,6 +56,10 @@ class RegionalStrategy(SyncStrategy, Protocol):
     def move_(self, result: RoundResult, shift_d: torch.Tensor) -> RoundResult:
         """Move the anchor, and what the newest round does to the model, by `shift_d` (d,), in place."""
 
+    def begin_at(self, shift_d: torch.Tensor) -> torch.Tensor:
+        """Move by `shift_d` (d,) from the initial model and begin there. Return the model (d,), valid until the next
+        round is closed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RegionModels:
@@ -121,8 +125,7 @@ class RegionalAveraging:
         beside ours."""
         refused: list[dict[int, str]] = []
         own_d = self._mean(own, refused)
-        means = [(region, self._mean(region, refused)) for region in others]
-        here = [(region, mean_d) for region, mean_d in means if mean_d is not None]
+        here = self._means(others, refused)
         lying = self._lying(beside + 1)
         members = len(here) + 1
         if own_d is None or not here or members < 2 * lying + 1:
@@ -141,6 +144,34 @@ class RegionalAveraging:
 
         shift_d = self._reduced(members, read, lying)
         return RegionalShift(shift_d=shift_d, regions=members, lying=lying, refused=refused)
+
+    def opening(self, others: Sequence[RegionModels], *, beside: int) -> RegionalShift:
+        """Return how far from the initial model a region begins that comes to `others`, of `beside` that are beside it:
+        at their mean, or at what is between them where one may lie."""
+        refused: list[dict[int, str]] = []
+        here = self._means(others, refused)
+        lying = self._lying(beside + 1)
+        if len(here) < self.fewest_to_open(beside):
+            return RegionalShift(shift_d=None, regions=len(here), lying=lying, refused=refused)
+        shares = self._shares([region for region, _ in here]) if lying == 0 else []
+        weights_n1 = torch.tensor([[len(here) * share] for share in shares] or 1.0, dtype=torch.float32)
+
+        def read(at: slice) -> torch.Tensor:
+            return torch.stack([mean_d[at] for _, mean_d in here]).mul_(weights_n1)
+
+        shift_d = self._reduced(len(here), read, lying)
+        return RegionalShift(shift_d=shift_d, regions=len(here), lying=lying, refused=refused)
+
+    def _means(
+        self, regions: Sequence[RegionModels], refused: list[dict[int, str]]
+    ) -> list[tuple[RegionModels, torch.Tensor]]:
+        """The regions of which enough can be read, each with its mean."""
+        means = [(region, self._mean(region, refused)) for region in regions]
+        return [(region, mean_d) for region, mean_d in means if mean_d is not None]
+
+    def fewest_to_open(self, beside: int) -> int:
+        """Return how many other regions' models a region begins at, where so many are beside it."""
+        return 2 * self._lying(beside + 1) + 1
 
     def _shares(self, regions: Sequence[RegionModels]) -> list[float]:
         """What each region weighs in the mean, which is the same at all of them."""

@@ -250,3 +250,42 @@ def test_a_bridge_that_comes_back_is_told_of_everybody_again() -> None:
     it.bridges.lose(WEST[0])
     it.bridges.admit(WEST[0], 1.0)
     assert digest_of(b"a record") not in it.bridges.told[WEST[0]]
+
+
+def test_a_round_is_announced_once_as_many_have_announced_it_as_make_it_whole() -> None:
+    it = Table()
+    for author in WEST[:2]:
+        it.hear(author, 8)
+    it.hear(WEST[2], 10**6)
+    assert it.models.announced_round("west") is None
+    it.hear(WEST[3], 8)
+    assert it.models.announced_round("west") == 8
+    assert it.models.newest_round("west") == []
+    it.models.refuse(WEST[3], "west", 8)
+    assert it.models.announced_round("west") is None
+
+
+def test_where_a_region_is_its_connected_members_say() -> None:
+    it = Table()
+    assert it.bridges.said_rounds == {}
+    it.bridges.says_round(WEST[0], 5)
+    assert it.bridges.said_rounds == {}, "it is no bridge"
+    for at, peer in enumerate(WEST):
+        it.bridges.admit(peer, 0.0)
+        it.bridges.says_round(peer, 10 * at)
+    it.bridges.says_round(WEST[1], 3)
+    assert it.bridges.said_rounds == {"west": 10}, "the lower median; an earlier link that comes late is no news"
+    it.bridges.lose(WEST[0])
+    assert it.bridges.said_rounds == {"west": 20}
+    assert set(it.bridges.rounds) == set(WEST[1:])
+
+
+def test_a_link_of_an_unknown_signer_is_of_where_it_came_from() -> None:
+    it, stranger = Table(), identity(200).peer_id
+    assert not it.bridges.is_from_elsewhere(EAST[0], EAST[1])
+    assert not it.bridges.is_from_elsewhere(EAST[0], WEST[0]), "one of ours may come by another region"
+    assert it.bridges.is_from_elsewhere(WEST[0], EAST[0])
+    assert it.bridges.is_from_elsewhere(stranger, WEST[0])
+    assert not it.bridges.is_from_elsewhere(stranger, EAST[0])
+    flat = Bridges(ME, SCOPE, RegionLayout(), lambda peer: None)
+    assert not flat.is_from_elsewhere(stranger, WEST[0])

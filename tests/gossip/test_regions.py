@@ -1,6 +1,7 @@
 """Regions over the in-memory network: who is whose neighbour, what crosses between regions, and what a liar gains."""
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +29,7 @@ from gossip.core.statements import parse_record, parse_regional, record_statemen
 from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED
 from gossip.discovery.told_records import ToldRecords
 from gossip.session import ask_once
+from gossip.transport.memory.link_quality import LinkQuality
 from gossip.transport.memory.network import MemoryTransport
 from gossip.transport.memory.traffic_tap import StreamTap, TrafficTap
 
@@ -139,7 +141,7 @@ async def test_a_bridge_is_told_of_a_member_once(autojump_clock):
 
 
 class CrossingBytes(TrafficTap):
-    """Counts what streams carry from one region to another, and all broadcasts."""
+    """Counts what streams carry from one region to another, and broadcasts of statements of regions' models."""
 
     def __init__(self, region_of: dict[PeerId, int]) -> None:
         self.bytes = 0
@@ -147,7 +149,7 @@ class CrossingBytes(TrafficTap):
         self._region_of = region_of
 
     def broadcast(self, sender: PeerId, data: bytes, copies: int, *, own: bool, kept: Callable[[PeerId], bool]) -> None:
-        self.broadcasts += 1
+        self.broadcasts += b"regional" in data[:128]
 
     def stream(self, opener: PeerId, other: PeerId, protocol: str, overhead: int) -> StreamTap:
         across = self._region_of[opener] != self._region_of[other]
@@ -403,3 +405,53 @@ async def test_a_fetch_of_a_model_that_counts_no_more_is_ended(autojump_clock):
         models.forget(liar.peer)
         node.service._regional.wake()
         await until(lambda: not node.service._regional._fetches, timeout_s=3.0)
+
+
+async def test_a_member_of_another_region_that_comes_later_hears_where_we_are_and_has_our_model(autojump_clock):
+    labels = ("east", "west")
+    async with swarm() as it:
+        east = [
+            await it.start(
+                number,
+                peers=() if number == 1 else (it.nodes[0].address,),
+                layout=RegionLayout(own="east", regions=labels),
+            )
+            for number in range(1, 5)
+        ]
+        for node in east:
+            await node.begin()
+        await until(lambda: all(len(node.service.neighbours()) == 3 for node in east))
+        for round in range(7):
+            for node in east:
+                await node.publish(round)
+        await publish_models(east, 6)
+        await until(lambda: all(view_of(node, "east") is not None for node in east))
+        await trio.sleep(600.0)  # all repetitions are over
+        tap = it.network.tap = CrossingBytes(defaultdict(int))
+        late = await it.start(9, peers=(east[0].address,), layout=RegionLayout(own="west", regions=labels))
+        await until(lambda: view_of(late, "east") is not None, 15.0)
+        (claim,) = late.service.region_claims().values()
+        assert (claim.round, claim.announced) == (6, 6)
+        first = tap.broadcasts
+        for _ in range(20):  # who comes and goes does not have it said each time
+            it.network.part([late.peer], [node.peer for node in east])
+            await trio.sleep(0.05)
+            it.network.heal()
+            await trio.sleep(0.05)
+        assert tap.broadcasts - first <= 2 * 4 * len(east)
+
+
+async def test_the_first_members_of_a_region_find_each_other_through_another_region_within_seconds(autojump_clock):
+    labels = ("east", "west")
+    async with swarm() as it:
+        east = await it.start(1, layout=RegionLayout(own="east", regions=labels))
+        layout = RegionLayout(own="west", regions=labels)
+        west = [it.make(number, peers=(east.address,), layout=layout) for number in (2, 3, 4)]
+        for node in west:
+            it.network.set_link(east.peer, node.peer, LinkQuality(latency_s=0.05))
+        async with trio.open_nursery() as nursery:  # at once: the first hellos name nobody
+            for node in west:
+                nursery.start_soon(it.launch, node)
+        await until(lambda: all(len(node.service.neighbours()) == 2 for node in west), 5.0)
+        await trio.sleep(60.0)
+        assert not east.service.stats.rejected_by_reason, "nobody says hello more often than it may"

@@ -179,3 +179,35 @@ def test_another_codec_than_the_runs_is_not_read():
     shift = it.shift(alike(it, 0.0), [other], beside=1)
     assert shift.shift_d is None
     assert "where regions use none" in shift.refused[1][0]
+
+
+def opened(*others: float, beside: int, **settings: object) -> RegionalShift:
+    it = averaging(**settings)
+    return it.opening([alike(it, each) for each in others], beside=beside)
+
+
+def test_a_region_begins_at_the_mean_of_the_others():
+    assert value(opened(3.0, beside=1)) == pytest.approx(3.0, abs=1e-5)
+    assert value(opened(3.0, 5.0, beside=2)) == pytest.approx(4.0, abs=1e-5)
+    it = averaging()
+    large, small = alike(it, 8.0, members=6), alike(it, 0.0, members=2)
+    assert value(it.opening([large, small], beside=2)) == pytest.approx(6.0, abs=1e-5)
+
+
+def test_where_one_region_may_lie_a_region_begins_between_the_others_and_at_no_fewer_than_three():
+    assert value(opened(3.0, 4.0, 1000.0, beside=3)) == pytest.approx(4.0, abs=1e-5)
+    it = averaging()
+    huge = alike(it, 1000.0, members=10**6)
+    assert value(it.opening([alike(it, 3.0), alike(it, 4.0), huge], beside=3)) == pytest.approx(4.0, abs=1e-5)
+    few = opened(3.0, 4.0, beside=3)
+    assert (few.shift_d, few.regions, averaging().fewest_to_open(3)) == (None, 2, 3)
+    assert value(opened(3.0, beside=3, f=0)) == pytest.approx(3.0, abs=1e-5)
+
+
+def test_a_region_does_not_begin_at_what_cannot_be_read():
+    it = averaging()
+    broken = region(it, *[GENESIS + 1.0] * 4)
+    broken.models[:] = [Message("q2", message.payload) for message in broken.models]
+    shift = it.opening([broken], beside=1)
+    assert shift.shift_d is None
+    assert list(shift.refused[0]) == [0, 1, 2, 3]
