@@ -22,6 +22,7 @@ from node.cli import (
     page_cmd,
     plan_cmd,
     report_cmd,
+    service_cmd,
     simulate_cmd,
     status_cmd,
     swarm_cmd,
@@ -59,6 +60,7 @@ app.command("sweep")(sweep_cmd.sweep)
 app.add_typer(bench_cmd.app, name="bench")
 app.add_typer(config_cmd.app, name="config")
 app.add_typer(id_cmd.app, name="id")
+app.add_typer(service_cmd.app, name="service")
 app.add_typer(swarm_cmd.app, name="swarm")
 app.add_typer(monitor_cmd.app, name="monitor")
 

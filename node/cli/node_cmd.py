@@ -5,9 +5,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -66,43 +67,87 @@ def node(
     Where a machine reaches nobody but one other, run --role relay there, and give its address here with --via, or a
     folder that both share with --spool.
     """
-    from node.config.sections import merged, role_in
-
     process = site_process()
     if process is not None and process.rank:
         from node.roles.site import follow
 
         return follow()
-    folder_given = run_dir is not None or swarm is not None
-    given = options.flags(
-        rounds=rounds,
-        inner_steps=inner_steps,
-        task=task,
-        data=data,
-        model=model,
-        lora=lora,
-        seed=seed,
-        peers=peer or (),
-        listen=listen or (),
-        via=via,
-        spool=spool,
-        allow=allow or (),
-        name=name,
-        role=role,
-        exports=export or (),
-    )
-    run_dir = run_dir_of(run_dir, swarm, invite)
-    raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
-    with on_a_terminal("starting", quiet=json):
-        light = role_in(raw) in WITHOUT_MODEL
-        settings, run = _without_model(raw) if light else _trainer(raw, with_parent, folder_given)
-    folder = folders.make_node_dir(run_dir, settings.node.name)
+    asked = asked_of(**locals())
+    start = checked(asked, tried=with_parent, quiet=json)
+    folder = folders.make_node_dir(start.run_dir, start.settings.node.name)
     passphrase = passphrase_in(folder, passphrase_file)
     if with_parent:
         _end_with_parent()
-    return _run(
-        settings, partial(run, passphrase=passphrase), folder, member=member, passphrase=passphrase, as_json=json
+    run = partial(start.run, passphrase=passphrase)
+    return _run(start.settings, run, folder, member=start.member, passphrase=passphrase, as_json=json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the options of `p2ptrain node` say."""
+
+    files: list[Path] | None
+    sets: list[str] | None
+    flags: "Raw"
+    run_dir: Path | None
+    swarm: Path | None
+    invite: str | None
+    passphrase_file: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStart:
+    """A node whose options have been checked. Nothing is written yet."""
+
+    settings: "_Settings"
+    run: "_Main"
+    run_dir: Path
+    member: "Membership | None"
+
+
+def asked_of(**given: Any) -> Asked:
+    """Return what the parameters of `node` say, by their names; those that are about this process alone are passed
+    over."""
+    flags = options.flags(
+        rounds=given["rounds"],
+        inner_steps=given["inner_steps"],
+        task=given["task"],
+        data=given["data"],
+        model=given["model"],
+        lora=given["lora"],
+        seed=given["seed"],
+        peers=given["peer"] or (),
+        listen=given["listen"] or (),
+        via=given["via"],
+        spool=given["spool"],
+        allow=given["allow"] or (),
+        name=given["name"],
+        role=given["role"],
+        exports=given["export"] or (),
     )
+    return Asked(
+        files=given["config"],
+        sets=given["set_"],
+        flags=flags,
+        run_dir=given["run_dir"],
+        swarm=given["swarm"],
+        invite=given["invite"],
+        passphrase_file=given["passphrase_file"],
+    )
+
+
+def checked(asked: Asked, *, tried: bool = False, quiet: bool = False) -> NodeStart:
+    """Return the node that is asked for. Writes nothing. UsageError for what cannot be. `tried`: whether the caller has
+    tried the task; `quiet`: shows no progress."""
+    from node.config.sections import merged, role_in
+
+    run_dir = run_dir_of(asked.run_dir, asked.swarm, asked.invite)
+    raw, member = settings_in(run_dir, merged(asked.files or (), asked.sets or (), asked.flags), asked.invite)
+    with on_a_terminal("starting", quiet=quiet):
+        light = role_in(raw) in WITHOUT_MODEL
+        folder_given = asked.run_dir is not None or asked.swarm is not None
+        settings, run = _without_model(raw) if light else _trainer(raw, tried, folder_given)
+    return NodeStart(settings=settings, run=run, run_dir=run_dir, member=member)
 
 
 class _Settings(Protocol):

@@ -29,7 +29,7 @@ def status(
     is_url = run.startswith(("http://", "https://"))
     now = time.time()
     folders = [] if is_url else node_dirs(Path(run))
-    nodes = [fetch(run, token_in(token_file))] if is_url else [_replay(folder, now) for folder in folders]
+    nodes = [fetch(run, token_in(token_file))] if is_url else [replayed(folder, now) for folder in folders]
     if json:
         typer.echo(jsonlib.dumps([node.as_dict() for node in nodes], default=str))
     else:
@@ -41,7 +41,8 @@ def status(
             console.print(line, soft_wrap=True, highlight=False)
 
 
-def _replay(folder: Path, now: float) -> "NodeProgress":
+def replayed(folder: Path, now: float) -> "NodeProgress":
+    """Return a node's state by its folder. Raises OSError where it has no events."""
     from node.events.liveness import judge, look
     from node.events.log import read_events
     from node.events.progress import NodeProgress

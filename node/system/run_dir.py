@@ -76,9 +76,14 @@ def make_dir(path: Path) -> Path:
 
 def make_node_dir(run_dir: Path, name: str) -> Path:
     """Create `<run_dir>/<name>` and return it. UsageError when the name cannot be a folder's."""
+    return make_dir(node_dir(run_dir, name))
+
+
+def node_dir(run_dir: Path, name: str) -> Path:
+    """Return the path of a node's folder, there or not. UsageError when the name cannot be a folder's."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"node name {name!r} is not usable", "letters, digits, dots and dashes, 64 at most")
-    return make_dir(run_dir / name)
+    return run_dir / name
 
 
 @contextmanager
