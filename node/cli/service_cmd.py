@@ -165,13 +165,14 @@ def _without_invite(words: list[str]) -> list[str]:
 
 
 def _refuse_secrets(words: list[str]) -> None:
-    """A service's file is no place for them, nor is a command line."""
+    """A service's file is no place for them, nor is a command line. What the error shows of them is hidden where it is
+    printed."""
     from node.events.redaction import Redactor
 
     redact = Redactor().text
     for word in words:
         if redact(word) != word:
-            raise UsageError(f"{redact(word)} would stand in the service's file", "give the file that holds it")
+            raise UsageError(f"{word} would stand in the service's file", "give the file that holds it")
 
 
 def _interpreter() -> str:

@@ -20,6 +20,9 @@ from node.system.errors import RunError, UsageError
 
 PACKAGE: Final = "p2ptrain"
 
+KEPT: Final = 3
+"""Wheels of versions before that are kept, of 2 MB each. Chosen."""
+
 _OF_PIP: Final = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
 """What an installer writes beside a wheel's own files."""
 
@@ -39,19 +42,21 @@ def installed_package() -> Distribution:
 
 
 def pack(package: Distribution, folder: Path) -> Path:
-    """Write the installed files as a wheel into `folder`, and return its path. RunError where some are missing, or the
-    disk does not take it."""
+    """Write the installed files as a wheel into `folder`, which exists, and return its path. RunError where some are
+    missing, or the disk does not take it."""
     files = [(name, path) for name, path in _files(package)]
     if not files:
         raise RunError("the installed p2ptrain does not say which files it has", "install it again by pip")
+    # Written before the others are removed: whatever happens, there is one.
     wheel = folder / f"{PACKAGE}-{package.version}-{_tag(package)}.whl"
     info = next(name.partition("/")[0] for name, _ in files if name.partition("/")[0].endswith(".dist-info"))
     beside = wheel.with_suffix(".new")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         _write_wheel(beside, files, f"{info}/RECORD")
         sync_file(beside)
         rename_durably(beside, wheel)
+        for old in sorted(folder.glob("*.whl"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
+            old.unlink()
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise RunError(

@@ -47,16 +47,18 @@ def install(manager: ServiceManager, record: ServiceRecord) -> Installed:
     file, new = manager.file_of(record.name), manager.text(record)
     before = file.read_bytes() if file.exists() else None
     absent = manager.absent()
+    was_up = not absent and manager.state(record.name).up
     try:
-        if not absent and manager.state(record.name).up:
-            manager.stop(record.name)
-        _write(manager, record.name, new)
+        _write(manager, record.name, new)  # first: a full disk then stops no node
         if absent:
             return Installed(not_started=absent)
+        if was_up:
+            manager.stop(record.name)
         manager.settle()
         manager.enable(record.name)
     except BaseException:
-        _put_back(manager, record.name, before, told=not absent)
+        with suppress(Exception):  # of this one nothing is said: the first error is
+            _put_back(manager, record.name, before, answers=not absent, was_up=was_up)
         raise
     return Installed(linger=manager.linger())
 
@@ -70,9 +72,9 @@ def remove(manager: ServiceManager, name: str) -> ServiceRecord:
             manager.stop(name)
         manager.forget(name)
     file = manager.file_of(name)
-    _unlink(manager, name)
     for wanted in file.parent.glob(f"*.wants/{file.name}"):  # what `enable` made, where no manager answers
         wanted.unlink(missing_ok=True)
+    _unlink(manager, name)
     if answers:
         manager.settle()
     return record
@@ -86,20 +88,21 @@ def _loaded_or_damaged(manager: ServiceManager, name: str) -> ServiceRecord:
         return ServiceRecord(name=name, argv=("",), folder=file.parent, node_dir=file.parent, environment={})
 
 
-def _put_back(manager: ServiceManager, name: str, before: bytes | None, *, told: bool) -> None:
-    """Have the file as it was, as far as that goes: an error is being told already."""
-    with suppress(Exception):
-        if before is None:
-            if told:
+def _put_back(manager: ServiceManager, name: str, before: bytes | None, *, answers: bool, was_up: bool) -> None:
+    """Have the file and the service as they were. RunError."""
+    file = manager.file_of(name)
+    if before is None:
+        if answers and file.exists():
+            with suppress(RunError):
                 manager.stop(name)
                 manager.forget(name)
-            _unlink(manager, name)
-        else:
-            _write(manager, name, before)
-        if told:
-            manager.settle()
-            if before is not None:
-                manager.start(name)
+        _unlink(manager, name)
+    elif file.read_bytes() != before:
+        _write(manager, name, before)
+    if answers:
+        manager.settle()
+    if was_up:
+        manager.start(name)
 
 
 def _write(manager: ServiceManager, name: str, data: bytes) -> None:

@@ -15,6 +15,9 @@ from node.system.errors import RunError, UsageError
 COMMAND_S: Final = 60.0
 """Seconds for a command that asks a service manager, or has it start something."""
 
+KERNEL: Final = Path("/proc/sys/kernel/osrelease")
+"""Names Microsoft in WSL."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
@@ -151,8 +154,7 @@ def manager_here(run: Run = run_command) -> ServiceManager:
 
 def without_systemd() -> str:
     """Return what to do on a Linux without systemd."""
-    kernel = Path("/proc/sys/kernel/osrelease")
-    if kernel.is_file() and "microsoft" in kernel.read_text(errors="replace").lower():
+    if KERNEL.is_file() and "microsoft" in KERNEL.read_text(errors="replace").lower():
         return "write systemd=true under [boot] in /etc/wsl.conf, then run wsl --shutdown in Windows"
     if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
         return "in a container, have its own restart policy start p2ptrain node (docker run --restart on-failure)"

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +26,7 @@ from node.services.service_record import ServiceRecord
 from node.swarm.folder import membership_of
 from node.swarm.version import check_version
 from node.system.errors import RunError, UsageError, is_interrupt, translate
-from node.system.run_dir import EVENTS
+from node.system.run_dir import EVENTS, locked, make_dir
 
 UP_S: Final = 300.0
 """Seconds in which a node must say that it has started: a large model takes minutes to be built. A start that fails is
@@ -64,7 +63,8 @@ class Upgraded:
 
 @dataclass(frozen=True, kw_only=True)
 class _Versions:
-    old: Distribution
+    before: str
+    """The version that is installed: read once, for pip removes where it stands."""
     kept: Path
     new: Candidate
     packages: dict[str, str]
@@ -93,12 +93,13 @@ def upgrade(
         tell(f"looking at p2ptrain {to}")
         new = candidate(run, to, Path(folder))
         check_wire(new, records, wire)
-        trial = pip(run, "install", "--dry-run", *_how(old, new))
+        trial = pip(run, "install", "--dry-run", *_how(old.version, new))
         if trial.code:
             raise RunError(f"pip cannot install p2ptrain {new.version}: {trial.why()}", "nothing was changed")
-        versions = _Versions(old=old, kept=pack(old, kept_folder()), new=new, packages=_packages(run))
+        keep = make_dir(kept_folder())
         running = [] if manager.absent() else [each for each in records if manager.state(each.name).up]
-        with _undisturbed():
+        with locked(keep), _undisturbed():
+            versions = _Versions(before=old.version, kept=pack(old, keep), new=new, packages=_packages(run))
             return _replaced(manager, versions, running, tell=tell, run=run, clock=clock or Clock())
 
 
@@ -108,6 +109,8 @@ def services_here(manager: ServiceManager) -> list[ServiceRecord]:
     here = [each for each in records if _prefix(each.python) == _prefix(Path(sys.executable))]
     if records and not here:
         other = records[0]
+        if not other.python.exists():
+            raise UsageError(f"the interpreter {other.python} of the service {other.name} is gone", "install it again")
         raise UsageError(
             f"the service {other.name} runs in another environment than this command",
             f"call that one's: {other.python} -m p2ptrain service upgrade",
@@ -144,13 +147,13 @@ def _replaced(
     run: Run,
     clock: Clock,
 ) -> Upgraded:
-    before, after = versions.old.version, versions.new.version
+    before, after = versions.before, versions.new.version
     try:
         for each in running:
             tell(f"stopping {each.name}, which saves its model first")
             manager.stop(each.name)
         tell(f"installing p2ptrain {after} over {before}")
-        done = pip(run, "install", *_how(versions.old, versions.new))
+        done = pip(run, "install", *_how(before, versions.new))
         if done.code:
             raise RunError(f"pip failed: {done.why()}")
         _check_runs(run, after)
@@ -171,7 +174,7 @@ def _go_back(
     manager: ServiceManager, versions: _Versions, running: Sequence[ServiceRecord], *, tell: Tell, run: Run
 ) -> str:
     """Install what was there before, start what ran before, and return what came of it. RunError where pip cannot."""
-    before = versions.old.version
+    before = versions.before
     tell(f"going back to p2ptrain {before}")
     for each in running:
         if manager.state(each.name).up:
@@ -255,10 +258,10 @@ def _check_runs(run: Run, version: str) -> None:
         raise RunError(f"it does not run ({done.why()})")
 
 
-def _how(old: Distribution, new: Candidate) -> list[str]:
+def _how(before: str, new: Candidate) -> list[str]:
     """pip takes a wheel of the version that is installed for that one, unless it is forced."""
-    same = old.version == new.version
-    return [*(("--force-reinstall", "--no-deps") if same else ()), str(new.wheel)]
+    forced = ("--force-reinstall", "--no-deps") if before == new.version else ()
+    return [*forced, str(new.wheel)]
 
 
 def _packages(run: Run) -> dict[str, str]:
